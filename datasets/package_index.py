@@ -18,8 +18,8 @@ import numpy as np
 
 from slide.data.dataset import Split
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import FetchError
-from slide.data.formats.text_writer import write_xmc
+from slide.data.fetching import FetchError
+from slide.data.row_files import write_xmc
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 

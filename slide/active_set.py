@@ -26,14 +26,6 @@ class Scratch:
 
     Args:
         out_features: N, number of outputs of the layer.
-
-    Example:
-        >>> from slide.active_set import Scratch
-        >>> scratch = Scratch(5)
-        >>> scratch.slots()
-        array([-1, -1, -1, -1, -1], dtype=int32)
-        >>> scratch.slots() is scratch.slots()
-        True
     """
 
     def __init__(self, out_features: int):
@@ -239,7 +231,7 @@ class ActiveSet:
         """The labels of all samples, sample after sample, int32; none if there are no targets."""
         if self.targets is None:
             return np.empty(0, np.int32)
-        return on_host(self.ids)[target_places(self.targets, self.indptr)]
+        return on_host(self.ids)[target_positions(self.targets, self.indptr)]
 
     def mean_size(self) -> float:
         """The mean number of outputs that are computed for a sample."""
@@ -248,8 +240,8 @@ class ActiveSet:
         return len(self.ids) / max(1, len(self.indptr) - 1)
 
 
-def target_places(targets: Pattern, indptr: np.ndarray | None) -> np.ndarray:
-    """The places of targets among the ids of all samples, sample after sample.
+def target_positions(targets: Pattern, indptr: np.ndarray | None) -> np.ndarray:
+    """The positions of targets among the ids of all samples, sample after sample.
 
     Args:
         targets: positions within the set of each sample.
@@ -295,12 +287,12 @@ def check_targets(active: ActiveSet, num_samples: int) -> None:
         sizes = np.repeat(np.diff(indptr), np.diff(targets.indptr))
         outside = targets.indices >= sizes
         if outside.any():
-            place, size = targets.indices[outside][0], sizes[outside][0]
-            raise ValueError(f"a target at place {place} is outside of a set of {size} ids")
+            position, size = targets.indices[outside][0], sizes[outside][0]
+            raise ValueError(f"a target at position {position} is outside of a set of {size} ids")
     if weights is not None and weights.shape != active.ids.shape:
         raise ValueError(f"log_weights {weights.shape} do not fit ids {active.ids.shape}")
     if weights is not None and device_of(weights).type == "cpu":
-        aimed = weights[target_places(targets, indptr)]
+        aimed = weights[target_positions(targets, indptr)]
         if aimed.any():
             found = aimed[np.flatnonzero(aimed)[0]]
             raise ValueError(

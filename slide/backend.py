@@ -27,31 +27,19 @@ _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
 checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
-def plain(*places: Any) -> bool:
+def plain(*operands: Any) -> bool:
     """Whether an operation on these tensors runs in plain torch.
 
     Args:
-        places: tensors or devices. Anything else, such as an array or None, is on the CPU.
-
-    Example:
-        >>> import torch
-        >>> from slide.backend import backend, plain
-        >>> plain(torch.ones(2, device="meta"))
-        True
-        >>> with backend("torch"):
-        ...     plain(torch.ones(2))
-        True
-        >>> with backend("kernels"):
-        ...     plain(torch.ones(2))
-        False
+        operands: tensors or devices. Anything else, such as an array or None, is on the CPU.
     """
     if _chosen["backend"] == "torch":
         return True
-    for place in places:  # A loop, because a step asks this a dozen times.
-        if isinstance(place, Tensor):
-            if not place.is_cpu:
+    for operand in operands:  # A loop, because a step asks this a dozen times.
+        if isinstance(operand, Tensor):
+            if not operand.is_cpu:
                 return True
-        elif isinstance(place, torch.device) and place.type != "cpu":
+        elif isinstance(operand, torch.device) and operand.type != "cpu":
             return True
     return False
 
@@ -82,11 +70,6 @@ def find_device(name: str) -> torch.device:
 
     Raises:
         ValueError: for another name, or a device that PyTorch does not find.
-
-    Example:
-        >>> from slide.backend import find_device
-        >>> find_device("cpu")
-        device(type='cpu')
     """
     kind, _, number = str(name).partition(":")
     if name == "cpu":
@@ -102,11 +85,11 @@ def find_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def device_of(place: Any) -> torch.device:
+def device_of(operand: Any) -> torch.device:
     """The device of a tensor; a device itself; the CPU for anything else."""
-    if isinstance(place, Tensor):
-        return place.device
-    return place if isinstance(place, torch.device) else CPU
+    if isinstance(operand, Tensor):
+        return operand.device
+    return operand if isinstance(operand, torch.device) else CPU
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slide.report.figures import draw_comparison, save
-from slide.report.run_files import RunFiles, read_run
-from slide.report.text_tables import SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.page import draw_comparison, save
+from slide.report.run_files import SELECTION_COLUMNS, RunFiles, figure_columns, read_run, text_table
 from slide.utils import checks
 from slide.utils.progress_bar import until_reader_goes
 
@@ -36,7 +35,7 @@ _FACTS = {
     "memory, MiB": "peak_rss_mb",
 }
 # Where a run reads and writes; it differs without making a difference.
-_PLACES = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
+_PATHS = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
 # Runs are the lines of a table that is this narrow.
 _WIDTH = 100
 
@@ -112,7 +111,7 @@ def compare(runs: Sequence[RunFiles]) -> str:
 
 def differing(runs: Sequence[RunFiles]) -> list[str]:
     """The keys whose values differ between runs; a run without a key differs from one with it."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _PLACES)
+    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _PATHS)
     return [key for key in keys if len({_setting(run, key) for run in runs}) > 1]
 
 

@@ -152,11 +152,7 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, spars
 
 
 def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
-    """Whether the running backward pass adds the gradient of a leaf to its ``grad``.
-
-    Raises:
-        RuntimeError: if `torch.autograd.grad` returns the gradient instead.
-    """
+    """Whether the running backward pass adds the gradient of a leaf to its ``grad``."""
     for node, _ in ctx.next_functions:
         if getattr(node, "variable", None) is parameter:
             return torch._C._will_engine_execute_node(node)  # pyright: ignore[reportAttributeAccessIssue]
@@ -172,12 +168,12 @@ def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor
     # Rows of the host may have been fetched to another device.
     values = gradient.values().to(parameter.device, parameter.dtype)
     values = values.view(-1, *parameter.shape[axes:])
-    places = _places(gradient, parameter, parameter.device)
-    ids = torch.stack(torch.unravel_index(places, parameter.shape[:axes]))
+    row_ids = _row_ids(gradient, parameter, parameter.device)
+    ids = torch.stack(torch.unravel_index(row_ids, parameter.shape[:axes]))
     return torch.sparse_coo_tensor(ids, values, parameter.shape, check_invariants=False)
 
 
-def _places(gradient: AnyRowGradient, p: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _row_ids(gradient: AnyRowGradient, p: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The row numbers of a gradient of ``p``, int64, on a device."""
     if gradient.ids is None:
         return torch.arange(num_rows(p), device=device)
@@ -267,10 +263,10 @@ def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGr
     if len(gradients) == 1:
         return gradients[0]
     values = torch.cat([gradient.values() for gradient in gradients])
-    places = torch.cat([_places(gradient, parameter, values.device) for gradient in gradients])
+    row_ids = torch.cat([_row_ids(gradient, parameter, values.device) for gradient in gradients])
     if plain(values):
-        return RowGradient(*total_rows(places.int(), values))
-    ids, at = np.unique(array_view(places), return_inverse=True)
+        return RowGradient(*total_rows(row_ids.int(), values))
+    ids, at = np.unique(array_view(row_ids), return_inverse=True)
     total = values.new_zeros(len(ids), values.shape[1])
     total.index_add_(0, torch.from_numpy(at), values)
     return RowGradient(ids.astype(np.int32), total)
@@ -280,8 +276,8 @@ def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The sum of the row gradients left on ``parameter``, in its shape; for tests."""
     out = torch.zeros_like(parameter)
     for gradient in getattr(parameter, "row_gradients", []):
-        places = _places(gradient, parameter, out.device)
-        out.view(num_rows(out), -1).index_add_(0, places, gradient.values().to(out.device))
+        row_ids = _row_ids(gradient, parameter, out.device)
+        out.view(num_rows(out), -1).index_add_(0, row_ids, gradient.values().to(out.device))
     return out
 
 
@@ -306,17 +302,7 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def renumber_rows(parameter: torch.Tensor) -> None:
-    """Note that the rows of a parameter have other numbers from now on.
-
-    Example:
-        >>> import torch
-        >>> from slide.row_gradients import numbering, renumber_rows
-        >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
-        >>> before = numbering(weight)
-        >>> renumber_rows(weight)
-        >>> numbering(weight) == before
-        False
-    """
+    """Note that the rows of a parameter have other numbers from now on."""
     parameter.times_renumbered = numbering(parameter)[0] + 1  # type: ignore[attr-defined]
 
 
@@ -327,17 +313,7 @@ def numbering(parameter: torch.Tensor) -> tuple[int, int]:
 
 
 def mark_shared(group: Any, *parameters: torch.Tensor | None) -> None:
-    """Note that the rows of parameters are shared out among the processes of a group.
-
-    Example:
-        >>> import torch
-        >>> from slide.distributed import Group
-        >>> from slide.row_gradients import mark_shared, sharing_group
-        >>> weight, group = torch.nn.Parameter(torch.zeros(2)), Group.alone()
-        >>> mark_shared(group, weight, None)
-        >>> sharing_group(weight) is group
-        True
-    """
+    """Note that the rows of parameters are shared out among the processes of a group."""
     for parameter in parameters:
         if parameter is not None:
             parameter.shared_by = group  # type: ignore[attr-defined]

@@ -47,11 +47,9 @@ def forked() -> bool:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the next array, since each step makes the same arrays.
-
-    Without this, the system provides each array of several megabytes and first fills it with zeros.
-    With another C library, or if the environment sets these options already, nothing changes.
-    """
+    """Let glibc keep freed memory for the next array, since each step makes the same arrays."""
+    # Without this, the system provides each array of several megabytes, filled with zeros. With
+    # another C library, or if the environment sets these options already, nothing changes.
     chosen = any(name in os.environ for name, _ in _MALLOPT.values())
     chosen |= "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform == "linux" and not chosen:
@@ -74,13 +72,6 @@ def set_threads(threads: int) -> None:
 
     Raises:
         ValueError: if ``threads`` is negative, or more than numba was started with.
-
-    Example:
-        >>> from slide import runtime
-        >>> runtime.set_threads(1)
-        >>> runtime.num_threads()
-        1
-        >>> runtime.set_threads(0)
     """
     check_threads(threads)
     threads = threads or min(_most_threads(), core_limit() or sys.maxsize)
@@ -121,15 +112,6 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 
     Raises:
         ValueError: if the flag is no bool, or the seed is not a whole number in [0, 2^64).
-
-    Example:
-        >>> import torch
-        >>> from slide import runtime
-        >>> runtime.set_deterministic(False, seed=7)
-        >>> first = torch.rand(2)
-        >>> runtime.set_deterministic(False, seed=7)
-        >>> torch.equal(first, torch.rand(2))
-        True
     """
     checks.flag("deterministic", deterministic)
     checks.whole("seed", seed, 0)

@@ -184,11 +184,6 @@ def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
 
     Returns:
         ``(B + 1,)`` int64.
-
-    Example:
-        >>> from slide.sparse import row_bounds
-        >>> row_bounds([2, 0, 1])
-        array([0, 2, 2, 3])
     """
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
@@ -442,11 +437,7 @@ def _values(values: Any, name: str) -> np.ndarray:
 
 
 def _marks(values: Any, name: str) -> np.ndarray:
-    """Whether values are not zero, which may be in float32; they must be such as `_values` takes.
-
-    Returns:
-        Booleans, in the place of values.
-    """
+    """Whether values are not zero, which may be in float32; they are such as `_values` takes."""
     _values(values, name)
     return np.asarray(values) != 0
 
@@ -561,13 +552,13 @@ def _from_lists(rows: Sequence[Any], name: str) -> Pattern:
     if rows and all(isinstance(row, int | np.integer) for row in rows):
         return _from_array(np.array(rows), 0, name)
     parts = []
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         if isinstance(row, str | bytes | dict) or not isinstance(row, Iterable):
-            raise TypeError(f"{name} of row {place} must be a list of numbers, not {row!r}")
+            raise TypeError(f"{name} of row {number} must be a list of numbers, not {row!r}")
         part = np.asarray(row if isinstance(row, np.ndarray | torch.Tensor) else list(row))
         if part.ndim != 1:
-            raise ValueError(f"{name} of row {place} must be a list, not of shape {part.shape}")
-        parts.append(_whole(part, np.int32, f"{name} of row {place}"))
+            raise ValueError(f"{name} of row {number} must be a list, not of shape {part.shape}")
+        parts.append(_whole(part, np.int32, f"{name} of row {number}"))
     sizes = [len(part) for part in parts]
     bounds = row_bounds(sizes)
     return Pattern(bounds, np.concatenate([np.empty(0, np.int32), *parts]))

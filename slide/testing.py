@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.active_set import ActiveSet, target_places
+from slide.active_set import ActiveSet, target_positions
 from slide.hashing import HashFamily
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern, row_bounds
@@ -116,12 +116,12 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
     _demand(np.array_equal(targets.indptr, labels.indptr), "targets must have the labels' indptr")
     for b in range(num_samples):
         part = slice(labels.indptr[b], labels.indptr[b + 1])
-        places, own = targets.indices[part], active.row(b)
-        inside = ((places >= 0) & (places < len(own))).all()
-        right = inside and np.array_equal(np.sort(own[places]), np.sort(labels.indices[part]))
+        positions, own = targets.indices[part], active.row(b)
+        inside = ((positions >= 0) & (positions < len(own))).all()
+        right = inside and np.array_equal(np.sort(own[positions]), np.sort(labels.indices[part]))
         _demand(right, f"the targets of sample {b} are not at its labels")
     if active.log_weights is not None:
-        aimed = active.log_weights[target_places(targets, indptr)]
+        aimed = active.log_weights[target_positions(targets, indptr)]
         _demand(not aimed.any(), "log_weights must be 0 at targets, which stand for themselves")
 
 
@@ -222,7 +222,7 @@ def _normal(rng: np.random.Generator, *shape: int) -> torch.Tensor:
 
 
 def _csr(rng: np.random.Generator, num_rows: int, num_columns: int) -> CSR:
-    """A CSR matrix with about half of its entries, at random places."""
+    """A CSR matrix with about half of its entries, at random positions."""
     mask = rng.random((num_rows, num_columns)) < 0.5
     columns = np.nonzero(mask)[1].astype(np.int32)
     return CSR(row_bounds(mask.sum(1)), columns, rng.standard_normal(len(columns), np.float32))

@@ -9,6 +9,7 @@ Processes of xdist take the files of `FIRST` before all others, so that none of 
 with a slow file at the end.
 """
 
+import importlib
 import os
 from pathlib import Path
 
@@ -30,7 +31,8 @@ COMPILED = not numba_config.DISABLE_JIT
 TESTS = Path(__file__).parent
 # Relative to the folder of tests; a new file in one of the folders belongs to them by itself.
 KERNEL_TESTS = (
-    "data/formats",
+    "data/test_row_files.py",
+    "data/test_fuzz_row_files.py",
     "data/sources/test_synthetic.py",
     "data/sources/test_text.py",
     "data/sources/test_xmc.py",
@@ -47,11 +49,8 @@ KERNEL_TESTS = (
     "test_beyond_int32.py",
     "test_boundaries.py",
     "test_edges.py",
-    "test_inputs.py",
     "test_repeated_labels.py",
     "test_row_gradients.py",
-    "test_row_numbers.py",
-    "test_scratch.py",
     "test_testing.py",
 )
 # Slow files. Of the first two, one compiles most kernels, and the other one has no use for them.
@@ -62,14 +61,12 @@ FIRST = (
     "test_imports.py",
     "test_benchmarks.py",
     "distributed/test_runs.py",
-    "estimator/test_scikit_learn.py",
-    "config/test_restarts.py",
-    "test_published.py",
+    "test_precision_pages.py",
+    "estimator/test_classifier.py",
+    "config/test_processes.py",
     "distributed/test_torchrun.py",
     "nn/test_inside_pytorch.py",
-    "training/test_needs.py",
     "test_docs.py",
-    "test_prediction_page.py",
     "trust/test_kills.py",
 )
 
@@ -148,3 +145,11 @@ def threads():
 def one_thread(threads):
     """For tests of many tiny steps, where waking threads would take longer than the work."""
     threads(1)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """Gives a module of `tests/benchmarks`; they import each other by their plain names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TESTS / "benchmarks")
+        yield importlib.import_module

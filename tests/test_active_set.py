@@ -1,8 +1,13 @@
-"""Active sets of both kinds."""
+"""Active sets and scratch arrays."""
+
+import copy
+import pickle
+import threading
 
 import numpy as np
+import pytest
 
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Scratch
 from slide.sparse import Pattern
 
 
@@ -33,3 +38,91 @@ class TestActiveSet:
         assert ActiveSet(3, np.arange(3, dtype=np.int32)).complete
         assert not ActiveSet(3, np.array([2, 0, 1], np.int32)).complete
         assert not ActiveSet(3, np.arange(3, dtype=np.int32), np.array([0, 3])).complete
+
+
+# Scratch arrays: made once, clean, and not shared by copies.
+
+
+class TestScratch:
+    def test_is_made_once(self):
+        scratch = Scratch(5)
+        scratch.slots()[2] = 7
+        assert scratch.slots().tolist() == [-1, -1, 7, -1, -1]
+
+    def test_fills_and_shapes(self):
+        scratch = Scratch(3)
+        assert (scratch.slots() == -1).all()
+        for array, shape in (
+            (scratch.marks(2), (2, 3)),
+            (scratch.marks(1), (1, 3)),
+            (scratch.filled("votes", (2, 3), np.uint8), (2, 3)),
+            (scratch.filled("ids", (2, 6), np.int32), (2, 6)),
+        ):
+            assert array.shape == shape
+            assert not array.any()
+
+    def test_fewer_threads_use_a_part(self):
+        """Training that gives cores back, and takes them again, must not keep arrays for each."""
+        scratch = Scratch(3)
+        whole = scratch.marks(4)
+        assert scratch.marks(2).base is whole
+        assert scratch.marks(4) is whole
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+    def test_copies_have_memory_of_their_own(self, duplicate):
+        scratch = Scratch(3)
+        scratch.marks(1)[0] = 9
+        other = duplicate(scratch)
+        assert other.out_features == 3
+        assert not other.marks(1).any()
+
+
+class TestTurns:
+    def test_searches_run_beside_each_other(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            assert in_thread(lambda: searched(scratch)).wait(30)
+
+    def test_a_change_waits_for_searches_and_they_for_it(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            changed = in_thread(lambda: changes(scratch))
+            assert not changed.wait(0.05)
+        assert changed.wait(30)
+        with scratch.in_turn():
+            found = in_thread(lambda: searched(scratch))
+            assert not found.wait(0.05)
+        assert found.wait(30)
+
+    def test_a_change_that_waits_comes_before_later_searches(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            changed = in_thread(lambda: changes(scratch))
+            assert not changed.wait(0.05)
+            found = in_thread(lambda: searched(scratch))
+            assert not found.wait(0.05)
+        assert changed.wait(30)
+        assert found.wait(30)
+
+    def test_after_an_error_others_go_on(self):
+        scratch = Scratch(3)
+        with pytest.raises(ValueError, match="wrong"), scratch.beside():
+            raise ValueError("wrong")
+        assert in_thread(lambda: changes(scratch)).wait(30)
+
+
+def searched(scratch):
+    with scratch.beside():
+        pass
+
+
+def changes(scratch):
+    with scratch.in_turn():
+        pass
+
+
+def in_thread(call):
+    """An event that is set when another thread has done something."""
+    done = threading.Event()
+    threading.Thread(target=lambda: call() or done.set(), daemon=True).start()
+    return done

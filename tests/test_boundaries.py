@@ -114,7 +114,7 @@ def test_targets_and_weights_of_active_sets(indptr, targets, log_weights, error,
 def test_targets_and_scores_within_the_samples_own_sets():
     loss, targets = ActiveLoss("bce"), Pattern.from_lists([[1], [1]])
     active = ActiveSet(10, ints(1, 2, 3), np.array([0, 1, 3]), targets)
-    with pytest.raises(ValueError, match="a target at place 1 is outside of a set of 1 ids"):
+    with pytest.raises(ValueError, match="a target at position 1 is outside of a set of 1 ids"):
         loss(torch.zeros(3), active)
     for indptr, shape in ((np.array([0, 2, 3]), (2,)), (None, (2, 4)), (None, (2,))):
         active = ActiveSet(10, ints(1, 2, 3), indptr, Pattern.from_lists([[1], []]))

@@ -1,35 +1,16 @@
 """The benchmark of several processes: its model of a step, its page, and what it measures."""
 
-import importlib
 import subprocess
 import sys
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from slide.distributed import Group
 
-FOLDER = Path(__file__).parent / "benchmarks"
+NETWORK = {"network": "A small network", "row_bytes": 24}
 CASE = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
-
-
-@pytest.fixture(scope="module")
-def bench():
-    """The modules of the benchmarks, which import each other by their plain names."""
-    names = (
-        "distributed",
-        "distributed_page",
-        "link_relay",
-        "links",
-        "rank_steps",
-        "step_time",
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(FOLDER)
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
 def run(processes, link=None, **more):
@@ -39,14 +20,18 @@ def run(processes, link=None, **more):
     found |= {"compute_ms": 2 + 40 / processes, "memory": 2**30 / processes}
     found["step_ms"] = found["compute_ms"] + exchange
     found |= {"samples_s": 256e3 / found["step_ms"], "calls": 2, "bytes_sent": 262_144}
-    found |= {"apart": False, "rounds": [0.9 * found["samples_s"], 1.1 * found["samples_s"]]}
+    found |= {
+        "apart": False,
+        "hiding_ms": 0.0,
+        "rounds": [0.9 * found["samples_s"], 1.1 * found["samples_s"]],
+    }
     messages = {"1": 0.5, "32768": 0.5 + 4 * 32767 / 1e6}
     return {**found, "message_ms": messages, **more}
 
 
 @pytest.fixture
 def work(bench):
-    return bench.step_time.fit(run(1), run(2))
+    return bench("distributed").fit(run(1), run(2))
 
 
 def test_the_model_finds_the_work_that_runs_were_made_of(work):
@@ -58,26 +43,30 @@ def test_the_model_finds_the_work_that_runs_were_made_of(work):
 
 def test_it_says_what_it_was_fitted_to(bench, work):
     for processes in (1, 2):
-        said = bench.step_time.step_ms(work, processes)
+        said = bench("distributed").step_ms(work, processes)
         assert said == pytest.approx(run(processes)["step_ms"], rel=1e-6)
-    crowded = bench.step_time.step_ms(work, 4, cores=2)
-    assert crowded == pytest.approx(2 * 12 + bench.step_time.exchange_ms(work, 4))
+    crowded = bench("distributed").step_ms(work, 4, cores=2)
+    assert crowded == pytest.approx(2 * 12 + bench("distributed").exchange_ms(work, 4))
 
 
 def test_it_knows_what_two_processes_wait_for_each_other(bench):
     late = run(2, exchange_ms=run(2)["exchange_ms"] + 3)
-    work = bench.step_time.fit(run(1), late)
+    work = bench("distributed").fit(run(1), late)
     assert work.waiting == pytest.approx(3)
     for processes in (2, 4):
         plain = work._replace(waiting=0.0)
-        more = bench.step_time.step_ms(work, processes) - bench.step_time.step_ms(plain, processes)
+        more = bench("distributed").step_ms(work, processes) - bench("distributed").step_ms(
+            plain, processes
+        )
         assert more == pytest.approx(3)
-    assert bench.step_time.exchange_ms(work, 1) == 0
+    assert bench("distributed").exchange_ms(work, 1) == 0
 
 
 def test_a_link_adds_delays_and_bytes(bench, work):
-    link = bench.links.Link("slow", bits=1e9, delay=5e-4)
-    extra = bench.step_time.exchange_ms(work, 4, link) - bench.step_time.exchange_ms(work, 4)
+    link = bench("links").Link("slow", bits=1e9, delay=5e-4)
+    extra = bench("distributed").exchange_ms(work, 4, link) - bench("distributed").exchange_ms(
+        work, 4
+    )
     # 2 messages are passed on 6 times; each process sends 1.5 times the bytes.
     assert extra == pytest.approx(2 * 6 * 0.5 + 8 * 1.5 * 262_144 / 1e6)
 
@@ -85,8 +74,8 @@ def test_a_link_adds_delays_and_bytes(bench, work):
 def test_work_hides_one_message(bench, work):
     """The gradient of the weight takes 0.4 ms of one process, and less of each of several."""
     shorter = run(2)["exchange_ms"] - 0.2
-    beside = bench.step_time.fit(run(1), run(2, hiding_ms=0.2, exchange_ms=shorter))
-    ms, link = bench.step_time.exchange_ms, bench.links.Link("slow", bits=1e9, delay=5e-4)
+    beside = bench("distributed").fit(run(1), run(2, hiding_ms=0.2, exchange_ms=shorter))
+    ms, link = bench("distributed").exchange_ms, bench("links").Link("slow", bits=1e9, delay=5e-4)
     assert beside.hiding == pytest.approx(0.4)
     for processes in (2, 4):
         for way in (None, link):
@@ -99,7 +88,7 @@ def test_work_hides_one_message(bench, work):
 
 def test_the_work_that_hides_a_message_is_measured(bench):
     group = Group.alone()
-    found = bench.rank_steps.watch(group)
+    found = bench("rank_steps").watch(group)
     end = group.begin_all_reduce(torch.ones(2))
     assert found == []
     time.sleep(0.01)
@@ -108,27 +97,27 @@ def test_the_work_that_hides_a_message_is_measured(bench):
 
 
 def test_where_it_stops_paying(bench):
-    assert bench.step_time.pays_until([(1, 100), (2, 52), (4, 40), (8, 39), (16, 10)]) == 4
-    assert bench.step_time.pays_until([(1, 100), (2, 99)]) == 1
+    assert bench("distributed").pays_until([(1, 100), (2, 52), (4, 40), (8, 39), (16, 10)]) == 4
+    assert bench("distributed").pays_until([(1, 100), (2, 99)]) == 1
 
 
 @pytest.mark.parametrize("reason", ["", "this needs root"])
 def test_the_page(bench, tmp_path, reason):
-    link = bench.links.LINKS[0]
+    link = bench("links").LINKS[0]
     apart = run(2, apart=True, samples_s=10_000, exchange_ms=0.0)
     runs = [run(1), run(2), apart, *([] if reason else [run(2, link.name)])]
     found = {"cases": {"a": {"batch": 256}}, "runs": runs, "cores": 2, "steps": 3}
-    found |= {"no_links": reason, "commit": "abc"}
-    text = bench.distributed_page.page(found)
+    found |= {"no_links": reason, "commit": "abc"} | NETWORK
+    text = bench("distributed").page(found)
     assert ("were not measured: this needs root" in text) == bool(reason)
     assert "| a | 2 | 11,005 | 1.81 | 1.62 to 1.99 |" in text
     assert "| a | 2, a network each | 10,000 | 1.64 |" in text
     assert text.count("| a | this machine | 2 |") == 1  # The model says nothing of networks apart.
     assert "Nothing here is measured" in text
-    bench.distributed_page.draw_curves(found, tmp_path / "plot.png")
+    bench("distributed").draw_curves(found, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
     titles = ("points are measured", "there are no measured points")
-    assert [each in bench.distributed_page.title(found) for each in titles] == [
+    assert [each in bench("distributed").title(found) for each in titles] == [
         not reason,
         bool(reason),
     ]
@@ -136,48 +125,36 @@ def test_the_page(bench, tmp_path, reason):
     assert titles[not reason] not in text
 
 
-def test_the_page_says_what_of_the_exchange_is_counted(bench):
-    found = {"cases": {"a": {"batch": 256}}, "cores": 2, "steps": 3, "no_links": "", "commit": "a"}
-    before = bench.distributed_page.page({**found, "runs": [run(1), run(2)]})
-    after = bench.distributed_page.page({**found, "runs": [run(1), run(2, hiding_ms=0.2)]})
-    assert "In this version nothing else was done meanwhile." in before
-    assert "is in the work" not in before
-    assert "counts only as far" not in before
-    assert "bytes. The message that goes on while" in after
-    assert "It counts begin and end of each message" in after
-    assert "nothing else was done" not in after
-
-
 def test_the_page_anew(bench, tmp_path, monkeypatch):
     found = {"cases": {"a": {"batch": 256}}, "runs": [run(1), run(2)], "cores": 2, "steps": 3}
-    found |= {"no_links": "", "commit": "abc", "date": "2020-02-02"}
-    bench.distributed.write(found, tmp_path)
+    found |= {"no_links": "", **NETWORK, "commit": "abc", "date": "2020-02-02"}
+    bench("distributed").write(found, tmp_path)
     made = (tmp_path / "distributed.md").read_text()
     assert "2020-02-02" in made
     assert " 1 machines" not in made
     (tmp_path / "distributed.md").unlink()
     monkeypatch.setattr("sys.argv", ["distributed.py", "--render", "--results", str(tmp_path)])
-    bench.distributed.main()
+    bench("distributed").main()
     assert (tmp_path / "distributed.md").read_text() == made
 
 
 def test_a_row_has_the_medians_of_its_rounds(bench):
     tried = [{"samples_s": speed, "message_ms": {"1": speed / 2}} for speed in (4, 1, 2)]
     wanted = {"samples_s": 2, "message_ms": {"1": 1}, "rounds": [4, 1, 2]}
-    assert bench.distributed.middle(tried) == wanted
+    assert bench("distributed").middle(tried) == wanted
 
 
 def test_machines_of_a_killed_run_are_removed(bench, monkeypatch):
     said, there = [], "slide-1\nslide-0 (id: 1)\nslide-x\nvpn\n"
-    monkeypatch.setattr(bench.links, "_run", lambda *words: said.append(words[2:]) or there)
-    bench.links.clear()
+    monkeypatch.setattr(bench("links"), "_run", lambda *words: said.append(words[2:]) or there)
+    bench("links").clear()
     assert [words[0] for words in said] == ["list", "del", "del"]
     assert {words[1] for words in said[1:]} == {"slide-0", "slide-1"}
 
 
 def test_a_wire_has_a_rate_and_a_delay(bench):
     """1,000 bytes at 8 Mbit/s: a millisecond each, one after the other."""
-    wire = bench.link_relay.Wire(bits=8e6, delay=0.5)
+    wire = bench("links").Wire(bits=8e6, delay=0.5)
     assert wire.take(now=9.0) is None
     packets = [bytes([i]) * 1000 for i in range(3)]
     for packet, now in zip(packets, (10.0, 10.0, 20.0), strict=True):
@@ -191,9 +168,9 @@ def test_a_wire_has_a_rate_and_a_delay(bench):
 
 def test_packets_find_their_machine(bench):
     to = bytes([0x45, *range(15), 10, 77, 0, 3])
-    assert bench.link_relay.receiver(to) == 2
-    assert bench.link_relay.receiver(b"\x60" + to[1:]) == -1  # IPv6
-    assert bench.link_relay.receiver(to[:19]) == -1
+    assert bench("links").receiver(to) == 2
+    assert bench("links").receiver(b"\x60" + to[1:]) == -1  # IPv6
+    assert bench("links").receiver(to[:19]) == -1
 
 
 SERVE = "import socket; s = socket.create_server(('10.77.0.1', 7000)); print('up', flush=True)\n"
@@ -212,21 +189,21 @@ print(sorted(times)[10])
 
 
 def test_machines_have_links_between_them(bench):
-    reason = bench.links.missing()
+    reason = bench("links").missing()
     if reason:
         pytest.skip(reason)
-    with bench.links.machines(2, bench.links.Link("slow", 1e8, 0.02)) as places:
+    with bench("links").machines(2, bench("links").Link("slow", 1e8, 0.02)) as places:
         server = [*places[0], sys.executable, "-c", SERVE + ECHO]
         with subprocess.Popen(server, stdout=subprocess.PIPE, text=True) as serving:
             assert serving.stdout.readline() == "up\n"
             ask = [*places[1], sys.executable, "-c", ASK]
             said = subprocess.run(ask, check=True, capture_output=True, text=True, timeout=60)
     assert 0.04 <= float(said.stdout) < 0.4  # There and back.
-    assert not bench.links.machines_there()
+    assert not bench("links").machines_there()
 
 
 def test_it_measures_steps(bench):
-    found = bench.rank_steps.measure(CASE, Group.alone())
+    found = bench("rank_steps").measure(CASE, Group.alone())
     assert found["step_ms"] >= found["compute_ms"] > 0
     assert found["exchange_ms"] == found["bytes_sent"] == 0
-    assert bench.distributed.together([found], samples=8)["processes"] == 1
+    assert bench("distributed").together([found], samples=8)["processes"] == 1

@@ -16,6 +16,8 @@ import scipy.sparse
 import torch
 from helpers import job
 
+from slide import runtime
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -27,34 +29,31 @@ def marked(name, language):
 
 
 @pytest.mark.compiled_only
-def test_from_matrices_to_answers(tmp_path):
-    """The lines as they stand, each part in a process of its own; all of them are few."""
+def test_from_matrices_to_answers(tmp_path, capsys, monkeypatch):
+    """The lines as they stand; a program of each, but for the first one."""
     data = job.make_data(tmp_path / "data", train_samples=400)
     x, y = data.train.features, data.train.labels
     X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (400, 60))
     Y = scipy.sparse.csr_array((np.ones(len(y.indices)), y.indices, y.indptr), (400, 80))
     scipy.sparse.save_npz(tmp_path / "features.npz", X)
     scipy.sparse.save_npz(tmp_path / "labels.npz", Y)
-    fit, opened, shell = (
-        marked("fit", "python"),
-        marked("open", "python"),
-        marked("predict", "bash"),
-    )
-    assert len([line for line in (fit + opened + shell).splitlines() if line]) <= 15
-
-    def run(*words):
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        more = {"env": environment, "capture_output": True, "text": True, "cwd": tmp_path}
-        done = subprocess.run([sys.executable, *words], **more)
-        assert done.returncode == 0, done.stderr
-        return done
-
-    precision = float(run("-c", fit).stdout)
-    labels = run("-c", opened + "print(labels.shape, labels.dtype)").stdout
-    assert labels == "(400, 3) int64\n"
+    fit, shell = marked("fit", "python"), marked("predict", "bash")
+    assert len([line for line in (fit + shell).splitlines() if line]) <= 12
+    monkeypatch.chdir(tmp_path)
+    comment = fit.splitlines()[-1].partition("# ")[2]
+    names: dict = {}
+    with job.global_state_put_back():
+        exec(fit + comment, names)
+    precision = float(capsys.readouterr().out)
+    assert (names["labels"].shape, names["labels"].dtype) == ((300, 3), np.int64)
     predict, serve, ask = shell.splitlines()
-    said = run(*predict.replace("slide-predict", "-m slide.predict").split()).stderr
-    assert float(re.search(r"P@1 ([\d.]+)", said)[1]) > precision > 0.1
+    command = predict.replace("slide-predict", "-m slide.predict").split()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"P@1 ([\d.]+)", done.stderr)[1]) > precision > 0.1
     assert scipy.sparse.load_npz(tmp_path / "answers.npz").shape == (400, 80)
     (answer,) = over_http(serve, ask, tmp_path)["answers"]
     assert len(answer["labels"]) == 5
@@ -97,58 +96,28 @@ def test_library_example():
 
 def test_commands_name_existing_files():
     for command in ("main", "tests"):
-        (block,) = re.findall(rf"<!-- {command} -->\n```bash\n(.*?)```", README, re.DOTALL)
-        assert "-c constraints.txt" in block
+        assert "-c constraints.txt" in marked(command, "bash")
 
 
-def test_figures_are_the_generated_ones(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
-    import main_job
-    import precision_page
-    import serving
+def test_figures_are_the_generated_ones(bench):
+    def found(name):
+        return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
-    found = {
-        name: json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("main_job", "precision", "serving")
-    }
-    assert main_job.sentences(found["main_job"]) in README
-    assert precision_page.summary(found["precision"]["rows"]) in README
-    pages = {"main_job": main_job.page, "serving": serving.page}
-    pages["precision"] = precision_page.page
-    for name, page in pages.items():
-        assert (ROOT / "results" / f"{name}.md").read_text().endswith(page(found[name]))
-
-
-def test_speed_is_the_generated_one(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
-    import step
-
-    found = json.loads((ROOT / "results" / "benchmarks" / "step.json").read_text())
-    assert step.summary(found) in README
+    assert bench("main_job").sentences(found("main_job")) in README
+    assert bench("precision").summary(found("precision")["rows"]) in README
+    assert bench("step").summary(found("benchmarks/step")) in README
 
 
 def test_readme_is_short():
-    assert len(README.splitlines()) < 180
-    tables = re.findall(
-        r"(?:^\|.*\n)+", README.partition("## A sampled output layer")[0], re.MULTILINE
-    )
+    assert len(README.splitlines()) <= 120
+    tables = re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE)
     assert len(tables) == 2
     assert all(len(table.splitlines()) <= 2 + 6 for table in tables)
 
 
-def test_pages_of_seeds_are_the_generated_ones(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
-    import seeds
-
-    found = json.loads((ROOT / "results" / "seeds.json").read_text())
-    assert (ROOT / "results" / "seeds.md").read_text().endswith(seeds.page(found))
-
-
-def test_seeds_say_what_they_leave_out(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "tests" / "benchmarks"), *sys.path])
-    import seeds
-
-    monkeypatch.setattr(seeds, "RESULTS", tmp_path)
+def test_seeds_say_what_they_leave_out(bench, monkeypatch, tmp_path, capsys):
+    seeds = bench("seeds")
+    monkeypatch.setattr(seeds, "PAGES", tmp_path)
     assert seeds.stored() == {}
     here = {"machine": seeds.machine(), "versions": seeds.runtime.versions()}
     for change, kept in (({}, True), ({"machine": "another"}, False)):
@@ -156,9 +125,12 @@ def test_seeds_say_what_they_leave_out(monkeypatch, tmp_path, capsys):
         (tmp_path / "seeds.json").write_text(json.dumps(found))
         assert bool(seeds.stored()) == kept
     assert capsys.readouterr().out.strip().endswith("of other machine: csr, conv")
+    for name in set(seeds.SEEDS) - set(seeds.EXAMPLES):
+        about = bench(f"seed_{name}").__doc__.partition("\n\n")[2]
+        assert len(about.split()) > 10, name
 
 
-def test_benchmarks_describe_themselves():
-    for path in (ROOT / "tests" / "benchmarks").glob("seed_*.py"):
-        about = path.read_text().partition('"""')[2].partition('"""')[0].partition(".py")[2]
-        assert len(about.partition("\n\n")[2].split()) > 10, path.name
+def test_the_version_is_that_of_the_citation_and_of_a_change():
+    version = f"version: {runtime.VERSION}\n"
+    assert version in (ROOT / "CITATION.cff").read_text()
+    assert f"## {runtime.VERSION}\n" in (ROOT / "CHANGELOG.md").read_text()

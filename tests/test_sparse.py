@@ -1,9 +1,17 @@
-"""Bounds of rows, and parts of `Pattern` and `CSR`, against lists."""
+"""The sparse containers, and what becomes one."""
+
+import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse
+import torch
 from helpers.matrices import make_csr, make_pattern
+from helpers.samplers import uniform_sampler
 
+import slide
+from slide import as_csr, as_pattern
+from slide.functional import sparse_linear
 from slide.sparse import CSR, Pattern, row_bounds
 
 SIZES = [2, 0, 3, 1, 0, 4]
@@ -53,3 +61,229 @@ def test_bounds_of_rows(kind):
     assert row_bounds(np.full(2, 200, np.uint8)).tolist() == [0, 200, 400], "sums do not overflow"
     ids = np.array([[3, -1, 5], [-1, -1, -1], [1, 2, 4]])
     assert row_bounds((ids >= 0).sum(1)).tolist() == [0, 2, 2, 5]
+
+
+# Matrices and labels in the forms that users have.
+
+
+DENSE = np.array([[0, 0.5, 2, 0], [0, 0, 0, 0], [1, 0, 0, -3]], np.float32)
+ROWS = [[1, 2], [], [0, 3]]
+
+
+def with_indices(dtype):
+    matrix = scipy.sparse.csr_array(DENSE)
+    matrix.indptr, matrix.indices = matrix.indptr.astype(dtype), matrix.indices.astype(dtype)
+    return matrix
+
+
+FORMS = {
+    "int32": with_indices(np.int32),
+    "int64": with_indices(np.int64),
+    "matrix": scipy.sparse.csr_matrix(DENSE),
+    "coo": scipy.sparse.coo_array(DENSE),
+    "csc": scipy.sparse.csc_array(DENSE.astype(np.float64)),
+    "lil": scipy.sparse.lil_array(DENSE),
+    "numpy": DENSE.astype(np.float64),
+    "fortran": np.asfortranarray(DENSE),
+    "lists": DENSE.tolist(),
+    "torch": torch.from_numpy(DENSE),
+    "float64": torch.from_numpy(DENSE).double(),
+    "bfloat16": torch.from_numpy(DENSE).bfloat16(),
+    "torch coo": torch.from_numpy(DENSE).to_sparse_coo(),
+    "CSR of int32": CSR(*np.array([[0, 2, 2, 4], [1, 2, 0, 3]], np.int32), DENSE[DENSE != 0]),
+    "CSR of tensors": CSR(*map(torch.tensor, ([0, 2, 2, 4], [1, 2, 0, 3], [0.5, 2, 1, -3]))),
+}
+
+
+with warnings.catch_warnings():  # PyTorch warns of its first matrix of a kind.
+    warnings.simplefilter("ignore")
+    FORMS["torch csr"] = torch.from_numpy(DENSE).to_sparse_csr()
+    FORMS["torch csc"] = torch.from_numpy(DENSE).to_sparse_csc()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_features(form):
+    found = as_csr(FORMS[form], 4)
+    assert [array.dtype for array in found] == [np.int64, np.int32, np.float32]
+    assert found.indptr.tolist() == [0, 2, 2, 4]
+    assert found.indices.tolist() == [1, 2, 0, 3]
+    assert found.values.tolist() == [0.5, 2, 1, -3]
+
+
+def test_nothing_is_copied_that_fits():
+    x = as_csr(DENSE)
+    assert as_csr(x, 4) is x
+    labels = Pattern.from_lists(ROWS)
+    assert as_pattern(labels, 4) is labels
+    matrix = scipy.sparse.csr_array(DENSE)
+    assert as_csr(matrix).values is matrix.data
+    assert as_csr(matrix).indices is matrix.indices
+
+
+def test_entries_of_one_place_are_added_up_and_others_keep_their_order():
+    parts = np.ones(3), np.array([2, 0, 2]), np.array([0, 3])
+    twice = scipy.sparse.csr_array(parts, shape=(1, 3))
+    assert as_csr(twice).values.tolist() == [1, 2]
+    assert twice.nnz == 3, "the user's matrix has changed"
+    parts = np.ones(3), np.array([2, 0, 1]), np.array([0, 3])
+    assert as_csr(scipy.sparse.csr_array(parts, shape=(1, 3))).indices.tolist() == [2, 0, 1]
+    torch_twice = torch.sparse_coo_tensor(
+        [[0, 0], [1, 1]], [1.0, 2.0], (1, 3), check_invariants=True
+    )
+    assert as_csr(torch_twice).values.tolist() == [3]
+
+
+MANY = np.zeros(512, int), np.full(512, 4)
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        *((form, kind) for form in ("coo", "csr") for kind in ("bool", "uint8", "int16")),
+        *(("torch", kind) for kind in ("bool", "uint8", "int16", "float16")),
+    ],
+)
+def test_sums_of_short_types_do_not_wrap_around(form, kind):
+    ones = np.ones(512, kind) if kind in ("bool", "uint8") else np.full(512, 100, kind)
+    matrix = {
+        "coo": lambda: scipy.sparse.coo_array((ones, MANY), (1, 9)),
+        "csr": lambda: scipy.sparse.csr_array((ones, MANY[1], [0, 512]), (1, 9)),
+        "torch": lambda: torch.sparse_coo_tensor(
+            np.array(MANY), torch.from_numpy(ones), (1, 9), check_invariants=True
+        ),
+    }[form]()
+    assert as_csr(matrix).values.tolist() == [512.0 * float(ones[0])]
+    assert as_pattern(matrix, 9).indices.tolist() == [4]
+    assert str(matrix.dtype).removeprefix("torch.") == kind, "the user's matrix has changed"
+
+
+@pytest.mark.parametrize("form", ["csr", "coo", "numpy", "torch", "torch coo", "CSR"])
+def test_a_label_may_have_a_value_that_is_zero_in_float32(form):
+    dense = np.array([[1e-50, 0, 1], [0, -1e-300, 0]])
+    csr = scipy.sparse.csr_array(dense)
+    tensors = (torch.from_numpy(each) for each in (csr.indptr, csr.indices, csr.data))
+    labels = {
+        "csr": csr,
+        "coo": csr.tocoo(),
+        "numpy": dense,
+        "torch": torch.from_numpy(dense),
+        "torch coo": torch.from_numpy(dense).to_sparse_coo(),
+        "CSR": CSR(*tensors),
+    }[form]
+    found = as_pattern(labels, 3)
+    assert (found.indptr.tolist(), found.indices.tolist()) == ([0, 2, 3], [0, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (np.ones((2, 5)), ValueError, "a matrix of 5 columns does not fit 4 features"),
+        (scipy.sparse.eye_array(5), ValueError, "a matrix of 5 columns does not fit 4 features"),
+        (torch.ones(2, 5).to_sparse(), ValueError, "a matrix of 5 columns does not fit 4"),
+        (np.ones(4), ValueError, r"a matrix of 2 dimensions, not \(4,\)"),
+        (torch.ones(4).to_sparse(), ValueError, r"a matrix of 2 dimensions, not \(4,\)"),
+        ([[1, 2], [3]], TypeError, "must be a slide.CSR, a SciPy sparse matrix, .* not list"),
+        ("abc", TypeError, "must be a slide.CSR, a SciPy sparse matrix"),
+        (np.array([["a"]]), TypeError, "must be a slide.CSR"),
+        (DENSE + 1j, TypeError, "must be a slide.CSR"),
+        (scipy.sparse.csr_array(DENSE + 1j), TypeError, "must be real numbers, not complex"),
+        (DENSE * np.nan, ValueError, "features must be finite float32 values, not nan"),
+        (
+            scipy.sparse.csr_array(DENSE.astype(float) * 1e300),
+            ValueError,
+            "must be finite float32 values, not",
+        ),
+        (torch.ones(2, 4, requires_grad=True), ValueError, "features get no gradient: detach"),
+        (torch.ones(2, 4, device="meta"), ValueError, "features are on meta, so they have"),
+        (CSR(np.zeros((2, 3)), np.zeros(2), np.zeros(2)), ValueError, r"shape \(2, 3\), not \(n"),
+        (CSR(np.array([0, 1]), np.array([0.5]), np.ones(1)), TypeError, "must be whole numbers"),
+    ],
+)
+def test_features_that_cannot_be_cast(x, error, message):
+    with pytest.raises(error, match=message):
+        as_csr(x, 4)
+
+
+LABELS = {
+    "lists": ROWS,
+    "tuples": tuple(map(tuple, ROWS)),
+    "sets": [set(row) for row in ROWS],
+    "arrays": [np.array(row, int) for row in ROWS],
+    "tensors": [torch.tensor(row, dtype=torch.int64) for row in ROWS],
+    "objects": np.array([np.array(row, int) for row in ROWS], dtype=object),
+    "matrix": scipy.sparse.csr_array(DENSE),
+    "coo": scipy.sparse.coo_matrix(DENSE != 0),
+    "indicator": (DENSE != 0).astype(int),
+    "bool tensor": torch.from_numpy(DENSE != 0),
+    "torch csr": FORMS["torch csr"],
+    "CSR": as_csr(DENSE),
+    "Pattern of int64": Pattern(np.array([0, 2, 2, 4]), np.array([1, 2, 0, 3])),
+}
+
+
+@pytest.mark.parametrize("form", LABELS)
+def test_labels(form):
+    found = as_pattern(LABELS[form], 4)
+    assert [array.dtype for array in found] == [np.int64, np.int32]
+    assert found.indptr.tolist() == [0, 2, 2, 4]
+    assert found.indices.tolist() == [1, 2, 0, 3]
+
+
+@pytest.mark.parametrize("one", [[3, 0], np.array([3, 0]), torch.tensor([3, 0]), (3, np.int8(0))])
+def test_one_label_for_each_row(one):
+    found = as_pattern(one, 4)
+    assert (found.indptr.tolist(), found.indices.tolist()) == ([0, 1, 2], [3, 0])
+
+
+def test_stored_zeros_are_no_labels():
+    matrix = scipy.sparse.csr_array(DENSE)
+    matrix.data[1] = 0
+    assert as_pattern(matrix, 4).indptr.tolist() == [0, 1, 1, 3]
+    assert as_pattern(matrix, 4).indices.tolist() == [1, 0, 3]
+    assert as_pattern([], 4).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "message"),
+    [
+        (torch.tensor([[1, 2], [0, 3]]), ValueError, r"\(2, 2\) are neither one number .* lists"),
+        (torch.tensor([0.5]), TypeError, "labels must be whole numbers, not float32"),
+        ([[0.5]], TypeError, "labels of row 0 must be whole numbers, not float64"),
+        ([[1], 2], TypeError, "labels of row 1 must be a list of numbers, not 2"),
+        ([[1], "ab"], TypeError, "labels of row 1 must be a list of numbers, not 'ab'"),
+        ([[[1]]], ValueError, r"labels of row 0 must be a list, not of shape \(1, 1\)"),
+        ([[2**40]], ValueError, f"labels of row 0 must be numbers below 2147483647, not {2**40}"),
+        (3, TypeError, "labels must be lists of label numbers, .* not int"),
+        ("ab", TypeError, "labels must be lists of label numbers, .* not str"),
+        (scipy.sparse.eye_array(5), ValueError, "a matrix of 5 columns does not fit 4 labels"),
+    ],
+)
+def test_labels_that_cannot_be_cast(labels, error, message):
+    with pytest.raises(error, match=message):
+        as_pattern(labels, 4)
+
+
+def test_layers_take_them():
+    """The same numbers, whatever the form; also in training, where features may be dropped."""
+    network = slide.SlideNetwork(
+        *(4, [6], 4), lambda i, o: uniform_sampler(i, o, active=3), input_dropout=0.5
+    )
+    expected, ids = network.predict(as_csr(DENSE), k=2)
+    loss = slide.ActiveLoss("bce")
+    for name, x in FORMS.items():
+        assert torch.equal(network.predict(x, k=2)[0], expected), name
+        assert network.train()(x, ROWS).num_samples == 3
+        weight = network.first.weight
+        assert sparse_linear(x, weight, None).shape == (3, 6)
+        assert network.first(x).values.shape == (3, 6)
+    assert ids.shape == (3, 2)
+    hidden = torch.randn(3, 6)
+    for labels in LABELS.values():
+        mean, active = network.output.loss(hidden, labels, loss)
+        assert mean.isfinite()
+        assert active.targets.indptr.tolist() == [0, 2, 2, 4]
+        assert network.output(hidden, labels).active.targets.num_rows == 3
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\)"):
+        network.output(hidden, [[1], [4], []])
+    with pytest.raises(ValueError, match="2 rows of labels do not fit 3 inputs"):
+        network.output(hidden, torch.tensor([1, 2]))

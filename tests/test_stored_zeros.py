@@ -11,7 +11,7 @@ from helpers import job
 from slide import CSR, Model, SlideClassifier, SlideNetwork, as_csr
 from slide.data import SparseDataset, holdout, kind_of, xmc
 from slide.functional import sparse_linear
-from slide.predict.rows import RowSource, read_rows
+from slide.predict.rows import read_rows
 from slide.ranking import EnsembleRanker
 from slide.sampling import FullSampler
 
@@ -150,7 +150,7 @@ def test_a_model(data, tmp_path):
     (tmp_path / "rows.jsonl").write_text(text)
     given = [stored, as_stored(stored)]
     for name in ("rows.npz", "rows.jsonl"):
-        given += [block.features for block in read_rows(RowSource(str(tmp_path / name)), model)]
+        given += [block.features for block in read_rows(str(tmp_path / name), model)]
     for rows in given:
         labels, scores = model.predict(rows, k=5)
         np.testing.assert_array_equal(labels, expected.labels)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import FetchError
-from slide.data.transform_steps import (
+from slide.data.fetching import FetchError
+from slide.data.row_transform import (
     normalize_rows,
     row_counts,
     tf_idf_values,

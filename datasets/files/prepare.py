@@ -25,8 +25,8 @@ import numpy as np
 
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import FetchError
-from slide.data.transform_steps import row_counts
+from slide.data.fetching import FetchError
+from slide.data.row_transform import row_counts
 from slide.sparse import Pattern
 from slide.utils.progress_bar import ProgressBar
 

@@ -1,30 +1,37 @@
-"""A data set and a trainer from a configuration."""
+"""The parts of a run, and its trainer, from a configuration."""
 
+import copy
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
-from slide.config.announce import announce_data, announce_run
-from slide.config.compose import settings
-from slide.config.defaults import check_used, fill_in, run_device
-from slide.config.needs import announce_memory
-from slide.config.parts import build_network, build_optimizer, shared_rows, without
-from slide.config.ranks import (
+from slide.config.compose import CONFIG, settings
+from slide.config.memory import announce_memory
+from slide.config.processes import (
     ALONE,
     Ranks,
     check_ranks,
     check_same,
     once_a_machine,
     share_folder,
+    share_threads,
 )
-from slide.config.samplers import proposer_has
-from slide.config.threads import share_threads
+from slide.config.recipe import check_used, fill_in, proposer_class, run_device
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
+from slide.distributed import Group, ShardedNetwork
+from slide.functional.linear import PRECISIONS
+from slide.nn import SlideNetwork
+from slide.nn.network import SamplerFactory
+from slide.optim import RowSparseAdam
+from slide.sampling import FullSampler, IndexProposer
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
@@ -34,7 +41,13 @@ from slide.utils.files import write_text
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import check_run_dir, hold_folder, make_run_folder
 
-CONFIG = "config.yaml"
+# Scores of fewer rows may be off by several points.
+_FEW = 100
+# Settings are tried on samplers of layers that are no wider, unless bins of coordinates need more.
+_WIDE = 4096
+# Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
+# an index is made for the rows that moved, which takes a small part of the time.
+_GROWTH, _INDEX_GROWTH = 0.7, 0.3
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
@@ -60,47 +73,51 @@ def open_dataset(config: DictConfig) -> SparseDataset:
     checks.filled_text("dataset.name", config.dataset.name)
     check_transform(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
-    return transform(instantiate(without(config, "dataset", "holdout")), **config.transform)
+    return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 
 
-# The settings are tried on layers that are no wider, unless bins of coordinates need more.
-_WIDE = 4096
-
-
-def check_settings(config: DictConfig) -> None:
-    """Use all settings on a small network, because reading the data may take hours.
-
-    Raises:
-        ValueError: for a setting that is impossible, or that does not fit the others.
-    """
+def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> None:
+    """Check all settings before the data are read, which may take hours; nothing large is built."""
+    check_used(config, given)
+    check_ranks(ranks, config)
     checks.flag("report", config.report)
-    checks.flag("prior_bias", config.network.prior_bias)
-    checks.flag("host_rows", config.network.get("host_rows", False))
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     checks.one_of("mode", config.sampler.mode, MODES)  # A sampler of all outputs has none.
     checks.one_of("weighting", config.sampler.weighting, WEIGHTINGS)
     config = config.copy()
     fill_in(config, 1024, 8)
-    hidden = config.network.hidden
-    if OmegaConf.is_list(hidden):  # What does not fit in memory is refused later.
-        bins = OmegaConf.select(config, "hash.bin_size")
-        most = max(_WIDE, bins) if type(bins) is int else _WIDE
-        config.network.hidden = [min(n, most) if type(n) is int else n for n in hidden]
-    # Enough features for any sensible number of hashed coordinates.
-    network = build_network(config, 1024, 8)
-    instantiate(config.lr_schedule)(build_optimizer(config, network), 1)
-    check_search(network, _options(config).evaluation)
-    _check_device(config)
-    instantiate(config.loss)
+    network, hidden = config.network, config.network.hidden
+    checks.flag("prior_bias", network.prior_bias)
+    checks.flag("host_rows", network.get("host_rows", False))
+    checks.listing("hidden", hidden)
+    if not hidden:
+        raise ValueError("hidden must name at least one width, such as [128], not []")
+    for width in hidden:
+        checks.whole("hidden", width, 1)
+    checks.share("dropout", network.dropout)
+    checks.share("input_dropout", network.input_dropout)
+    checks.one_of("precision", network.precision, PRECISIONS)
+    for name in ("init_scale", "output_scale"):
+        checks.positive(name, network[name])
+    # What does not fit in memory is refused later.
+    bins = OmegaConf.select(config, "hash.bin_size")
+    most = max(_WIDE, bins) if type(bins) is int else _WIDE
+    widths = [1024, *(min(width, most) for width in hidden)]  # As many features as hashes need.
+    output, others = build_samplers(config)
+    for make, inputs, outputs in zip(others, widths, widths[1:], strict=False):
+        if make is not None:
+            make(inputs, outputs)
+    check_search(output(widths[-1], 8), _options(config).evaluation)
+    checks.positive("input_rate", config.optimizer.input_rate)
+    optimizer = instantiate(_without(config, "optimizer", "input_rate"))(
+        [torch.nn.Parameter(torch.zeros(1, 1))]
+    )
+    instantiate(config.lr_schedule)(optimizer, 1)
+    build_loss(config)
     instantiate(config.ranker)
-
-
-def _check_device(config: DictConfig) -> None:
-    """Raise ValueError for parts that compute on the CPU only, where the run is elsewhere."""
-    device = run_device(config)
-    if device.type == "cpu":
+    if (device := run_device(config)).type == "cpu":
         return
-    if proposer_has(config, "cpu_only"):
+    if getattr(proposer_class(config), "cpu_only", False):
         raise ValueError(
             f"{config.sampler.proposer._target_} searches on the CPU; with runtime.device={device} "
             "use sampler=uniform, lsh, recent or neighbours"
@@ -110,6 +127,143 @@ def _check_device(config: DictConfig) -> None:
             "trainer.evaluation=index searches on the CPU; with "
             f"runtime.device={device} use trainer.evaluation=exact"
         )
+
+
+def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
+    """What makes the sampler of the output layer, and those of hidden layers with active sets.
+
+    They are called with the numbers of inputs and outputs of their layer. Samplers of hidden layers
+    have other sizes and seeds, and do not weight the set.
+    """
+    hidden, active = config.network.hidden, config.network.hidden_active
+    checks.listing("hidden", hidden)
+    checks.listing("hidden_active", active)
+    if active and len(active) != len(hidden):
+        raise ValueError(
+            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
+        )
+    sampler, proposer = partial(FullSampler), None
+    if config.sampler.active != "all":
+        config, proposer = copy.deepcopy(config), proposer_class(config)
+        rebuild = config.sampler.get("rebuild")
+        if isinstance(rebuild, DictConfig) and rebuild.get("growth", _GROWTH) is None:
+            rebuild.growth = _INDEX_GROWTH if proposer is IndexProposer else _GROWTH
+        sampler = _plain_partials(instantiate(config.sampler))
+    # Neurons of hidden layers are no labels, and the inputs of the first layer are sparse.
+    fits = sampler.func is not FullSampler and not getattr(proposer, "needs_labels", False)
+    factories: list[SamplerFactory | None] = []
+    for i, size in enumerate(active):
+        if size is None:
+            factories.append(None)
+            continue
+        checks.whole("hidden_active", size, 1)
+        if not fits or (i == 0 and not getattr(proposer, "sparse_inputs", True)):
+            raise ValueError(
+                f"hidden_active={list(active)} needs sampler=lsh or sampler=uniform; in the first "
+                "layer, whose inputs are sparse, sampler=uniform or sampler=slide2020"
+            )
+        own = {"active": size, "weighting": "none", "seed": config.seed + 1 + i}
+        factories.append(partial(sampler, **own))
+    return sampler, factories
+
+
+def _plain_partials(made: Any) -> Any:
+    """A partial of Hydra as a plain one, if its function is slide's own; also in its arguments.
+
+    Hydra's partials check their function at each call. That takes longer than a schedule, which is
+    called in each step.
+    """
+    if not isinstance(made, partial) or not made.func.__module__.startswith("slide."):
+        return made
+    keywords = {name: _plain_partials(value) for name, value in made.keywords.items()}
+    return partial(made.func, *made.args, **keywords)
+
+
+def build_network(
+    config: DictConfig,
+    features: int,
+    labels: int,
+    group: Group | None = None,
+    counts: dict[str, np.ndarray] | None = None,
+) -> SlideNetwork:
+    """The network with its samplers.
+
+    Args:
+        config: from `slide.config.read_config`, after `slide.config.fill_in`.
+        features: number of features.
+        labels: number of labels.
+        group: the processes that share its rows; None: this one has all.
+        counts: of several processes, how often the training rows have each feature
+            (``feature_counts``) and each label (``label_counts``); None: not known.
+
+    Raises:
+        ValueError: for impossible settings.
+
+    Example:
+        >>> from slide.config import build_network, fill_in, read_config
+        >>> config = read_config(["network.hidden=[8]"])
+        >>> fill_in(config, num_rows=1000, num_labels=40)
+        >>> build_network(config, features=60, labels=40).output.weight.shape
+        torch.Size([40, 8])
+    """
+    network, (sampler, others) = config.network, build_samplers(config)
+    shape = features, list(network.hidden), labels, sampler
+    keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
+    options: dict[str, Any] = {key: network[key] for key in keys}
+    options["hidden_samplers"] = others
+    if group is not None and group.size > 1:
+        options |= {"group": group, "seed": config.seed, **(counts or {})}
+        made = ShardedNetwork(*shape, **options)
+    else:
+        made = SlideNetwork(*shape, **options)
+        if network.get("host_rows", False):  # Runs of earlier versions have no such key.
+            made.keep_rows_on_host()
+    if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
+        checks.positive("network.bias_scale", scale)
+        with torch.no_grad():
+            for layer in made.layers():
+                assert layer.bias is not None
+                layer.bias.normal_(0, scale)
+    return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
+
+
+def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
+    """The optimizer of all parameters of ``network``.
+
+    Args:
+        config: from `slide.config.read_config`.
+        network: the network to train.
+
+    Raises:
+        ValueError: for impossible settings.
+
+    Example:
+        >>> import slide
+        >>> from slide.config import build_optimizer, read_config
+        >>> network = slide.SlideNetwork(60, [8], 40, slide.FullSampler)
+        >>> optimizer = build_optimizer(read_config(["optimizer.lr=0.01"]), network)
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.01, 0.04]
+    """
+    groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
+    return instantiate(_without(config, "optimizer", "input_rate"))(groups)
+
+
+def build_loss(config: DictConfig) -> Any:
+    """The loss of the output layer, a `slide.ActiveLoss` unless the user has another."""
+    return instantiate(config.loss)
+
+
+def _without(config: DictConfig, group: str, key: str) -> DictConfig:
+    """A group of a configuration without one of its keys."""
+    config = config.copy()  # The whole of it, because values may refer to other groups.
+    OmegaConf.set_struct(config, False)
+    config[group].pop(key)
+    return config[group]
+
+
+def _options(config: DictConfig) -> TrainingOptions:
+    return instantiate(config.trainer, holdout=config.dataset.holdout)
 
 
 def build_trainer(
@@ -127,7 +281,7 @@ def build_trainer(
         given: keys that a user set; one that nothing would use is an error.
         label: the name of a new folder ends with it.
         ranks: the processes of the run; all of them call this.
-        made: called by the first process with the folder of a new run, before the run is in it.
+        made: called by the main process with the folder of a new run, before the run is in it.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run or a model.
@@ -140,39 +294,68 @@ def build_trainer(
         ```
     """
     share_threads(ranks, config.runtime.threads)
-    check_used(config, given)
-    check_ranks(ranks, config)
-    check_settings(config)
+    check_settings(config, given, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
-    resumed = config.resume is not None
-    if not resumed:
+    if config.resume is None:
         check_run_dir(config.run_dir)
     data = once_a_machine(ranks, partial(open_dataset, config))
-    announce_data(data, config.dataset.holdout)
+    _announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)
     check_same(ranks, config, data)
     announce_memory(config, data, ranks)
-    shared = shared_rows(ranks.group, data)
-    network = build_network(config, data.num_features, data.num_labels, shared)
-    parts = network, build_optimizer(config, network), instantiate(config.loss), data
-    schedule, ranker = instantiate(config.lr_schedule), instantiate(config.ranker) or None
-    folder = share_folder(ranks, partial(_make_folder, config, label, bool if resumed else made))
-    announce_run(config, data.num_labels, folder)
-    more = schedule, resumed, ranker, ranks.group
-    trainer = Trainer(*parts, _options(config), folder, *more)
+    counts = None
+    if ranks.group.size > 1:
+        split = data.train
+        counts = {
+            "feature_counts": np.bincount(split.features.indices, minlength=data.num_features),
+            "label_counts": np.bincount(split.labels.indices, minlength=data.num_labels),
+        }
+    network = build_network(config, data.num_features, data.num_labels, ranks.group, counts)
+    optimizer = build_optimizer(config, network)
+    folder = share_folder(ranks, partial(_make_folder, config, label, made))
+    _announce_run(config, data.num_labels, folder)
+    trainer = put_together(config, network, optimizer, data, folder, ranks.group)
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
         log(f"the training of this run has ended; what comes after it is done again{helps}")
-    if config.network.prior_bias and trainer.step == 0:
-        start_biases(network, trainer.loop.loss, trainer.train_split.labels)
-    if ranks.leads:
+    if ranks.is_main_process:
         noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
         assert isinstance(noted, DictConfig)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
-        trainer.monitor.note_settings(_scalars(noted))
+        values = {key: OmegaConf.select(noted, key) for key in settings(noted)}
+        scalars = bool | int | float | str
+        trainer.monitor.note_settings(
+            {key: v if isinstance(v, scalars) else str(v) for key, v in values.items()}
+        )
     ranks.group.patient.barrier()  # They read checkpoints at different speeds.
+    return trainer
+
+
+def put_together(
+    config: DictConfig,
+    network: SlideNetwork,
+    optimizer: RowSparseAdam,
+    data: SparseDataset,
+    folder: Path,
+    group: Group | None = None,
+) -> Trainer:
+    """A trainer of the parts of a run; a new network gets its first biases."""
+    trainer = Trainer(
+        network,
+        optimizer,
+        build_loss(config),
+        data,
+        _options(config),
+        folder,
+        lr_schedule=instantiate(config.lr_schedule),
+        resume=config.resume is not None,
+        ranker=instantiate(config.ranker) or None,
+        group=group,
+    )
+    if config.network.prior_bias and trainer.step == 0:
+        start_biases(network, trainer.loop.loss, trainer.train_split.labels)
     return trainer
 
 
@@ -187,18 +370,39 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
     hold_folder(folder)  # Until the process ends: what is written last belongs to the run, too.
     if config.resume is None:
         check_run_dir(config.run_dir)  # Another run may have ended there since the first check.
-    made(folder)
+        made(folder)
     return folder
 
 
-def _scalars(config: DictConfig) -> dict[str, bool | int | float | str]:
-    """All settings; those that are neither flags, numbers nor texts as texts."""
-    found = {}
-    for key in settings(config):
-        value = OmegaConf.select(config, key)
-        found[key] = value if isinstance(value, bool | int | float | str) else str(value)
-    return found
+def _announce_data(data: SparseDataset, holdout: float) -> None:
+    """Say how large the data set is, and which rows are evaluated."""
+    held = f"{holdout:.3g} of them held out in place of the" if holdout else f"{len(data.test):,}"
+    log(
+        f"data      {data.name}: {len(data.train):,} training rows, {held} test rows, "
+        f"{data.num_features:,} features, {data.num_labels:,} labels"
+    )
+    if not holdout and not len(data.test.labels.indices):
+        log("warning   no test row has a label, so all scores will be 0")
+    evaluated = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
+    if evaluated < _FEW:
+        log(f"warning   only {evaluated} rows are evaluated, so the scores are rough")
 
 
-def _options(config: DictConfig) -> TrainingOptions:
-    return instantiate(config.trainer, holdout=config.dataset.holdout)
+def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
+    """Say what the settings that follow from the data are, and where the run writes."""
+    trainer, sampler, device = config.trainer, config.sampler, run_device(config)
+    chosen = labels if sampler.active == "all" else min(sampler.active, labels)
+    how = "" if chosen == labels else f", {sampler.mode.replace('_', ' ')}, "
+    if how and (proposer := sampler.get("proposer")):
+        how += f"looked up by {proposer._target_.rpartition('.')[2]} and "
+    how += "drawn uniformly" if how else ""
+    hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
+    log(f"network   hidden: {hidden}; active: {chosen:,} of {labels:,}{how}")
+    most = "" if trainer.max_epochs is None else f", at most {trainer.max_epochs}"
+    epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
+    batch, threads = trainer.batch_size, runtime.num_threads()
+    on_device = "" if device.type == "cpu" else f"; on {device}"
+    log(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{on_device}")
+    if on_device and config.ranker:
+        log("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
+    log(f"folder    {folder}")

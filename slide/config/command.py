@@ -1,43 +1,65 @@
 """The commands: ``train.py`` (``slide-train``) and ``python -m slide.data`` (``slide-data``)."""
 
+import hashlib
+import re
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
 
 import hydra
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from slide.config.announce import announced_compilation
 from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
-    check_overrides,
-    find_conf,
+    CONFIG,
+    as_dict,
+    asked_for,
+    combinations,
     memory_errors,
     read_config,
     readable,
+    resumed,
+    sweep_values,
     user_errors,
 )
 from slide.config.help import train_help
-from slide.config.outputs import write_run_model, write_run_report
-from slide.config.ranks import LostExit, join_ranks, note_slurm, one_voice, parting
-from slide.config.restarts import FolderNote
-from slide.config.resume import asked_for, restarted, resumed
-from slide.config.sweep import Interrupted, Sweep, label_of
+from slide.config.processes import (
+    FolderNote,
+    LostExit,
+    join_ranks,
+    note_slurm,
+    one_voice,
+    parting,
+    restarted,
+)
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
+from slide.data.row_transform import old_label_ids
+from slide.distributed import ShardedNetwork
 from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_place
+from slide.distributed.sharded_network import full_blocks, full_shapes
+from slide.model import Model
+from slide.model.folder import MODEL_FILE, write_model
+from slide.report import Answers, write_report
+from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_files import last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
-from slide.utils import checks
+from slide.utils.checks import error_message, override_key
+from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import resume_word
+from slide.utils.sizes import find_conf
+from slide.utils.tensor_folder import stream_file
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -48,30 +70,64 @@ Fetches, reads and transforms a data set, as {train} does before it trains.
 describe prints a table of the data set; prepare prints the folder of its arrays and their size.
 The keys are those of {train}: {train} --help explains them.
 """
-
+DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Keys that a command line may call by the letters of the papers.
 _LETTERS = {"hash.K": "hash.hashes_per_table", "hash.L": "hash.num_tables"}
+# Columns of the table of a sweep.
+_FIGURES = {
+    **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
+    **SELECTION_COLUMNS,
+}
+# Most characters of the part of a folder's name that says what was set.
+LABEL_LENGTH = 100
 
 
-@announced_compilation()
+@contextmanager
+def _announced_compilation() -> Iterator[None]:
+    """Inside of it, the first kernel that compiles is announced."""
+    tell_first(lambda: log("compiling kernels, once: later runs find them on the disk"))
+    try:
+        yield
+    finally:
+        tell_first(None)
+
+
+@_announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
     words = [full_key(word) for word in sys.argv[1:]]
+    options = [word for word in words if word.startswith("-")]
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
-    elif any(word.startswith("-") for word in words):
-        # Hydra's own options, such as --cfg job and --multirun. It takes no keys between them.
-        keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
-        with one_voice(), user_errors():
-            check_overrides([word for word in keys if "=" in word])
-            others = [word for word in words if word not in keys]
-            words = [readable(word, _is_sweep(others)) for word in keys] + others
-        sys.argv[1:] = words
-        run_by_hydra(words)
-    else:
+    elif not options:
         with one_voice(), user_errors(words):
             config = read_config(asked_for(words))
         run_job(config, words)
+    else:
+        # Values of Hydra's own options, such as job in --cfg job, are no keys.
+        keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
+        others = [word for word in words if word not in keys]
+        sweeps = bool({"-m", "--multirun"} & set(options))
+        with one_voice():
+            if sweeps and find_place().size > 1:
+                sys.exit(
+                    "error: torchrun starts the processes of one run, and a sweep (-m) has many"
+                )
+            with user_errors():
+                runs = combinations([word for word in keys if not _of_hydra(word)], sweeps)
+                keys = [readable(word, sweeps) for word in keys]
+        if others in (["-m"], ["--multirun"]) and not any(map(_of_hydra, keys)):
+            sweep = Sweep(keys)
+            for run in runs:
+                sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
+            sweep.finish()
+        else:
+            sys.argv[1:] = [*keys, *others]
+            _run_by_hydra(keys)
+
+
+def _of_hydra(word: str) -> bool:
+    return word.lstrip("+~").startswith(("hydra/", "hydra."))
 
 
 def full_key(word: str) -> str:
@@ -86,11 +142,8 @@ def full_key(word: str) -> str:
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
-def run_by_hydra(words: Sequence[str]) -> None:
-    """Does what an option of Hydra asks for; with ``--multirun`` (``-m``), runs a sweep."""
-    if find_place().size > 1 and _is_sweep(words):
-        with one_voice():
-            sys.exit("error: torchrun starts the processes of one run, and a sweep (-m) has many")
+def _run_by_hydra(keys: Sequence[str]) -> None:
+    """Does what an option or a key of Hydra asks for, such as a sweep of another launcher."""
     main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
     sweep: Sweep | None = None
 
@@ -98,10 +151,11 @@ def run_by_hydra(words: Sequence[str]) -> None:
         nonlocal sweep
         note_slurm()
         now = HydraConfig.get()
+        overrides = list(now.overrides.task)
         if now.mode != RunMode.MULTIRUN:
-            run_job(config, now.overrides.task)
+            run_job(config, overrides)
             return
-        overrides, sweep = list(now.overrides.task), sweep or Sweep(words)
+        sweep = sweep or Sweep(keys)
         sweep.run(overrides, partial(run_job, config, overrides, sweep.words_of(overrides)))
 
     main(job)()
@@ -109,26 +163,21 @@ def run_by_hydra(words: Sequence[str]) -> None:
         sweep.finish()
 
 
-def _is_sweep(words: Sequence[str]) -> bool:
-    """Whether a command line asks for a sweep."""
-    return bool({"-m", "--multirun"} & set(words))
+def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """`run_job` of one combination of a sweep."""
+    with user_errors(overrides):
+        config = read_config(asked_for(overrides))
+    return run_job(config, overrides, swept)
 
 
 def run_job(
     composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Trains to the end and prints the scores; ends the process with a message after an error.
+    """Trains to the end and prints the scores; returns the summary and the folder of the run.
 
-    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 after an error.
-
-    Args:
-        composed: the configuration of ``overrides``.
-        overrides: each is ``group=choice`` or ``key=value``.
-        swept: of a sweep, the overrides that differ from job to job; they are in the name of the
-            folder, and stand before the scores.
-
-    Returns:
-        The summary and the folder of the run.
+    An error ends the process with a message. The exit status is 130 after Ctrl-C, 143 after
+    SIGTERM, and 1 after an error. The overrides that differ from job to job of a sweep, ``swept``,
+    are in the name of the folder, and stand before the scores.
     """
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -150,7 +199,7 @@ def _run(
             named = Path(str(composed.run_dir)) if composed.run_dir else None
             note = FolderNote(ranks, named or folder_parent(composed), overrides)
             composed, overrides = restarted(ranks, composed, overrides, note)
-            given = {checks.override_key(word) for word in overrides}
+            given = {override_key(word) for word in overrides}
             config = resumed(composed, overrides)
             trainer = build_trainer(config, given, label_of(swept), ranks, note.write)
     except KeyboardInterrupt as error:
@@ -161,23 +210,75 @@ def _run(
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
             write_run_model(trainer)
-            if config.report and ranks.leads:
+            if config.report and ranks.is_main_process:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
-        sys.exit(f"error: {checks.error_message(error)}")
+        sys.exit(f"error: {error_message(error)}")
     except LostProcessError as error:
         raise LostExit(f"error: {error}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
-    if ranks.leads:
+    if ranks.is_main_process:
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
         scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
+
+
+def write_run_model(trainer: Trainer) -> None:
+    """Write the trained model into the folder of its run; all processes of the run call this."""
+    network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
+    if isinstance(network, ShardedNetwork):
+        blocks = full_blocks(network)
+        if trainer.is_main_process:
+            (folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
+            weights = stream_file(folder, "network", full_shapes(network), blocks)
+        for _ in blocks:
+            pass
+    if not trainer.is_main_process:
+        return
+    model = Model(
+        network,
+        trainer.ranker,
+        data.steps,
+        settings=as_dict(cast(DictConfig, OmegaConf.load(folder / CONFIG))),
+        name=data.name,
+        label_names=data.label_names,
+        vectorizer=data.vectorizer,
+    )
+    write_model(folder, model, weights=weights)
+
+
+def write_run_report(trainer: Trainer) -> None:
+    """Write ``report.html`` from the answers of the last evaluation."""
+    answers, judged, ranker, data = (
+        trainer.answers,
+        trainer.eval_split,
+        trainer.ranker,
+        trainer.data,
+    )
+    assert answers is not None, "the run has not ended"
+    counts = np.bincount(trainer.every_split.labels.indices, minlength=data.num_labels)
+    names: dict[str, Callable[[int], str]] = {}
+    labels, old = data.label_names, old_label_ids(data.steps)
+    if labels is not None:
+        names["label_name"] = lambda label: str(labels[label if old is None else old[label]])
+    if data.vectorizer is not None and not any(step.hashed_features for step in data.steps):
+        names["feature_name"] = data.vectorizer.terms.__getitem__
+    found = Answers(
+        answers.ids,
+        answers.scores,
+        judged.labels,
+        judged.features,
+        counts,
+        ranker is not None and ranker.objective == "p",
+        **names,
+    )
+    write_report(trainer.folder, found)
 
 
 def _advice(trainer: Trainer) -> str:
@@ -187,12 +288,114 @@ def _advice(trainer: Trainer) -> str:
     return f"{_programs()[0]} {resume_word(trainer.folder)} {goes_on}"
 
 
-@announced_compilation()
+def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
+    log(said)
+    raise Interrupted(exit_status(error))
+
+
+def _programs() -> tuple[str, str]:
+    """The names of the two commands; an installed package has other names than a checkout."""
+    if Path(sys.argv[0]).stem in ("slide-train", "slide-data"):
+        return "slide-train", "slide-data"
+    return "python train.py", "python -m slide.data"
+
+
+class Interrupted(SystemExit):
+    """The end of a process after Ctrl-C or SIGTERM; of a sweep, too."""
+
+
+class Outcome(NamedTuple):
+    """What came of a job; without a summary it failed, and ``said`` is why, not its folder."""
+
+    words: list[str]
+    summary: dict[str, float] | None
+    said: str
+
+
+class Sweep:
+    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it.
+
+    Example:
+        >>> from slide.config.command import Sweep
+        >>> sweep = Sweep(["optimizer.lr=0.1,0.2", "seed=3"])
+        >>> sweep.run(["optimizer.lr=0.1", "seed=3"], lambda: ({"p_at_1": 0.5}, "results/a"))
+        >>> print(sweep.table())
+        optimizer.lr  P@1     folder
+        0.1           0.5000  results/a
+    """
+
+    def __init__(self, words: Sequence[str]):
+        given = (word for word in words if not _of_hydra(word))
+        self.keys = [key for key, values in sweep_values(given).items() if len(values) > 1]
+        self.outcomes: list[Outcome] = []
+
+    def words_of(self, overrides: Sequence[str]) -> list[str]:
+        """The overrides of a job that differ from job to job."""
+        return [word for word in overrides if override_key(word) in self.keys]
+
+    def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
+        """Run a job, which returns the summary and the folder of its run."""
+        words = self.words_of(overrides)
+        log(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
+        try:
+            outcome = Outcome(words, *job())
+        except Interrupted:
+            if self.outcomes:
+                print(self.table())
+            raise
+        except SystemExit as end:
+            outcome = Outcome(words, None, str(end))
+        except Exception as error:  # A bug; the other jobs may still be worth their time.
+            traceback.print_exc()
+            outcome = Outcome(words, None, f"{type(error).__name__}: {error}")
+        if outcome.summary is None:
+            log(outcome.said)
+        self.outcomes.append(outcome)
+
+    def finish(self) -> None:
+        """Print the table; ends the process with a message if a job failed."""
+        print(self.table())
+        failed = sum(outcome.summary is None for outcome in self.outcomes)
+        if failed:
+            sys.exit(f"error: {failed} of {len(self.outcomes)} jobs failed")
+
+    def table(self) -> str:
+        """A line for each job: its settings, scores, what its look-ups found, and its folder."""
+        given = [
+            {override_key(word): word.partition("=")[2] for word in outcome.words}
+            for outcome in self.outcomes
+        ]
+        columns = {key: [values.get(key, "") for values in given] for key in self.keys}
+        columns |= figure_columns([each.summary or {} for each in self.outcomes], _FIGURES)
+        columns["folder"] = [outcome.said for outcome in self.outcomes]
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        return text_table(list(columns), rows)
+
+
+def label_of(words: Sequence[str]) -> str:
+    """A part of a folder's name that says which settings a run has; a digest ends a long one.
+
+    Example:
+        >>> from slide.config.command import label_of
+        >>> label_of(["optimizer.lr=0.1", "network.hidden=[64,32]"])
+        'lr=0.1,hidden=_64,32_'
+    """
+    parts = (word.partition("=") for word in words)
+    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
+    label = re.sub(r"[^\w.=,+-]+", "_", short)
+    if len(label) <= LABEL_LENGTH:
+        return label
+    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
+    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
+
+
+@_announced_compilation()
 def data() -> None:
     """The data command: describes or prepares a data set; errors end the process."""
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
-        print(data_usage(), end="")
+        train, own = _programs()
+        print(DATA_USAGE.format(train=train, data=own), end="")
         return
     command, *overrides = words
     if command not in DATA_COMMANDS:
@@ -209,13 +412,7 @@ def data() -> None:
         _stop("interrupted", error)
 
 
-def data_usage() -> str:
-    """The usage text of the data command."""
-    train, data = _programs()
-    return DATA_USAGE.format(train=train, data=data)
-
-
-def show_place(data: SparseDataset) -> str:
+def _show_folder(data: SparseDataset) -> str:
     """Where the arrays of a data set are, and how large they are."""
     assert data.folder is not None
     return f"{data.folder}  {folder_bytes(data.folder) / 1e6:,.1f} MB\n"
@@ -223,18 +420,5 @@ def show_place(data: SparseDataset) -> str:
 
 DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
     "describe": describe,
-    "prepare": show_place,
+    "prepare": _show_folder,
 }
-DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
-
-
-def _stop(said: str, error: KeyboardInterrupt) -> NoReturn:
-    log(said)
-    raise Interrupted(exit_status(error))
-
-
-def _programs() -> tuple[str, str]:
-    """The names of the two commands; an installed package has other names than a checkout."""
-    if Path(sys.argv[0]).stem in ("slide-train", "slide-data"):
-        return "slide-train", "slide-data"
-    return "python train.py", "python -m slide.data"

@@ -1,22 +1,31 @@
-"""Finds and composes configurations, and explains mistakes in overrides."""
+"""Composes configurations, of new and of resumed runs, and explains mistakes in overrides."""
 
+import copy
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from itertools import product
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException, InstantiationException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
 from slide.utils import checks
+from slide.utils.checks import override_key
+from slide.utils.sizes import find_conf
 
+# The configuration in the folder of a run.
+CONFIG = "config.yaml"
 USER_ERRORS = (ValueError, TypeError, OSError)
 # Keys that say what a file builds; they are not settings.
 INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
@@ -26,6 +35,22 @@ _PATHS = (
     *("dataset.train_file", "dataset.test_file"),
     *("dataset.train_labels_file", "dataset.test_labels_file"),
 )
+# Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
+REPLACEABLE = {
+    *("trainer.epochs", "trainer.max_epochs", "trainer.max_minutes", "trainer.max_steps"),
+    *("trainer.checkpoint_every", "trainer.keep_checkpoints", "trainer.log_every"),
+    *("trainer.patience", "trainer.share_cores"),
+    *("network.input_dropout", "network.dropout"),
+    *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
+    *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
+    *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
+    *("runtime.device", "runtime.timeout"),
+    *("dataset.root", "dataset.cache", "report"),
+}
+# Rooms whose classes the configuration of a resumed run may name.
+_ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
+_NOWHERE = object()
+_COMPOSING = Lock()  # Hydra has one state for all threads.
 
 
 @contextmanager
@@ -60,69 +85,39 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
 
 
 @contextmanager
+def plain_errors() -> Iterator[None]:
+    """Inside of it, an error of a part is raised as it is, not as one of Hydra that names it."""
+    try:
+        yield
+    except InstantiationException as error:
+        raise (error.__cause__ or error) from None
+
+
+@contextmanager
 def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
-    """Ends the process with a message if the system does not give the memory that is asked for.
-
-    Args:
-        advice: says how to go on, after the message; None: nothing is said.
-
-    Example:
-        >>> from slide.config.compose import memory_errors
-        >>> with memory_errors():
-        ...     raise MemoryError
-        Traceback (most recent call last):
-        SystemExit: error: there is not enough memory (a request for memory failed): lower ...
-    """
+    """Ends the process with a message if memory is refused; ``advice`` says how to go on."""
     try:
         yield
     except (MemoryError, RuntimeError, InstantiationException) as error:
-        said = _no_memory(error.__cause__ if isinstance(error, InstantiationException) else error)
-        if said is None:
+        cause = error.__cause__ if isinstance(error, InstantiationException) else error
+        # PyTorch raises a RuntimeError. On the CPU its first line is a place in its sources.
+        needed = re.search(r"tried to allocate (\d+) bytes", str(cause))
+        of_device = re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(cause))
+        if isinstance(cause, RuntimeError) and needed:
+            what = f"{int(needed[1]) / 2**30:,.1f} GiB were asked for at once"
+        elif isinstance(cause, RuntimeError) and of_device:
+            what = f"{of_device[1]} were asked for at once on the device"
+        elif isinstance(cause, MemoryError):
+            what = str(cause) or "a request for memory failed"
+        else:
             raise
-        keys = ["network.hidden", "hash.num_tables", "trainer.batch_size"]
+        said = f"error: there is not enough memory ({what}): lower"
         if advice is None:
-            keys[1:1] = ["dataset.num_features", "sampler.active"]
-            sys.exit(f"error: {said}: lower {', '.join(keys[:-1])} or {keys[-1]}")
+            keys = "network.hidden, dataset.num_features, sampler.active, hash.num_tables"
+            sys.exit(f"{said} {keys} or trainer.batch_size")
         # A resumed run may not change the others.
-        new = f"begin a new run with a smaller {', '.join(keys[:-1])} or {keys[-1]}"
-        sys.exit(f"error: {said}: lower sampler.active, or {new}; {advice()}")
-
-
-def _no_memory(error: BaseException | None) -> str | None:
-    """A sentence about memory that the system did not give; None for another error."""
-    # PyTorch raises a RuntimeError. On the CPU its first line is a place in its sources.
-    needed = re.search(r"tried to allocate (\d+) bytes", str(error))
-    of_device = re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(error))
-    if isinstance(error, RuntimeError) and needed:
-        what = f"{int(needed[1]) / 2**30:,.1f} GiB were asked for at once"
-    elif isinstance(error, RuntimeError) and of_device:
-        what = f"{of_device[1]} were asked for at once on the device"
-    elif isinstance(error, MemoryError):
-        what = str(error) or "a request for memory failed"
-    else:
-        return None
-    return f"there is not enough memory ({what})"
-
-
-def find_conf() -> Path:
-    """The folder of configurations: that of the checkout, or the copy in the installed package.
-
-    Raises:
-        FileNotFoundError: if the folder is in neither place.
-
-    Example:
-        >>> from slide.config import find_conf
-        >>> (find_conf() / "train.yaml").is_file()
-        True
-    """
-    package = Path(__file__).resolve().parents[1]
-    places = [package.parent / "conf", package / "conf"]
-    for place in places:
-        if (place / "train.yaml").is_file():
-            return place
-    raise FileNotFoundError(
-        f"there is no train.yaml in {' or '.join(map(str, places))}: install slide again"
-    )
+        new = "a smaller network.hidden, hash.num_tables or trainer.batch_size"
+        sys.exit(f"{said} sampler.active, or begin a new run with {new}; {advice()}")
 
 
 def read_config(overrides: Sequence[str]) -> DictConfig:
@@ -144,19 +139,35 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         # One line, without the places where Hydra looks for files.
         said, _, _ = str(error).partition("\nConfig search path:")
-        raise ValueError(_unknown(overrides) or " ".join(said.split())) from error
+        raise ValueError(_mistake(overrides) or " ".join(said.split())) from error
+
+
+def choose(choices: Mapping[str, str], values: Mapping[str, Any]) -> DictConfig:
+    """The configuration of choices of groups, and values of keys that are Python's objects."""
+    words = [f"{group}={choice}" for group, choice in choices.items()]
+    if said := _mistake([*words, *(f"{key}={value}" for key, value in values.items())]):
+        raise ValueError(said)
+    config = copy.deepcopy(_composed(tuple(words))[0])
+    for key, value in values.items():
+        OmegaConf.update(config, key, value)
+    return config
+
+
+def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
+    with _COMPOSING:
+        hydra = GlobalHydra.instance()
+        before, hydra.hydra = hydra.hydra, None  # The caller may be a program of Hydra.
+        try:
+            with initialize_config_dir(str(find_conf()), version_base="1.3"):
+                return compose("train", [readable(each) for each in overrides], **options)
+        finally:
+            hydra.hydra = before
 
 
 def readable(override: str, sweeps: bool = False) -> str:
     """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
 
-    Args:
-        override: ``group=choice`` or ``key=value``.
-        sweeps: whether commas stand between several paths; else they belong to the path.
-
-    Raises:
-        ValueError: with ``sweeps``, for text with commas that Hydra cannot read, unless it names a
-            folder that there is.
+    With ``sweeps``, commas stand between several paths; else they belong to the path.
 
     Example:
         >>> from slide.config.compose import readable
@@ -164,7 +175,7 @@ def readable(override: str, sweeps: bool = False) -> str:
         ("resume='results/x_lr=0.1'", 'seed=1')
     """
     key, equals, path = override.partition("=")
-    if not equals or checks.override_key(override) not in _PATHS:
+    if not equals or override_key(override) not in _PATHS:
         return override
     try:
         found = OverridesParser.create().parse_override(override)
@@ -180,32 +191,17 @@ def readable(override: str, sweeps: bool = False) -> str:
 
 
 def read_value(override: str) -> Any:
-    """The value of an override ``key=value``.
-
-    Raises:
-        ValueError: for an override that cannot be read.
-
-    Example:
-        >>> from slide.config.compose import read_value
-        >>> read_value("network.hidden=[8,4]"), read_value("sampler.active=null")
-        ([8, 4], None)
-    """
+    """The value of an override ``key=value``."""
     return _parsed(override).value()
 
 
-def _parsed(override: str) -> Override:
+def _parsed(override: str, sweeps: bool = False) -> Override:
     try:
-        return OverridesParser.create().parse_override(readable(override))
+        return OverridesParser.create().parse_override(readable(override, sweeps))
     except HydraException as error:
         raise ValueError(
             f"{override} cannot be read; overrides are group=choice or key=value"
         ) from error
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Raises ValueError for the first override that cannot be meant."""
-    if said := _unknown(overrides):
-        raise ValueError(said)
 
 
 def settings(config: DictConfig, above: str = "") -> Iterator[str]:
@@ -218,65 +214,118 @@ def settings(config: DictConfig, above: str = "") -> Iterator[str]:
             yield f"{above}{key}"
 
 
-def _compose(overrides: Sequence[str]) -> DictConfig:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(find_conf()), version_base="1.3"):
-        return compose("train", [readable(override) for override in overrides])
+def as_dict(config: DictConfig) -> dict[str, Any]:
+    """A configuration as Python's own objects, with all values resolved."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
 
 
-def _unknown(overrides: Sequence[str]) -> str | None:
+def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
+    """The overrides of each run of a sweep; those of a single run if none has several values.
+
+    A choice that does not exist, and a key that none of the runs has, are refused. With ``sweeps``,
+    commas may stand between several paths.
+
+    Example:
+        >>> from slide.config.compose import combinations
+        >>> combinations(["seed=1,2", "loss=bce"])
+        [['seed=1', 'loss=bce'], ['seed=2', 'loss=bce']]
+    """
+    runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
+    mistakes = [_mistake(words) for words in runs]
+    everywhere = next((said for said in mistakes if said and " belongs to " not in said), None)
+    if runs and (everywhere or all(mistakes)):
+        raise ValueError(everywhere or mistakes[0])
+    return runs
+
+
+def sweep_values(overrides: Iterable[str], sweeps: bool = True) -> dict[str, list[str]]:
+    """The overrides that a command line has of each key, one for each of its values."""
+    values: dict[str, list[str]] = {}
+    for word in overrides:
+        each = _parsed(word, sweeps)
+        key, value = each.get_key_element(), each.value()
+        if isinstance(value, Glob):
+            values[key] = [f"{key}={choice}" for choice in value.filter(_choices(key))]
+            if not values[key]:
+                raise ValueError(f"{word} finds no file: a glob is one over the choices of a group")
+        elif each.is_discrete_sweep():
+            values[key] = [f"{key}={one}" for one in each.sweep_string_iterator()]
+        else:
+            values[key] = [word]
+    return values
+
+
+def _choices(group: str) -> list[str]:
+    """The choices of a group."""
+    return sorted(path.stem for path in (find_conf() / group).glob("*.yaml"))
+
+
+def _mistake(overrides: Sequence[str]) -> str | None:
     """A sentence about the first override that does not fit ``conf/``; None: all fit."""
     try:
         parsed = [_parsed(override) for override in overrides]
     except ValueError as error:
         return str(error)
-    conf = find_conf()
-    groups = {path.name: path for path in sorted(conf.iterdir()) if path.is_dir()}
+    groups = sorted(path.name for path in find_conf().iterdir() if path.is_dir())
     chosen = [each for each in parsed if each.key_or_group in groups]
     for each in chosen:
-        choices = sorted(path.stem for path in groups[each.key_or_group].glob("*.yaml"))
-        for value in _values(each):
-            if isinstance(value, str) and value not in choices:
-                told = f"the choices of {each.key_or_group} are {', '.join(choices)}"
-                near = checks.near_word(value, choices)
-                return f"there is no {each.key_or_group}={value}; {told}{near}"
+        group, value = each.key_or_group, each.value()
+        if isinstance(value, str) and value not in (known := _choices(group)):
+            near = checks.near_word(value, known)
+            told = f"the choices of {group} are {', '.join(known)}{near}"
+            return f"there is no {group}={value}; {told}"
     try:
-        # Of a sweep, the first values: which keys there are hardly depends on the others.
-        config = _compose([_first(each) for each in chosen if _values(each)])
-    except (HydraException, OmegaConfBaseException):
+        config, choices = _composed(tuple(str(each.input_line) for each in chosen))
+    except (HydraException, OmegaConfBaseException):  # Hydra's own sentence is said.
         return None
-    known = [*groups, *settings(config)]
     for each in parsed:
-        if each not in chosen and not _exists(config, each):
-            key = each.key_or_group
-            return f"there is no key {key} (in {each.input_line}){_near_key(key, known)}"
+        key = each.key_or_group
+        if each in chosen or each.is_add() or each.is_force_add() or _holds(config, key):
+            continue
+        if key.startswith(("hydra/", "hydra.")):  # Hydra says what it does not know.
+            continue
+        group, _, own = key.partition(".")
+        said = f"there is no key {key} (in {each.input_line})"
+        if owners := [choice for choice in _choices(group) if own in _own_keys(group, choice)]:
+            told = f"{own} belongs to {group}={' and '.join(owners)}"
+            has = ", ".join(_own_keys(group, choices[group]))
+            return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
+        return said + _near_key(key, [*groups, *settings(config)])
     return None
 
 
-def _exists(config: DictConfig, override: Override) -> bool:
-    if override.is_add() or override.is_force_add():
-        return True
-    if override.key_or_group.startswith(("hydra/", "hydra.")):  # Hydra says what it does not know.
-        return True
-    *above, last = override.key_or_group.split(".")
+@lru_cache(maxsize=64)
+def _composed(choices: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
+    """The configuration of some choices, and the choice of each group."""
+    config = _compose(choices, return_hydra_config=True)
+    chosen = OmegaConf.to_container(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    return config, cast(dict[str, str], chosen)
+
+
+def _holds(config: DictConfig, key: str) -> bool:
+    *above, last = key.split(".")
     holder = OmegaConf.select(config, ".".join(above)) if above else config
     return isinstance(holder, DictConfig) and last in holder
 
 
-def _values(override: Override) -> list[Any]:
-    """The value of an override; of a sweep, its values; none of a glob, which Hydra looks up."""
-    if isinstance(override.value(), Glob):
-        return []
-    if override.is_sweep_override():
-        return [str(value) for value in override.sweep_iterator()]
-    return [override.value()]
+def _own_keys(group: str, choice: str) -> list[str]:
+    """The settings in the file of a choice."""
+    page = OmegaConf.to_container(OmegaConf.load(find_conf() / group / f"{choice}.yaml"))
+    return list(leaves(page))
 
 
-def _first(override: Override) -> str:
-    """The override, with the first of its values if it is one of a sweep."""
-    if override.is_sweep_override():
-        return f"{override.key_or_group}={_values(override)[0]}"
-    return str(override.input_line)
+def leaves(tree: object, above: str = "") -> dict[str, Any]:
+    """The settings in a mapping by dotted key, without values that refer to another key."""
+    found: dict[str, Any] = {}
+    assert isinstance(tree, dict)
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            found |= leaves(value, f"{above}{key}.")
+        elif key not in (*INTERNAL, "hint", "defaults") and not str(value).startswith("${"):
+            found[f"{above}{key}"] = value
+    return found
 
 
 def _near_key(key: str, known: Sequence[str]) -> str:
@@ -287,3 +336,100 @@ def _near_key(key: str, known: Sequence[str]) -> str:
         return either if key == last else checks.near_word(key, same, 0)
     # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
     return checks.near_word(key, known, 0.7 if "." in key else 0.6)
+
+
+def asked_for(overrides: Sequence[str]) -> list[str]:
+    """The overrides that a configuration is composed of; `resumed` takes the others."""
+    folders = [word for word in overrides if override_key(word) == "resume"]
+    if not folders or read_value(folders[-1]) is None:
+        return list(overrides)
+    return [override for override in overrides if override_key(override) not in REPLACEABLE]
+
+
+def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of a run: ``composed``, or the saved one of a run that is resumed.
+
+    Args:
+        composed: from `slide.config.read_config` with the same ``overrides``, or without those that
+            a resumed run takes.
+        overrides: each is ``group=choice`` or ``key=value``.
+
+    Raises:
+        FileNotFoundError: if there is no run to resume.
+        ValueError: if an override changes a setting that a resumed run keeps, or if the saved
+            configuration names code that is neither slide's nor in ``composed.allow_targets``.
+
+    Example:
+        >>> from slide.config import read_config, resumed
+        >>> resumed(read_config(["seed=3"]), ["seed=3"]).seed  # A new run.
+        3
+    """
+    if composed.resume is None:
+        return composed
+    folder = str(composed.resume)
+    path = Path(folder) / CONFIG
+    if not path.exists():
+        raise FileNotFoundError(f"resume={folder}: there is no {path}")
+    config = OmegaConf.load(path)
+    assert isinstance(config, DictConfig)
+    config.pop("search", None)  # Of earlier versions; what it has chosen is in the other keys.
+    if str(OmegaConf.select(config, "dataset.fetch._target_")).startswith("slide.data.build_"):
+        config.dataset.fetch = None  # Of earlier versions; datasets/ has the commands.
+    for group in composed:
+        if group not in config:  # The run is from before there was this group.
+            config[group] = composed[group]
+    for override in overrides:
+        key = override_key(override)
+        if key in ("resume", "allow_targets"):
+            continue
+        old = OmegaConf.select(config, key, default=_NOWHERE)
+        if key not in REPLACEABLE or old is _NOWHERE:
+            raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
+        new = read_value(override)
+        never = {"trainer.epochs": "auto", "trainer.patience": 0}.get(key, _NOWHERE)
+        if never in (old, new) and old != new:
+            # The rows to learn from would differ, and so would the rates.
+            raise ValueError(
+                f"{override}: a resumed run keeps {key}={old}; start a new one instead"
+            )
+        OmegaConf.update(config, key, new)
+    config.run_dir = config.resume = folder
+    config.allow_targets = composed.allow_targets  # Who resumes decides, not the folder.
+    checks.listing("allow_targets", composed.allow_targets)
+    for target in foreign_targets(config):
+        if target not in composed.allow_targets:
+            raise ValueError(
+                f"{path} names {target}, which is no part of slide and would run: if you trust "
+                f"this folder, allow it by allow_targets=[{target}]"
+            )
+    return config
+
+
+def foreign_targets(config: DictConfig) -> list[str]:
+    """What a configuration names that is neither in ``conf/`` nor a class that slide exports."""
+    pages = [OmegaConf.to_container(OmegaConf.load(path)) for path in find_conf().rglob("*.yaml")]
+    known = {str(each["_target_"]) for page in pages for each in _parts(page)}
+    mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
+    foreign = []
+    for part in _parts(OmegaConf.to_container(config, resolve=True)):
+        target = str(part["_target_"])
+        room, _, name = target.rpartition(".")
+        if target in known:
+            # What it fetches may be written anywhere, by another dataset.root.
+            ours = target != "slide.data.download" or part in mirrors
+        else:
+            found = getattr(import_module(room), name, None) if room in _ROOMS else None
+            ours = isinstance(found, type) and found.__module__.startswith("slide.")
+        if not ours:
+            foreign.append(target)
+    return foreign
+
+
+def _parts(tree: object) -> Iterator[dict[Any, Any]]:
+    """The mappings in a configuration that name what they build."""
+    if isinstance(tree, dict):
+        if "_target_" in tree:
+            yield tree
+        tree = list(tree.values())
+    for each in tree if isinstance(tree, list) else ():
+        yield from _parts(each)

@@ -1,6 +1,6 @@
-"""The text of ``--help`` and the README's table of settings, from the comments in ``conf/``.
+"""The text of ``--help`` and the table of ``docs/settings.md``, from the comments in ``conf/``.
 
-``python -m slide.config.help --write-readme`` puts the table into ``README.md``.
+``python -m slide.config.help --write`` puts the table into ``docs/settings.md``.
 """
 
 import re
@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
-from slide.config.compose import INTERNAL, find_conf
-from slide.config.resume import REPLACEABLE
+from slide.config.compose import REPLACEABLE, leaves
 from slide.utils.files import write_text
+from slide.utils.sizes import find_conf
 
 WIDTH, KEY_WIDTH = 100, 34
-# Keys that are not settings: what a file builds, and a hint for missing files.
-NO_SETTINGS = (*INTERNAL, "hint")
-# The settings that most users need; the README shows these, --help all.
+# The settings that most users need; docs/settings.md shows these, --help all.
 COMMON = (
     *("dataset", "dataset.root", "dataset.holdout", "network.hidden", "sampler", "sampler.active"),
     *("sampler.mode", "loss", "ranker", "recipe", "optimizer.lr", "trainer.batch_size"),
@@ -91,21 +89,9 @@ def read_page(text: str, above: str = "") -> Page:
     head = list(takewhile(lambda line: line.startswith("#"), lines))
     words = [line.lstrip("# ") for line in head]
     about = [line for line in words if not line.startswith(("python train.py", "@package"))]
-    values = _leaves(OmegaConf.to_container(OmegaConf.create(text)), above)
+    values = leaves(OmegaConf.to_container(OmegaConf.create(text)), above)
     texts = explanations("\n".join(lines[len(head) :]))
     return Page(" ".join(about), values, {above + key: text for key, text in texts.items()})
-
-
-def _leaves(tree: object, above: str) -> dict[str, object]:
-    """The settings in a mapping, without values that refer to another key."""
-    found: dict[str, object] = {}
-    assert isinstance(tree, dict)
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= _leaves(value, f"{above}{key}.")
-        elif key not in NO_SETTINGS and not str(value).startswith("${"):
-            found[f"{above}{key}"] = value
-    return found
 
 
 def read_groups(conf: Path) -> list[KeyGroup]:
@@ -163,7 +149,7 @@ def train_help(program: str) -> str:
 
 
 def settings_table() -> str:
-    """The README's table of the settings in `COMMON`."""
+    """The table of the settings in `COMMON`."""
     conf = find_conf()
     rows = {key: row for settings in sections(conf).values() for key, row in settings.items()}
     for group in read_groups(conf):
@@ -174,17 +160,17 @@ def settings_table() -> str:
     return "\n".join(["| key | default | |", "|---|---|---|", *lines]) + "\n"
 
 
-def write_readme(readme: Path) -> None:
+def write_table(page: Path) -> None:
     """Replace the table in a file by the generated one.
 
     Raises:
         ValueError: if the file has no place for it.
     """
-    before, begin, rest = readme.read_text().partition(BEGIN + "\n")
+    before, begin, rest = page.read_text().partition(BEGIN + "\n")
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"{readme} must hold the lines {BEGIN} and {END}")
-    write_text(readme, before + begin + settings_table() + end + after)
+        raise ValueError(f"{page} must hold the lines {BEGIN} and {END}")
+    write_text(page, before + begin + settings_table() + end + after)
 
 
 def _entry(name: str, text: str, width: int = KEY_WIDTH) -> str:
@@ -208,6 +194,6 @@ def _shown(value: object) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] != ["--write-readme"]:
-        sys.exit("error: the command is python -m slide.config.help --write-readme")
-    write_readme(find_conf().parent / "README.md")
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("error: the command is python -m slide.config.help --write")
+    write_table(find_conf().parent / "docs" / "settings.md")

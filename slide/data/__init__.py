@@ -1,13 +1,20 @@
 """Sparse multi-label data sets: reading, generating, transforming, batching."""
 
-from slide.data.batches import Batch, Batches
-from slide.data.dataset import SparseDataset, Split, holdout
+from slide.data.dataset import Batch, Batches, SparseDataset, Split, fingerprint, holdout
 from slide.data.errors import DataError
-from slide.data.fetching.download import download
-from slide.data.fingerprint import fingerprint
-from slide.data.formats.text_writer import write_xmc
-from slide.data.kind import OwnItems, are_items, find_known, kind_of, labels_and_items
-from slide.data.known_labels import KnownLabels, first_unknown, lists_all_labels, row_keys
+from slide.data.fetching import download
+from slide.data.kind import (
+    SeenItems,
+    SeenLabels,
+    are_items,
+    find_seen,
+    first_unseen,
+    kind_of,
+    labels_and_items,
+    lists_all_labels,
+    row_keys,
+)
+from slide.data.row_files import write_xmc
 from slide.data.row_transform import RowTransform
 from slide.data.sources.documents import documents
 from slide.data.sources.mnist import mnist
@@ -22,9 +29,9 @@ __all__ = [
     "Batch",
     "Batches",
     "DataError",
-    "KnownLabels",
-    "OwnItems",
     "RowTransform",
+    "SeenItems",
+    "SeenLabels",
     "SparseDataset",
     "Split",
     "TextOptions",
@@ -33,9 +40,9 @@ __all__ = [
     "divide",
     "documents",
     "download",
-    "find_known",
+    "find_seen",
     "fingerprint",
-    "first_unknown",
+    "first_unseen",
     "holdout",
     "kind_of",
     "labels_and_items",
@@ -49,3 +56,17 @@ __all__ = [
     "write_xmc",
     "xmc",
 ]
+
+# Names of an earlier version, which are read for one version more.
+_ALIASES = {
+    "KnownLabels": "SeenLabels",
+    "OwnItems": "SeenItems",
+    "find_known": "find_seen",
+    "first_unknown": "first_unseen",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _ALIASES:
+        return globals()[_ALIASES[name]]
+    raise AttributeError(f"module 'slide.data' has no attribute {name!r}")

@@ -1,33 +1,41 @@
 """Data sets as folders of memory-mapped arrays.
 
-A cache folder holds ``meta.json`` and a folder of arrays for each split (`slide.data.split_files`).
-Further arrays and texts may lie beside the splits. A folder is written under another name and gets
-its final name when it is complete. ``meta.json`` names all files with their checksums
-(`slide.data.cache_files`) and has one of its own; a damaged folder is written again.
+A cache folder holds ``meta.json`` and a folder of five ``.npy`` files for each split. Further
+arrays and texts may lie beside the splits. A folder is written under another name and gets its
+final name when it is complete. ``meta.json`` names all files with their checksums and has one of
+its own; a damaged folder is written again.
 """
 
 import errno
 import json
+import operator
 import os
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 
-from slide.data.cache_files import CacheFile, check_written, write_extra
-from slide.data.dataset import PROPENSITY, Block, SparseDataset
-from slide.data.fetching.lock import locked
-from slide.data.split_files import open_split, write_split
+from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
+from slide.data.fetching import locked
+from slide.sparse import CSR, Pattern
 from slide.utils import checks
-from slide.utils.files import json_digest, sync_folder, write_json
+from slide.utils.files import json_digest, pieces, side_by_side, sync_folder, write_json
 from slide.utils.progress_bar import log
 
-__all__ = ["cached"]
+ARRAYS = {
+    "feature_indptr": np.dtype(np.int64),
+    "feature_indices": np.dtype(np.int32),
+    "feature_values": np.dtype(np.float32),
+    "label_indptr": np.dtype(np.int64),
+    "label_indices": np.dtype(np.int32),
+}
 
 # A folder of another version is not read. Increase it when the content of a folder changes.
 CACHE_VERSION = 4
@@ -41,6 +49,162 @@ Source = Mapping[str, Any]
 Blocks = Callable[[], Iterable[Block]]
 # A number, or a function that returns it when all rows have been produced.
 Count = int | Callable[[], int]
+
+
+class CacheFile(NamedTuple):
+    """A file, as the list of its folder names it.
+
+    Attributes:
+        size: bytes.
+        header: length of the header; the checksum covers the data first and the header after it,
+            which is known last.
+        checksum: CRC-32.
+    """
+
+    size: int
+    header: int
+    checksum: int
+
+
+class ArrayWriter:
+    """Writes a one-dimensional ``.npy`` file piece by piece.
+
+    Attributes:
+        length: numbers so far.
+        written: what to compare the file with; once it is closed.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self.length = 0
+        self.written = CacheFile(0, 0, 0)
+        self._checksum = 0
+        self._file = path.open("wb")
+        self._file.write(_header(dtype, 0))
+
+    def append(self, array: np.ndarray) -> None:
+        """Appends a one-dimensional array, converted to the file's type."""
+        # ndarray.tofile would report a full disk without its errno.
+        data = np.ascontiguousarray(array, dtype=self.dtype).view(np.uint8).data
+        self._file.write(data)
+        self._checksum = crc32(data, self._checksum)
+        self.length += len(array)
+
+    def close(self) -> None:
+        """Writes the header again: the length is known now."""
+        header = _header(self.dtype, self.length)
+        size = len(header) + self.length * self.dtype.itemsize
+        self.written = CacheFile(size, len(header), crc32(header, self._checksum))
+        try:
+            self._file.seek(0)
+            self._file.write(header)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        finally:
+            self._file.close()
+
+
+def _header(dtype: np.dtype, length: int) -> bytes:
+    # numpy leaves room for a length of any number of digits, so all headers have the same size.
+    buffer = BytesIO()
+    fields = {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
+
+
+def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str, CacheFile]:
+    """Writes what lies beside the rows: arrays as ``<name>.npy``, texts as files of their name."""
+    found = {}
+    for name, content in extra.items():
+        if isinstance(content, str):
+            data = content.encode()
+            with (folder / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            found[name] = CacheFile(len(data), 0, crc32(data))
+        else:
+            writer = ArrayWriter(folder / f"{name}.npy", content.dtype)
+            try:
+                writer.append(content)
+            finally:
+                writer.close()
+            found[f"{name}.npy"] = writer.written
+    return found
+
+
+def check_written(folder: Path, files: Mapping[str, Any]) -> None:
+    """Reads files, side by side, and compares them with what was written.
+
+    All of them, every time: bits of a disk change without the time of a file, and a wrong number
+    trains a wrong model. It is little beside what follows: training reads all rows again and
+    again, and then they come from the system's memory.
+    """
+
+    def check(name: str) -> None:
+        path, said = folder / name, CacheFile(*files[name])
+        with path.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != said.size:
+                raise ValueError(f"{path} has {size} bytes, but {said.size} were written")
+            found = 0
+            file.seek(said.header)
+            for piece in pieces(file):
+                found = crc32(piece, found)
+            file.seek(0)
+            if crc32(file.read(said.header), found) != said.checksum:
+                raise ValueError(f"{path} has changed since it was written")
+
+    side_by_side(check, {name: CacheFile(*said).size for name, said in files.items()})
+
+
+def write_split(
+    folder: Path, blocks: Iterable[Block]
+) -> tuple[dict[str, int], dict[str, CacheFile]]:
+    """Writes the rows of a split into a new folder; memory is bounded by a block.
+
+    Features of value 0 are left out.
+    """
+    folder.mkdir()
+    skipped = 0
+    with ExitStack() as stack:
+        files = {}
+        for array, dtype in ARRAYS.items():
+            files[array] = ArrayWriter(folder / f"{array}.npy", dtype)
+            stack.callback(files[array].close)
+        files["feature_indptr"].append(np.zeros(1, np.int64))
+        files["label_indptr"].append(np.zeros(1, np.int64))
+        for stored, labels, left_out in blocks:
+            features = stored.without_zeros()
+            files["feature_indptr"].append(features.indptr[1:] + files["feature_indices"].length)
+            files["feature_indices"].append(features.indices)
+            files["feature_values"].append(features.values)
+            files["label_indptr"].append(labels.indptr[1:] + files["label_indices"].length)
+            files["label_indices"].append(labels.indices)
+            skipped += left_out
+    counts = {
+        "rows": files["feature_indptr"].length - 1,
+        "nonzeros": files["feature_indices"].length,
+        "labels": files["label_indices"].length,
+        "skipped": skipped,
+    }
+    return counts, {f"{array}.npy": file.written for array, file in files.items()}
+
+
+def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:
+    """Opens the folder of a split, whose files have been compared."""
+    # Copy on write, as plain arrays: for compiled kernels they are arrays in memory.
+    arrays = [np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c")) for array in ARRAYS]
+    features, labels = CSR(*arrays[:3]), Pattern(*arrays[3:])
+    ends = int(features.indptr[-1]), int(features.indptr[-1]), int(labels.indptr[-1])
+    if ends != tuple(map(len, (features.indices, features.values, labels.indices))):
+        raise ValueError(f"{folder}: rows end at {ends}, which the arrays do not")
+    if counts["skipped"]:
+        log(
+            f"warning   {folder.name} rows: malformed lines were left out: {counts['skipped']} "
+            "(dataset.lenient=false names the first)"
+        )
+    return Split(features, labels, num_features, num_labels)
 
 
 def cached(
@@ -80,7 +244,7 @@ def cached(
         ValueError: ``propensity`` is out of range.
     """
     constants = check_propensity(propensity)
-    source = json.loads(json.dumps({"key": key, "state": state}))
+    source = json.loads(json.dumps({"key": key, "state": state}, default=operator.index))
     folder = Path(cache) / json_digest(source["key"])[:16]
 
     def write(temporary: Path) -> None:
@@ -170,8 +334,8 @@ def _write_meta(
         "format": CACHE_VERSION,
         "source": source,
         "source_hash": json_digest(source),
-        "num_features": num_features if isinstance(num_features, int) else num_features(),
-        "num_labels": num_labels if isinstance(num_labels, int) else num_labels(),
+        "num_features": num_features() if callable(num_features) else num_features,
+        "num_labels": num_labels() if callable(num_labels) else num_labels,
         **splits,
         "files": files,
     }
@@ -179,11 +343,7 @@ def _write_meta(
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
-    """Returns the constants a and b as numbers.
-
-    Raises:
-        ValueError: there are not two, or not a >= 0 and b > 0.
-    """
+    """Returns the constants a and b as numbers."""
     checks.listing("propensity", constants)
     if len(constants) != 2:
         raise ValueError(f"propensity must be two numbers, a and b, not {list(constants)}")
@@ -196,12 +356,7 @@ def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
 def _open_cache(
     folder: Path, name: str, source: Source, propensity: tuple[float, float]
 ) -> SparseDataset | None:
-    """Opens a cache folder; None if there is no folder, or one of another source or version.
-
-    Raises:
-        OSError: a file is missing or cannot be read.
-        ValueError: a file is not the one that was written.
-    """
+    """Opens a cache folder; None if there is no folder, or one of another source or version."""
     if not folder.exists():
         return None
     before, path = os.stat(folder), folder / "meta.json"
@@ -215,13 +370,13 @@ def _open_cache(
     if digest != json_digest(meta):
         raise ValueError(f"{path} has changed since it was written")
     check_written(folder, meta["files"])
-    size = meta["num_features"], meta["num_labels"]
-    train, test = (open_split(folder / split, meta[split], *size) for split in SPLITS)
+    features, labels = meta["num_features"], meta["num_labels"]
+    train, test = (open_split(folder / each, meta[each], features, labels) for each in SPLITS)
     after = os.stat(folder)
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):
         return None
-    return SparseDataset(name, train, test, *size, propensity, folder, source)
+    return SparseDataset(name, train, test, features, labels, propensity, folder, source)
 
 
 def _temporary(folder: Path) -> Path:

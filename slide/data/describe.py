@@ -1,111 +1,65 @@
 """The facts of a data set, as numbers and as a table of text."""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from slide.data.dataset import SparseDataset, Split
 
-__all__ = ["QUANTILES", "DatasetFacts", "SplitFacts", "describe", "facts", "folder_bytes"]
-
 QUANTILES = {"min": 0.0, "10 %": 0.1, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "max": 1.0}
 
 
-@dataclass(frozen=True)
-class SplitFacts:
-    """Counts of a split.
+def facts(data: SparseDataset) -> dict[str, Any]:
+    """Counts what `describe` shows. It reads the labels, but not the features.
 
-    Attributes:
-        rows: N.
-        nonzeros: features of a row: the mean and the largest number.
-        labels: labels of a row: the mean and the largest number.
-        without_features, without_labels: rows that have none.
+    Returns:
+        By name: for ``train`` and ``test``, the ``rows``, the mean and the largest number of
+        ``nonzeros`` and ``labels`` of a row, and the numbers of rows ``without_features`` and
+        ``without_labels``; ``num_features`` and ``num_labels``; ``quantiles``: the training rows of
+        a label, over all labels, at `QUANTILES`; the shares in [0, 1] of labels that have no
+        training row, ``unseen``, or one, ``seen_once``; and the share of the labels of test rows
+        without a training row, ``test_unseen``, and ``test_unseen_distinct`` if each label counts
+        once. A share of nothing is 0.
     """
-
-    rows: int
-    nonzeros: tuple[float, int]
-    labels: tuple[float, int]
-    without_features: int
-    without_labels: int
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """Counts of a data set. Shares lie in [0, 1]; a share of nothing is 0.
-
-    Attributes:
-        train, test: counts of the splits.
-        num_features, num_labels: columns.
-        quantiles: training rows of a label, over all labels, at `QUANTILES`.
-        unseen, seen_once: share of the labels that have no training row, or one.
-        test_unseen: share of the label entries of the test rows whose label has no training row.
-        test_unseen_distinct: the same, where each label counts once.
-    """
-
-    train: SplitFacts
-    test: SplitFacts
-    num_features: int
-    num_labels: int
-    quantiles: tuple[int, ...]
-    unseen: float
-    seen_once: float
-    test_unseen: float
-    test_unseen_distinct: float
-
-
-def facts(data: SparseDataset) -> DatasetFacts:
-    """Counts what `describe` shows. It reads the labels, but not the features."""
     seen, asked = (_label_counts(split) for split in (data.train, data.test))
     # Each quantile is the count of a label, never a value between two counts.
     found = np.quantile(seen, list(QUANTILES.values()), method="lower") if len(seen) else []
-    return DatasetFacts(
-        _split_facts(data.train),
-        _split_facts(data.test),
-        data.num_features,
-        data.num_labels,
-        tuple(int(count) for count in found),
-        _share((seen == 0).sum(), len(seen)),
-        _share((seen == 1).sum(), len(seen)),
-        _share(asked[seen == 0].sum(), asked.sum()),
-        _share((asked[seen == 0] > 0).sum(), (asked > 0).sum()),
-    )
+    return {
+        "train": _split_facts(data.train),
+        "test": _split_facts(data.test),
+        "num_features": data.num_features,
+        "num_labels": data.num_labels,
+        "quantiles": tuple(int(count) for count in found),
+        "unseen": _share((seen == 0).sum(), len(seen)),
+        "seen_once": _share((seen == 1).sum(), len(seen)),
+        "test_unseen": _share(asked[seen == 0].sum(), asked.sum()),
+        "test_unseen_distinct": _share((asked[seen == 0] > 0).sum(), (asked > 0).sum()),
+    }
 
 
 def describe(data: SparseDataset) -> str:
-    """Returns a table of a data set: a heading, then one line a fact, for training and test rows.
-
-    Example:
-        >>> import tempfile
-        >>> from slide.data import synthetic
-        >>> from slide.data.describe import describe
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     table = describe(synthetic(cache=folder, train_samples=10, test_samples=5))
-        >>> print("".join(table.splitlines(keepends=True)[:3]))
-        synthetic                               train         test
-        rows                                       10            5
-        features                               10,000
-    """
+    """A table of a data set: a heading, then one line a fact, for training and test rows."""
     found = facts(data)
-    train, test = found.train, found.test
-    both = {
-        "rows": (f"{train.rows:,}", f"{test.rows:,}"),
-        "features": (f"{found.num_features:,}", ""),
-        "labels": (f"{found.num_labels:,}", ""),
-        "non-zeros a row (most)": (_mean(train.nonzeros), _mean(test.nonzeros)),
-        "labels a row (most)": (_mean(train.labels), _mean(test.labels)),
-        "rows without features": (f"{train.without_features:,}", f"{test.without_features:,}"),
-        "rows without labels": (f"{train.without_labels:,}", f"{test.without_labels:,}"),
-    }
-    for name, count in zip(QUANTILES, found.quantiles, strict=False):
-        both[f"training rows a label, {name}"] = (f"{count:,}", "")
-    both |= {
-        "labels never seen in training": (_percent(found.unseen), ""),
-        "labels seen once": (_percent(found.seen_once), ""),
-        "test labels never seen in training": ("", _percent(found.test_unseen)),
-        "  each label counted once": ("", _percent(found.test_unseen_distinct)),
-    }
-    lines = [(data.name, "train", "test"), *((name, *cells) for name, cells in both.items())]
+    splits = found["train"], found["test"]
+    lines = [
+        (data.name, "train", "test"),
+        ("rows", *(f"{each['rows']:,}" for each in splits)),
+        ("features", f"{data.num_features:,}", ""),
+        ("labels", f"{data.num_labels:,}", ""),
+        ("non-zeros a row (most)", *("{:,.1f} ({:,})".format(*x["nonzeros"]) for x in splits)),
+        ("labels a row (most)", *("{:,.1f} ({:,})".format(*x["labels"]) for x in splits)),
+        ("rows without features", *(f"{each['without_features']:,}" for each in splits)),
+        ("rows without labels", *(f"{each['without_labels']:,}" for each in splits)),
+        *(
+            (f"training rows a label, {name}", f"{count:,}", "")
+            for name, count in zip(QUANTILES, found["quantiles"], strict=False)
+        ),
+        ("labels never seen in training", _percent(found["unseen"]), ""),
+        ("labels seen once", _percent(found["seen_once"]), ""),
+        ("test labels never seen in training", "", _percent(found["test_unseen"])),
+        ("  each label counted once", "", _percent(found["test_unseen_distinct"])),
+    ]
     widths = [max(len(line[i]) for line in lines) for i in range(3)]
     shown = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in lines)
     return "\n".join(line.rstrip() for line in shown) + "\n"
@@ -124,23 +78,19 @@ def _label_counts(split: Split) -> np.ndarray:
     return counts
 
 
-def _split_facts(split: Split) -> SplitFacts:
+def _split_facts(split: Split) -> dict[str, Any]:
     features, labels = (np.diff(part.indptr) for part in (split.features, split.labels))
-    return SplitFacts(
-        len(split),
-        (_share(features.sum(), len(split)), int(features.max(initial=0))),
-        (_share(labels.sum(), len(split)), int(labels.max(initial=0))),
-        int((features == 0).sum()),
-        int((labels == 0).sum()),
-    )
+    return {
+        "rows": len(split),
+        "nonzeros": (_share(features.sum(), len(split)), int(features.max(initial=0))),
+        "labels": (_share(labels.sum(), len(split)), int(labels.max(initial=0))),
+        "without_features": int((features == 0).sum()),
+        "without_labels": int((labels == 0).sum()),
+    }
 
 
 def _share(part: int, whole: int) -> float:
     return float(part / whole) if whole else 0.0
-
-
-def _mean(pair: tuple[float, int]) -> str:
-    return f"{pair[0]:,.1f} ({pair[1]:,})"
 
 
 def _percent(share: float) -> str:

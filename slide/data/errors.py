@@ -31,14 +31,7 @@ def check_not_compressed(begin: bytes, path: str, advice: str = "unpack it first
 
 
 def out_of_range(what: str, number: str, first: int, count: int) -> str:
-    """What is wrong with a column, as it is written; with a guess if the file may count otherwise.
-
-    Args:
-        what: what is numbered, such as ``feature``.
-        number: as it stands in the file.
-        first: the first number.
-        count: how many there are.
-    """
+    """What is wrong with the number of a column; a guess if the file may count otherwise."""
     other = {"0": 0 if first == 1 else None, str(first + count): 1 if first == 0 else None}
     begin = other.get(number)
     asked = "" if begin is None else f"; does this file count {what}s from {begin}?"

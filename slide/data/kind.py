@@ -1,20 +1,225 @@
-"""What training rows are, where it decides what may be an answer or how long to train."""
+"""What training rows are, and the seen labels of a row, which filtered ranking leaves out."""
 
 import numpy as np
 
-from slide.data.dataset import Split
-from slide.data.known_labels import KnownLabels, lists_all_labels, row_keys
-from slide.sparse import CSR, Pattern
+from slide.data.dataset import Split, take_labels
+from slide.data.row_transform import mix_bits
+from slide.sparse import CSR, Pattern, hits, row_bounds
 
-__all__ = ["OwnItems", "are_items", "find_known", "is_graph", "kind_of", "labels_and_items"]
-
-# Rows are items if chance would give so many pairs of a row and a label that is its feature, of so
-# many labels, and there is at most this share of them, in so many rows.
-_EXPECTED, _SPREAD, _SHARE, _ROWS = 30, 15, 0.05, 20_000
-# Rows with more than this share of the features are dense.
+# Four features at most fill slots, such as head and relation; a longer row describes one object.
+_SHORT = 4
+# At most one row in a hundred repeats another one by chance.
+_FEW_REPEATED = 0.01
+# Five rows that repeat others say something; fewer do not.
+_ENOUGH = 5
+# Pairs that chance alone would make: fewer than 30 say nothing.
+_EXPECTED = 30
+# Labels count as avoided if they occur at most a twentieth as often as by chance.
+_SHARE = 0.05
+# The expected pairs must come from at least about 15 equally likely labels, not from a few.
+_SPREAD = 15
+# 20,000 rows are enough to compare with chance.
+_ROWS = 20_000
+# Rows are dense if they have more than half of the features.
 DENSE = 1 / 2
-# From here on there are no numbers of items.
+# 2^31: features have numbers below it, so no feature is the item of a new label.
 _NO_ITEM = 2**31
+# 65,536 rows are hashed at a time, so that the hashes stay in a cache.
+_BLOCK = 1 << 16
+
+
+def row_keys(features: CSR) -> np.ndarray:
+    """A number for each row: equal rows have equal keys, other rows almost surely have others.
+
+    A key is the sum, modulo 2^64, of a hash of each column number with its value. The order of the
+    entries of a row does not matter, and zeros count as missing. The function has no random parts,
+    so keys of two matrices can be compared.
+
+    Args:
+        features: R rows.
+
+    Returns:
+        ``(R,)`` uint64.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import row_keys
+        >>> from slide.sparse import CSR, Pattern
+        >>> pattern = Pattern.from_lists([[4, 7], [7, 4], [4]])
+        >>> keys = row_keys(CSR(*pattern, np.ones(5, np.float32)))
+        >>> bool(keys[0] == keys[1]), bool(keys[0] == keys[2])
+        (True, False)
+    """
+    keys = np.empty(features.num_rows, np.uint64)
+    for start in range(0, len(keys), _BLOCK):
+        part = features.slice(start, start + _BLOCK)
+        values = np.ascontiguousarray(part.values, np.float32)
+        words = part.indices.astype(np.uint64) << np.uint64(32)
+        mixed = mix_bits(words | values.view(np.uint32).astype(np.uint64))
+        mixed[values == 0] = 0
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
+        keys[start : start + _BLOCK] = np.diff(sums[part.indptr])
+    return keys
+
+
+def lists_all_labels(train: Split) -> bool:
+    """Whether rows list all labels seen with their features, as in a knowledge graph.
+
+    There a row stands for a question, such as head and relation, and its labels for all known
+    answers. Rows to come may repeat the features of a training row, and ask for further labels. It
+    is assumed if
+
+    * rows have the same number of non-zeros, 4 at most and at most half of the features, and these
+      fill slots: no feature is a head in one row and a relation in another (`_fill_slots`);
+    * some features have several labels, in one row or in several;
+    * rows repeat no pair of features and label, although chance would repeat many; or hardly any
+      row repeats the features of another one, and those that do have other labels.
+
+    Short texts have no slots, rows of a few measurements are dense, and rows of a classification
+    have one label each: an equal row has the same answer there.
+
+    Args:
+        train: training rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, lists_all_labels
+        >>> from slide.sparse import CSR, Pattern
+        >>> for rows in [[0, 5], [0, 6], [1, 5]], [[0, 5], [0, 6], [5, 6]]:
+        ...     features = CSR(*Pattern.from_lists(rows), np.ones(6, np.float32))
+        ...     labels = Pattern.from_lists([[2, 1], [0], [3]])
+        ...     lists_all_labels(Split(features, labels, num_features=7, num_labels=4))
+        True
+        False
+    """
+    rows, nonzeros = len(train), len(train.features.indices)
+    if not 0 < nonzeros <= rows * min(_SHORT, train.num_features / 2):
+        return False
+    sizes = np.diff(train.features.indptr)
+    if sizes.min() < sizes.max() or not _fill_slots(train.features, train.num_features):
+        return False
+    groups = np.unique(row_keys(train.features), return_inverse=True)[1]
+    return _are_lists(groups, train.labels, train.num_labels)
+
+
+def _fill_slots(features: CSR, num_features: int) -> bool:
+    """Whether each feature belongs to one slot, and each row has a feature of each slot."""
+    # Two slots may have any numbers: features of one row are the two sides of a bipartite graph.
+    # Three or more slots are ranges of numbers, as encoders make them.
+    from scipy.sparse import coo_array  # Imported here, so that `import slide` stays fast.
+    from scipy.sparse.csgraph import connected_components
+
+    columns = np.sort(features.indices.reshape(features.num_rows, -1), axis=1)
+    if columns.shape[1] != 2:
+        return bool((columns.max(0)[:-1] < columns.min(0)[1:]).all())
+    # Each feature twice, for each side, joined with the other side of its neighbours: the two
+    # copies are connected where a ring of odd length goes through a feature.
+    one, other = columns.T.astype(np.int64)
+    ends = np.concatenate([one, other]), np.concatenate([other, one]) + num_features
+    joined = coo_array((np.ones(len(ends[0]), np.int8), ends), (2 * num_features,) * 2)
+    _, parts = connected_components(joined, directed=False)
+    used = np.unique(columns)
+    return bool((parts[used] != parts[used + num_features]).all())
+
+
+def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
+    """Whether rows of equal features list further labels, and do not repeat those of each other."""
+    sizes = np.diff(labels.indptr).astype(np.float64)
+    pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
+    first = np.flatnonzero(np.diff(pairs, prepend=-1))  # In less time than `np.unique`.
+    times = np.diff(first, append=len(pairs)).astype(np.float64)
+    distinct = np.bincount(pairs[first] // num_labels, minlength=groups.max() + 1)
+    if distinct.max(initial=0) < 2:
+        return False
+    repeated = len(groups) - len(distinct)
+    # Of pairs of labels of two rows of equal features, how many are equal.
+    both = (np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)).sum() / 2
+    found = (times * (times - 1)).sum() / 2
+    if repeated <= _FEW_REPEATED * len(groups):
+        return bool(repeated < _ENOUGH or found <= _SHARE * both)
+    frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
+    expected = both * (frequency**2).sum()  # By chance.
+    return bool(expected >= _EXPECTED and found <= _SHARE * expected)
+
+
+class SeenLabels:
+    """Finds the labels that training rows list for equal features.
+
+    In a knowledge graph these are no answers to a question, as in the filtered setting of Bordes et
+    al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2.
+
+    Args:
+        train: training rows; equal ones count together.
+
+    Attributes:
+        keys: ``(R,)`` uint64, `row_keys` of the training rows, ascending.
+        rows: ``(R,)`` int64, the rows of these keys.
+        labels: R rows, the labels of the training rows.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import SeenLabels, Split
+        >>> from slide.sparse import CSR, Pattern
+        >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
+        >>> seen = SeenLabels(Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4))
+        >>> seen.of(CSR(*Pattern.from_lists([[6, 0]]), np.ones(2, np.float32))).indices
+        array([1, 3], dtype=int32)
+    """
+
+    def __init__(self, train: Split):
+        keys = row_keys(train.features)
+        self.rows = np.argsort(keys, kind="stable")
+        self.keys, self.labels = keys[self.rows], train.labels
+
+    @classmethod
+    def restored(cls, keys: np.ndarray, rows: np.ndarray, labels: Pattern) -> "SeenLabels":
+        """The object with these attributes."""
+        seen = cls.__new__(cls)
+        seen.keys, seen.rows, seen.labels = keys, rows, labels
+        return seen
+
+    def of(self, features: CSR, most: int | None = None) -> Pattern:
+        """The seen labels of R rows of features: R rows, empty for features that are new.
+
+        Args:
+            features: R rows.
+            most: number of equal training rows whose labels count, at most; None: all.
+        """
+        wanted = row_keys(features)
+        first, end = (np.searchsorted(self.keys, wanted, side) for side in ("left", "right"))
+        end = np.where(np.diff(features.indptr) > 0, end, first)  # A row without any asks nothing.
+        if most is not None:
+            end = np.minimum(end, first + most)
+        bounds = row_bounds(end - first)
+        positions = np.arange(bounds[-1]) + np.repeat(first - bounds[:-1], end - first)
+        labels = take_labels(self.labels, self.rows[positions])
+        return Pattern(labels.indptr[bounds], labels.indices)
+
+
+def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
+    """The first ids of each row that are not seen.
+
+    Args:
+        ids: ``(R, k)`` integers, label numbers, best first; -1: there are no more.
+        seen: R rows of labels that are left out.
+        count: number of ids of a row that are kept.
+
+    Returns:
+        ``(R, count)`` int64; -1 where a row has fewer.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import first_unseen
+        >>> from slide.sparse import Pattern
+        >>> first_unseen(np.array([[7, 3, 5], [3, 9, 4]]), Pattern.from_lists([[7], []]), 2)
+        array([[3, 5],
+               [3, 9]])
+    """
+    left = (ids >= 0) & ~hits(ids, seen)
+    order = np.argsort(~left, axis=1, kind="stable")[:, :count]
+    found = np.full((len(ids), count), -1, np.int64)
+    found[:, : order.shape[1]] = np.take_along_axis(np.where(left, ids, -1), order, axis=1)
+    return found
 
 
 def kind_of(train: Split) -> str:
@@ -86,7 +291,7 @@ def are_items(train: Split) -> bool:
     return bool(_own_labels(train) <= _SHARE * expected)
 
 
-class OwnItems:
+class SeenItems:
     """Finds the items of a row, which are no answers where `are_items` holds.
 
     Args:
@@ -96,26 +301,26 @@ class OwnItems:
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import OwnItems
+        >>> from slide.data import SeenItems
         >>> from slide.sparse import CSR, Pattern
         >>> rows = CSR(*Pattern.from_lists([[0, 5], [9]]), np.ones(3, np.float32))
-        >>> OwnItems(num_labels=8).of(rows).indices
+        >>> SeenItems(num_labels=8).of(rows).indices
         array([0, 5], dtype=int32)
     """
 
     def __init__(self, num_labels: int, items: np.ndarray | None = None):
         self.num_labels, self.items = num_labels, items
 
-    def restricted(self, kept: np.ndarray) -> "OwnItems":
+    def restricted(self, kept: np.ndarray) -> "SeenItems":
         """The same for some of the labels: ``kept`` holds their numbers, ascending."""
-        return OwnItems(len(kept), kept if self.items is None else self.items[kept])
+        return SeenItems(len(kept), kept if self.items is None else self.items[kept])
 
-    def grown(self, count: int) -> "OwnItems":
+    def grown(self, count: int) -> "SeenItems":
         """The same with further labels, which are no items."""
         items = np.arange(self.num_labels) if self.items is None else self.items
         # Ascending, and above all numbers of features.
         new = _NO_ITEM + np.arange(self.num_labels, self.num_labels + count)
-        return OwnItems(len(items) + count, np.concatenate([items, new]))
+        return SeenItems(len(items) + count, np.concatenate([items, new]))
 
     def of(self, features: CSR) -> Pattern:
         """The labels that are features of R rows: R rows."""
@@ -128,24 +333,24 @@ class OwnItems:
         return Pattern(features.indptr, labels).keep(kept)
 
 
-def find_known(train: Split, kind: str) -> KnownLabels | OwnItems:
-    """Finds the labels of rows to come that are known, so that they are no answers.
+def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
+    """Finds the seen labels of rows to come, which filtered ranking leaves out of the answers.
 
     Args:
         train: training rows.
-        kind: `kind_of` the training rows. The own items of a row are known if it is ``"items"``,
+        kind: `kind_of` the training rows. The own items of a row are seen if it is ``"items"``,
             else the labels of training rows with the same features.
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import Split, find_known
+        >>> from slide.data import Split, find_seen
         >>> from slide.sparse import CSR, Pattern
         >>> rows = CSR(*Pattern.from_lists([[0, 5], [0, 6]]), np.ones(4, np.float32))
         >>> train = Split(rows, Pattern.from_lists([[2], [1, 3]]), 7, 4)
-        >>> find_known(train, "graph").of(rows).indices
+        >>> find_seen(train, "graph").of(rows).indices
         array([2, 1, 3], dtype=int32)
     """
-    return OwnItems(train.num_labels) if kind == "items" else KnownLabels(train)
+    return SeenItems(train.num_labels) if kind == "items" else SeenLabels(train)
 
 
 def labels_and_items(split: Split) -> Pattern:
@@ -163,7 +368,7 @@ def labels_and_items(split: Split) -> Pattern:
         array([1, 3, 7], dtype=int32)
     """
     rows, width = len(split), np.int64(split.num_labels)
-    parts = split.labels, OwnItems(split.num_labels).of(split.features)
+    parts = split.labels, SeenItems(split.num_labels).of(split.features)
     pairs = np.sort(np.concatenate([_pairs(part, width) for part in parts]))
     pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     indptr = np.searchsorted(pairs, np.arange(rows + 1) * width).astype(np.int64)

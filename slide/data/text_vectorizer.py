@@ -126,9 +126,9 @@ class TextVectorizer:
         if isinstance(texts, str):
             raise TypeError(f"give a list of texts, not the single text {texts[:40]!r}")
         texts = list(texts)
-        for place, text in enumerate(texts):
+        for number, text in enumerate(texts):
             if not isinstance(text, str):
-                raise TypeError(f"text {place} must be a str, not {text!r}")
+                raise TypeError(f"text {number} must be a str, not {text!r}")
         if not texts:  # scikit-learn refuses them.
             return CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         found = self._vectorizer.transform(texts)

@@ -37,16 +37,15 @@ import numpy as np
 
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
-from slide.data.row_transform import STEP_ARRAYS, RowTransform
-from slide.data.transform_steps import frequent_labels, row_counts, tf_idf_weights
+from slide.data.row_transform import (
+    STEP_ARRAYS,
+    RowTransform,
+    frequent_labels,
+    row_counts,
+    tf_idf_weights,
+)
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
-
-__all__ = [
-    "check_transform",
-    "count_steps",
-    "transform",
-]
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TRANSFORM_VERSION = 2
@@ -93,7 +92,7 @@ def transform(
     if not any(arguments.values()):
         return data
     if data.folder is None:
-        raise ValueError(f"{data.name} is not in a cache folder, so the result has no place")
+        raise ValueError(f"{data.name} is not in a cache folder: the result has no folder")
     if hashed_features >= data.num_features:
         raise ValueError(
             f"hashed_features must be below the number of features of {data.name}, "
@@ -161,8 +160,9 @@ def count_steps(
         for part in train.blocks():
             counts += row_counts(part.labels, len(counts))
         kept = frequent_labels(counts, min_label_count)
-    widths = train.num_features, train.num_labels
-    return RowTransform(*widths, l2_norm, hashed_features, weights, kept)
+    return RowTransform(
+        train.num_features, train.num_labels, l2_norm, hashed_features, weights, kept
+    )
 
 
 def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:

@@ -2,7 +2,7 @@
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,31 +11,72 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_consistent_length, check_random_state
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    check_random_state,
+    column_or_1d,
+    validate_data,
+)
 
-from slide.data import RowTransform, SparseDataset, Split
+from slide.config import build_network, build_optimizer, fill_in
+from slide.config.build import build_loss, put_together
+from slide.config.compose import as_dict, choose, plain_errors
+from slide.config.recipe import check_used
+from slide.data import SparseDataset, Split
 from slide.data.transforms import count_steps
-from slide.estimator.answers import AnswersMixin
-from slide.estimator.growing import GrowingMixin
-from slide.estimator.recipe import BETAS, Recipe, given_weights, without_numpy
-from slide.estimator.silence import silence
 from slide.estimator.targets import (
     Targets,
     check_class_names,
+    check_no_texts,
+    check_same_kind,
+    checked_sample_weight,
     is_matrix,
+    label_names,
+    name_array,
     read_targets,
     weighted_rows,
+    without_numpy,
+    without_torch,
 )
-from slide.model import Model
+from slide.model import Model, Predicted
 from slide.model.folder import write_model
 from slide.nn import SlideNetwork
+from slide.sampling import ActiveSampler
+from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.loop import start_biases
 from slide.utils import checks
+from slide.utils.names import Names
+from slide.utils.progress_bar import silenced
 from slide.utils.run_folders import check_run_dir
+from slide.utils.sizes import DEFAULTS, active_outputs
+
+RANKERS = ("ensemble", "none", None)
+# Labels of a row in the matrices of scores, unless another number is asked for.
+_TOP = 100
+# The keys of the command line that arguments stand for.
+_KEYS = {
+    "hidden": "network.hidden",
+    "dropout": "network.dropout",
+    "active": "sampler.active",
+    "mode": "sampler.mode",
+    "known": "ranker.known",
+    "kind": "trainer.kind",
+    "search": "trainer.evaluation",
+    "epochs": "trainer.epochs",
+    "max_epochs": "trainer.max_epochs",
+    "max_minutes": "trainer.max_minutes",
+    "batch_size": "trainer.batch_size",
+    "lr": "optimizer.lr",
+    "input_rate": "optimizer.input_rate",
+}
+# Groups of the command line that have a meaning here.
+_GROUPS = ("network", "sampler", "hash", "schedule", "loss", "optimizer", "lr_schedule")
+_GROUPS += ("ranker", "recipe", "trainer")
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.
-class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator):
+class SlideClassifier(ClassifierMixin, BaseEstimator):
     """Multi-label or single-label classification with very many labels, as in scikit-learn.
 
     It trains what ``train.py`` trains, with the same default recipe: a network with sampled
@@ -45,7 +86,8 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
     Args:
         hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
             100,000 labels.
-        sampler: how active sets are chosen: ``"uniform"``, ``"lsh"`` or ``"full"``.
+        sampler: how active sets are chosen: any ``sampler`` of the command line, such as
+            ``"uniform"``, ``"lsh"`` and ``"full"``; ``"auto"`` draws uniformly for a shared set.
         active: outputs in an active set; None: a quarter of all labels, in [64, 2048].
         ranker: ``"ensemble"``; ``"none"`` or None: the network alone, without held-out rows.
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
@@ -74,6 +116,10 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         random_state: None, a seed, or a generator of numpy.
         verbose: whether bars and notes appear on standard error.
         run_dir: folder for log, checkpoint and model of `fit`; None: a temporary one.
+        mode: ``"shared"``: one active set for the batch; ``"per_sample"``: one for each row.
+        settings: further keys of ``python train.py --help`` with their values, such as
+            ``{"hash.num_tables": 16, "schedule": "fixed"}``, of all groups but dataset, transform
+            and runtime.
 
     Attributes:
         model_: `slide.Model`, which can be saved.
@@ -95,27 +141,29 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         ((60, 2), (60, 4))
     """
 
-    hidden: Any = None
-    sampler: str = "uniform"
-    active: Any = None
-    ranker: Any = "ensemble"
+    hidden: Any = DEFAULTS["network.hidden"]
+    sampler: str = DEFAULTS["sampler"]
+    active: Any = DEFAULTS["sampler.active"]
+    ranker: Any = DEFAULTS["ranker"]
     label_weights: Any = None
-    known: str = "auto"
-    kind: str = "auto"
+    known: str = DEFAULTS["ranker.known"]
+    kind: str = DEFAULTS["trainer.kind"]
     threshold: float = 0.5
-    search: Any = None
-    tf_idf: bool = False
-    l2_norm: bool = True
-    epochs: Any = "auto"
-    max_epochs: Any = None
-    max_minutes: float = 0.0
-    batch_size: Any = None
-    lr: float = 0.002
-    input_rate: float = 4.0
-    dropout: float = 0.3
+    search: Any = DEFAULTS["trainer.evaluation"]
+    tf_idf: bool = DEFAULTS["transform.tf_idf"]
+    l2_norm: bool = DEFAULTS["transform.l2_norm"]
+    epochs: Any = DEFAULTS["trainer.epochs"]
+    max_epochs: Any = DEFAULTS["trainer.max_epochs"]
+    max_minutes: float = DEFAULTS["trainer.max_minutes"]
+    batch_size: Any = DEFAULTS["trainer.batch_size"]
+    lr: float = DEFAULTS["optimizer.lr"]
+    input_rate: float = DEFAULTS["optimizer.input_rate"]
+    dropout: float = DEFAULTS["network.dropout"]
     random_state: Any = None
     verbose: bool = False
     run_dir: Any = None
+    mode: str = DEFAULTS["sampler.mode"]
+    settings: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SlideClassifier":
         """Train anew.
@@ -131,20 +179,23 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             ValueError: for parameters, features, targets or weights that cannot be.
             slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
         """
-        self._check_parameters()
+        config = self._config()
         check_run_dir(self.run_dir)
         split, targets = self._read(X, y, sample_weight, reset=True)
-        weights = given_weights(self.label_weights, split.num_labels)
+        weights = _given_weights(self.label_weights, split.num_labels)
         steps = count_steps(split, tf_idf=self._plain("tf_idf"), l2_norm=self._plain("l2_norm"))
         train = replace(split, features=steps.features(split.features))
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
-        data = SparseDataset(
-            *("classifier", train, train.slice(0, 1), split.num_features, split.num_labels),
-            steps=(steps,),
-        )
+        held, sizes = train.slice(0, 1), (split.num_features, split.num_labels)
+        data = SparseDataset("classifier", train, held, *sizes, steps=(steps,))
         with _seeded(self._seed()) as seed, _folder(self.run_dir) as folder:
-            with silence(not self.verbose):
-                trainer = self._recipe().trainer(data, seed, folder)
+            config.seed = seed
+            fill_in(config, len(train), split.num_labels)
+            with silenced(not self.verbose):
+                with plain_errors():
+                    network = build_network(config, *sizes)
+                    optimizer = build_optimizer(config, network)
+                    trainer = put_together(config, network, optimizer, data, folder)
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
             guessed = self.known == self.kind == "auto"
@@ -154,9 +205,10 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                     "rows are",
                     stacklevel=2,
                 )
-            model = self._model(trainer.network, trainer.ranker, steps)
+            model = self._model(config, network, trainer.ranker, steps)
             model.optimizer = trainer.loop.optimizer
-            model.settings["optimizer"] = {"betas": [*BETAS]}  # For one that was saved and opened.
+            # For a model that is saved, opened and learns on.
+            model.settings["optimizer"] = as_dict(config.optimizer)
             self._keep(model, targets)
             if self.run_dir is not None:
                 write_model(folder, self.model_)
@@ -181,7 +233,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
                 rows.
             slide.training.DivergenceError: if the loss is NaN or infinite.
         """
-        self._check_parameters()
+        config = self._config()
         if self.tf_idf:
             raise ValueError("tf_idf needs all rows: weight them before partial_fit")
         first = not hasattr(self, "model_")
@@ -196,19 +248,27 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         split, targets = self._read(X, y, sample_weight, reset=first, classes=known)
         if new:
             self.add_labels(new)
-        recipe, seed = self._recipe(), self._seed()
+        config.seed = seed = self._seed()
+        fill_in(config, len(split), split.num_labels)
         # Each call has draws of its own, or dropout would leave the same units out for ever.
         with _seeded((seed + (0 if first else self.model_.passes)) % 2**63):
             if first:
-                network = recipe.network(split.num_features, split.num_labels, seed)
-                start_biases(network, recipe.loss(), split.labels)
+                with plain_errors():
+                    network = build_network(config, split.num_features, split.num_labels)
+                    if config.network.prior_bias:
+                        start_biases(network, build_loss(config), split.labels)
                 step = count_steps(split, l2_norm=self._plain("l2_norm"))
-                model = self._model(network, None, step)
+                model = self._model(config, network, None, step)
             else:
                 model = self.model_
-            rates: dict[str, Any] = {name: self._plain(name) for name in ("lr", "input_rate")}
-            rates |= {"rows_in_step": self._plain("batch_size"), "weights": split.weights}
-            model.partial_fit(split.features, split.labels, **rates)
+            model.partial_fit(
+                split.features,
+                split.labels,
+                weights=split.weights,
+                lr=config.optimizer.lr,
+                input_rate=config.optimizer.input_rate,
+                rows_in_step=self._plain("batch_size"),
+            )
         if first:  # After an error the classifier is not fitted.
             self._keep(model, targets)
         return self
@@ -221,6 +281,7 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any = None
     ) -> tuple[Split, Targets]:
         """Rows and targets as they are."""
+        check_no_texts(X)
         x = self._read_rows(X, reset=reset, ensure_min_samples=2 if classes is None else 1)
         targets = read_targets(y, classes)
         check_consistent_length(x.indptr[1:], targets.labels.indptr[1:])
@@ -231,25 +292,60 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
         split = Split(x, targets.labels, self.n_features_in_, len(targets.classes))
         return weighted_rows(split, sample_weight), targets
 
-    def _model(self, network: SlideNetwork, ranker: Any, step: RowTransform) -> Model:
+    def _model(self, config: Any, network: SlideNetwork, ranker: Any, step: Any) -> Model:
         """A model whose labels have no names yet."""
-        return Model(
-            *(network, ranker, [step]),
-            feature_names=getattr(self, "feature_names_in_", None),
-            settings={name: repr(self._plain(name)) for name in self.get_params()},
-            name="classifier",
-        )
+        own: dict[str, Any] = {name: repr(self._plain(name)) for name in self.get_params()}
+        own["loss"] = as_dict(config.loss)
+        if any(key.startswith("optimizer") for key in self.settings or ()):
+            own["optimizer"] = as_dict(config.optimizer)
+        names = getattr(self, "feature_names_in_", None)
+        return Model(network, ranker, [step], feature_names=names, settings=own, name="classifier")
 
     def _keep(self, model: Model, targets: Targets) -> None:
         """Take a trained model."""
         self.multilabel_, self.model_ = targets.multilabel, model
         self._name(targets.classes)
 
-    def _recipe(self) -> Recipe:
-        same = ("hidden", "sampler", "active", "ranker", "epochs", "max_epochs", "max_minutes")
-        same += ("batch_size", "lr", "input_rate", "dropout", "search", "known", "kind")
-        objective = "p" if self.label_weights is None else "psp"
-        return Recipe(**{name: self._plain(name) for name in same}, objective=objective)
+    def _config(self) -> Any:
+        """The configuration of the command line that the parameters stand for, once checked."""
+        checks.within("threshold", self._plain("threshold"), 0, 1)
+        for name in ("verbose", "tf_idf", "l2_norm"):
+            checks.flag(name, self._plain(name))
+        if self.search is not None:
+            checks.one_of("search", self.search, ("exact", "index"))
+        if self.ranker not in RANKERS:
+            raise ValueError(f"ranker must be ensemble, none or None, not {self.ranker!r}")
+        if isinstance(self.label_weights, str):
+            checks.one_of("label_weights", self.label_weights, ("propensity",))
+        # What is as in the recipe is left to it: settings may name another recipe.
+        values = {key: self._plain(name) for name, key in _KEYS.items()}
+        if values["network.hidden"] is not None:
+            widths = np.atleast_1d(np.asarray(values["network.hidden"], object))
+            values["network.hidden"] = without_numpy(widths.tolist())
+        values = {key: value for key, value in values.items() if value != DEFAULTS[key]}
+        if self.ranker != "ensemble":
+            values.pop("ranker.known", None)
+        choices = {"sampler": self._plain("sampler"), "ranker": self.ranker or "none"}
+        choices = {group: name for group, name in choices.items() if name != DEFAULTS[group]}
+        arguments = {key: name for name, key in _KEYS.items()}
+        arguments |= {"sampler": "sampler", "ranker": "ranker", "seed": "random_state"}
+        if not isinstance(self.settings, dict | None):
+            raise ValueError(f"settings must be a dict of keys and values, not {self.settings!r}")
+        for key, value in (self.settings or {}).items():
+            group, _, rest = key.partition(".")
+            if key in arguments:
+                raise ValueError(f"{key} is the argument {arguments[key]}, not one of settings")
+            if group not in _GROUPS:
+                raise ValueError(f"settings take keys of {', '.join(_GROUPS)}, not {key}")
+            (values if rest else choices)[key] = without_numpy(value)
+        config = choose(choices, values)
+        check_used(config, {*values, *choices})
+        if self.label_weights is not None and not config.ranker:
+            raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
+        if config.ranker:
+            config.ranker.objective = "p" if self.label_weights is None else "psp"
+        config.trainer.recall_every = 0  # Nobody reads the log.
+        return config
 
     def _plain(self, name: str) -> Any:
         """A parameter; a scalar of numpy, such as those of a grid, as Python's own."""
@@ -260,21 +356,223 @@ class SlideClassifier(GrowingMixin, AnswersMixin, ClassifierMixin, BaseEstimator
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _check_parameters(self) -> None:
-        checks.within("threshold", self._plain("threshold"), 0, 1)
-        for name in ("verbose", "tf_idf", "l2_norm"):
-            checks.flag(name, self._plain(name))
-        if self.search is not None:
-            checks.one_of("search", self.search, ("exact", "index"))
-        if isinstance(self.label_weights, str):
-            checks.one_of("label_weights", self.label_weights, ("propensity",))
-        if self.label_weights is not None and self.ranker != "ensemble":
-            raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.classifier_tags.multi_label = True
         return tags
+
+    def predict(self, X: Any) -> Any:
+        """The labels of rows.
+
+        Args:
+            X: ``(B, D)`` features.
+
+        Returns:
+            If the training rows had one label each: ``(B,)`` of `classes_`; the most frequent one
+            for a row without any answer. Else a SciPy matrix ``(B, N)`` of ones where the
+            probability is at least ``threshold``.
+        """
+        if not self._fitted().multilabel_:
+            ids = self._best(X, 1).labels[:, 0]
+            ranker = self.model_.ranker
+            if ranker is not None:  # Where all candidates are known labels, there is no answer.
+                ids = np.where(ids < 0, ranker.frequency.argmax(), ids)
+            return self.classes_[ids]
+        found = self.predict_proba(X)
+        found.data = (found.data >= self.threshold).astype(np.int64)
+        found.eliminate_zeros()
+        return found
+
+    def predict_top_k(self, X: Any, k: int = 5) -> Predicted:
+        """Names ``(B, k)`` of the best labels, best first, and their scores ``(B, k)``.
+
+        With a re-ranker scores are probabilities, multiplied by ``label_weights`` if there are any.
+
+        Args:
+            X: ``(B, D)`` features.
+            k: number of labels of a row. Where a row has fewer, the names are None, in an array of
+                objects.
+        """
+        ids, scores = self._best(X, k)
+        if (ids >= 0).all():
+            return Predicted(self.classes_[ids], scores)
+        names = self.classes_.astype(object)[ids]
+        names[ids < 0] = None
+        return Predicted(names, scores)
+
+    def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
+        """Probabilities of the best labels, a SciPy matrix ``(B, N)``.
+
+        Without a re-ranker they follow from the loss of the network: a score of -1 means 0, and a
+        score of 1 means 1.
+
+        Args:
+            X: ``(B, D)`` features.
+            top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
+        """
+        ranker = self._fitted().model_.ranker
+        if ranker is None:
+            return self._matrix(X, top_k, lambda scores, _: _probabilities(scores))
+        return self._matrix(X, top_k, ranker.unweighted)
+
+    def decision_function(self, X: Any, top_k: int | None = None) -> Any:
+        """Scores of the best labels, a SciPy matrix ``(B, N)``.
+
+        With a re-ranker they are log-odds, or with ``label_weights`` the logarithms of probability
+        times weight; else they are the scores of the network.
+
+        Args:
+            X: ``(B, D)`` features.
+            top_k: see `predict_proba`.
+        """
+        ranker = self._fitted().model_.ranker
+        if ranker is None:
+            return self._matrix(X, top_k, lambda scores, _: scores)
+        change = _log_odds if ranker.objective == "p" else _logs
+        return self._matrix(X, top_k, lambda scores, _: change(scores))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
+
+        Args:
+            X: ``(B, D)`` features.
+            y: see `fit`. A label that training did not have is never found.
+            sample_weight: ``(B,)``, how much each row counts, at least 0; None: all the same.
+
+        Raises:
+            ValueError: for targets or weights that do not fit the rows.
+        """
+        if self._fitted().multilabel_:
+            labels = read_targets(y, self.classes_, skip_unknown=True).labels
+            found = self._best(X, 1).labels
+            check_consistent_length(found, labels.indptr[1:])
+            right = hits(found, labels)[:, 0]
+        else:
+            truth, found = column_or_1d(y), self.predict(X)
+            check_consistent_length(found, truth)
+            right = found == truth
+        return float(np.average(right, weights=checked_sample_weight(sample_weight, len(right))))
+
+    def _fitted(self) -> Any:
+        check_is_fitted(self, "model_")
+        return self
+
+    def _read_rows(self, X: Any, reset: bool, **options: Any) -> CSR:
+        """Features as they are; the first rows tell their number and names."""
+        X = without_torch(X)
+        found: Any = validate_data(
+            self,
+            as_wide(X) if hasattr(X, "tocsr") else X,
+            reset=reset,
+            accept_sparse="csr",
+            dtype="numeric",
+            **options,
+        )
+        if reset:  # Each of them once.
+            Names.of(getattr(self, "feature_names_in_", ()), "names of features")
+        return as_csr(found, self.n_features_in_)
+
+    def _best(self, X: Any, k: int) -> Predicted:
+        """Numbers and scores of the best labels."""
+        k = without_numpy(k)
+        checks.whole("k", k, 1)
+        x = self._fitted()._read_rows(X, reset=False)
+        return self.model_.predict_ids(x, k, self.search)
+
+    def _matrix(
+        self,
+        X: Any,
+        top_k: int | None,
+        change: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    ) -> Any:
+        """What ``change`` makes of scores and labels of the best ones, as a SciPy matrix."""
+        import scipy.sparse
+
+        ids, scores = self._best(X, _TOP if top_k is None else top_k)
+        known = ids >= 0
+        values = change(scores[known], ids[known])
+        shape = len(ids), len(self.classes_)
+        found = scipy.sparse.csr_array((values, ids[known], row_bounds(known.sum(1))), shape)
+        found.sort_indices()
+        return found
+
+    def add_labels(self, labels: Sequence[Any]) -> Any:
+        """Add labels, which come last in `classes_` and which `partial_fit` then learns.
+
+        They begin with small weights and the bias of rare labels, so they hardly ever are answers
+        before they are learnt; see `slide.Model.add_labels`.
+
+        Args:
+            labels: their names, of the same type as those of `classes_`.
+
+        Raises:
+            ValueError: for a name that there is already, or a text where the others are numbers.
+        """
+        self._fitted()
+        check_same_kind(labels, self.classes_)
+        known = self.classes_.tolist()
+        there = set(known)
+        names = [name for name in labels if name in there]
+        if names or len(set(labels)) < len(labels):
+            raise ValueError(f"names of labels must differ; {(names or [labels])[0]!r} is not new")
+        classes = name_array([*known, *labels])
+        check_class_names(classes)
+        sampler = self.model_.network.output.sampler
+        if self.active is None and isinstance(sampler, ActiveSampler):
+            sampler.active = active_outputs(len(classes))
+        with self._unnamed():
+            self.model_.add_labels(len(labels))
+        self._name(classes)
+        return self
+
+    def remove_labels(self, labels: Sequence[Any]) -> Any:
+        """Remove labels from `classes_` and from the model.
+
+        Args:
+            labels: their names.
+
+        Raises:
+            ValueError: for a name that is not among the classes, or if none would be left.
+        """
+        self._fitted()
+        gone = np.isin(self.classes_, name_array(labels))
+        if gone.sum() < len(set(labels)):
+            unknown = set(labels) - set(self.classes_.tolist())
+            raise ValueError(f"label {min(unknown, key=str)!r} is not among the classes")
+        with self._unnamed():
+            self.model_.remove_labels(np.flatnonzero(gone).tolist())
+        self._name(self.classes_[~gone])
+        return self
+
+    def add_features(self, features: Any) -> Any:
+        """Add features, the last columns of rows to come, which `partial_fit` then learns.
+
+        Args:
+            features: how many; or their names, if X had names.
+
+        Raises:
+            ValueError: for a number where X had names, or names where it had none.
+        """
+        self._fitted().model_.add_features(features)
+        self.n_features_in_ = self.model_.num_features
+        if self.model_.feature_names is not None:
+            self.feature_names_in_ = np.array(list(self.model_.feature_names), object)
+        return self
+
+    @contextmanager
+    def _unnamed(self) -> Iterator[None]:
+        """The labels of the model are numbers; after an error they have their names again."""
+        names, self.model_.label_names = self.model_.label_names, None
+        try:
+            yield
+        except BaseException:
+            self.model_.label_names = names
+            raise
+
+    def _name(self, classes: np.ndarray) -> None:
+        """Call the outputs of the model by these names."""
+        self.classes_ = classes
+        self.model_.rename_labels(label_names(classes))
 
 
 @contextmanager
@@ -294,3 +592,34 @@ def _folder(run_dir: Any) -> Iterator[Path]:
         return
     Path(run_dir).mkdir(parents=True, exist_ok=True)
     yield Path(run_dir)
+
+
+def _probabilities(scores: np.ndarray) -> np.ndarray:
+    """Probabilities of labels whose squared hinge is least at these scores.
+
+    T. Zhang 2004, "Statistical behavior and consistency of classification methods based on convex
+    risk minimization", section 2: the best score is 2 p - 1.
+    """
+    return np.clip((scores + 1) / 2, 0, 1)
+
+
+def _log_odds(probabilities: np.ndarray) -> np.ndarray:
+    inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
+    return np.log(inside) - np.log1p(-inside)
+
+
+def _logs(scores: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(scores, 1e-300))
+
+
+def _given_weights(given: Any, num_labels: int) -> np.ndarray | None:
+    """Weights of labels that were given as numbers."""
+    if given is None or isinstance(given, str):
+        return None
+    weights = np.asarray(given, np.float64)
+    if weights.shape != (num_labels,) or not np.isfinite(weights).all() or (weights <= 0).any():
+        raise ValueError(
+            f"label_weights must be None, propensity, or {num_labels} numbers above 0, not "
+            f"{given!r}"
+        )
+    return weights

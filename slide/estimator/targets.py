@@ -1,6 +1,7 @@
 """Targets in the forms of scikit-learn, and as lists of label names."""
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -45,6 +46,52 @@ def without_torch(x: Any) -> Any:
     return scipy.sparse.csr_array((found.values, found.indices, found.indptr), tuple(x.shape))
 
 
+def without_numpy(value: Any) -> Any:
+    """A scalar of numpy, or another whole number, as Python's own, also in a list."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, list | tuple):
+        return [without_numpy(each) for each in value]
+    whole = hasattr(value, "__index__") and not isinstance(value, bool) and not np.ndim(value)
+    return operator.index(value) if whole else value
+
+
+def check_no_texts(X: Any) -> None:
+    """Raise ValueError for texts in place of features."""
+    series = hasattr(X, "to_numpy") and getattr(X, "ndim", 2) == 1
+    texts = X.to_numpy() if series else X
+    if isinstance(texts, list | tuple | np.ndarray) and len(texts) and isinstance(texts[0], str):
+        raise ValueError(
+            "X holds texts, and features are numbers: put a vectorizer before the classifier, as "
+            "in sklearn.pipeline.make_pipeline(TfidfVectorizer(), SlideClassifier())"
+        )
+
+
+def _check_no_gaps(y: Any) -> None:
+    """Raise ValueError for a row that has no label, or a label that is missing."""
+    if isinstance(y, np.ndarray) and y.dtype != object:
+        gaps = np.isnan(y) if y.ndim == 1 and y.dtype.kind == "f" else np.zeros(0, bool)
+        rows: Iterable[tuple[int, Any]] = ((int(n), y[n]) for n in np.flatnonzero(gaps))
+    elif isinstance(y, list | tuple | np.ndarray):
+        rows = enumerate(y)
+    else:
+        return
+    for number, row in rows:
+        if _is_missing(row):
+            raise ValueError(
+                f"row {number} of y has no label, but {row!r}: leave the row out, or give a list "
+                "of names for each row, which may be empty"
+            )
+        if isinstance(row, list | tuple | set) and any(map(_is_missing, row)):
+            raise ValueError(f"a label of row {number} of y is missing: {row!r}; leave it out")
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has in the place of both."""
+    nan = isinstance(label, float | np.floating) and math.isnan(label)
+    return label is None or nan or type(label).__name__ in ("NAType", "NaTType")
+
+
 def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
     """Targets as numbers of labels.
 
@@ -72,6 +119,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
             return _from_matrix(y, names if classes is None else classes)
     elif hasattr(y, "to_numpy"):  # A column of a frame.
         y = y.to_numpy()
+    _check_no_gaps(y)
     if _holds_lists(y):
         rows = [list(row) for row in y]
         _check_no_matrix(rows)

@@ -16,7 +16,7 @@ _COLD, _WARM = 4, 1
 
 def random_directions(in_features: int, number: int, seed: int) -> Tensor:
     """Orthonormal columns ``(D, number)`` float32, for the time before the first inputs."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     return torch.linalg.qr(torch.randn(in_features, number, generator=generator)).Q
 
 

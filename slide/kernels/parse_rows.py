@@ -1,6 +1,6 @@
 """A parser of the bytes of lines ``label,label feature:value feature:value ...``.
 
-The kernel knows bytes and bounds. `slide.data.formats.text_reader` knows files, headers and error
+The kernel knows bytes and bounds. `slide.data.row_files` knows files, headers and error
 messages.
 """
 

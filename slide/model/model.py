@@ -31,10 +31,8 @@ from slide.sampling import ActiveSampler
 from slide.sparse import CSR, Pattern, as_csr, as_pattern, check_labels, check_pattern
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
-from slide.utils.sizes import active_outputs, batch_size, default_search
+from slide.utils.sizes import DEFAULTS, active_outputs, batch_size, default_search
 
-# Scale of the first weights of new features, as in conf/network/mlp.yaml.
-_INIT_SCALE = 0.2
 # Scale of the first weights of new labels: that of very many labels, since the hidden layer has
 # learnt already (see `slide.utils.sizes.output_scale`).
 _OUTPUT_SCALE = 0.1
@@ -280,8 +278,8 @@ class Model:
         labels: Any,
         *,
         weights: Any = None,
-        lr: float = 0.002,
-        input_rate: float = 4.0,
+        lr: float = DEFAULTS["optimizer.lr"],
+        input_rate: float = DEFAULTS["optimizer.input_rate"],
         rows_in_step: int | None = None,
         loss: str | None = None,
     ) -> Any:
@@ -439,7 +437,7 @@ class Model:
         steps, seen = with_features(self.steps, count)
         if seen:  # First what may be refused.
             make_float32(self._own_network())
-            add_features(self.network.first, seen, self.optimizer, _INIT_SCALE)
+            add_features(self.network.first, seen, self.optimizer, DEFAULTS["network.init_scale"])
         self.steps = steps
         if self.vectorizer is not None and names is not None:
             idf = self.vectorizer.idf

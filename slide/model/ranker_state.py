@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.data import KnownLabels, OwnItems
+from slide.data import SeenItems, SeenLabels
 from slide.kernels.substitutes import Questions
 from slide.kernels.trees import Trees
 from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours, Substitutes
@@ -62,9 +62,9 @@ def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
     }
     if ranker.judge.trees is not None:
         found |= _named("judge", ranker.judge.trees)
-    if isinstance(ranker.known_labels, OwnItems) and ranker.known_labels.items is not None:
+    if isinstance(ranker.known_labels, SeenItems) and ranker.known_labels.items is not None:
         found["known.items"] = ranker.known_labels.items
-    if isinstance(ranker.known_labels, KnownLabels):
+    if isinstance(ranker.known_labels, SeenLabels):
         found["known.keys"] = ranker.known_labels.keys.view(np.int64)
         found["known.rows"] = ranker.known_labels.rows
     if not ranker.substitutes.empty:
@@ -117,10 +117,10 @@ def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Ens
         )
     ranker.kind = settings["kind"]
     if settings["excludes_known"] and ranker.kind == "items":
-        ranker.known_labels = OwnItems(num_labels, arrays.get("known.items"))
+        ranker.known_labels = SeenItems(num_labels, arrays.get("known.items"))
     elif settings["excludes_known"]:
         keys = arrays["known.keys"].view(np.uint64)
-        ranker.known_labels = KnownLabels.restored(keys, arrays["known.rows"], labels)
+        ranker.known_labels = SeenLabels.restored(keys, arrays["known.rows"], labels)
     return ranker
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from slide.data import KnownLabels, OwnItems, RowTransform
-from slide.data.transform_steps import keep_labels
+from slide.data import RowTransform, SeenItems, SeenLabels
+from slide.data.row_transform import keep_labels
 from slide.kernels.ragged import select_rows
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
@@ -45,7 +45,7 @@ def grown_ranker(ranker: EnsembleRanker, labels: int = 0, features: int = 0) -> 
         asked = large.substitutes = copy.copy(ranker.substitutes)
         asked.num_labels += labels
         asked.similar = _more_rows(asked.similar, features)
-    if isinstance(ranker.known_labels, OwnItems) and labels:
+    if isinstance(ranker.known_labels, SeenItems) and labels:
         large.known_labels = ranker.known_labels.grown(labels)
     return large
 
@@ -155,9 +155,9 @@ def kept_ranker(ranker: EnsembleRanker, kept: np.ndarray) -> EnsembleRanker:
         asked = small.substitutes = copy.copy(ranker.substitutes)
         asked.labels, asked.num_labels = keep_labels(asked.labels, kept, count), len(kept)
     known = ranker.known_labels
-    if isinstance(known, OwnItems):
+    if isinstance(known, SeenItems):
         small.known_labels = known.restricted(kept)
     elif known is not None:
         labels = keep_labels(known.labels, kept, count)
-        small.known_labels = KnownLabels.restored(known.keys, known.rows, labels)
+        small.known_labels = SeenLabels.restored(known.keys, known.rows, labels)
     return small

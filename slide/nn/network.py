@@ -70,8 +70,7 @@ class SlideNetwork(nn.Module):
         checks.listing("hidden", hidden)
         if not hidden:
             raise ValueError("hidden must name at least one width, such as [128], not []")
-        for width in hidden:
-            checks.whole("hidden", width, 1)
+        hidden = [checks.whole("hidden", width, 1) for width in hidden]
         checks.share("dropout", dropout)
         checks.share("input_dropout", input_dropout)
         checks.positive("output_scale", output_scale)

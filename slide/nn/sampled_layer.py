@@ -41,8 +41,8 @@ class SampledLayer(nn.Module):
         self, in_features: int, out_features: int, sampler: Sampler | None, sparse_grad: bool
     ):
         super().__init__()
-        checks.whole("in_features", in_features, 1)
-        checks.whole("out_features", out_features, 1)
+        in_features = checks.whole("in_features", in_features, 1)
+        out_features = checks.whole("out_features", out_features, 1)
         checks.flag("sparse_grad", sparse_grad)
         self.in_features = in_features
         self.out_features = out_features

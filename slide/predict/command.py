@@ -1,26 +1,32 @@
-"""``slide-predict MODEL INPUT``, also ``python -m slide.predict``."""
+"""``slide-predict MODEL INPUT``, also ``python -m slide.predict``: answers and precision."""
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from slide import runtime
-from slide.model import Model, load
+from slide.model import Model, Names, load
 from slide.model.model import SEARCHES
-from slide.predict.numbering import Numbering
-from slide.predict.rows import ROW_FORMATS, RowSource, read_rows
-from slide.predict.scores import Scores
-from slide.predict.writers import ANSWER_FORMATS, AnswerWriter
+from slide.predict.rows import ROW_FORMATS, Numbering, read_rows
+from slide.sparse import Pattern, row_bounds
 from slide.training.coordination import exit_status
+from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
 from slide.utils.files import replacing
 from slide.utils.progress_bar import until_reader_goes
+
+# Metrics are those of the first 1, 3 and 5 answers.
+_CUTOFFS = (1, 3, 5)
+ANSWER_FORMATS = ("jsonl", "xmc", "npz")
+# 20 digits hold any number of rows, which is written into the first line of text in the end.
+_ROOM = 20
 
 ABOUT = """\
 Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.
@@ -37,12 +43,117 @@ printed at the end. Text and lines of JSON are read and answered in pieces, in c
 SUFFIXES_OUT = {".npz": "npz", ".txt": "xmc", ".xmc": "xmc"}
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130.
+class Scores:
+    """Means over all rows, where any of them has labels."""
 
-    Args:
-        words: the arguments; None: those of the process.
-    """
+    def __init__(self, k: int):
+        self.cutoffs = [cutoff for cutoff in _CUTOFFS if cutoff <= k]
+        self.rows = self.labels = 0
+        self._sums: dict[str, float] = {}
+
+    def add(self, ids: np.ndarray, labels: Pattern) -> None:
+        """Add rows."""
+        if not len(ids):
+            return
+        self.rows += len(ids)
+        self.labels += len(labels.indices)
+        for name, metric in (("p", precision_at_k), ("ndcg", ndcg_at_k)):
+            for k in self.cutoffs:
+                key = f"{name}_at_{k}"
+                self._sums[key] = self._sums.get(key, 0.0) + len(ids) * metric(ids, labels, k)
+
+    def means(self) -> dict[str, float]:
+        """The means, as ``p_at_1`` and so on; empty if no row has a label."""
+        if not self.labels:
+            return {}
+        return {name: round(total / self.rows, 6) for name, total in self._sums.items()}
+
+
+class AnswerWriter:
+    """Writes answers block by block."""
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        format: str,
+        num_labels: int,
+        names: Names | None,
+        first_label: int = 0,
+    ):
+        if format != "jsonl" and not file.seekable():
+            raise ValueError(f"{format} needs a file: --output")
+        if format != "jsonl" and _only_appends(file):
+            raise ValueError(f"{format} cannot be appended to a file: --output")
+        self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
+        self.first_label, self.rows = first_label, 0
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        # Others may have written before into the file that is standard output, and may after.
+        self._begin = file.tell() if format == "xmc" else 0
+        if format == "xmc":
+            self._write_header()
+
+    def write(self, ids: np.ndarray, scores: np.ndarray) -> None:
+        """Write the answers to some rows."""
+        self.rows += len(ids)
+        known = ids >= 0
+        if self.format == "npz":
+            self._parts.append((known.sum(1), ids[known].astype(np.int32), scores[known]))
+            return
+        line = self._json_line if self.format == "jsonl" else self._text_line
+        lines = [line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
+        self.file.write("".join(lines).encode())
+        self.file.flush()
+
+    def _json_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
+        labels = ids + self.first_label if self.names is None else self.names.take(ids)
+        shown = [float(f"{score:.6g}") for score in scores]
+        return json.dumps({"labels": labels.tolist(), "scores": shown}, ensure_ascii=False) + "\n"
+
+    def _text_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
+        labels = ids + self.first_label
+        pairs = (f"{i}:{score:.6g}" for i, score in zip(labels, scores, strict=True))
+        return " ".join(pairs) + "\n"
+
+    def _write_header(self) -> None:
+        self.file.seek(self._begin)
+        self.file.write(f"{self.rows} {self.num_labels}".ljust(_ROOM + _ROOM).encode() + b"\n")
+
+    def close(self) -> None:
+        """Write what needs the number of all rows."""
+        if self.format == "xmc":
+            end = self.file.tell()
+            self._write_header()
+            self.file.seek(end)
+        elif self.format == "npz":
+            self._save_matrix()
+        self.file.flush()
+
+    def _save_matrix(self) -> None:
+        import scipy.sparse
+
+        sizes, ids, scores = (
+            np.concatenate([np.empty(0, dtype), *(part[at] for part in self._parts)])
+            for at, dtype in enumerate((np.int64, np.int32, np.float64))
+        )
+        matrix = scipy.sparse.csr_array(
+            (scores, ids, row_bounds(sizes)), (self.rows, self.num_labels)
+        )
+        matrix.sort_indices()
+        scipy.sparse.save_npz(self.file, matrix)
+
+
+def _only_appends(file: IO[bytes]) -> bool:
+    """Whether all that is written goes to the end of the file, as after ``>>`` in a shell."""
+    try:
+        import fcntl  # Not on Windows.
+
+        return bool(fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_APPEND)
+    except (ImportError, OSError):  # A file in memory has no number.
+        return False
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130."""
     options = _parser().parse_args(words)
     try:
         with until_reader_goes():
@@ -61,15 +172,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def predict_file(options: argparse.Namespace) -> dict[str, float]:
-    """Read, predict, write; returns the metrics, none if no row has labels.
-
-    Args:
-        options: the arguments of the command.
-
-    Raises:
-        ValueError: for options, rows or models that cannot be.
-        OSError: for files that cannot be read or written.
-    """
+    """Read, predict, write; returns the metrics, none if no row has labels."""
     if options.k < 1:
         raise ValueError(f"-k must be at least 1, not {options.k}")
     runtime.set_threads(options.threads)
@@ -80,12 +183,10 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     format = options.to or SUFFIXES_OUT.get(Path(options.output).suffix, "jsonl")
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
-    scores = Scores(k)
-    with ExitStack() as stack:
-        file = stack.enter_context(_output(options.output))
-        first = Numbering.of(model).first_label
+    scores, first = Scores(k), Numbering.of(model).first_label
+    with _output(options.output) as file:
         writer = AnswerWriter(file, format, model.num_labels, names, first)
-        for block in read_rows(RowSource(options.input, options.format, options.labels), model):
+        for block in read_rows(options.input, model, options.format, options.labels):
             try:
                 ids, found = model.predict_ids(block.features, k, options.search)
             except checks.ScoresNotFinite as error:
@@ -146,24 +247,11 @@ def _parser() -> argparse.ArgumentParser:
 def _output(path: str) -> Any:
     """A file to write, as a context; one that is there stays until the new one is complete."""
     if path == "-":
-        return _Kept(sys.stdout.buffer)
+        return nullcontext(sys.stdout.buffer)  # It stays open.
     target = Path(path)
     if target.exists() and not target.is_file():  # A device or a pipe: nothing may replace it.
         return target.open("wb")
     return replacing(target.resolve())  # A link stays one.
-
-
-class _Kept:
-    """Standard output, which stays open."""
-
-    def __init__(self, file: IO[bytes]):
-        self.file = file
-
-    def __enter__(self) -> IO[bytes]:
-        return self.file
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
 
 def _read_labels(path: Path, model: Model) -> list[Any]:

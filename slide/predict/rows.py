@@ -1,10 +1,11 @@
-"""Rows to predict: text, matrices or lines of JSON, read in pieces from files and pipes."""
+"""Rows to predict, from files and pipes, and how a model's training files number their columns."""
 
+import io
 import json
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -13,13 +14,20 @@ import numpy as np
 from slide.data import DataError
 from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
-from slide.data.formats.npz_reader import read_npz_blocks, read_npz_shape
-from slide.data.formats.text_reader import VARIANTS, Sizes, parse_header, parse_text
-from slide.model import Model
-from slide.predict.beginning import Beginning
-from slide.predict.numbering import Numbering, number_features, number_labels
+from slide.data.row_files import (
+    VARIANTS,
+    Sizes,
+    parse_header,
+    parse_text,
+    read_npz_blocks,
+    read_npz_shape,
+    text_variant,
+)
+from slide.model import Model, Names
 from slide.sparse import CSR, Pattern
 from slide.utils.progress_bar import ProgressBar, log
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
 _SUFFIXES = {
@@ -36,50 +44,162 @@ _LINES = 1024
 _Row = tuple[dict[int, float] | str, list[int]]
 
 
-class RowSource(NamedTuple):
-    """Where rows come from.
+class Beginning:
+    """Gives the bytes of a file from the first one on, but for a byte order mark.
+
+    It reads lines until one is not blank. Of a pipe, a line may come in several pieces.
 
     Attributes:
-        path: a file; ``-`` is standard input.
-        format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
-        labels: npz: file of the labels; None: there are none.
+        first: the first line; empty if the file is.
+        telling: the first line that is not blank; empty if there is none.
     """
 
-    path: str
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+        self.first = self.telling = line = file.readline().removeprefix(_BYTE_ORDER_MARK)
+        lines = [line]
+        while line and not line.strip():
+            self.telling = line = file.readline()
+            lines.append(line)
+        self._before = b"".join(lines)
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, none only at the end."""
+        if not self._before:
+            return self._file.read(size)
+        piece, self._before = self._before[:size], self._before[size:]
+        return piece
+
+    def readline(self) -> bytes:
+        """The next line."""
+        if not self._before:
+            return self._file.readline()
+        line, newline, self._before = self._before.partition(b"\n")
+        return line + newline
+
+    def __iter__(self) -> Iterator[bytes]:
+        before, self._before = self._before, b""
+        yield from io.BytesIO(before)
+        yield from self._file
+
+
+class Numbering(NamedTuple):
+    """How a model's training files count; rows to predict, and answers, count in the same way.
+
+    Attributes:
+        format: of the files; None: they were no text of rows.
+        first_feature, first_label: numbers of the first columns; 0 in matrices and generated rows.
+    """
+
     format: str | None = None
-    labels: str | None = None
+    first_feature: int = 0
+    first_label: int = 0
+
+    @classmethod
+    def of(cls, model: Model) -> "Numbering":
+        """The numbering of a model that ``train.py`` or the model's own folder describes."""
+        files = model.settings.get("dataset")
+        files = files if isinstance(files, dict) else {}
+        if files.get("format") not in VARIANTS:
+            return cls()
+        format = files["format"]
+        variant = text_variant(format, files.get("first_feature"), files.get("first_label"))
+        return cls(format, variant.first_feature, variant.first_label)
 
 
-def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
+def number_features(
+    given: dict[Any, Any] | list[Any], model: Model, counted: Numbering
+) -> dict[int, float]:
+    """Values by column of the feature; values of the same feature are added up."""
+    pairs = given.items() if isinstance(given, dict) else ((each, 1.0) for each in given)
+    first, features = counted.first_feature, {}
+    for feature, value in pairs:
+        _check_finite(value, feature)
+        column = _column_of(feature, model.feature_names, first)
+        if model.feature_names is None and not 0 <= column < model.num_features:
+            raise ValueError(f"feature {feature} is not in [{first}, {first + model.num_features})")
+        if column is not None:  # Else a word, for example, that no training row has.
+            features[column] = features.get(column, 0.0) + value
+            _check_finite(features[column], feature)
+    return features
+
+
+def _check_finite(value: Any, feature: Any) -> None:
+    if not isinstance(value, int | float) or not abs(value) < 3.4e38:
+        raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
+
+
+def number_labels(
+    given: Any, model: Model, counted: Numbering, unknown: dict[Any, int]
+) -> list[int]:
+    """Columns of labels, each once."""
+    if given is not None and not isinstance(given, list):
+        raise ValueError(f"labels must be a list of names, not {given!r}")
+    labels = []
+    for label in given or []:
+        column = _column_of(label, model.label_names, counted.first_label)
+        if column is None or not 0 <= column < model.num_labels:
+            column = model.num_labels + unknown.setdefault(str(label), len(unknown))
+        labels.append(column)
+    return list(dict.fromkeys(labels))  # 5 and "5" are one name.
+
+
+def _column_of(name: Any, names: Names | None, first: int) -> Any:
+    """The column of a feature or label; None if there is none of that name."""
+    if names is not None:
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise ValueError(f"{name!r} is neither text nor a whole number")
+        return names.number(str(name) if names.kind == "text" else _whole(name))
+    number = _whole(name)
+    if number is None:
+        raise ValueError(f"{name!r} is no number; the model has no names")
+    return number - first
+
+
+def _whole(name: Any) -> int | None:
+    """A whole number, or the one that a text is; else None."""
+    if isinstance(name, str) and name.removeprefix("-").isdecimal():
+        return int(name)
+    return name if isinstance(name, int) and not isinstance(name, bool) else None
+
+
+def read_rows(
+    source: str, model: Model, format: str | None = None, labels: str | None = None
+) -> Iterator[Block]:
     """Yields the rows in blocks.
 
     Features are numbers, or names in lines of JSON. Labels may be missing. A label that the model
     does not know gets a number that is none of its labels.
 
     Args:
-        source: the rows.
+        source: path of a file; ``-`` is standard input.
         model: says how many features and labels there are, and their names.
+        format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
+        labels: npz: file of the labels; None: there are none.
 
     Raises:
         DataError: a malformed line, or a feature that the model does not have.
         FileNotFoundError: there is no such file.
         ValueError: a source that cannot be read this way.
     """
-    path = Path(source.path)
-    if source.path != "-" and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
-        raise FileNotFoundError(f"there is no file {source.path}")
-    format = source.format or _SUFFIXES.get(path.suffix)
-    if source.labels is not None and format != "npz":
+    path, piped = Path(source), source == "-"
+    if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
+        raise FileNotFoundError(f"there is no file {source}")
+    given, format = format, format or _SUFFIXES.get(path.suffix)
+    if labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
     if format == "npz":
-        yield from _matrices(source, model)
+        if piped:
+            raise ValueError("npz is read from a file, not from standard input")
+        yield from _matrices(path, None if labels is None else Path(labels), model)
         return
-    with _opened(source.path) as (file, size):
-        first, counted = file.first, Numbering.of(model)
-        name = "standard input" if source.path == "-" else source.path
-        piped = f"unpack it first, as in zcat {source.path} | slide-predict MODEL -"
-        check_not_compressed(first, name, piped)
-        if source.format is None and model.vectorizer is not None:
+    name, counted = "standard input" if piped else source, Numbering.of(model)
+    with nullcontext(sys.stdin.buffer) if piped else path.open("rb", buffering=_CHUNK) as opened:
+        file = Beginning(opened)
+        size = path.stat().st_size if path.is_file() else None
+        advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
+        check_not_compressed(file.first, name, advice)
+        if given is None and model.vectorizer is not None:
             format = "jsonl"
         format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
@@ -87,26 +207,14 @@ def read_rows(source: RowSource, model: Model) -> Iterator[Block]:
             return
         variant = VARIANTS[format]
         if format == counted.format:
-            _, first_feature, first_label = counted
+            first_feature, first_label = counted.first_feature, counted.first_label
             variant = variant._replace(first_feature=first_feature, first_label=first_label)
-        cut = variant.header and source.format is None and not _is_header(first)
-        if variant.header and not cut and first.endswith(b"\n"):
-            header = parse_header(first, name)
-            _check_width(header.features, model, name)
-            _warn_of_sizes(header, model, name)
+        cut = variant.header and given is None and not _is_header(file.first)
+        if variant.header and not cut and file.first.endswith(b"\n"):
+            _check_header(parse_header(file.first, name), model, name)
         sizes = Sizes(features=model.num_features)
         text = cast(IO[bytes], file)  # It has what is called of it.
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[Beginning, int | None]]:
-    """A file with its first lines, and its size if it is known."""
-    if path == "-":
-        yield Beginning(sys.stdin.buffer), None
-        return
-    with open(path, "rb", buffering=_CHUNK) as file:
-        yield Beginning(file), Path(path).stat().st_size if Path(path).is_file() else None
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -125,14 +233,11 @@ def _is_header(line: bytes) -> bool:
     return len(words) == 3 and all(word.isdigit() for word in words)
 
 
-def _check_width(found: int | None, model: Model, name: str) -> None:
-    if found is not None and found > model.num_features:
-        raise DataError(f"{name}: rows of {found} features, but the model has {model.num_features}")
-
-
-def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
+def _check_header(header: Sizes, model: Model, name: str) -> None:
     """Say if the header of rows is not that of the model's data, which may be a mistake."""
     own, found = (model.num_features, model.num_labels), (header.features, header.labels)
+    if header.features is not None and header.features > own[0]:
+        raise DataError(f"{name}: rows of {found[0]} features, but the model has {own[0]}")
     if found != own:
         log(
             f"warning: {name} has {found[0]:,} features and {found[1]:,} labels, and the model "
@@ -140,24 +245,22 @@ def _warn_of_sizes(header: Sizes, model: Model, name: str) -> None:
         )
 
 
-def _matrices(source: RowSource, model: Model) -> Iterator[Block]:
-    if source.path == "-":
-        raise ValueError("npz is read from a file, not from standard input")
-    path, labels = Path(source.path), Path(source.labels) if source.labels else None
-    width, wanted = read_npz_shape(path)[1], model.num_features
-    if width != wanted:  # Labels in the place of features, for example.
-        raise DataError(f"{path}: a matrix of {width} columns does not fit {wanted} features")
+def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
+    width = read_npz_shape(path)[1]
+    if width != model.num_features:  # Labels in the place of features, for example.
+        raise DataError(
+            f"{path}: a matrix of {width} columns does not fit {model.num_features} features"
+        )
     if labels is not None and (found := read_npz_shape(labels)[1]) != model.num_labels:
         raise DataError(
             f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
         )
-    blocks = read_npz_blocks(path, labels)
-    with ProgressBar(unit=" rows", desc=source.path) as bar:
-        for block in blocks:
+    with ProgressBar(unit=" rows", desc=str(path)) as bar:
+        for block in read_npz_blocks(path, labels):
             bar.total = block.features.num_rows
             for start in range(0, block.features.num_rows, _LINES):
-                inside = start, start + _LINES
-                part = Block(block.features.slice(*inside), block.labels.slice(*inside))
+                stop = start + _LINES
+                part = Block(block.features.slice(start, stop), block.labels.slice(start, stop))
                 yield part
                 bar.update(part.features.num_rows)
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from slide.data import (
-    KnownLabels,
-    OwnItems,
+    SeenItems,
+    SeenLabels,
     Split,
-    find_known,
+    find_seen,
     kind_of,
     labels_and_items,
 )
@@ -23,7 +23,7 @@ from slide.ranking.substitutes import Substitutes
 from slide.sparse import CSR, Pattern, hits
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
-from slide.utils.sizes import judged_places
+from slide.utils.sizes import validation_cutoffs
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
@@ -121,7 +121,7 @@ class EnsembleRanker:
         ranked = [(list(COLUMNS).index(name), nothing.get(name, 0.0)) for name in RANKED]
         self.judge = Judge(list(COLUMNS.values()), ranked)
         self.frequency = self.inverse = np.empty(0)
-        self.known_labels: KnownLabels | OwnItems | None = None
+        self.known_labels: SeenLabels | SeenItems | None = None
         self.kind = "other"
         self.notes: list[str] = []
 
@@ -251,7 +251,7 @@ class EnsembleRanker:
         self.substitutes = Substitutes()  # Of rows that are questions only.
         if self.kind == "graph":
             self.substitutes.fit(train.features, train.labels, *sizes)
-        self.known_labels = find_known(train, self.kind) if exclude else None
+        self.known_labels = find_seen(train, self.kind) if exclude else None
 
     def _fit_classifiers(self, train: Split) -> None:
         """Train the classifiers: on items, or with labels of near rows as negatives."""
@@ -266,8 +266,8 @@ class EnsembleRanker:
     def _right_or_known(self, train: Split) -> Callable[[int, int], Pattern]:
         """For some training rows the labels that are no negatives."""
         known = self.known_labels
-        right = labels_and_items(train) if isinstance(known, OwnItems) else train.labels
-        if not isinstance(known, KnownLabels):
+        right = labels_and_items(train) if isinstance(known, SeenItems) else train.labels
+        if not isinstance(known, SeenLabels):
             return right.slice
         # The labels of a row are among those of equal rows.
         return lambda begin, end: known.of(train.features.slice(begin, end), _MOST_EQUAL)
@@ -285,7 +285,7 @@ class EnsembleRanker:
         """Neighbours by plain or by weighted features, the better ones for held-out rows."""
         # Files may be sorted, so the rows come from all of them.
         rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, places, found = held.take(rows), judged_places(train.num_labels), []
+        trial, places, found = held.take(rows), validation_cutoffs(train.num_labels), []
         known = None if self.known_labels is None else self.known_labels.of(trial.features)
         for weighted in (False, True):
             model = self._neighbours(train, weighted)

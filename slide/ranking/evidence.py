@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from slide.backend import on_host
-from slide.data import KnownLabels, OwnItems
+from slide.data import SeenItems, SeenLabels
 from slide.kernels.evidence import fill_evidence
 from slide.nn import SlideNetwork
 from slide.nn.predicting import check_finite
@@ -66,7 +66,7 @@ class Experts(NamedTuple):
     associations: Associations
     substitutes: Substitutes
     frequency: np.ndarray
-    known_labels: KnownLabels | OwnItems | None
+    known_labels: SeenLabels | SeenItems | None
 
 
 class Depths(NamedTuple):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from slide.data.dataset import take_labels
-from slide.data.transform_steps import mix_bits
+from slide.data.row_transform import mix_bits
 from slide.kernels.substitutes import Questions, ask_similar
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads

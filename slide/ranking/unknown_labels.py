@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from slide.backend import on_host
-from slide.data import first_unknown
+from slide.data import first_unseen
 from slide.data.dataset import take_labels
 from slide.nn import SampledLinear
 from slide.sparse import Pattern
@@ -36,7 +36,7 @@ def best_unknown(
     found = np.full((len(hidden), k), -1, np.int64)
     for rows, depth in rows_by_depth(known, k, output.out_features):
         ids = on_host(output.top_k(hidden[rows], depth, search)[1])
-        found[rows] = first_unknown(ids, take_labels(known, rows), k)
+        found[rows] = first_unseen(ids, take_labels(known, rows), k)
     return found
 
 

@@ -1,7 +1,7 @@
-"""What the folder of a finished run says: its settings, its log and its summary."""
+"""What the folder of a run says, and its figures as tables of text."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +9,17 @@ import numpy as np
 import yaml
 
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+
+# Figures of a run's summary about the choice of outputs, by the heads of their columns.
+SELECTION_COLUMNS = {
+    "outputs a set": "active_mean",
+    "looked up": "candidates",
+    "recall": "recall_at_10",
+    "by chance": "chance_recall_at_10",
+    "rows looked at": "rows_seen_share",
+    "rebuilds": "rebuilds",
+    "rebuilds, s": "rebuild_seconds",
+}
 
 
 class RunFiles(NamedTuple):
@@ -125,3 +136,36 @@ def _flat(tree: Any, above: str = "") -> dict[str, Any]:
         else:
             found[f"{above}{key}"] = value
     return found
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side; the last line has no line feed."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def figure_columns(
+    summaries: Sequence[Mapping[str, Any]], names: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """The cells of columns of figures; a column in which all are missing or 0 is left out."""
+    values = {head: [each.get(name) for each in summaries] for head, name in names.items()}
+    return {
+        head: [figure(value, names[head]) for value in column]
+        for head, column in values.items()
+        if any(value not in (None, 0) for value in column)
+    }
+
+
+def figure(value: float | None, name: str) -> str:
+    """A figure of a run's summary as a cell."""
+    if value is None:
+        return ""
+    if "_at_" in name:
+        return f"{value:.4f}"
+    if name.endswith("_share"):
+        return f"{value:.1%}"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

@@ -58,8 +58,8 @@ class FaissProposer(Proposer):
     ):
         super().__init__(in_features, out_features, seed=seed)
         checks.one_of("kind", kind, KINDS)
-        checks.whole("probes", probes, 1)
-        checks.whole("neighbours", neighbours, 1)
+        probes = checks.whole("probes", probes, 1)
+        neighbours = checks.whole("neighbours", neighbours, 1)
         self.kind = kind
         self.probes = probes
         self.neighbours = neighbours

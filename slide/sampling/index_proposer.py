@@ -63,8 +63,8 @@ class IndexProposer(Proposer):
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        checks.whole("best", best, 1)
-        checks.whole("most_seen", most_seen, 1)
+        best = checks.whole("best", best, 1)
+        most_seen = checks.whole("most_seen", most_seen, 1)
         self.best, self.most_seen, self.rebuilds = best, most_seen, 0
         self._index: RowIndex | None = None
         self._saved: dict[str, np.ndarray] = {}

@@ -141,10 +141,10 @@ class LSHProposer(Proposer):
     ):
         super().__init__(in_features, out_features, seed=seed)
         if hashes_per_table is not None:
-            checks.whole("hashes_per_table", hashes_per_table, 1)
-        checks.whole("best", best, 1)
-        checks.whole("num_tables", num_tables, 1)
-        checks.whole("probes", probes, 0)
+            hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
+        best = checks.whole("best", best, 1)
+        num_tables = checks.whole("num_tables", num_tables, 1)
+        probes = checks.whole("probes", probes, 0)
         checks.within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables = hashes_per_table, num_tables
         self.probes, self.best, self.family = probes, best, family

@@ -62,9 +62,9 @@ class NeighbourProposer(Proposer):
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        checks.whole("width", width, 1)
-        checks.whole("explore", explore, 0)
-        checks.whole("best", best, 1)
+        width = checks.whole("width", width, 1)
+        explore = checks.whole("explore", explore, 0)
+        best = checks.whole("best", best, 1)
         self.width, self.explore, self.best = width, explore, best
         self.graph = np.full((out_features, width), -1, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None

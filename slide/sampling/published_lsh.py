@@ -84,7 +84,7 @@ class PublishedLSHProposer(Proposer):
     ):
         super().__init__(in_features, out_features, seed=seed)
         schedules.check_schedule("redraw", redraw)
-        checks.whole("fill", fill, 0)
+        fill = checks.whole("fill", fill, 0)
         self.redraw_due, self.fill = redraw, fill
         self.hashes_per_table, self.num_tables = hashes_per_table or 6, num_tables
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy

@@ -73,9 +73,9 @@ class RecentProposer(Proposer):
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, seed=seed)
-        checks.whole("recent", recent, 1)
+        recent = checks.whole("recent", recent, 1)
         if best is not None:
-            checks.whole("best", best, 1)
+            best = checks.whole("best", best, 1)
         self.recent, self.best = recent, best
         self.pool = np.empty(0, np.int32)
         self._rows: tuple[Tensor, Tensor | None] | None = None

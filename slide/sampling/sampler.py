@@ -84,13 +84,13 @@ class ActiveSampler(Sampler):
         rebuild: schedules.Schedule = schedules.backoff,
         seed: int = 0,
     ):
-        checks.whole("out_features", out_features, 1)
-        checks.whole("active", active, 1)
+        out_features = checks.whole("out_features", out_features, 1)
+        active = checks.whole("active", active, 1)
         checks.one_of("mode", mode, MODES)
         checks.one_of("weighting", weighting, WEIGHTINGS)
         if candidate_share is not None:
             checks.share("candidate_share", candidate_share, with_one=True)
-        checks.whole("seed", seed, 0)
+        seed = checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features, self.active = out_features, active
         self.mode, self.weighting = mode, weighting

@@ -94,7 +94,7 @@ def near_rows(rows: WeightRows, numbers: Tensor, seed: int) -> Lists:
         numbers: ``(n,)`` int64, the rows to put into lists, n >= 1.
         seed: of the draws.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(int(seed))
     mean = rows.take(_some(numbers, READ_AT_ONCE, generator)).double().mean(0).float()
 
     def centred(part: Tensor) -> Iterator[Tensor]:

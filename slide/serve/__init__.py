@@ -3,5 +3,5 @@
 It needs the packages of the extra ``serve``; they are imported only when a server is made.
 """
 
-from slide.serve.application import create_app as create_app
-from slide.serve.limits import Limits as Limits
+from slide.serve.batcher import Limits as Limits
+from slide.serve.command import create_app as create_app

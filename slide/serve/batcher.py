@@ -12,11 +12,52 @@ import numpy as np
 
 from slide import runtime
 from slide.model import Predicted
-from slide.serve.limits import Limits
 from slide.sparse import CSR, row_bounds
+from slide.utils import checks
 
 # Rows, k and search; answers with numbers of labels.
 Answering = Callable[[CSR, int, str], Predicted]
+
+
+class Limits(NamedTuple):
+    """Bounds of requests, batches and waiting times.
+
+    Attributes:
+        body_bytes: largest body of a request.
+        rows: most rows of a request.
+        k: most labels of a row.
+        batch_rows: requests that wait are answered together up to this number of rows. A request
+            with more rows is a batch of its own.
+        batch_wait: seconds that a request waits for others, if the batch before had several
+            requests, and unless the batch is full.
+        waiting_rows: most rows that wait; further requests are refused.
+        timeout: seconds within which a body must arrive, and then seconds for the answer.
+
+    Example:
+        >>> from slide.serve import Limits
+        >>> Limits(rows=10).checked().rows
+        10
+    """
+
+    body_bytes: int = 8 << 20
+    rows: int = 1024
+    k: int = 1000
+    batch_rows: int = 256
+    batch_wait: float = 0.002
+    waiting_rows: int = 8192
+    timeout: float = 30.0
+
+    def checked(self) -> "Limits":
+        """The same limits.
+
+        Raises:
+            ValueError: for a number out of range.
+        """
+        for name in ("body_bytes", "rows", "k", "batch_rows", "waiting_rows"):
+            checks.whole(name, getattr(self, name), 1)
+        checks.not_negative("batch_wait", self.batch_wait)
+        checks.positive("timeout", self.timeout)
+        return self
 
 
 class Overloaded(Exception):
@@ -37,22 +78,8 @@ class Batcher:
     after the other does not wait. Requests with the same k and search are one product. Answers do
     not depend on the other requests of a batch, but for the rounding of the products.
 
-    Args:
-        answer: computes answers; it is called from one thread.
-        limits: how many rows a batch has, and how long the first one waits for others.
-        threads: cores of the products; 0: all.
-        observe: called with the number of rows of each product.
-
     Attributes:
         waiting: number of rows that wait.
-
-    Example:
-        ```python
-        batcher = Batcher(model.predict_ids, Limits(), threads=0, observe=print)
-        batcher.start()
-        ids, scores = await batcher.ask(rows, k=5, search="exact")
-        await batcher.stop()
-        ```
     """
 
     def __init__(
@@ -87,12 +114,6 @@ class Batcher:
 
         It starts if nobody has started it: an application that is mounted in another one is not
         told when that starts.
-
-        Raises:
-            Overloaded: if too many rows wait.
-            RuntimeError: if nothing is answered any more.
-            TimeoutError: if there is no answer in time.
-            ValueError: see `slide.model.Model.predict`.
         """
         if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self.start()

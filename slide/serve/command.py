@@ -1,16 +1,19 @@
-"""``slide-serve MODEL``, also ``python -m slide.serve``."""
+"""The server of a model: ``slide-serve``, ``python -m slide.serve``, or an ASGI application."""
 
 import argparse
+import asyncio
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from slide import runtime
-from slide.model import load
-from slide.serve.application import check_installed, create_app
-from slide.serve.limits import Limits
+from slide.model import Model, load
+from slide.serve.batcher import Limits
 from slide.utils import checks
+
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 _ABOUT = """\
 Answers rows over HTTP with a trained model: the folder of a run, or what Model.save wrote.
@@ -22,12 +25,98 @@ On SIGTERM and Ctrl-C it takes no new requests, answers those under way, and end
 """
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Serves until it is stopped; errors end the process with a sentence.
+def check_installed() -> None:
+    """Raise ImportError if a package of the extra ``serve`` is missing."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"a server needs {', '.join(missing)}: pip install 'slide-xmc[serve]'")
+
+
+def create_app(
+    model: Model, limits: Limits | None = None, threads: int = 0, search: str | None = None
+) -> Any:
+    """The server of a model, for uvicorn or another ASGI server.
+
+    One process must have one of them, with one thread of requests: its own thread computes.
 
     Args:
-        words: the arguments; None: those of the process.
+        model: a trained model.
+        limits: None: `Limits` as they are.
+        threads: cores of the products; 0: all.
+        search: how labels are found for requests that do not say it, ``"exact"`` or ``"index"``;
+            None: `slide.Model.search`. What it needs is made when the server starts; an index that
+            a request asks for otherwise is made then. In an application that is mounted in another
+            one, the first request makes what it needs.
+
+    Returns:
+        An application of FastAPI.
+
+    Raises:
+        ImportError: if a package is missing that a server needs.
+        ValueError: for a limit or a number of threads out of range, or another search.
+
+    Example:
+        >>> import slide
+        >>> from slide.serve import create_app
+        >>> app = create_app(slide.Model(slide.SlideNetwork(100, [16], 3, slide.FullSampler)))
+        >>> app.title
+        'slide'
     """
+    runtime.check_threads(threads)
+    check_installed()
+    from slide.serve.routes import make_app  # Imported here: the packages are an extra.
+
+    search = model.search if search is None else search
+    checks.one_of("search", search, ("exact", "index"))
+    return make_app(model, (limits or Limits()).checked(), threads, search)
+
+
+def impatient(protocol: Any, seconds: float) -> Any:
+    """A protocol of uvicorn that closes a connection whose request has no complete header in time.
+
+    uvicorn itself waits for the first request, and for the rest of a header, without an end. What
+    comes after the header is a matter of `slide.serve.routes.Guard`.
+    """
+
+    class Impatient(protocol):
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if not self._is_idle():
+                self._forget()
+            elif self._deadline is None:
+                self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget()
+            super().connection_lost(exc)
+
+        def _is_idle(self) -> bool:
+            """Whether there is no request whose header has arrived and that has no answer yet."""
+            return self.cycle is None or self.cycle.response_complete
+
+        def _wait(self) -> None:
+            self._deadline = self.loop.call_later(seconds, self._close_if_idle)
+
+        def _forget(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _close_if_idle(self) -> None:
+            if self._is_idle():
+                self.transport.close()
+
+    return Impatient
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Serves until it is stopped; errors end the process with a sentence."""
     options = parse(words)
     try:
         server = make_server(options)
@@ -43,23 +132,12 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def make_server(options: argparse.Namespace) -> Any:
-    """A server of uvicorn.
-
-    Args:
-        options: the arguments of the command.
-
-    Raises:
-        ImportError: if a package is missing that a server needs.
-        ValueError: for options or models that cannot be.
-        OSError: if there is no such model.
-    """
+    """A server of uvicorn."""
     checks.within("port", options.port, 0, 65_535)
     checks.whole("max_connections", options.max_connections, 1)
     check_installed()
     import uvicorn  # Imported here: an extra.
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    from slide.serve.patience import impatient
 
     checks.positive("max_body", options.max_body)
     limits = Limits(

@@ -1,64 +1,319 @@
-"""The addresses of a server, and the sentences that it answers to bad requests."""
+"""The addresses of a server: requests and answers, their checks, and the counters of Prometheus."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException as HTTPError
 
 from slide import runtime
 from slide.model import Model, Predicted
-from slide.predict.numbering import Numbering
-from slide.serve.batcher import Batcher, Overloaded
-from slide.serve.guard import Guard
-from slide.serve.limits import Limits
-from slide.serve.metrics import CONTENT_TYPE_LATEST, Metrics
-from slide.serve.rows import rows_to_csr
-from slide.serve.schema import AnsweredRows, Health, Problem, Query
-from slide.sparse import CSR
+from slide.predict.rows import Numbering, number_features
+from slide.serve.batcher import Batcher, Limits, Overloaded
+from slide.sparse import CSR, row_bounds
 
-_LONGEST = 400  # Characters of a sentence: it may hold a name from the request.
+# 3.4e38 is about the largest float32.
+_LARGEST = 3.4e38
+_Index = Annotated[int, Field(ge=0, lt=2**31)]
+_Value = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+_Name = Annotated[str | int, Field(union_mode="left_to_right")]
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_Arrays = tuple[np.ndarray, np.ndarray]
+
+# Bounds of the histograms of Prometheus: seconds of a request, and rows of a product.
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_ROWS = tuple(2.0**power for power in range(11))
+# 400 characters of a sentence are shown: it may hold a name from the request.
+_LONGEST = 400
 _CODES = (400, 408, 413, 422, 503, 504)
+
+
+def _first_bad_value(given: Any) -> Any:
+    """Only the first value that is none of `_Value`: pydantic makes an error for each."""
+    if isinstance(given, dict):
+        for name, value in given.items():
+            if type(value) not in (int, float) or not abs(value) <= _LARGEST:
+                return {name: value}
+    return given
+
+
+class _Asked(BaseModel):
+    """A part of a request: a large one that is all wrong gets one error, and not millions."""
+
+    model_config = _STRICT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_unknown_key(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            unknown = next(key for key in given if key not in cls.model_fields)
+            kept = {*cls.model_fields, unknown}
+            return {key: given[key] for key in kept if key in given}
+        return given
+
+
+class Row(_Asked):
+    """A row: numbers of features and their values, features by their names, or a text."""
+
+    indices: Annotated[list[_Index], Field(fail_fast=True)] | None = Field(
+        None, description="numbers of features"
+    )
+    values: Annotated[list[_Value], Field(fail_fast=True)] | None = Field(
+        None, description="as many; without them, all are 1"
+    )
+    features: Annotated[
+        dict[str, _Value] | Annotated[list[_Name], Field(fail_fast=True)] | None,
+        BeforeValidator(_first_bad_value),
+    ] = Field(
+        None,
+        description="values by name (or number) of the feature, or names alone, whose values are "
+        "1; names that the model does not have are left out",
+    )
+    text: str | None = Field(None, description="a text, for a model that was trained on texts")
+
+
+class Query(_Asked):
+    """Rows, and which answers they get."""
+
+    rows: list[Row] = Field(min_length=1, fail_fast=True)
+    k: int = Field(5, ge=1, description="number of labels of a row")
+    threshold: float | None = Field(
+        None, allow_inf_nan=False, description="leave out labels with lower scores"
+    )
+    ids: bool = Field(False, description="numbers of labels, where the model has their names")
+    # Those of `slide.model.model.SEARCHES` that any model can do.
+    search: Literal["exact", "index"] | None = Field(
+        None, description="how labels are found; without it, as the server was told to"
+    )
+
+
+class Answer(BaseModel):
+    """The labels of a row, best first: names, or numbers if the model has no names."""
+
+    labels: list[_Name]
+    scores: list[float]
+
+
+class AnsweredRows(BaseModel):
+    """An answer to each row, in their order."""
+
+    answers: list[Answer]
+
+
+class Problem(BaseModel):
+    """What was wrong with a request."""
+
+    error: str
+
+
+class Health(BaseModel):
+    """The server answers."""
+
+    status: Literal["ok"]
+    model: str = Field(description="name of the data set")
+    features: int
+    labels: int
+    waiting_rows: int
+
+
+def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
+    """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up."""
+    counted, texts = Numbering.of(model), iter(())
+    given = [row.text for row in rows if row.text is not None]
+    if given and model.vectorizer is not None:  # All texts in one call.
+        indptr, indices, values = model.rows_of(given)
+        texts = ((indices[start:end], values[start:end]) for start, end in pairwise(indptr))
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            found.append(_row(row, model, counted, texts))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"row {number}: {error}") from error
+    indptr = row_bounds([len(indices) for indices, _ in found])
+    indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
+    return CSR(indptr, indices, values)
+
+
+def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -> _Arrays:
+    """Numbers of features, int32, and their values, float32; those of a text are the next."""
+    if [row.indices, row.features, row.text].count(None) != 2:
+        raise ValueError("give it either indices (and values), or features, or a text")
+    if row.values is not None and row.indices is None:
+        raise ValueError("values go with indices; features and texts have their own")
+    if row.text is not None:
+        if model.vectorizer is None:
+            raise ValueError("the model takes rows of features, not texts")
+        return next(texts)
+    if row.features is not None:
+        pairs = number_features(row.features, model, counted)
+        return _arrays(list(pairs), list(pairs.values()))
+    assert row.indices is not None
+    values = [1.0] * len(row.indices) if row.values is None else row.values
+    if len(values) != len(row.indices):
+        raise ValueError(f"{len(row.indices)} indices do not fit {len(values)} values")
+    first = counted.first_feature
+    end = first + model.num_features
+    for bad in (max(row.indices, default=first), min(row.indices, default=first)):
+        if not first <= bad < end:
+            raise ValueError(f"feature {bad} is not in [{first}, {end})")
+    columns = [index - first for index in row.indices] if first else row.indices
+    if len(set(columns)) == len(columns):
+        return _arrays(columns, values)
+    sums: dict[int, float] = {}
+    for index, value in zip(columns, values, strict=True):
+        sums[index] = sums.get(index, 0.0) + value
+    return _arrays(list(sums), list(sums.values()))
+
+
+def _arrays(indices: list[int], values: list[float]) -> _Arrays:
+    with np.errstate(over="ignore"):
+        array = np.array(values, np.float64).astype(np.float32)
+    if not np.isfinite(array).all():
+        raise ValueError("the values of a feature add up to more than a float32 holds")
+    return np.array(indices, np.int32), array
+
+
+class Metrics:
+    """The metrics of one server."""
+
+    def __init__(self, waiting: Callable[[], int]):
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        labels = ("path", "status")
+        self.requests = Counter("slide_requests", "Requests.", labels, registry=registry)
+        about = "Seconds from the last byte of a request to its answer."
+        self.seconds = Histogram(
+            "slide_request_seconds", about, ("path",), buckets=_SECONDS, registry=registry
+        )
+        about = "Rows that were answered in one product."
+        self.batch_rows = Histogram("slide_batch_rows", about, buckets=_ROWS, registry=registry)
+        gauge = Gauge("slide_waiting_rows", "Rows that wait for a batch.", registry=registry)
+        gauge.set_function(waiting)
+
+    def text(self) -> bytes:
+        """All metrics."""
+        return generate_latest(self.registry)
+
+
+class _Refused(Exception):
+    """A status and a sentence."""
+
+
+class Guard:
+    """ASGI middleware: an application gets a request when its whole body is there."""
+
+    def __init__(self, app: Any, limits: Limits, metrics: Metrics, paths: Collection[str]):
+        self.app, self.limits, self.metrics, self.paths = app, limits, metrics, paths
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = _own_path(scope) if _own_path(scope) in self.paths else "other"
+        status, begin = 500, time.perf_counter()
+
+        async def counted(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            try:
+                body = await asyncio.wait_for(self._read(scope, receive), self.limits.timeout)
+            except asyncio.TimeoutError as error:  # Another class before Python 3.11.
+                sentence = f"the body did not arrive within {self.limits.timeout:g} s"
+                raise _Refused(408, sentence) from error
+            begin = time.perf_counter()
+            await self.app(scope, _replayed(body, receive), counted)
+        except _Refused as refused:
+            code, sentence = refused.args
+            answer = JSONResponse({"error": sentence}, code, {"Connection": "close"})
+            await answer(scope, receive, counted)
+        finally:
+            self.metrics.requests.labels(path, str(status)).inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - begin)
+
+    async def _read(self, scope: Any, receive: Any) -> bytes:
+        most = self.limits.body_bytes
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced[:20]) > most:
+            raise _Refused(413, f"a body has at most {most} bytes, not {int(announced[:20])}")
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Refused(400, "the connection ended before the body")
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), message.get("more_body", False)
+            if size > most:
+                raise _Refused(413, f"a body has at most {most} bytes; this one has more")
+        return b"".join(parts)
+
+
+def _own_path(scope: Any) -> str:
+    """The path without that of the application in which this one is mounted."""
+    path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
+def _replayed(body: bytes, receive: Any) -> Any:
+    """Gives the body, then what comes after it."""
+    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Any:
+        return waiting.pop() if waiting else await receive()
+
+    return again
 
 
 def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI:
     """See `slide.serve.create_app`."""
-    metrics = Metrics(lambda: state.waiting)
-    state = Batcher(model.predict_ids, limits, threads, metrics.batch_rows.observe)
+    metrics = Metrics(lambda: batcher.waiting)
+    batcher = Batcher(model.predict_ids, limits, threads, metrics.batch_rows.observe)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        state.start()
-        await _warm_up(state, model, search)
+        batcher.start()
+        # Compile kernels, and make look-ups of names and words, before requests.
+        if model.feature_names is not None:
+            await batcher.run(model.feature_names.number, "")
+        if model.vectorizer is not None:
+            await batcher.run(model.rows_of, ["a text"])
+        row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
+        await batcher.run(model.predict_ids, row, 1, search)
         yield
-        await state.stop()
+        await batcher.stop()
 
     about = "Labels for rows of features or texts, by a model of slide."
     options: dict[str, Any] = {"redoc_url": None, "lifespan": lifespan}
     app = FastAPI(title="slide", description=about, version=runtime.VERSION, **options)
-    _add_routes(app, (model, search), limits, state, metrics)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPError, _refused)
-    app.add_exception_handler(Exception, _failed)
-    paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
-    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=paths)
-    return app
-
-
-def _add_routes(
-    app: FastAPI, served: tuple[Model, str], limits: Limits, batcher: Batcher, metrics: Metrics
-) -> None:
-    model, search = served
     responses: Any = {code: {"model": Problem} for code in _CODES}
 
     @app.post("/predict", response_model=AnsweredRows, responses=responses)
     async def predict(query: Query) -> Response:
         """The best labels of each row, with their scores."""
-        _check_size(query, limits)
+        count, most = len(query.rows), limits.rows
+        if count > most:
+            raise HTTPException(413, f"a request has at most {most} rows, not {count}")
+        if query.k > limits.k:
+            raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
         try:
             rows = rows_to_csr(query.rows, model)
             found = await batcher.ask(rows, query.k, query.search or search)
@@ -84,25 +339,12 @@ def _add_routes(
         """Counters and times, in the text format of Prometheus."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-
-async def _warm_up(batcher: Batcher, model: Model, search: str) -> None:
-    """Compile kernels, and make look-ups of names and words, before requests.
-
-    So is the index, if requests get it that name no search; else when one asks for it.
-    """
-    row = CSR(np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32))
-    if model.feature_names is not None:
-        await batcher.run(model.feature_names.number, "")
-    if model.vectorizer is not None:
-        await batcher.run(model.rows_of, ["a text"])
-    await batcher.run(model.predict_ids, row, 1, search)
-
-
-def _check_size(query: Query, limits: Limits) -> None:
-    if len(query.rows) > limits.rows:
-        raise HTTPException(413, f"a request has at most {limits.rows} rows, not {len(query.rows)}")
-    if query.k > limits.k:
-        raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPError, _refused)
+    app.add_exception_handler(Exception, _failed)
+    paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
+    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=paths)
+    return app
 
 
 def _answers(found: Predicted, query: Query, model: Model) -> list[dict[str, Any]]:

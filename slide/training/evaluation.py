@@ -6,6 +6,7 @@ best outputs, best first; -1 means that a sample has no more predictions.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -213,10 +214,9 @@ def choose_samples(
     return train, evaluated
 
 
-def check_search(network: SlideNetwork, search: str) -> None:
-    """Raise ValueError unless ``network`` can be evaluated by ``search``."""
+def check_search(sampler: Any, search: str) -> None:
+    """Raise ValueError unless a network whose outputs have ``sampler`` can be evaluated so."""
     checks.one_of("evaluation", search, SEARCHES)
-    sampler = network.output.sampler
     if search == "sampler" and not sampler.has_index:
         name = type(sampler).__name__
         raise ValueError(f"evaluation=sampler needs a sampler with an index; this {name} has none")

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from slide.data.dataset import ROW_KINDS
 from slide.nn.searched_layer import SEARCHES
 from slide.training.lr_schedules import evaluation_interval
 from slide.utils import checks
+from slide.utils.sizes import DEFAULTS
 
 _MOST_EPOCHS = 20
 # Steps between lines of the log and between measurements of recall, which compute all outputs of
@@ -17,6 +20,9 @@ _LOG_EVERY, _RECALL_EVERY, _FEWEST_POINTS = 20, 100, 20
 @dataclass(frozen=True)
 class TrainingOptions:
     """How long a `slide.training.Trainer` trains, and when it logs, evaluates and saves.
+
+    The defaults are those of ``trainer`` in ``conf/train.yaml``; where that leaves a value open,
+    steps have 256 samples and all outputs are scored.
 
     Attributes:
         batch_size: samples in a step.
@@ -68,24 +74,27 @@ class TrainingOptions:
     """
 
     batch_size: int = 256
-    epochs: int | str = "auto"
-    max_epochs: int | None = None
-    max_minutes: float = 0.0
-    max_steps: int = 0
-    patience: int = 0
-    eval_every: int = 0
-    eval_samples: int = 0
-    checkpoint_every: int = 0
-    keep_checkpoints: int = 2
-    log_every: int | None = None
-    recall_every: int | None = None
-    holdout: float = 0.0
+    epochs: int | str = DEFAULTS["trainer.epochs"]
+    max_epochs: int | None = DEFAULTS["trainer.max_epochs"]
+    max_minutes: float = DEFAULTS["trainer.max_minutes"]
+    max_steps: int = DEFAULTS["trainer.max_steps"]
+    patience: int = DEFAULTS["trainer.patience"]
+    eval_every: int = DEFAULTS["trainer.eval_every"]
+    eval_samples: int = DEFAULTS["trainer.eval_samples"]
+    checkpoint_every: int = DEFAULTS["trainer.checkpoint_every"]
+    keep_checkpoints: int = DEFAULTS["trainer.keep_checkpoints"]
+    log_every: int | None = DEFAULTS["trainer.log_every"]
+    recall_every: int | None = DEFAULTS["trainer.recall_every"]
+    holdout: float = DEFAULTS["dataset.holdout"]
     evaluation: str = "exact"
-    kind: str = "auto"
-    seed: int = 0
-    share_cores: bool = True
+    kind: str = DEFAULTS["trainer.kind"]
+    seed: int = DEFAULTS["seed"]
+    share_cores: bool = DEFAULTS["trainer.share_cores"]
 
     def __post_init__(self):
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         for name in ("batch_size", "keep_checkpoints"):
             checks.whole(name, getattr(self, name), 1)
         for name, least in (("max_epochs", 1), ("log_every", 1), ("recall_every", 0)):

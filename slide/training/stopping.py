@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slide.backend import on_host
-from slide.data import Batches, Split, find_known, first_unknown
+from slide.data import Batches, Split, find_seen, first_unseen
 from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
 from slide.ranking.unknown_labels import best_unknown, rows_by_depth
@@ -35,7 +35,7 @@ from slide.training.monitor import Counters, Monitor
 from slide.utils.files import sync_folder
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
-from slide.utils.sizes import judged_places
+from slide.utils.sizes import validation_cutoffs
 from slide.utils.tensor_folder import FolderKind, read_folder, split_state, write_folder
 
 BEST = "best"
@@ -57,8 +57,8 @@ class HeldOutSamples:
         self.split = held.take(rows)
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
-            self.known = find_known(train, kind).of(self.split.features)
-        self.cutoffs = judged_places(train.num_labels)
+            self.known = find_seen(train, kind).of(self.split.features)
+        self.cutoffs = validation_cutoffs(train.num_labels)
         self.baseline = self._mean_precision(self._frequent(train))
 
     def precision(self, network: SlideNetwork) -> float:
@@ -89,7 +89,7 @@ class HeldOutSamples:
         found = np.empty((rows, count), np.int64)
         for part, depth in rows_by_depth(self.known, count, labels):
             same = np.broadcast_to(ids[:depth], (len(part), depth))
-            found[part] = first_unknown(same, take_labels(self.known, part), count)
+            found[part] = first_unseen(same, take_labels(self.known, part), count)
         return found
 
 

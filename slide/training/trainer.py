@@ -97,7 +97,7 @@ class Trainer:
         ranker: EnsembleRanker | None = None,
         group: Group | None = None,
     ):
-        check_search(network, options.evaluation)
+        check_search(network.output.sampler, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
         samples, self.eval_split = choose_samples(data, options.holdout, options.seed, options.kind)

@@ -10,6 +10,7 @@ Example:
     ValueError: batch_size must be a whole number of at least 1, not 0
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -17,10 +18,22 @@ from typing import Any
 import numpy as np
 
 
-def whole(name: str, value: Any, least: int) -> None:
-    """Raise ValueError unless ``value`` is a whole number of at least ``least``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number, of any type that can be an index; raises ValueError below ``least``.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.utils import checks
+        >>> checks.whole("batch_size", np.int64(3), least=1)
+        3
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return number
 
 
 def positive(name: str, value: Any) -> None:
@@ -48,14 +61,7 @@ def share(name: str, value: Any, with_one: bool = False) -> None:
 
 
 def one_of(name: str, value: Any, names: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one.
-
-    Example:
-        >>> from slide.utils import checks
-        >>> checks.one_of("search", "exakt", ["exact", "index"])
-        Traceback (most recent call last):
-        ValueError: search must be one of exact, index, not 'exakt'; did you mean exact?
-    """
+    """Raise ValueError unless ``value`` is one of ``names``; the message suggests a near one."""
     names = list(names)
     if value not in names:
         asked = near_word(value, names) if isinstance(value, str) else ""
@@ -69,11 +75,6 @@ def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
         word: what is unknown.
         known: what it may be.
         cutoff: least likeness in [0, 1], that of `difflib.get_close_matches`.
-
-    Example:
-        >>> from slide.utils import checks
-        >>> checks.near_word("sofmax", ["bce", "softmax"]), checks.near_word("x", ["bce"])
-        ('; did you mean softmax?', '')
     """
     near = get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
@@ -156,14 +157,6 @@ def error_message(error: BaseException | None, overrides: Sequence[str] = ()) ->
         error: the error.
         overrides: those of the command line, ``key=value``. If the message is a sentence about a
             value, such as "epochs must be ...", it begins with the whole key from here.
-
-    Example:
-        >>> from slide.utils import checks
-        >>> error = ValueError("epochs must be at least 1, not 0")
-        >>> checks.error_message(error, ["trainer.epochs=0"])
-        'trainer.epochs must be at least 1, not 0'
-        >>> checks.error_message(PermissionError(13, "Permission denied", "data/cache"))
-        'data/cache: Permission denied'
     """
     # Errors of HTTP have an address as filename, and no strerror.
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
@@ -184,4 +177,4 @@ def override_key(word: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer) and not isinstance(value, bool)

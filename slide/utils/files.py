@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,10 @@ from typing import IO, Any
 
 # A piece of a file that is hashed while it is still in the cache of the core that has read it.
 _PIECE = 1 << 18
-# Bytes that are worth threads, and how many read at most: the system keeps the memory of a thread.
-_LARGE, _READERS = 64 << 20, 4
+# From 64 MiB on, files are read by threads.
+_LARGE = 64 << 20
+# Four threads at most: the system keeps the memory of each.
+_READERS = 4
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -64,7 +67,7 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` as JSON, atomically."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2, default=operator.index) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,14 +76,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def json_digest(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of JSON values, whatever the order of their keys and the white space.
-
-    Example:
-        >>> from slide.utils.files import json_digest
-        >>> json_digest({"a": 1, "b": [2]}) == json_digest({"b": [2], "a": 1})
-        True
-    """
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    """The SHA-256 of JSON values, whatever the order of their keys and the white space."""
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, default=operator.index).encode()
+    ).hexdigest()
 
 
 def pieces(file: FileIO) -> Iterator[memoryview]:
@@ -124,12 +123,6 @@ def file_state(path: Path) -> list[int]:
 
     Raises:
         OSError: if there is no such file.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from slide.utils.files import file_state
-        >>> len(file_state(Path(__import__("slide").__file__)))
-        2
     """
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]

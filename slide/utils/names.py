@@ -79,20 +79,20 @@ class Names(Sequence):
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, number: Any) -> Any:
         """The name of a number in [0, n)."""
-        if not 0 <= place < len(self.ends):
-            raise IndexError(f"name {place} is not in [0, {len(self.ends)})")
-        begin = self.ends[place - 1] if place else 0
-        return _TYPES[self.kind](self.text[begin : self.ends[place]].tobytes().decode())
+        if not 0 <= number < len(self.ends):
+            raise IndexError(f"name {number} is not in [0, {len(self.ends)})")
+        begin = self.ends[number - 1] if number else 0
+        return _TYPES[self.kind](self.text[begin : self.ends[number]].tobytes().decode())
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         """The names of ids, an array of objects of the same shape; None for ids below 0."""
         found = np.full(ids.shape, None, object)
-        distinct, places = np.unique(ids, return_inverse=True)
+        distinct, positions = np.unique(ids, return_inverse=True)
         words = np.array([None if each < 0 else self[each] for each in distinct], object)
         if len(words):
-            found[...] = words[places.reshape(ids.shape)]
+            found[...] = words[positions.reshape(ids.shape)]
         return found
 
     def number(self, name: Any) -> int | None:
@@ -122,11 +122,11 @@ def check_columns(what: str, found: Iterable[Any], known: Iterable[Any]) -> None
         found: names of the columns. Another number of them is not looked at here.
         known: the names in training, in their order.
     """
-    for place, names in enumerate(zip(found, known, strict=False)):
+    for number, names in enumerate(zip(found, known, strict=False)):
         if names[0] != names[1]:
             name, wanted = (each.item() if isinstance(each, np.generic) else each for each in names)
             raise ValueError(
-                f"column {place} of the {what} must be {wanted!r}, as in training, not {name!r}"
+                f"column {number} of the {what} must be {wanted!r}, as in training, not {name!r}"
             )
 
 

@@ -50,25 +50,12 @@ def compile_seconds() -> float:
 
 
 def clock() -> float:
-    """A clock in seconds, as ``time.perf_counter``, that stands still while kernels compile.
-
-    Example:
-        >>> from slide.utils import profiling
-        >>> begin = profiling.clock()
-        >>> 0 <= profiling.clock() - begin < 1
-        True
-    """
+    """A clock in seconds, as ``time.perf_counter``, that stands still while kernels compile."""
     return time.perf_counter() - _WATCH.seconds
 
 
 def tell_first(tell: Callable[[], object] | None) -> None:
-    """Call ``tell`` when this process first compiles a kernel; None: nobody is told.
-
-    Example:
-        >>> from slide.utils import profiling
-        >>> profiling.tell_first(lambda: print("compiling kernels, once"))
-        >>> profiling.tell_first(None)
-    """
+    """Call ``tell`` when this process first compiles a kernel; None: nobody is told."""
     _WATCH.tell = tell
 
 
@@ -76,17 +63,6 @@ def profiled(name: str) -> Callable[[_F], _F]:
     """Make PyTorch's profiler show the calls of a function as a range ``slide::name``.
 
     Without a running profiler this costs a tenth of a microsecond for each call.
-
-    Example:
-        >>> import torch
-        >>> from slide.utils.profiling import profiled
-        >>> @profiled("square")
-        ... def square(x):
-        ...     return x * x
-        >>> with torch.profiler.profile() as profile:
-        ...     _ = square(torch.ones(3))
-        >>> [event.key for event in profile.key_averages() if "slide" in event.key]
-        ['slide::square']
     """
 
     def wrap(function: _F) -> _F:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import IO, Any
 
 from tqdm import tqdm
@@ -16,6 +17,7 @@ SHOWN_AFTER = 2.0
 LINE_EVERY = 10.0
 # Whether this process shows no bars and writes no lines.
 _process = {"silent": False}
+_silenced = ContextVar("silenced", default=False)  # Of this thread.
 
 
 class ProgressBar(tqdm):
@@ -27,18 +29,13 @@ class ProgressBar(tqdm):
     Args:
         arguments: those of tqdm: ``iterable``, ``desc``, ``total``.
         keywords: the other arguments of tqdm, such as ``unit`` and ``initial``.
-
-    Example:
-        >>> from slide.utils.progress_bar import ProgressBar
-        >>> sum(ProgressBar(range(4), "adding", unit=" numbers"))
-        6
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self._lines = not sys.stderr.isatty()
         self._said = self._begun = time.monotonic()
         more = {"mininterval": LINE_EVERY, "ncols": 0} if self._lines else {}
-        more["delay"], more["disable"] = SHOWN_AFTER, _process["silent"]
+        more["delay"], more["disable"] = SHOWN_AFTER, _is_silent()
         super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
@@ -69,14 +66,7 @@ class ProgressBar(tqdm):
 
 @contextmanager
 def until_reader_goes() -> Iterator[None]:
-    """Ends the process, with status 1 and no word, when who reads its output has seen enough.
-
-    Example:
-        >>> from slide.utils.progress_bar import until_reader_goes
-        >>> with until_reader_goes():
-        ...     print("many lines")
-        many lines
-    """
+    """Ends the process, with status 1 and no word, when who reads its output has seen enough."""
     try:
         yield
         sys.stdout.flush()
@@ -93,13 +83,6 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
         file: open for reading.
         size: number of bytes that will be read, about.
         name: what the bar is called.
-
-    Example:
-        >>> import io
-        >>> from slide.utils.progress_bar import counted_bytes
-        >>> with counted_bytes(io.BytesIO(b"four"), 4, "a file") as file:
-        ...     file.read()
-        b'four'
     """
     with ProgressBar(desc=name, total=size, unit="B", unit_scale=True) as bar:
         yield CallbackIOWrapper(bar.update, file, "read")
@@ -112,8 +95,31 @@ def log(sentence: str) -> None:
         >>> from slide.utils.progress_bar import log
         >>> log("step 20: the rate falls until step 30")
     """
-    if not _process["silent"]:
+    if not _is_silent():
         tqdm.write(sentence, file=sys.stderr)
+
+
+def _is_silent() -> bool:
+    return _process["silent"] or _silenced.get()
+
+
+@contextmanager
+def silenced(wanted: bool = True) -> Iterator[None]:
+    """Inside of it, this thread shows no bars and writes no lines; other threads do.
+
+    Args:
+        wanted: False: nothing changes.
+
+    Example:
+        >>> from slide.utils.progress_bar import log, silenced
+        >>> with silenced():
+        ...     log("nobody reads this")
+    """
+    token = _silenced.set(wanted or _silenced.get())
+    try:
+        yield
+    finally:
+        _silenced.reset(token)
 
 
 def silence(silent: bool = True) -> None:
@@ -121,11 +127,5 @@ def silence(silent: bool = True) -> None:
 
     Args:
         silent: False: it shows and writes them again.
-
-    Example:
-        >>> from slide.utils.progress_bar import silence, log
-        >>> silence()
-        >>> log("nobody reads this")
-        >>> silence(False)
     """
     _process["silent"] = silent

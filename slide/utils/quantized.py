@@ -23,20 +23,11 @@ _BLOCK = 16_384
 
 
 class QuantizedRows(NamedTuple):
-    """N rows of D short numbers, which are read as float32.
+    """N rows of D quantized numbers, which are read as float32.
 
     Attributes:
         codes: ``(N, D)`` bfloat16 or int8.
         scales: ``(N,)`` float32, by which the codes of a row are multiplied; None: they are not.
-
-    Example:
-        >>> import torch
-        >>> from slide.utils.quantized import QuantizedRows
-        >>> rows = QuantizedRows.of(torch.tensor([[127.0, -1.0], [0.5, 0.25]]), "int8")
-        >>> rows.codes.tolist()
-        [[127, -1], [127, 64]]
-        >>> rows.take(torch.tensor([0]))
-        tensor([[127.,  -1.]])
     """
 
     codes: Tensor
@@ -123,10 +114,10 @@ class QuantizedRows(NamedTuple):
             Each of the rows once, as float32, their entries of the bias, and int32 numbers in the
             shape of ``ids``.
         """
-        distinct, places = np.unique(ids, return_inverse=True)
+        distinct, positions = np.unique(ids, return_inverse=True)
         at = torch.from_numpy(distinct.astype(np.int64)).to(self.codes.device)
-        places = places.reshape(ids.shape).astype(np.int32)
-        return self.take(at), None if bias is None else bias.detach()[at], places
+        positions = positions.reshape(ids.shape).astype(np.int32)
+        return self.take(at), None if bias is None else bias.detach()[at], positions
 
     def _blocks(self) -> Iterator[Tensor]:
         step = self.at_once(_BLOCK)

@@ -13,7 +13,7 @@ def random_key(*parts: int) -> np.uint64:
     """
     key = 0
     for part in parts:
-        key = ((key ^ (part & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
+        key = ((key ^ (int(part) & _MASK)) + 0x9E3779B97F4A7C15) & _MASK
         for _ in range(2):
             key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
             key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -26,11 +26,6 @@ def free_memory() -> int | None:
 
     That is what the machine has left, or, in a container or another control group with a limit,
     what is left of that limit.
-
-    Example:
-        >>> from slide.utils.resources import free_memory
-        >>> free_memory() is None or free_memory() > 0
-        True
     """
     found = [available, *_left_in_groups()] if (available := _available()) is not None else []
     return max(min(found), 0) if found else None
@@ -61,24 +56,12 @@ def core_limit() -> int | None:
 
 
 def resident_memory() -> int:
-    """Bytes that this process holds now, without files that it has mapped; 0: not known.
-
-    Example:
-        >>> from slide.utils.resources import resident_memory
-        >>> resident_memory() >= 0
-        True
-    """
+    """Bytes that this process holds now, without files that it has mapped; 0: not known."""
     return 1024 * _fields(Path("/proc/self/status")).get("RssAnon", 0)
 
 
 def in_gib(size: float) -> str:
-    """Bytes as text.
-
-    Example:
-        >>> from slide.utils.resources import in_gib
-        >>> in_gib(5 << 29), in_gib(3 << 20)
-        ('2.5 GiB', '3 MiB')
-    """
+    """Bytes as text."""
     return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"
 
 
@@ -106,10 +89,10 @@ def _folders() -> list[Path]:
     found = {_ROOT, _ROOT / "memory", _ROOT / "cpu"}
     for line in _read(_GROUPS).splitlines():
         kinds, path = line.split(":", 2)[1:]
-        place = Path(path.lstrip("/"))
+        group = Path(path.lstrip("/"))
         for kind in kinds.split(","):
             if kind in ("", "memory", "cpu"):
-                found |= {_ROOT / kind / each for each in (place, *place.parents)}
+                found |= {_ROOT / kind / each for each in (group, *group.parents)}
     return sorted(found)
 
 

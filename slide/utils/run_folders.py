@@ -49,14 +49,7 @@ def check_run_dir(run_dir: object) -> None:
 
 
 def resume_word(folder: Path) -> str:
-    """What goes on with a run, as a word of a command line; the shell gets it quoted if need be.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from slide.utils.run_folders import resume_word
-        >>> resume_word(Path("results/a b")), resume_word(Path("results/x_lr=0.1"))
-        ("'resume=results/a b'", 'resume=results/x_lr=0.1')
-    """
+    """What goes on with a run, as a word of a command line; the shell gets it quoted if need be."""
     return shlex.quote(f"resume={folder}")
 
 

@@ -1,10 +1,63 @@
-"""Sizes of the default recipe: they follow from the numbers of rows and labels."""
+"""The default recipe: the values in ``conf/``, and sizes that follow from rows and labels."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from slide.utils import checks
 
 _MANY_LABELS = 100_000
 # A search by an index saves little for fewer labels.
 _SEARCHED_LABELS = 20_000
+
+
+def find_conf() -> Path:
+    """The folder of configurations: that of the checkout, or the copy in the installed package.
+
+    Raises:
+        FileNotFoundError: if the folder is in neither place.
+
+    Example:
+        >>> from slide.utils.sizes import find_conf
+        >>> (find_conf() / "train.yaml").is_file()
+        True
+    """
+    package = Path(__file__).resolve().parents[1]
+    places = [package.parent / "conf", package / "conf"]
+    for place in places:
+        if (place / "train.yaml").is_file():
+            return place
+    raise FileNotFoundError(
+        f"there is no train.yaml in {' or '.join(map(str, places))}: install slide again"
+    )
+
+
+def _read_defaults() -> dict[str, Any]:
+    """The defaults of the command line: of each dotted key, and the choice of each group."""
+    conf, found = find_conf(), {}
+    load = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+    def add(tree: dict[str, Any], above: str) -> None:
+        for key, value in tree.items():
+            if isinstance(value, dict):
+                add(value, f"{above}{key}.")
+            else:
+                found[above + key] = value
+
+    main = load((conf / "train.yaml").read_text())
+    for entry in main.pop("defaults"):
+        for group, choice in entry.items() if isinstance(entry, dict) else ():
+            found[group] = choice
+            if choice is not None and (conf / group).is_dir():
+                add(load((conf / group / f"{choice}.yaml").read_text()) or {}, f"{group}.")
+    add(main, "")
+    return found
+
+
+# The defaults of the recipe: those of each key of the command line, and the choices of groups.
+DEFAULTS = _read_defaults()
 
 
 def batch_size(num_rows: int) -> int:
@@ -56,14 +109,9 @@ def output_scale(num_labels: int, shared: bool) -> float:
     return 0.1 if shared and num_labels > _MANY_LABELS else 1.0
 
 
-def judged_places(num_labels: int) -> list[int]:
-    """The places at whose precision held-out rows judge: 1, 3 and 5, if there are more labels.
+def validation_cutoffs(num_labels: int) -> list[int]:
+    """The cut-offs k of the precision on held-out rows: 1, 3 and 5, if there are more labels.
 
-    With as many places as labels, all answers are equally good.
-
-    Example:
-        >>> from slide.utils.sizes import judged_places
-        >>> judged_places(1000), judged_places(4)
-        ([1, 3, 5], [1, 3])
+    With a cut-off as large as the number of labels, all answers are equally good.
     """
     return [k for k in (1, 3, 5) if k == 1 or k < num_labels]

@@ -305,22 +305,13 @@ def split_state(state: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]
 
     Args:
         state: nested dicts, lists and tuples of tensors, numbers, texts, bools and None.
-        name: what tensors are called; a tensor within is called ``<name>.<place>``.
+        name: what tensors are called; a tensor within is called ``<name>.<key>``.
 
     Returns:
         The JSON values, in which names stand for tensors, and the tensors by name.
 
     Raises:
         TypeError: for another object; the message says where it is.
-
-    Example:
-        >>> import torch
-        >>> from slide.utils.tensor_folder import split_state, join_state
-        >>> values, tensors = split_state({"step": 3, "weight": {0: torch.ones(2)}})
-        >>> sorted(tensors)
-        ['state.weight.0']
-        >>> join_state(values, tensors)
-        {'step': 3, 'weight': {0: tensor([1., 1.])}}
     """
     tensors: dict[str, Tensor] = {}
     return _packed(state, name, tensors), tensors
@@ -373,12 +364,6 @@ def check_same_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: 
         state: of an object of some kind, or of another.
         own: the settings that must agree.
         kind: what the object is, such as "an LSHProposer".
-
-    Example:
-        >>> from slide.utils.tensor_folder import check_same_settings
-        >>> check_same_settings({"settings": {"seed": 1}}, {"seed": 2}, "a proposer")
-        Traceback (most recent call last):
-        ValueError: seed was 1 where this state was saved, and is 2 here; they must agree
     """
     saved = state.get("settings", {})
     for name, value in own.items():

@@ -7,7 +7,7 @@ A seed chooses the training rows that are held out, and the recipe and its varia
 rows under one seed. For each data set and seed one network is trained, and all variants of the
 re-ranker learn from this network; only the variants of the network train again, and their
 re-ranker is that of the recipe. The test rows are not touched. Writes results/ablation.{json,md}
-after each row; rows that there are for this commit and machine are not measured again (rows.py).
+after each row; rows that there are for this commit and machine are not measured again (report.py).
 """
 
 import argparse
@@ -17,11 +17,20 @@ from typing import Any
 
 import numpy as np
 from hydra.utils import instantiate
-from report import table
-from rows import SCORES, Row, Store, add_options, gain, numbers, origin, parse, spread
-from runs import trained
-from sets import HELD_OUT, place
-from train_process import ROOT
+from report import (
+    ROOT,
+    SCORES,
+    Row,
+    Store,
+    add_options,
+    gain,
+    numbers,
+    origin,
+    parse,
+    spread,
+    table,
+)
+from runs import HELD_OUT, place, trained
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
@@ -193,13 +202,7 @@ def section(name: str, rows: list[Row]) -> str:
 
 
 def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> list[dict[str, str]]:
-    """A line a variant, after that of the recipe; no lines if there is only the recipe.
-
-    Args:
-        rows: of all variants and seeds.
-        variants: names of the variants, in their order.
-        recipe: the row of the recipe of each seed.
-    """
+    """A line a variant, after that of the recipe; no lines if there is only the recipe."""
     out = []
     for variant in variants:
         own = [row for row in rows if row["variant"] == variant and row["seed"] in recipe]

@@ -7,7 +7,6 @@ Writes into FILE what `measured` returns. The process begins empty, so its memor
 
 import dataclasses
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,39 +14,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from dense import DenseNetwork, train
-from judged import Judged
-from peers import rounded
-from plain_torch import SampledSoftmax
-from train_process import ROOT, seconds_of
+from peers import Evaluation, rounded
+from plain_torch import NETWORKS, train
+from runs import process, seconds_of
+from sized import available_bytes, dense_bytes
 
 from slide import runtime
 from slide.config import build_trainer, fill_in, open_dataset, read_config, user_errors
 from slide.sparse import CSR
 from slide.utils.resources import peak_memory_mb
 
-NETWORKS = {"dense": DenseNetwork, "sampled": SampledSoftmax}
 # Of a curve's points, beside their seconds.
 SHOWN = ("p_at_1", "p_at_5", "psp_at_5")
-# Copies of all weights that dense training holds: weights, gradients, and two moments.
-_COPIES = 4
-# Dense arrays of a score for each row of a batch and each output.
-_SCORES = 6
 
 
 class Task(NamedTuple):
     """What to measure.
 
     Attributes:
-        method: ``"slide"``, or a key of `NETWORKS`.
+        method: ``"slide"``, or a key of `plain_torch.NETWORKS`.
         overrides: of train.py.
-        judged: at most so many test rows for the points of the curve.
+        evaluated: at most so many test rows for the points of the curve; 0: all.
         seconds: largest training time of networks in plain PyTorch.
     """
 
     method: str
     overrides: list[str]
-    judged: int = 0
+    evaluated: int = 0
     seconds: float = float("inf")
 
 
@@ -63,10 +56,11 @@ def measured(task: Task) -> dict[str, Any]:
 
 
 def ours(task: Task) -> dict[str, Any]:
-    """A run of train.py that stops its clock after each epoch to be judged."""
+    """A run of train.py that stops its clock after each epoch to be evaluated."""
     with tempfile.TemporaryDirectory() as scratch:
         trainer = build_trainer(read_config([*task.overrides, f"run_dir={scratch}/run"]))
-        judged, counters, curve = Judged(trainer.data, task.judged), trainer.counters, []
+        evaluation, counters = Evaluation(trainer.data, task.evaluated), trainer.counters
+        curve: list[list[float]] = []
         whole_evaluation = trainer.evaluate
 
         def best(features: CSR, k: int) -> np.ndarray:
@@ -78,32 +72,32 @@ def ours(task: Task) -> dict[str, Any]:
         def note(samples: int = 0, **last: Any) -> dict[str, float]:
             if not samples:  # The last one.
                 return whole_evaluation(**last)
-            scores = judged.judge(best)
+            scores = evaluation.of(best)
             curve.append(point(seconds(), scores))
             return scores
 
         trainer.evaluate = note  # type: ignore[method-assign]
-        every = {"eval_every": len(trainer.batches), "eval_samples": len(judged.rows)}
+        every = {"eval_every": len(trainer.batches), "eval_samples": len(evaluation.rows)}
         trainer.options = dataclasses.replace(trainer.options, **every)
         summary = trainer.fit()
-    curve.append(point(seconds(), judged.judge(best)))
-    whole = Judged(trainer.data)
+    curve.append(point(seconds(), evaluation.of(best)))
+    whole = Evaluation(trainer.data)
     if trainer.ranker is None:
-        scores = whole.judge(best)
+        scores = whole.of(best)
     else:
         assert trainer.answers is not None
         scores = whole.scores(trainer.answers.ids)
-        part = judged.scores(trainer.answers.ids[judged.rows])
+        part = evaluation.scores(trainer.answers.ids[evaluation.rows])
         curve.append(point(seconds_of(summary), part))
     keep = ("labels", "epochs", "ranker_seconds", "eval_seconds", "peak_rss_mb")
     found = {name: summary[name] for name in keep} | rounded(scores)
     found["network_seconds"] = summary["network_seconds"]
     times = {"train_seconds": round(seconds_of(summary), 3)}
-    return found | times | {"judged": len(judged.rows), "curve": curve}
+    return found | times | {"evaluated": len(evaluation.rows), "curve": curve}
 
 
 def theirs(task: Task) -> dict[str, Any]:
-    """A network in plain PyTorch, judged after each epoch."""
+    """A network in plain PyTorch, evaluated after each epoch."""
     config = read_config(task.overrides)
     runtime.set_threads(config.runtime.threads)
     data = open_dataset(config)
@@ -114,43 +108,20 @@ def theirs(task: Task) -> dict[str, Any]:
         if needed > available_bytes():
             return found | {"needs_gib": round(needed / 2**30, 1), "curve": []}
     torch.manual_seed(config.seed)
-    network = NETWORKS[task.method].from_config(data, config)
-    judged, curve, last = Judged(data, task.judged), [], {}
-    steps = train(network, data, config, lambda: judged.judge(network.best), task.seconds)
-    for last in steps:
+    network = NETWORKS[task.method](data.num_features, data.num_labels, config)
+    network.start(data)
+    evaluation, curve, last = Evaluation(data, task.evaluated), [], {}
+    for last in train(network, data, config, lambda: evaluation.of(network.best), task.seconds):
         curve.append(point(last["train_seconds"], last))
-    scores = Judged(data).judge(network.best)
+    scores = Evaluation(data).of(network.best)
     times = {name: round(last[name], 3) for name in ("train_seconds", "epochs")}
-    more = {"peak_rss_mb": peak_memory_mb(), "judged": len(judged.rows)}
+    more = {"peak_rss_mb": peak_memory_mb(), "evaluated": len(evaluation.rows)}
     return found | rounded(scores) | times | more | {"curve": curve}
 
 
-def dense_bytes(features: int, labels: int, config: Any) -> int:
-    """Bytes that dense training holds at least: `_COPIES` of all weights, and scores."""
-    (hidden,) = config.network.hidden
-    weights = _COPIES * (features + labels) * hidden
-    return 4 * (weights + _SCORES * config.trainer.batch_size * labels)
-
-
-def available_bytes() -> int:
-    """Memory that is free, or that the system can free at once."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    raise OSError("/proc/meminfo has no MemAvailable")
-
-
 def in_own_process(task: Task) -> dict[str, Any]:
-    """What `measured` returns, of a process of its own.
-
-    Raises:
-        subprocess.CalledProcessError: it failed; it has said why.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "found.json"
-        command = [sys.executable, __file__, str(file), json.dumps(task._asdict())]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-        return json.loads(file.read_text())
+    """What `measured` returns, of a process of its own."""
+    return process(__file__, json.dumps(task._asdict()))
 
 
 def main() -> None:

@@ -23,39 +23,35 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from distributed_page import draw_curves, page
+import matplotlib
+
+matplotlib.use("Agg")
 from links import LINKS, Link, device_of, machines, missing
-from report import RESULTS, last, publish
-from rows import commit
+from matplotlib import pyplot as plt
+from rank_steps import NETWORK
+from report import RESULTS, ROOT, commit, last, publish, table
 
-ROOT = Path(__file__).resolve().parents[2]
 AMAZON = {"features": 135_909, "labels": 670_091}
 CASES = {
-    "Amazon-670K's shape": {**AMAZON, "batch": 256},
+    "Amazon-670K's shape": {**AMAZON, "batch": 512},
     "Amazon-670K's shape, batch 1024": {**AMAZON, "batch": 1024},
-    "2^22 labels": {"features": 135_909, "labels": 2**22, "batch": 256},
+    "2^22 labels": {"features": 135_909, "labels": 2**22, "batch": 512},
 }
 # So many processes also run with a network each.
 APART = 2
 SMALL = {"a trial": {"features": 2000, "labels": 20_000, "batch": 64}}
+# What is predicted and cannot be measured here.
+MOST, FAR = 64, 10**8
 
 
 def run(
     case: dict, processes: int, places: Sequence[Sequence[str]] = (), apart: bool = False
 ) -> dict:
-    """What the processes of one run measured.
-
-    Args:
-        case: see `rank_steps`.
-        processes: number of processes.
-        places: of each process, what stands before its command; empty: all are on this machine.
-        apart: whether each has a network of its own, at the same time.
-
-    Raises:
-        RuntimeError: if one of them ends with an error.
-    """
+    """What the processes of one run measured."""
     address = "10.77.0.1" if places else "127.0.0.1"
     port = _free_port()
     started = []
@@ -127,6 +123,263 @@ def middle(results: list[dict]) -> dict:
     return figures | {"rounds": [one["samples_s"] for one in results]}
 
 
+class Work(NamedTuple):
+    """What a step is, fitted to runs on one machine.
+
+    Attributes:
+        shared: milliseconds of work that the processes share out.
+        common: milliseconds of work that each of them does in full.
+        calls: messages (all-reduces) in a step.
+        numbers: bytes of all messages of a step, before they are sent to others.
+        handling: milliseconds of one message without a network, for each pair of passes.
+        copying: milliseconds for a megabyte that a process sends, without a network.
+        hiding: milliseconds of the work, shared out like ``shared`` and a part of it, during which
+            one of the messages goes on; 0: each is waited for.
+        waiting: milliseconds of a step in which a process waits for slower ones.
+    """
+
+    shared: float
+    common: float
+    calls: float
+    numbers: float
+    handling: float
+    copying: float
+    hiding: float = 0.0
+    waiting: float = 0.0
+
+
+def passes(processes: int) -> int:
+    """How often numbers are passed on in an all-reduce, if the processes stand in a ring."""
+    return 2 * (processes - 1)
+
+
+def exchange_ms(work: Work, processes: int, link: Link | None = None) -> float:
+    """Milliseconds that a step waits: handling, delays, bytes, and slower processes."""
+    if processes == 1:
+        return 0.0
+    hops, sent = passes(processes), work.numbers * passes(processes) / processes
+    found = work.calls * work.handling * hops / passes(2) + work.copying * sent / 1e6
+    if link is not None:
+        found += work.calls * 1e3 * link.delay * hops + 1e3 * 8 * sent / link.bits
+    # All messages of a step have about the same size.
+    return work.waiting + found - min(work.hiding / processes, found / max(work.calls, 1))
+
+
+def step_ms(
+    work: Work, processes: int, link: Link | None = None, cores: int | None = None
+) -> float:
+    """Milliseconds of a step."""
+    crowd = 1.0 if cores is None else max(processes / cores, 1.0)
+    own = crowd * (work.common + work.shared / processes)
+    return own + exchange_ms(work, processes, link)
+
+
+def fit(single: dict, pair: dict) -> Work:
+    """The work of a step, from a run of one process and one of two on the same machine."""
+    shared = max(2 * (single["compute_ms"] - pair["compute_ms"]), 0.0)
+    common = max(single["compute_ms"] - shared, 0.0)
+    (small, handling), (large, whole) = sorted(
+        (int(numbers), ms) for numbers, ms in pair["message_ms"].items()
+    )
+    copying = max(whole - handling, 0.0) / (4 * (large - small) / 1e6)
+    hiding = 2 * pair["hiding_ms"]
+    work = Work(shared, common, pair["calls"], pair["bytes_sent"], handling, copying, hiding)
+    return work._replace(waiting=max(pair["exchange_ms"] - exchange_ms(work, 2), 0.0))
+
+
+def pays_until(times: Sequence[tuple[int, float]], gain: float = 1.2) -> int:
+    """The most processes so that each doubling up to there made steps faster by ``gain``."""
+    best = times[0][0]
+    for (_, before), (processes, after) in pairwise(times):
+        if before < gain * after:
+            break
+        best = processes
+    return best
+
+
+def runs_of(
+    found: dict, case: str, link: str | None = None, apart: bool = False
+) -> dict[int, dict]:
+    """The runs of a case by their number of processes; ``apart``: those with a network each."""
+    wanted = {"case": case, "link": link, "apart": apart}
+    return {run["processes"]: run for run in found["runs"] if wanted.items() <= run.items()}
+
+
+def work_of(found: dict, case: str) -> Work:
+    """The work of a case, fitted to one and two processes on this machine."""
+    runs = runs_of(found, case)
+    return fit(runs[1], runs[2])
+
+
+def measured(found: dict) -> list[dict[str, object]]:
+    """A row for each run on this machine."""
+    rows = []
+    for case in found["cases"]:
+        runs = runs_of(found, case)
+        apart = runs_of(found, case, apart=True)
+        for processes, run in [*runs.items(), *apart.items()]:
+            one = runs[1]["samples_s"]
+            speeds = [speed / one for speed in run["rounds"]]
+            rows.append(
+                {
+                    "network": case,
+                    "processes": f"{processes}, a network each" if run["apart"] else processes,
+                    "samples/s": f"{run['samples_s']:,.0f}",
+                    "times one process": f"{run['samples_s'] / one:.2f}",
+                    "least and most": f"{min(speeds):.2f} to {max(speeds):.2f}",
+                    "ms a step": f"{run['step_ms']:.1f}",
+                    "exchange": f"{run['exchange_ms']:.2f} ms, "
+                    f"{100 * run['exchange_ms'] / run['step_ms']:.0f} %",
+                    "sent, KB": f"{run['bytes_sent'] / 1e3:,.0f}",
+                    "memory of a process": f"{run['memory'] / 2**20:,.0f} MiB",
+                    "share": f"{run['memory'] / runs[1]['memory']:.2f}",
+                }
+            )
+    return rows
+
+
+def compared(found: dict) -> list[dict[str, object]]:
+    """A row for each run with more than one process: measured, and what the model says."""
+    rows, known = [], {None: None} | {link.name: link for link in LINKS}
+    for run in found["runs"]:
+        if run["processes"] == 1 or run["apart"]:
+            continue
+        work = work_of(found, run["case"])
+        said = step_ms(work, run["processes"], known[run["link"]], found["cores"])
+        rows.append(
+            {
+                "network": run["case"],
+                "between processes": run["link"] or "this machine",
+                "processes": run["processes"],
+                "measured, ms": f"{run['step_ms']:.1f}",
+                "model, ms": f"{said:.1f}",
+                "error": f"{100 * (said / run['step_ms'] - 1):+.0f} %",
+            }
+        )
+    return rows
+
+
+def predicted(found: dict) -> list[dict[str, object]]:
+    """A row for each network and link: how many machines the model says are worth their price."""
+    rows = []
+    for case in found["cases"]:
+        work = work_of(found, case)
+        for link in LINKS:
+            times = [(p, step_ms(work, p, link)) for p in powers()]
+            best, first = pays_until(times), times[0][1]
+            at = dict(times)
+            rows.append(
+                {
+                    "network": case,
+                    "between machines": link.name,
+                    "pays up to": f"{best} machine{'s' * (best > 1)}",
+                    "then times one": f"{first / at[best]:.1f}",
+                    f"with {MOST} machines": f"{first / at[MOST]:.1f}",
+                    "messages there": f"{exchange_ms(work, MOST, link):.1f} of {at[MOST]:.1f} ms",
+                }
+            )
+    return rows
+
+
+def memory(found: dict) -> list[dict[str, object]]:
+    """Memory of 10^8 labels on several machines: weights and moments alone."""
+    return [
+        {
+            "machines": processes,
+            "GiB each": f"{FAR * found['row_bytes'] / processes / 2**30:,.0f}",
+        }
+        for processes in powers()
+    ]
+
+
+def powers() -> list[int]:
+    """1, 2, 4, ... machines."""
+    return [2**i for i in range(MOST.bit_length())]
+
+
+def page(found: dict[str, Any]) -> str:
+    """The page."""
+    links = table(compared(found))
+    if found["no_links"]:
+        links = f"Links with a rate and a delay were not measured: {found['no_links']}.\n\n{links}"
+    return f"""\
+# Several processes
+
+Commit {found["commit"] or "unknown"}. Each process has one thread; the machine has \
+{found["cores"]} cores, so more processes than that take turns. {found["network"]}. Runs of \
+{found["steps"]} steps, of which the median counts, alternate; medians over \
+{len(found["runs"][0]["rounds"])} rounds. One process is the ordinary network. Processes with a \
+network each exchange nothing: what they fall short of their number is what the machine's memory \
+and caches take, and no division of work can get it back. Memory is that of weights, moments and \
+indexes, without Python and its libraries. The exchange includes waiting for the slower process. \
+It counts begin and end of each message: what of the gradient of the hidden layer is sent while \
+the gradient of the weight is computed is in the work.
+
+{table(measured(found))}
+## Networks, and a model of the time of a step
+
+A step is work that the processes share out, work that each does in full, and messages. An \
+all-reduce of b bytes on p processes that stand in a ring passes numbers on 2 (p - 1) times, and \
+each process sends 2 b (p - 1) / p bytes. The message that goes on while the gradient of the \
+weight is computed counts only as far as it takes longer than that. Work, the handling of messages \
+and the waiting for a slower process are fitted to one and two processes on this machine; rate and \
+delay of a link are put in, not fitted. So the rows of two processes on this machine agree by \
+themselves, and the others are predictions. Processes with a link are in network namespaces, a \
+core each, and a program passes their packets on. With more processes than cores, work takes \
+longer by their ratio; what they wait until they get a core again is not in the model.
+
+{links}
+## A prediction
+
+Nothing here is measured: it is the model above, for machines with one such core each. It assumes \
+that work is shared out evenly, and that a step costs as much with {FAR:,} labels as with the most \
+that were measured. Machines pay as long as twice as many make steps at least 1.2 times as fast.
+
+{table(predicted(found))}
+{FAR:,} labels need this memory for weights and moments, whatever the speed:
+
+{table(memory(found))}
+![{title(found)}](distributed.png)
+"""
+
+
+def points_of(found: dict, case: str, link: str) -> list[tuple[int, float]]:
+    """Processes and samples a second of the runs over a link that had a core each."""
+    runs = runs_of(found, case, link)
+    return [(p, run["samples_s"]) for p, run in runs.items() if p <= found["cores"]]
+
+
+def title(found: dict) -> str:
+    """The title of the plot."""
+    links = [link.name for link in LINKS]
+    if any(points_of(found, case, link) for case in found["cases"] for link in links):
+        return "A prediction by the model; points are measured"
+    return "A prediction by the model; there are no measured points"
+
+
+def draw_curves(found: dict, path: Path) -> None:
+    """Samples a second against machines: measured points, and the curves of the model."""
+    figure, panels = plt.subplots(1, len(LINKS), figsize=(10, 4.5), sharey=True)
+    for link, axes in zip(LINKS, panels, strict=True):
+        for number, (case, sizes) in enumerate(found["cases"].items()):
+            work, color = work_of(found, case), f"C{number}"
+            speed = [1e3 * sizes["batch"] / step_ms(work, p, link) for p in powers()]
+            axes.plot(powers(), speed, "--", color=color, label=f"{case} (prediction)")
+            points = points_of(found, case, link.name)
+            if points:
+                axes.plot(*zip(*points, strict=True), "o", color=color)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set(title=link.name, xlabel="machines of one core")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("samples/s")
+    panels[0].legend(fontsize=7)
+    figure.suptitle(title(found))
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, few steps")
@@ -148,7 +401,7 @@ def main() -> None:
     reason = missing()
     runs = measure(cases, arguments.processes, () if reason else LINKS, arguments.rounds)
     found = {"cores": cores(), "steps": steps, "no_links": reason}
-    found |= {"commit": commit(), "cases": cases, "runs": runs}
+    found |= {"commit": commit(), "cases": cases, "runs": runs} | NETWORK
     write(found, arguments.results)
 
 

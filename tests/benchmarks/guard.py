@@ -5,34 +5,34 @@
 Times steps, a rebuild of the tables and predictions on random rows, and a fixed product of plain
 torch in turn. What counts is the ratio: a machine that is slower today is slower at the product,
 too. Appends a line for this commit to build/guard.{json,md}, which git ignores. Says what is slower
-than in the lines before, of the same machine. It judges nothing: it ends without an error however
-slow things are. --quick: small sizes and few turns, to see that it works.
+than in the lines before, of the same machine. It ends without an error however slow things are.
+--quick: small sizes and few turns, to see that it works.
 """
 
 import argparse
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from report import machine, table
-from rows import Row, Store, add_store_options
-from sized import BATCHES, Sampled, Size, draw, milliseconds, product
-from train_process import ROOT
+from report import ROOT, Row, Store, add_store_options, machine, table
+from sized import BATCHES, Sampled, Size, draw, milliseconds, product, settings
 
 from slide import runtime
 
-SIZES = {"outputs": 2**17, "features": 50_000, "hidden": 128}
+SIZES = {"outputs": 2**17, "features": 50_000, "hidden": 256}
 QUICK_SIZES = {"outputs": 2**10, "features": 500, "hidden": 8}
 TURNS, SECONDS = 7, 0.25
 RESULTS = ROOT / "build"
 # A ratio above that of the lines before by this factor is marked. Turns on a quiet machine differ
 # by less.
 SLOWER, LINES = 1.2, 5
-KEYS = ("machine", "threads", "commit", "case")
-STEPS = ("uniform, shared", "lsh, shared", "lsh, per sample")
+# The network is a key, so that lines of other networks are not compared.
+KEYS = ("machine", "threads", "commit", "case", "network")
+NETWORK = "{outputs:,} outputs, {features:,} features, {hidden} hidden units"
+STEPS = ("default", "lsh, shared", "lsh, per sample")
 SEARCHES = ("exact", "index")
 ABOUT = f"""\
 # Guard
@@ -42,10 +42,9 @@ that of a fixed product of plain torch (512 x 512 x 4,096) in the same turn; the
 turns. Smaller is faster. **Bold**: more than {SLOWER:g} times the median of the {LINES} lines \
 before it. Ratios of different machines do not compare: each has a table of its own.
 
-Random rows; {SIZES["outputs"]:,} outputs, {SIZES["features"]:,} features, {SIZES["hidden"]} \
-hidden units. A step: all but the making of its batch and rebuilds. Rebuild: all rows of the \
-outputs are hashed, and the tables filled. Prediction: the five best outputs of 256 rows, with the \
-index built before.
+The default network on random rows; {NETWORK.format(**SIZES)}. A step: all but the making of its \
+batch and rebuilds. Rebuild: all weight rows of the outputs are hashed, and the tables filled. \
+Prediction: the five best outputs of the rows of a batch, with the index built before.
 """
 
 
@@ -54,14 +53,16 @@ def parts(sizes: dict[str, int]) -> dict[str, Callable[[], object]]:
     rng, found = np.random.default_rng(0), {}
     for case in STEPS:
         size = Size(case, **sizes)
-        network, batches = Sampled(size), [draw(size, rng) for _ in range(BATCHES)]
-        found[f"step, {case}"] = taking_turns(network.step, batches)
+        config = settings(case, size.outputs, size.hidden)
+        made, rows = Sampled(size, config), config.trainer.batch_size
+        batches = [draw(size, rows, rng) for _ in range(BATCHES)]
+        found[f"step, {case}"] = taking_turns(made.step, batches)
         if case == "lsh, shared":
-            found["rebuild"] = network.rebuild
-        if case == "uniform, shared":
+            found["rebuild"] = made.rebuild
+        if case == "default":
             features = [batch.features for batch in batches]
             for search in SEARCHES:
-                predict = predicting(network, search)
+                predict = predicting(made, search)
                 found[f"prediction, {search}"] = taking_turns(predict, features)
     for call in found.values():
         call()
@@ -75,12 +76,12 @@ def taking_turns(call: Callable[[Any], object], items: list[Any]) -> Callable[[]
     return lambda: call(items[next(count) % len(items)])
 
 
-def predicting(network: Sampled, search: str) -> Callable[[Any], object]:
-    return lambda features: network.network.predict(features, 5, search)
+def predicting(made: Sampled, search: str) -> Callable[[Any], object]:
+    return lambda features: made.network.predict(features, 5, search)
 
 
-def ratios(sizes: dict[str, int], turns: int, seconds: float, width: int = 512) -> list[Row]:
-    """Of each part the ratio to the product of a width, and the milliseconds behind it."""
+def ratios(sizes: dict[str, int], turns: int, seconds: float, width: int = 512) -> Iterator[Row]:
+    """Of each part the ratio to the product of a width (median, range), and the milliseconds."""
     calls, fixed = parts(sizes), product(width)
     fixed()
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in calls}
@@ -92,22 +93,11 @@ def ratios(sizes: dict[str, int], turns: int, seconds: float, width: int = 512) 
             taken = milliseconds(call, seconds)
             both = (before + milliseconds(fixed, seconds / 4)) / 2
             found[name].append((taken / both, taken, both))
-    return [row_of(name, each) for name, each in found.items()]
-
-
-def row_of(name: str, turns: list[tuple[float, float, float]]) -> Row:
-    """A row: medians of the turns, and the range of the ratio."""
-    ratio, taken, fixed = (statistics.median(each) for each in zip(*turns, strict=True))
-    ends = [round(end(turn[0] for turn in turns), 4) for end in (min, max)]
-    times = {"ms": round(taken, 3), "product_ms": round(fixed, 3)}
-    return {"case": name, "ratio": round(ratio, 4), "range": ends} | times
-
-
-def committed() -> str:
-    """When the last commit was made, by its own clock."""
-    command = ["git", "log", "-1", "--format=%cI"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
+    for name, each in found.items():
+        ratio, taken, fixed_ms = (statistics.median(turn) for turn in zip(*each, strict=True))
+        ends = [round(end(turn[0] for turn in each), 4) for end in (min, max)]
+        times = {"ms": round(taken, 3), "product_ms": round(fixed_ms, 3)}
+        yield {"case": name, "ratio": round(ratio, 4), "range": ends} | times
 
 
 def lines_of(rows: list[Row]) -> list[list[Row]]:
@@ -132,9 +122,9 @@ def is_slower(row: Row, lines: list[list[Row]]) -> bool:
 
 def page(found: dict[str, Any]) -> str:
     """The generated page."""
-    text, places = ABOUT, dict.fromkeys((r["machine"], r["threads"]) for r in found["rows"])
-    for place in places:
-        own = [row for row in found["rows"] if (row["machine"], row["threads"]) == place]
+    text, names = ABOUT, ("machine", "threads", "network")
+    for place in dict.fromkeys(tuple(row[name] for name in names) for row in found["rows"]):
+        own = [row for row in found["rows"] if tuple(row[name] for name in names) == place]
         lines, cells = lines_of(own), []
         cases = list(dict.fromkeys(row["case"] for line in reversed(lines) for row in line))
         for number, line in enumerate(lines):
@@ -142,34 +132,26 @@ def page(found: dict[str, Any]) -> str:
             for row in line:
                 if is_slower(row, lines[:number]):
                     shown[row["case"]] = f"**{shown[row['case']]}**"
-            first = {"measured": line[0]["date"], "commit": line[0]["commit"]}
             product_ms = statistics.median(row["product_ms"] for row in line)
             cells.append(
-                first
+                {"measured": line[0]["date"], "commit": line[0]["commit"]}
                 | {case: shown.get(case, "") for case in cases}
                 | {"product, ms": f"{product_ms:.1f}"}
             )
-        text += f"\n## {place[0]}, threads: {place[1]}\n\n" + table(cells)
+        text += f"\n## {place[0]}, threads: {place[1]}; {place[2]}\n\n" + table(cells)
     return text
 
 
-def say(rows: list[Row], commit: str) -> None:
+def say(rows: list[Row], commit: str, network: str) -> None:
     """What this commit's ratios are beside those before, of this machine and its threads."""
-    here = (machine(), runtime.num_threads())
-    lines = lines_of([row for row in rows if (row["machine"], row["threads"]) == here])
+    here = {"machine": machine(), "threads": runtime.num_threads(), "network": network}
+    lines = lines_of([row for row in rows if here.items() <= row.items()])
     place = next(i for i, line in enumerate(lines) if line[0]["commit"] == commit)
     for row in lines[place]:
         before = usual(lines[:place], row["case"])
         than = f", before {before:.3g} ({row['ratio'] / before - 1:+.0%})" if before else ""
         mark = "  SLOWER" if is_slower(row, lines[:place]) else ""
         print(f"{row['case']}: {row['ratio']:.3g} of the product{than}{mark}")
-
-
-def measure(quick: bool) -> list[Row]:
-    """The rows of this commit."""
-    found = ratios(QUICK_SIZES, 1, 0, 64) if quick else ratios(SIZES, TURNS, SECONDS)
-    when = {"committed": committed(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    return [row | when for row in found]
 
 
 def main() -> None:
@@ -185,8 +167,14 @@ def main() -> None:
     if arguments.render:
         store.render()
         return
-    store.add(measure(arguments.quick))
-    say(store.rows, store.commit)
+    sizes = QUICK_SIZES if arguments.quick else SIZES
+    measures = (1, 0, 64) if arguments.quick else (TURNS, SECONDS)
+    command = ["git", "log", "-1", "--format=%cI"]
+    committed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    stamp = {"committed": committed.stdout.strip(), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    stamp["network"] = NETWORK.format(**sizes)
+    store.add([row | stamp for row in ratios(sizes, *measures)])
+    say(store.rows, store.commit, stamp["network"])
 
 
 if __name__ == "__main__":

@@ -73,11 +73,7 @@ class Chain:
         return process
 
     def phase(self, steps: float = math.inf) -> str:
-        """What the run is doing, or did when it stopped, as its files tell.
-
-        Args:
-            steps: number of steps of the whole run.
-        """
+        """What the run is doing, or did when it stopped, as its files tell."""
         if not (self.run / "config.yaml").exists():
             return PHASES[0]
         if list((self.run / "checkpoints").glob("*.tmp")):
@@ -144,11 +140,9 @@ def _become(words: list[str], said: Path) -> None:
 
 @contextmanager
 def one_process() -> Iterator[None]:
-    """Inside of it, a process from which others can be forked at any time: it has no threads.
-
-    Threads of parallel kernels do not survive a fork. So all goes on in a child, where kernels are
-    serial (`slide.kernels.compile`), and the caller ends with the status of the child.
-    """
+    """Inside of it, a process from which others can be forked at any time: it has no threads."""
+    # Threads of parallel kernels do not survive a fork. In a child kernels are serial
+    # (slide/kernels/compile.py); the caller ends with the status of the child.
     child = os.fork()
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -166,11 +160,7 @@ def warm_up(home: Path, job: tuple[str, ...]) -> Chain:
 
 
 def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
-    """Let a chain of so many ``steps`` go on to its end; returns the seconds of each phase.
-
-    Raises:
-        RuntimeError: if it ends with an error, and what it said.
-    """
+    """Let a chain of so many ``steps`` go on to its end; returns the seconds of each phase."""
     process, seconds, last = chain.start(), Counter(), time.perf_counter()
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
@@ -187,17 +177,7 @@ def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
 
 
 def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float) -> int | None:
-    """Let a chain go on and send it a signal.
-
-    Args:
-        chain: the run.
-        number: the signal.
-        reached: whether the run has got to where it is to be stopped.
-        delay: seconds to wait from there on.
-
-    Returns:
-        Its exit status, negative for a signal; None if it ended before.
-    """
+    """Let a chain go on and send it a signal."""
     process, end = chain.start(), math.inf
     while time.perf_counter() < end:
         if os.waitpid(process, os.WNOHANG)[0]:
@@ -212,23 +192,7 @@ def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float)
 def kill_chains(
     home: Path, kills: int, seed: int = 0, small: bool = False, more: tuple[str, ...] = ()
 ) -> dict:
-    """Kill runs at random moments of random phases, and compare what they come to.
-
-    Args:
-        home: folder for all of them.
-        kills: number of kills.
-        seed: of the moments.
-        small: whether to take the smaller job.
-        more: overrides beside those of the job, such as `PATIENT`.
-
-    Returns:
-        Numbers of kills by phase, of runs, of exit statuses after SIGTERM, and the seconds of the
-        phases of a run that nothing disturbed.
-
-    Raises:
-        AssertionError: if a checkpoint cannot be read, or a run ends otherwise than the undisturbed
-            one.
-    """
+    """Kill runs at random moments of random phases, and compare what they come to."""
     job = (*JOB, *(SMALL if small else ()), *more)
     warm, undisturbed = warm_up(home / "warm", job), Chain(home / "undisturbed", job)
     steps = warm.steps()

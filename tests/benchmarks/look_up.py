@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.utils import instantiate
-from report import RESULTS, table
-from rows import Row, Store, add_options, numbers, origin, parse, spread
-from train_process import ROOT
+from report import RESULTS, ROOT, Row, Store, add_options, numbers, origin, parse, spread, table
 
 from slide import runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config

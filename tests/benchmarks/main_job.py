@@ -2,13 +2,14 @@
 
     python tests/benchmarks/main_job.py
 
-Writes results/main_job.{json,md}, and the block of the README.
+Writes results/main_job.json, and the block of the README.
 """
 
-from report import RESULTS, insert, last, publish
-from train_process import ROOT, run_train, seconds_of, warm_up
+import json
+import time
 
-PAGES = RESULTS.parent
+from report import PAGES, ROOT, insert, machine
+from runs import run_train, seconds_of, warm_up
 
 
 def sentences(found: dict) -> str:
@@ -23,16 +24,11 @@ def sentences(found: dict) -> str:
     )
 
 
-def page(found: dict) -> str:
-    """The generated page."""
-    return "# The main job\n\n" + sentences({"machine": "this machine"} | found)
-
-
 def main() -> None:
     warm_up()
-    summary, _ = run_train()
-    publish("main_job", {"summary": summary}, page, PAGES)
-    insert(ROOT / "README.md", "expect", sentences(last("main_job", PAGES)))
+    found = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "summary": run_train()}
+    (PAGES / "main_job.json").write_text(json.dumps(found, indent=1) + "\n")
+    insert(ROOT / "README.md", "expect", sentences(found))
 
 
 if __name__ == "__main__":

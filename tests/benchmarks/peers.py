@@ -1,5 +1,6 @@
-"""The peers of the page on precision: answers of omikuji and of PECOS, and what they are worth."""
+"""The peers omikuji and PECOS: their answers, and how answers of all methods are evaluated."""
 
+import argparse
 import importlib
 import json
 import os
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from itertools import pairwise
@@ -19,8 +20,8 @@ import scipy.sparse
 
 from slide import data as datasets
 from slide import runtime
-from slide.data import SparseDataset, Split, first_unknown, kind_of
-from slide.data.formats.text_writer import write_xmc
+from slide.data import Batches, SparseDataset, Split, first_unseen, kind_of
+from slide.data.row_files import write_xmc
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import inverse_propensities, precision_at_k, psp_at_k
 
@@ -29,6 +30,7 @@ TOP = (1, 3, 5)
 LEFT_OUT = ", known labels left out"
 # Labels that PECOS answers for a row.
 _TOP = 20
+_BATCH = 512
 
 
 class Answers(NamedTuple):
@@ -58,11 +60,7 @@ class Peer(NamedTuple):
 
 
 def omikuji(count: int = 3) -> Peer:
-    """omikuji with its default settings; ends the process if it is not installed.
-
-    Args:
-        count: number of trees; its default is 3.
-    """
+    """omikuji with its default settings; ends the process if it is not installed."""
     try:
         package = importlib.import_module("omikuji")
     except ModuleNotFoundError:
@@ -107,13 +105,7 @@ def train_trees(package: Any, split: Split, threads: int, trees: int) -> tuple[A
 
 
 def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.ndarray, float]:
-    """Ids ``(rows, k)`` of the best labels, -1: no more, and the seconds it took.
-
-    Args:
-        model: from `train_trees`.
-        split: the rows.
-        depths: ``(rows,)`` number of labels of each row.
-    """
+    """Ids ``(rows, k)`` of the best labels, -1: no more, and the seconds it took."""
     indptr, indices, values = split.features
     found = np.full((len(split), int(depths.max(initial=max(TOP)))), -1, np.int64)
     pairs = [
@@ -128,15 +120,7 @@ def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.n
 
 
 def pecos(python: Path, count: int = 3) -> Peer:
-    """PECOS in an environment of its own.
-
-    Args:
-        python: an interpreter that can import it; see xr_linear.py.
-        count: number of models.
-
-    Raises:
-        subprocess.CalledProcessError: it cannot; it has said why.
-    """
+    """PECOS in an environment of its own."""
     said = "import importlib.metadata as m, pecos.xmc; print(m.version('libpecos'))"
     done = subprocess.run([python, "-I", "-c", said], check=True, stdout=subprocess.PIPE, text=True)
 
@@ -166,44 +150,81 @@ def save(path: Path, rows: CSR, width: int) -> None:
     scipy.sparse.save_npz(path, matrix, compressed=False)
 
 
-def known_labels(train: Split, judged: Split) -> Pattern | None:
-    """The labels that our default call leaves out of its answers; None: it leaves out none."""
-    kind = kind_of(train)
-    return None if kind == "other" else datasets.find_known(train, kind).of(judged.features)
-
-
-def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:
-    """The rows of a peer on a data set; one more where our default call leaves out known labels.
-
-    Args:
-        peer: the peer.
-        name: of the method.
-        data: the data set; judged on its test rows.
-    """
-    train, judged = data.train, data.test
-    known = known_labels(train, judged)
-    sizes = np.zeros(len(judged), np.int64) if known is None else np.diff(known.indptr)
-    found = peer.answer(train, judged, sizes)
-    times = {"train_seconds": found.train_seconds}
-    times["predict_rows_per_second"] = len(judged) / found.predict_seconds
-    cases = {name: found.ids}
-    if known is not None:
-        cases[name + LEFT_OUT] = first_unknown(found.ids, known, max(TOP))
-    return [
-        {"method": method} | rounded(scores_of(ids, data, train, judged) | times)
-        for method, ids in cases.items()
-    ]
-
-
-def scores_of(
-    found: np.ndarray, data: SparseDataset, train_split: Split, judged: Split
-) -> dict[str, float]:
-    """P@k and PSP@k of answers to ``judged``, with the propensities of the training rows."""
-    inverse = inverse_propensities(train_split.labels, data.num_labels, *data.propensity)
-    scores = {f"p_at_{k}": precision_at_k(found, judged.labels, k) for k in TOP}
-    return scores | {f"psp_at_{k}": psp_at_k(found, judged.labels, k, inverse) for k in TOP}
-
-
 def rounded(values: dict[str, float]) -> dict[str, float]:
     """Values with as many digits as are worth keeping."""
     return {name: round(value, 6) for name, value in values.items()}
+
+
+class Evaluation:
+    """Test rows on which all methods are evaluated in one way.
+
+    Args:
+        data: the data set.
+        most: at most so many rows, spread evenly over the set; 0: all.
+
+    Attributes:
+        rows: their numbers in the test split.
+        split: these rows.
+        filtered: whether our default call leaves seen items out of its answers
+            (filtered ranking): in a knowledge graph and in a recommender.
+        left_out: ``(rows,)`` how many seen items of each row are left out of its answers.
+        depth: labels that a method names for a row, so that five are left.
+    """
+
+    def __init__(self, data: SparseDataset, most: int = 0):
+        count = min(most, len(data.test)) if most else len(data.test)
+        # Files may be sorted, so the rows come from all of them.
+        self.rows = np.linspace(0, len(data.test) - 1, count).astype(np.int64)
+        self.split, kind = data.test.take(self.rows), kind_of(data.train)
+        self.filtered, self.seen = kind != "other", Pattern.from_lists([[]] * count)
+        if self.filtered:
+            self.seen = datasets.find_seen(data.train, kind).of(self.split.features)
+        self.left_out = np.diff(self.seen.indptr)
+        self.depth = min(max(TOP) + int(self.left_out.max(initial=0)), data.num_labels)
+        self.inverse = inverse_propensities(data.train.labels, data.num_labels, *data.propensity)
+
+    def of(self, best: Callable[[CSR, int], np.ndarray]) -> dict[str, float]:
+        """P@k and PSP@k of ``best(features, k)``, which returns the ids of the k best labels."""
+        batches = Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0)
+        return self.scores(np.concatenate([best(each.features, self.depth) for each in batches]))
+
+    def scores(self, ids: np.ndarray, filtered: bool = True) -> dict[str, float]:
+        """P@k and PSP@k of the ids ``(rows, k)`` of labels, best first; -1: no more."""
+        found = first_unseen(ids, self.seen, max(TOP)) if filtered else ids
+        scores = {f"p_at_{k}": precision_at_k(found, self.split.labels, k) for k in TOP}
+        return scores | {
+            f"psp_at_{k}": psp_at_k(found, self.split.labels, k, self.inverse) for k in TOP
+        }
+
+
+def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:
+    """The rows of a peer called ``name``; one more where our default call leaves labels out."""
+    evaluation = Evaluation(data)
+    found = peer.answer(data.train, data.test, evaluation.left_out)
+    times = {"train_seconds": found.train_seconds}
+    times["predict_rows_per_second"] = len(data.test) / found.predict_seconds
+    methods = {name: False} | ({name + LEFT_OUT: True} if evaluation.filtered else {})
+    return [
+        {"method": method} | rounded(evaluation.scores(found.ids, filtered) | times)
+        for method, filtered in methods.items()
+    ]
+
+
+def add_pecos(parser: argparse.ArgumentParser) -> None:
+    """The option that says where PECOS is."""
+    parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
+
+
+def installed(methods: Iterable[str], pecos_python: Path | None) -> dict[str, Peer]:
+    """The peers among methods such as omikuji or pecos-1 (one model; three by default)."""
+    found = {}
+    for method in methods:
+        name, _, count = method.partition("-")
+        if name == "omikuji":
+            found[method] = omikuji(int(count or 3))
+        elif name == "pecos" and pecos_python:
+            # Not resolved: the interpreter of an environment is a link.
+            found[method] = pecos(pecos_python.absolute(), int(count or 3))
+        elif name == "pecos":
+            print(f"{method} is left out: --pecos-python names an interpreter that can import it")
+    return found

@@ -1,11 +1,15 @@
-"""What comparisons in plain PyTorch share: batches as tensors, a loss, and a sampled softmax."""
+"""Peers in plain PyTorch: the default recipe's network dense, and with a sampled softmax."""
+
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from slide.data import Batch, SparseDataset
+from slide.data import Batch, Batches, SparseDataset
+from slide.nn import ActiveLoss
 from slide.sparse import CSR
 
 
@@ -29,51 +33,85 @@ def cross_entropy(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return (torch.logsumexp(scores, 1) - sums / counts).mean()
 
 
-class SampledSoftmax(nn.Module):
-    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings, for ``SparseAdam``.
-
-    The outputs of a batch are its labels and uniform draws, one set for all rows.
+class DenseNetwork(nn.Module):
+    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear`` with the recipe's first weights.
 
     Args:
         features, labels: sizes of the data.
-        hidden: width of the hidden layer.
-        active: outputs in a set, labels included.
-        dropout: share of hidden values dropped in training.
-        scales: of the first weights of both layers, as ``network.init_scale`` and
-            ``network.output_scale`` of train.py.
+        config: of train.py, after `slide.config.fill_in`.
     """
 
-    def __init__(
-        self,
-        features: int,
-        labels: int,
-        hidden: int,
-        active: int,
-        dropout: float = 0.0,
-        scales: tuple[float, float] = (1.0, 1.0),
-    ):
+    def __init__(self, features: int, labels: int, config: DictConfig):
         super().__init__()
-        self.labels, self.active = labels, active
+        settings = config.network
+        (hidden,), self.labels = settings.hidden, labels
+        self.first = nn.EmbeddingBag(features, hidden, mode="sum", include_last_offset=True)
+        nn.init.normal_(self.first.weight, std=settings.init_scale / hidden**0.5)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.dropout = nn.Dropout(settings.dropout)
+        self.output = nn.Linear(hidden, labels)
+        with torch.no_grad():
+            self.output.weight *= settings.output_scale
+
+    def start(self, data: SparseDataset) -> None:
+        """Let the output biases fit the frequencies of the labels."""
+        prior = ActiveLoss("squared_hinge").prior_scores(data.train.labels, data.num_labels)
+        self.output.bias.data.copy_(prior)
+
+    def forward(self, features: CSR) -> Tensor:
+        return self.output(self.dropout(torch.relu(self.first(**bag(features)) + self.bias)))
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The squared hinge loss of a batch, a scalar."""
+        signs = torch.full((len(batch.rows), self.labels), -1.0)
+        signs[positives(batch)] = 1.0
+        slack = torch.relu(1 - signs * self(batch.features))
+        return slack.square().sum() / len(batch.rows)
+
+    def softmax_loss(self, batch: Batch) -> Tensor:
+        """The softmax loss, which takes dense PyTorch less time than `loss`."""
+        return cross_entropy(self(batch.features), *positives(batch))
+
+    @torch.no_grad()
+    def best(self, features: CSR, k: int) -> np.ndarray:
+        """Ids ``(rows, k)`` of the best labels."""
+        return self(features).topk(k).indices.numpy()
+
+    def optimizer(self, lr: float, input_rate: float) -> torch.optim.Optimizer:
+        """Fused Adam over all parameters, with a rate of its own for the first layer."""
+        first = {"params": [self.first.weight, self.bias], "lr": lr * input_rate}
+        return torch.optim.Adam([{"params": self.output.parameters(), "lr": lr}, first], fused=True)
+
+
+class SampledSoftmax(nn.Module):
+    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings, for ``SparseAdam``.
+
+    The outputs of a batch are its labels and uniform draws, one set for all samples.
+
+    Args:
+        features, labels: sizes of the data.
+        config: of train.py, after `slide.config.fill_in`.
+    """
+
+    def __init__(self, features: int, labels: int, config: DictConfig):
+        super().__init__()
+        settings = config.network
+        (hidden,), self.labels, self.active = settings.hidden, labels, config.sampler.active
         shape = {"mode": "sum", "include_last_offset": True, "sparse": True}
         self.first = nn.EmbeddingBag(features, hidden, **shape)
         self.weight = nn.Embedding(labels, hidden, sparse=True)
         self.bias = nn.Embedding(labels, 1, sparse=True)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(settings.dropout)
         with torch.no_grad():
-            self.first.weight.normal_(std=scales[0] / hidden**0.5)
-            self.weight.weight.uniform_(-1, 1).mul_(scales[1] / hidden**0.5)
+            self.first.weight.normal_(std=settings.init_scale / hidden**0.5)
+            self.weight.weight.uniform_(-1, 1).mul_(settings.output_scale / hidden**0.5)
             self.bias.weight.zero_()
 
-    @classmethod
-    def from_config(cls, data: SparseDataset, config: DictConfig) -> "SampledSoftmax":
-        """The network that has the sizes of a configuration of train.py."""
-        network, active = config.network, config.sampler.active
-        (hidden,), scales = network.hidden, (network.init_scale, network.output_scale)
-        sizes = data.num_features, data.num_labels, hidden, active
-        return cls(*sizes, network.dropout, scales)
+    def start(self, data: SparseDataset) -> None:
+        """The output biases stay at zero: those of a sampled softmax need no start."""
 
     def loss(self, batch: Batch) -> Tensor:
-        """Of a training batch, a scalar."""
+        """The softmax loss over the labels of the batch and uniform draws, a scalar."""
         rows, labels = positives(batch)
         own, columns = torch.unique(labels, return_inverse=True)
         more = torch.randint(self.labels, (max(self.active - len(own), 0),))
@@ -81,6 +119,8 @@ class SampledSoftmax(nn.Module):
         hidden = self.dropout(torch.relu(self.first(**bag(batch.features))))
         scores = torch.addmm(self.bias(ids).T, hidden, self.weight(ids).T)
         return cross_entropy(scores, rows, columns)
+
+    softmax_loss = loss
 
     @torch.no_grad()
     def best(self, features: CSR, k: int) -> np.ndarray:
@@ -96,3 +136,49 @@ class SampledSoftmax(nn.Module):
         return torch.optim.SparseAdam(
             [{"params": output, "lr": lr}, {"params": first, "lr": lr * input_rate}]
         )
+
+
+NETWORKS = {"dense": DenseNetwork, "sampled": SampledSoftmax}
+
+
+def step_of(
+    network: DenseNetwork | SampledSoftmax, optimizer: torch.optim.Optimizer
+) -> Callable[[Batch], None]:
+    """A training step of a peer with the softmax loss."""
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad()
+        network.softmax_loss(batch).backward()
+        optimizer.step()
+
+    return step
+
+
+def train(
+    network: DenseNetwork | SampledSoftmax,
+    data: SparseDataset,
+    config: DictConfig,
+    evaluate: Callable[[], dict[str, float]],
+    limit: float = float("inf"),
+) -> Iterator[dict[str, float]]:
+    """Train at rates that fall to 0 in a straight line; after each epoch: seconds and scores."""
+    optimizer = network.optimizer(config.optimizer.lr, config.optimizer.input_rate)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    batches = Batches(data.train, config.trainer.batch_size, seed=config.seed)
+    total, step, seconds = config.trainer.epochs * len(batches), 0, 0.0
+    while step < total and seconds < limit:
+        network.train()
+        begin, before = time.perf_counter(), seconds
+        for batch in batches.epoch(step // len(batches)):
+            if seconds >= limit:
+                break
+            left = 1 - max(step / total, seconds / limit)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * left
+            optimizer.zero_grad()
+            network.loss(batch).backward()
+            optimizer.step()
+            step += 1
+            seconds = before + time.perf_counter() - begin
+        network.train(False)
+        yield {"train_seconds": seconds, "epochs": step / len(batches), **evaluate()}

@@ -15,28 +15,96 @@ a folder of train.txt and test.txt in XMC text.
 
 import argparse
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
 import numpy as np
 import peers
-import precision_page
-from report import insert
-from rows import PAGES, SCORES, Row, Store, add_options, parse
-from runs import answered
-from sets import HELD_OUT, place
-from train_process import ROOT, seconds_of, warm_up
+from matplotlib import pyplot as plt
+from peers import LEFT_OUT
+from report import (
+    PAGES,
+    ROOT,
+    SCORES,
+    Row,
+    Store,
+    add_options,
+    insert,
+    numbers,
+    origin,
+    parse,
+    spread,
+    table,
+)
+from runs import HELD_OUT, answered, opened, place, seconds_of, warm_up
 
 from slide import runtime
-from slide.config import open_dataset, read_config, user_errors
-from slide.data import SparseDataset
 from slide.sparse import Pattern, hits
 
-METHODS = ("slide", "omikuji", "pecos")
 KEYS = ("dataset", "method", "seed")
 # Bins of equal width, as those of slide.training.calibration_error.
 BINS = 10
+OURS = "slide"
+TITLES = {"slide": "**slide**", "omikuji": "omikuji, 3 trees", "pecos": "PECOS XR-Linear, 3 models"}
+PICTURE = "precision_reliability.png"
+# Bins of fewer answers are not drawn.
+LEAST = 50
+
+ABOUT = """\
+# Precision beside the peers
+
+slide is `train.py` without any setting but the seed: the mean of the seeds, and half the range \
+between them. omikuji has its default settings (three trees); PECOS XR-Linear has its default \
+settings (C = 1, threshold 0.1), a beam of 20, and three models with different seeds of the \
+clustering, whose scores are added up. Each peer ran once. All see rows of length 1 of the same \
+training rows, are judged by the same code on the whole test set, and ran on all cores, one after \
+another. No setting is chosen by the test rows: `train.py` makes its choices on training rows that \
+it holds out.
+
+debian, bibtex and delicious are texts with labels (for debian, packages and what they depend on), \
+fb15k is a knowledge graph, gowalla has check-ins at places, and files has directories and the \
+names of their files, with 360,939 labels. A network and other base scorers rate labels, and \
+gradient-boosted trees rank them by that.
+"""
+FILTERED = """
+In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
+in a knowledge graph those of a training row with the same features, the filtered setting, and in \
+a recommender the items that the row itself holds. The peers do not do that by themselves, and \
+lose by it. So their answers are judged both as they are and with these labels left out in the \
+same way, and the first table compares with the latter. The peers name as many more labels there \
+as are left out of a row, as far as their beams hold so many, and their prediction takes as much \
+longer.
+"""
+BEST = """
+## The best peer and ours
+
+In points; the best peer is the better one for that number. A difference that is smaller than half \
+the range between our seeds says nothing.
+
+"""
+ALL = """
+## All methods
+
+Training seconds hold all of a method's training. Ours: steps of the network, evaluations on \
+held-out rows, and the re-ranker; reading the rows once into a cache is not in it. omikuji's hold \
+reading the rows as text; those of PECOS hold the embeddings of labels, the clustering and the \
+training of all three models, and not the start of its process. Prediction: test rows a second; \
+omikuji takes a call from Python for each row, and the others take many rows at a time. Peak \
+memory is that of the whole run, evaluation included. Calibration error: mean distance of the \
+scores of answers from the share of right ones (ten bins), over five answers a test row.
+"""
+RELIABLE = f"""
+## Are the scores right?
+
+The scores of slide's answers are meant to be probabilities. The five answers of all test rows, of \
+all seeds, are in bins by their score; the picture shows for each bin of at least {LEAST} answers \
+the share that is right against the mean score. On the diagonal both are equal.
+
+![share of right answers against the score]({PICTURE})
+"""
 
 
 def ours(overrides: list[str]) -> Row:
@@ -51,17 +119,7 @@ def ours(overrides: list[str]) -> Row:
 
 
 def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[str, list[float]]:
-    """The answers in bins by their score.
-
-    Args:
-        scores: ``(n, k)`` probabilities.
-        ids: ``(n, k)`` integers; -1: no answer.
-        labels: of n rows.
-
-    Returns:
-        For each of `BINS` bins of equal width the number of ``answers``, the sum of their
-        ``scores``, and how many are ``right``.
-    """
+    """The answers in bins by their score."""
     known = ids >= 0
     sure, right = scores[known], hits(ids, labels)[known]
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
@@ -74,65 +132,163 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
     }
 
 
-@cache
-def opened(overrides: tuple[str, ...]) -> SparseDataset:
-    """A data set as train.py prepares it."""
-    with user_errors():
-        return open_dataset(read_config(overrides))
-
-
 def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
     """All missing rows; those of peers have no seed."""
     for name in arguments.datasets:
         overrides = place(name, arguments.root)
-        if "slide" in arguments.methods:
-            cases = [{"dataset": name, "method": "slide", "seed": s} for s in arguments.seeds]
+        if OURS in arguments.methods:
+            cases = [{"dataset": name, "method": OURS, "seed": s} for s in arguments.seeds]
             for case in store.missing(cases):
                 opened(tuple(overrides))  # Prepared before a run whose memory is measured.
                 store.add([case | ours([*overrides, f"seed={case['seed']}"])])
         for method, peer in found.items():
-            for case in store.missing(
-                [{"dataset": name, "method": method, "seed": None}], peer.version
-            ):
+            case = {"dataset": name, "method": method, "seed": None}
+            for _ in store.missing([case], peer.version):
                 rows = peers.measure(peer, method, opened(tuple(overrides)))
                 store.add([case | row for row in rows], peer.version)
 
 
-def installed(arguments: argparse.Namespace) -> dict[str, peers.Peer]:
-    """The peers to measure."""
-    found: dict[str, Any] = {}
-    if "omikuji" in arguments.methods:
-        found["omikuji"] = peers.omikuji()
-    if "pecos" in arguments.methods and arguments.pecos_python:
-        # Not resolved: the interpreter of an environment is a link.
-        found["pecos"] = peers.pecos(arguments.pecos_python.absolute())
-    elif "pecos" in arguments.methods:
-        print("PECOS is left out: --pecos-python names an interpreter that can import it")
-    return found
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    rows = in_order(found["rows"])
+    text = ABOUT
+    if filtered := dict.fromkeys(r["dataset"] for r in rows if r["method"].endswith(LEFT_OUT)):
+        text += FILTERED.format(sets=", ".join(filtered))
+    if not any(row["method"].startswith("pecos") for row in rows):
+        text += "\nPECOS was not measured: `--pecos-python` was not given.\n"
+    sets = list(dict.fromkeys(row["dataset"] for row in rows))
+    compared = [cells for name in sets for cells in comparisons(name, of(rows, dataset=name))]
+    if compared:
+        text += BEST + table(compared)
+    text += ALL
+    for name in sets:
+        own = of(rows, dataset=name)
+        methods = dict.fromkeys(row["method"] for row in own)
+        text += f"\n### {name}\n\n" + table([line(each, of(own, method=each)) for each in methods])
+    return text + RELIABLE + origin(rows)
 
 
-def add_methods(parser: argparse.ArgumentParser) -> None:
-    """The options that choose methods."""
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
+def in_order(rows: list[Row]) -> list[Row]:
+    """Data sets as in `HELD_OUT`, then others; methods as in `TITLES`."""
+    sets, methods = list(HELD_OUT), list(TITLES)
+
+    def place(row: Row) -> tuple[Any, ...]:
+        name, method = row["dataset"], row["method"].removesuffix(LEFT_OUT)
+        known = sets.index(name) if name in sets else len(sets)
+        return known, name, methods.index(method), row["method"], row["seed"] or 0
+
+    return sorted(rows, key=place)
+
+
+def of(rows: list[Row], **case: Any) -> list[Row]:
+    """The rows of a case."""
+    return [row for row in rows if case.items() <= row.items()]
+
+
+def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:
+    """Lines of the first table: a data set, ours and the best peer; none without one of them."""
+    own = of(rows, method=OURS)
+    left_out = [row for row in rows if row["method"].endswith(LEFT_OUT)]
+    theirs = left_out or [row for row in rows if row["method"] != OURS]
+    if not own or not theirs:
+        return []
+    lines = []
+    for k in (1, 3, 5):
+        cells = {"data set": name, "k": str(k)}
+        for kind, title in (("p", "P@k"), ("psp", "PSP@k")):
+            values = [row[f"{kind}_at_{k}"] for row in own]
+            best = max(theirs, key=lambda row: row[f"{kind}_at_{k}"])
+            most = best[f"{kind}_at_{k}"]
+            cells[f"{title}, ours"] = spread(values)
+            short = best["method"].removesuffix(LEFT_OUT)
+            cells[f"{title}, best peer"] = f"{100 * most:.1f} ({short})"
+            cells[f"{title}, difference"] = f"{100 * (sum(values) / len(values) - most):+.1f}"
+        lines.append(cells)
+    return lines
+
+
+def line(method: str, rows: list[Row]) -> dict[str, str]:
+    """The line of a method on a data set."""
+    short = method.removesuffix(LEFT_OUT)
+    title = TITLES[short] + method[len(short) :]
+    if method == OURS:
+        title += f", seeds {numbers(row['seed'] for row in rows)}"
+
+    def triple(kind: str) -> str:
+        return " / ".join(spread([row[f"{kind}_at_{k}"] for row in rows]) for k in (1, 3, 5))
+
+    def mean(name: str, digits: int, scale: float = 1) -> str:
+        values = [scale * row[name] for row in rows if name in row]
+        return f"{sum(values) / len(values):,.{digits}f}" if values else ""
+
+    return {
+        "method": title,
+        "P@1 / P@3 / P@5": triple("p"),
+        "PSP@1 / PSP@3 / PSP@5": triple("psp"),
+        "training, s": mean("train_seconds", 1),
+        "prediction, rows/s": mean("predict_rows_per_second", 0),
+        "peak memory, MB": mean("peak_rss_mb", 0),
+        "calibration error, points": mean("calibration_error", 1, 100),
+    }
+
+
+def summary(rows: list[Row]) -> str:
+    """The README's table: P@1 / P@3 / P@5 and seconds of training, a line a data set."""
+    lines, sets = [], dict.fromkeys(row["dataset"] for row in in_order(rows))
+    for name in sets:
+        cells = {"": name}
+        for method, title in TITLES.items():
+            own = of(rows, dataset=name, method=method + LEFT_OUT)
+            own = own or of(rows, dataset=name, method=method)
+            means = [
+                sum(row[f"p_at_{k}"] for row in own) / max(len(own), 1) * 100 for k in (1, 3, 5)
+            ]
+            seconds = sum(row["train_seconds"] for row in own) / max(len(own), 1)
+            shown = " / ".join(f"{mean:.1f}" for mean in means) + f", {seconds:.0f} s"
+            cells[title] = shown if own else ""
+        lines.append(cells)
+    return table(lines)
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """The picture of scores against shares of right answers, a line a data set."""
+    figure, axes = plt.subplots(figsize=(6, 5.5))
+    axes.plot([0, 1], [0, 1], "--", color="gray", linewidth=1)
+    own = of(in_order(rows), method=OURS)
+    for name in dict.fromkeys(row["dataset"] for row in own):
+        bins = [row["reliability"] for row in of(own, dataset=name)]
+        answers, scores, right = (
+            np.sum([each[key] for each in bins], axis=0) for key in ("answers", "scores", "right")
+        )
+        drawn = answers >= LEAST
+        axes.plot(scores[drawn] / answers[drawn], right[drawn] / answers[drawn], ".-", label=name)
+    axes.set(xlabel="mean score of the answers", ylabel="share of right answers")
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.grid(alpha=0.3)
+    if own:
+        axes.legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(folder / PICTURE, dpi=120)
+    plt.close(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, list(HELD_OUT), [0, 1, 2])
-    add_methods(parser)
+    parser.add_argument("--methods", nargs="+", choices=TITLES, default=list(TITLES))
+    peers.add_pecos(parser)
     arguments = parse(parser)
     runtime.set_threads(0)
-    store = Store("precision", KEYS, precision_page.page, arguments)
+    store = Store("precision", KEYS, page, arguments)
     if not arguments.render:
-        found = installed(arguments)
+        found = peers.installed(arguments.methods, arguments.pecos_python)
         os.chdir(ROOT)  # Caches lie in its datasets/.
         warm_up()
         measure(store, arguments, found)
     store.render()
-    precision_page.draw(store.rows, store.folder)
+    draw(store.rows, store.folder)
     if store.folder == PAGES:
-        insert(ROOT / "README.md", "precision", precision_page.summary(store.rows))
+        insert(ROOT / "README.md", "precision", summary(store.rows))
     store.report()
 
 

@@ -1,108 +1,297 @@
-"""Rows a second, precision and waiting times of predictions, beside omikuji's on the same rows.
+"""Predictions beside the peers on the same rows, and requests a second of a server.
 
-A trained run with its re-ranker, and the folder of the files that it was trained on:
+    pip install -e '.[bench]'
+    python tests/benchmarks/prediction.py --root path/to/data --pecos-python pecos/bin/python
+    python tests/benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
 
-    python train.py dataset=debian run_dir=results/debian/for_prediction
-    python tests/benchmarks/prediction.py results/debian/for_prediction --root datasets --threads 2
+Of each data set train.py trains a model without any setting, unless --run names the folder of one.
+The server is asked by locust on the same machine: a network of Amazon-670K's shape with random
+weights, rows of random features, one row a request. Rows that there are for this commit and machine
+are not measured again (report.py). Writes results/benchmarks/prediction.{json,md}.
 """
 
 import argparse
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import peers
-from report import publish, table
-from sets import place
+import requests
+import torch
+from report import RESULTS, ROOT, Row, Store, add_options, origin, parse, table
+from runs import opened, place, run_train
 
-from slide import runtime
-from slide.config import open_dataset, read_config
+from slide import FullSampler, SlideNetwork, runtime
 from slide.data import Split
 from slide.model import Model, load
-from slide.predict.scores import Scores
 
-SEARCHES = ("exact", "index")
-QUANTILES = (50, 95, 99)
+GENERATED = {
+    "amazon670k_like": [
+        *("dataset=amazon670k_like", "dataset.train_samples=50000", "dataset.test_samples=2000"),
+        *("dataset.cache=datasets/amazon670k_like/cache_50000", "trainer.max_epochs=5"),
+    ]
+}
+METHODS = {
+    "slide": "**slide**",
+    "omikuji": "omikuji, 3 trees",
+    "pecos": "PECOS XR-Linear, 3 models",
+    "server": "slide-serve",
+}
+SEARCHES, QUANTILES, SINGLES = ("exact", "index"), (50, 95, 99), 2000
 # The first rows are not timed: they make indexes and compile kernels.
 WARM = 20
+# What the server answers.
+FEATURES, LABELS, HIDDEN, NONZEROS = 135_909, 670_091, 256, 75
+CLIENTS, BODIES, SECONDS = (1, 8, 64), 512, 8
+# A file of locust; each user asks again as soon as it has an answer.
+USER = """
+import os, random
+from locust import FastHttpUser, constant, task
+
+BODIES = open(os.environ["SLIDE_BODIES"]).read().splitlines()
+
+class Asking(FastHttpUser):
+    wait_time = constant(0)
+
+    @task
+    def predict(self):
+        headers = {"Content-Type": "application/json"}
+        self.client.post("/predict", data=random.choice(BODIES), headers=headers)
+"""
+ABOUT = """\
+# Predictions
+
+Models are those of `train.py` without any setting, with their re-ranker. rows/s: all test rows in \
+one call; the quantiles are of calls with one row. `exact` scores all labels, `index` those that \
+an index over the weights brings up; a call that names neither takes the one in bold. The peers \
+have their default settings. omikuji takes a call for each row, so its rows/s hold for single \
+rows, too.
+
+"""
+SERVED = f"""
+## Over HTTP
+
+`slide-serve`, asked by locust, which takes the rest of the same machine. A network of \
+{FEATURES:,} features, {HIDDEN} hidden units and {LABELS:,} labels with random weights and no \
+re-ranker; a request has one row of {NONZEROS} random features and asks for 5 labels. (Features, \
+labels and their number in a row are those of Amazon-670K.) Each client asks again as soon as it \
+has an answer, for {SECONDS} s. Times are those that a client sees; locust rounds them to \
+milliseconds, and from 100 ms on to 10 ms.
+
+"""
+
+
+def overrides_of(name: str, root: Path) -> list[str]:
+    """Of train.py, for a data set."""
+    return GENERATED.get(name) or place(name, root)
 
 
 def measure(model: Model, rows: Split, search: str, singles: int) -> dict[str, float]:
-    """All rows in one call, and some one after the other.
-
-    Args:
-        model: a trained model.
-        rows: raw rows with their labels.
-        search: see `slide.Model.predict`.
-        singles: number of single rows.
-    """
+    """All rows (raw, with their labels) in one call, and ``singles`` one after the other."""
     model.predict_ids(rows.slice(0, min(WARM, len(rows))).features, search=search)
     begin = time.perf_counter()
     ids, _ = model.predict_ids(rows.features, search=search)
-    seconds = time.perf_counter() - begin
-    scores = Scores(ids.shape[1])
-    scores.add(ids, rows.labels)
-    times = [one_row(model, rows, row % len(rows), search) for row in range(WARM + singles)]
+    seconds, times = time.perf_counter() - begin, []
+    for row in range(WARM + singles):
+        x = rows.slice(row % len(rows), row % len(rows) + 1).features
+        begin = time.perf_counter()
+        model.predict_ids(x, search=search)
+        times.append(time.perf_counter() - begin)
     waits = 1e3 * np.percentile(times[WARM:], QUANTILES)
-    named = {f"p{q}": float(wait) for q, wait in zip(QUANTILES, waits, strict=True)}
-    return scores.means() | named | {"rows_per_second": len(rows) / seconds}
+    named = {f"p{q}": round(float(wait), 3) for q, wait in zip(QUANTILES, waits, strict=True)}
+    return {f"p_at_{k}": peers.precision_at_k(ids, rows.labels, k) for k in peers.TOP} | (
+        named | {"rows_per_second": round(len(rows) / seconds, 1)}
+    )
 
 
-def one_row(model: Model, rows: Split, row: int, search: str) -> float:
-    """Seconds of a call with a single row."""
-    x = rows.slice(row, row + 1).features
-    begin = time.perf_counter()
-    model.predict_ids(x, search=search)
-    return time.perf_counter() - begin
+def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None:
+    """The missing rows of both searches; a model is trained if there are some."""
+    cases = [
+        {"dataset": name, "method": "slide", "search": each, "clients": 0} for each in SEARCHES
+    ]
+    missing = list(store.missing(cases))
+    if not missing:
+        return
+    words = overrides_of(name, arguments.root)
+    data = opened(tuple(words))
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.run
+        if folder is None:
+            folder = Path(scratch) / "run"
+            run_train(*words, folder=folder)
+        model = load(folder)
+        for case in missing:
+            found = measure(model, data.test, case["search"], arguments.singles)
+            sizes = {"rows": len(data.test), "labels": model.num_labels, "default": model.search}
+            store.add([case | sizes | found])
+
+
+def measure_peers(store: Store, name: str, peer: peers.Peer, method: str, root: Path) -> None:
+    """The row of a peer, if it is missing."""
+    case = {"dataset": name, "method": method, "search": None, "clients": 0}
+    for _ in store.missing([case], peer.version):
+        data = opened(tuple(overrides_of(name, root)))
+        found = peers.measure(peer, method, data)[-1]
+        row = {each: found[each] for each in found if each.startswith("p_at_")}
+        row |= {"rows_per_second": found["predict_rows_per_second"], "rows": len(data.test)}
+        store.add([case | row | {"labels": data.num_labels}], peer.version)
+
+
+def write_bodies(path: Path, search: str) -> None:
+    """A request in each line."""
+    rng, lines = np.random.default_rng(0), []
+    for _ in range(BODIES):
+        indices = np.sort(rng.choice(FEATURES, NONZEROS, False)).tolist()
+        row = {"indices": indices, "values": rng.random(NONZEROS).round(4).tolist()}
+        lines.append(json.dumps({"rows": [row], "search": search}))
+    path.write_text("\n".join(lines))
+
+
+@contextmanager
+def server(folder: Path, log: Path, threads: int) -> Iterator[str]:
+    """The address of a server, which is stopped in the end."""
+    words = [sys.executable, "-m", "slide.serve", folder, "--port", "0", "--threads", str(threads)]
+    words += ["--search", "index"]  # Made before the first request; each names its search.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with log.open("w") as file:
+        process = subprocess.Popen(words, stderr=file, env=environment)
+    try:
+        while not (found := re.search(r"running on (http://[\d.:]+)", log.read_text())):
+            if process.poll() is not None:
+                sys.exit(f"the server did not start:\n{log.read_text()}")
+            time.sleep(0.1)
+        yield found[1]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def batches(address: str) -> np.ndarray:
+    """How many rows were answered so far, and in how many products."""
+    text = requests.get(f"{address}/metrics", timeout=10).text
+    found = [re.search(rf"slide_batch_rows_{name} ([\d.e+]+)", text) for name in ("sum", "count")]
+    return np.array([float(each[1]) for each in found if each])
+
+
+def ask(address: str, clients: int, bodies: Path, seconds: float) -> dict[str, float]:
+    """What locust reports of some clients."""
+    folder = bodies.parent
+    (folder / "user.py").write_text(USER)
+    words = [sys.executable, "-m", "locust", "-f", folder / "user.py", "--host", address]
+    words += ["--headless", "--only-summary", "--reset-stats", "--csv", folder / "stats"]
+    words += ["-u", clients, "-r", clients, "-t", f"{seconds:g}s"]
+    before = batches(address)
+    environment = {**os.environ, "SLIDE_BODIES": str(bodies)}
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment)
+    rows, products = batches(address) - before
+    if done.returncode:
+        sys.exit(f"locust failed:\n{done.stderr}")
+    with (folder / "stats_stats.csv").open() as file:
+        total = next(row for row in csv.DictReader(file) if row["Name"] == "Aggregated")
+    assert int(total["Failure Count"]) == 0, total
+    figures = {f"p{p}": float(total[f"{p}%"]) for p in QUANTILES}
+    rate = float(total["Requests/s"])
+    return figures | {"rows_per_second": rate, "batch": float(rows / products)}
+
+
+def measure_server(store: Store, arguments: argparse.Namespace) -> None:
+    """All missing numbers of clients."""
+    cases = [
+        {"dataset": "requests", "method": "server", "search": search, "clients": clients}
+        for search in SEARCHES
+        for clients in CLIENTS
+    ]
+    missing = list(store.missing(cases))
+    if not missing:
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder, threads = Path(name), max(1, (os.cpu_count() or 2) - 1)
+        torch.manual_seed(0)
+        network = SlideNetwork(FEATURES, [HIDDEN], arguments.labels, FullSampler)
+        Model(network).save(folder / "model")
+        with server(folder / "model", folder / "log", threads) as address:
+            for case in missing:
+                write_bodies(folder / "bodies", case["search"])
+                found = ask(address, case["clients"], folder / "bodies", arguments.seconds)
+                store.add([case | found | {"labels": arguments.labels, "server": threads}])
 
 
 def page(found: dict[str, Any]) -> str:
-    """A row for each search, and one for omikuji if it was measured."""
-    lines = [
-        {
-            "": name,
-            "P@1 / P@3 / P@5": " / ".join(f"{100 * row[f'p_at_{k}']:.2f}" for k in (1, 3, 5)),
-            "rows/s": f"{row['rows_per_second']:,.0f}",
-            **{f"p{q}, ms": f"{row[f'p{q}']:.1f}" if f"p{q}" in row else "" for q in QUANTILES},
-        }
-        for name, row in found["cases"].items()
-    ]
-    return (
-        f"# Predictions\n\n{found['rows']:,} test rows of {found['data']} ({found['labels']:,} "
-        f"labels) with its re-ranker, threads: {found['threads']}. rows/s: all rows in one call; "
-        f"the quantiles are of {found['singles']:,} calls with one row. `exact` scores all labels, "
-        f"`index` those that an index brings up; a call that names neither takes "
-        f"`{found['default']}`. omikuji has its default settings, and answers all rows in one "
-        f"call.\n\n{table(lines)}"
-    )
+    """The generated page."""
+    rows, order = found["rows"], list(METHODS)
+    rows = sorted(rows, key=lambda r: (r["labels"], order.index(r["method"]), r["clients"]))
+    lines = [line_of(row) for row in rows if row["method"] != "server"]
+    text = ABOUT + (table(lines) if lines else "")
+    served = sorted((r for r in rows if r["method"] == "server"), key=lambda r: r["search"])
+    if served:
+        threads = served[0]["server"]
+        text += SERVED + table(
+            [
+                {
+                    f"threads: {threads}": row["search"],
+                    "clients": row["clients"],
+                    "requests/s": f"{row['rows_per_second']:.1f}",
+                    **{f"p{q}, ms": f"{row[f'p{q}']:.0f}" for q in QUANTILES},
+                    "rows in a batch": f"{row['batch']:.1f}",
+                }
+                for row in served
+            ]
+        )
+    return text + origin(rows)
+
+
+def line_of(row: Row) -> dict[str, str]:
+    """A line of a method on a data set."""
+    name = METHODS[row["method"]]
+    if row["search"]:
+        search = f"`{row['search']}`"
+        name += f", {f'**{search}**' if row['search'] == row['default'] else search}"
+    return {
+        "data set": row["dataset"],
+        "labels": f"{row['labels']:,}",
+        "": name,
+        "P@1 / P@3 / P@5": " / ".join(f"{100 * row[f'p_at_{k}']:.2f}" for k in (1, 3, 5)),
+        "rows/s": f"{row['rows_per_second']:,.0f}",
+        **{f"p{q}, ms": f"{row[f'p{q}']:.1f}" if f"p{q}" in row else "" for q in QUANTILES},
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="folder of a model")
-    parser.add_argument("--root", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--dataset", default="debian")
-    parser.add_argument("--rows", type=int, default=0, help="test rows; 0: all")
-    parser.add_argument("--singles", type=int, default=2000, help="calls with one row")
-    parser.add_argument("--threads", type=int, default=0, help="0: all")
-    parser.add_argument("--results", type=Path, help="folder of the page; else results/benchmarks")
-    parser.add_argument("--without-omikuji", action="store_true")
-    options = parser.parse_args()
-    runtime.set_threads(options.threads)
-    data, model = open_dataset(read_config(place(options.dataset, options.root))), load(options.run)
-    rows = data.test.slice(0, options.rows or len(data.test))
-    cases: dict[str, Any] = {
-        f"slide, {search}": measure(model, rows, search, options.singles) for search in SEARCHES
-    }
-    if not options.without_omikuji:
-        (cases["omikuji, 3 trees"], *_) = peers.measure(peers.omikuji(), "omikuji", data)
-        measured = cases["omikuji, 3 trees"]
-        measured["rows_per_second"] = measured.pop("predict_rows_per_second")
-    sizes = {"rows": len(rows), "labels": model.num_labels, "singles": options.singles}
-    more = {"threads": runtime.num_threads(), "default": model.search, "data": options.dataset}
-    where = {} if options.results is None else {"folder": options.results}
-    publish("prediction", {**sizes, **more, "cases": cases}, page, **where)
+    add_options(parser, ["debian", "files", *GENERATED], [0])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--run", type=Path, help="a trained model, instead of training one")
+    parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row")
+    parser.add_argument("--labels", type=int, default=LABELS, help="of the server")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a number of clients")
+    peers.add_pecos(parser)
+    parser.set_defaults(results=RESULTS)
+    arguments = parse(parser)
+    runtime.set_threads(0)
+    store = Store("prediction", ("dataset", "method", "search", "clients"), page, arguments)
+    if not arguments.render:
+        found = peers.installed(arguments.methods, arguments.pecos_python)
+        os.chdir(ROOT)  # Caches lie in its datasets/.
+        for name in arguments.datasets:
+            if "slide" in arguments.methods:
+                measure_ours(store, name, arguments)
+            for method, peer in found.items():
+                measure_peers(store, name, peer, method, arguments.root)
+        if "server" in arguments.methods:
+            measure_server(store, arguments)
+    store.render()
+    store.report()
 
 
 if __name__ == "__main__":

@@ -12,14 +12,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from sized import settings
 
-from slide import CSR, ActiveSampler, Pattern, SlideNetwork, runtime
-from slide.distributed import Group, ShardedNetwork
+from slide import CSR, Pattern, SlideNetwork, runtime
+from slide.config import build_network, build_optimizer
+from slide.distributed import Group
 from slide.distributed.launch import find_place, meet
-from slide.estimator.recipe import Recipe
 from slide.utils.resources import peak_memory_mb, resident_memory
 
-HIDDEN, ACTIVE, NONZEROS, LABELS = 128, 4096, 75, 5
+HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
+# The network in words, and bytes of a weight row of the outputs with its moment.
+NETWORK = {
+    "network": f"The default network: {HIDDEN} hidden units, {NONZEROS} features a row, "
+    f"{ACTIVE:,} active outputs for the batch on all processes together, drawn uniformly; batch "
+    "512 where no other is named",
+    "row_bytes": 4 * 2 * HIDDEN,
+}
 # Messages that are timed alone: a number, and a batch's gradient of the hidden layer.
 TRIALS = 30
 
@@ -47,20 +57,14 @@ def expected_counts(most: int) -> np.ndarray:
     return np.diff(edges)
 
 
-def build(case: dict[str, Any], group: Group) -> SlideNetwork:
+def build(config: DictConfig, case: dict[str, Any], group: Group) -> SlideNetwork:
     """The network; that of one process is the ordinary one."""
-
-    def sampler(inputs: int, outputs: int) -> ActiveSampler:
-        return ActiveSampler(inputs, outputs, active=min(ACTIVE, case["labels"] // 2))
-
-    shape = case["features"], [HIDDEN], case["labels"], sampler
-    if group.size == 1:
-        return SlideNetwork(*shape, dropout=0.3)
+    features, labels = case["features"], case["labels"]
     counts = {
-        "feature_counts": expected_counts(case["features"]),
-        "label_counts": expected_counts(case["labels"]),
+        "feature_counts": expected_counts(features),
+        "label_counts": expected_counts(labels),
     }
-    return ShardedNetwork(*shape, group, dropout=0.3, **counts)
+    return build_network(config, features, labels, group, counts)
 
 
 def watch(group: Group) -> list[float]:
@@ -83,8 +87,10 @@ def watch(group: Group) -> list[float]:
 def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
     """Seconds of steps, of the exchange in them, of the work that hides some of it, and memory."""
     before, hiding = resident_memory(), watch(group)
-    network = build(case, group)
-    optimizer, loss = Recipe().optimizer(network), Recipe().loss()
+    config = settings("default", case["labels"], HIDDEN)
+    config.sampler.active = min(ACTIVE, case["labels"] // 2)
+    network = build(config, case, group)
+    optimizer, loss = build_optimizer(config, network), instantiate(config.loss)
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
         moment = torch.zeros_like(parameter)
         moment.fill_(0)

@@ -3,55 +3,187 @@
     python tests/benchmarks/scaling.py
 
 A step is everything but making the batch and rebuilding tables: input layer, selection, products,
-loss, gradients and both sparse Adams. The rows are random. Each size is measured in a process of
-its own, with one thread and with all cores in turn, at least five times each (sized.py). Some
-sizes are measured to check the cost model that is fitted to the others (cost_model.py). Rows that
-there are for this commit and machine are not measured again, and none begins after --minutes
-(rows.py). Writes results/benchmarks/scaling.{json,md,png} and scaling_more.png.
+loss, gradients and both sparse Adams. The network is the default one, the rows are random. Each
+size is measured in a process of its own, with one thread and with all cores in turn, at least five
+times each (sized.py). Rows that there are for this commit and machine are not measured again, and
+none begins after --minutes (report.py). Writes results/benchmarks/scaling.{json,md,png} and
+scaling_more.png.
 """
 
 import argparse
+import statistics
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-import scaling_page
-from report import RESULTS
-from rows import Row, Store, add_store_options
-from sized import SECONDS, Size, in_own_process
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from report import RESULTS, Row, Store, add_store_options, origin, table
+from sized import BATCHES, CASES, LABELS, NONZEROS, SECONDS, Size, in_own_process, settings
 
 from slide import runtime
 
-# PyTorch's dense step takes seconds beyond.
-DENSE_LARGEST = 2**18
-LARGEST, MOST_FEATURES = 2**24, 10**7
-# Case: outputs beyond which it is not measured.
+BASE = Size()
+MOST_FEATURES = 10**7
+# Case: outputs beyond which it is not measured; a dense step takes seconds.
 LIMITS = {
-    "uniform, shared": LARGEST,
-    "uniform, shared, bfloat16": LARGEST,
+    "default": 2**24,
     "lsh, shared": 2**22,
     "lsh, per sample": 2**22,
-    "dense PyTorch": DENSE_LARGEST,
+    "sampled softmax, PyTorch": 2**22,
+    "dense PyTorch": 2**18,
 }
+PICTURE, MORE = "scaling.png", "scaling_more.png"
+TITLES = {"outputs": "outputs", "features": "features", "hidden": "hidden units"}
+
+ABOUT = f"""\
+# Cost over size
+
+A step: input layer, selection, products, loss, gradients and both sparse Adams; not the making of \
+the batch, and no rebuilds. The rows are random, with {NONZEROS} features and {LABELS} labels, all \
+drawn uniformly, which is the worst case for caches; {BATCHES} batches take turns. Where a size is \
+not named it is {BASE.outputs:,} outputs, {BASE.features:,} features and {BASE.hidden} hidden \
+units. Each size is a process of its own, which takes turns between one thread and all cores; the \
+table has the medians of the turns, and those of the fastest and the slowest turn. Memory is that \
+of the whole process once all weights and moments were written to, as steps do sooner or later. \
+The default network is that of `train.py`; dense PyTorch and sampled softmax are the same network \
+in plain PyTorch, with fused Adam and with SparseAdam. [The page of a step](step.md) says what \
+such networks learn.
+"""
 
 
-def sizes() -> Iterator[tuple[Size, bool]]:
-    """All sizes, and whether each of them is only there to check the model."""
+def sizes() -> Iterator[Size]:
+    """All sizes."""
     for power in range(14, 25, 2):
-        for case, limit in LIMITS.items():
-            if 2**power <= limit and (case != "uniform, shared, bfloat16" or power >= 20):
-                yield Size(case, outputs=2**power), False
-    base = Size()
+        yield from (Size(case, 2**power) for case, limit in LIMITS.items() if 2**power <= limit)
     for features in (10**4, 10**6, MOST_FEATURES):
-        yield base._replace(features=features), False
-    for hidden in (16, 128, 256, 512, 1024):
-        yield base._replace(hidden=hidden), False
-    for outputs, features, hidden in ((2**16, 10**6, 128), (2**20, 10**6, 256), (2**22, 10**4, 16)):
-        yield Size("uniform, shared", outputs, features, hidden), True
+        yield BASE._replace(features=features)
+    for hidden in (64, 128, 512, 1024):
+        yield BASE._replace(hidden=hidden)
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    rows = found["rows"]
+    text, done = ABOUT + sets_in_words(), measured(rows)
+    if done:
+        times = [row["product_ms"] for row in done]
+        text += (
+            f"\nA fixed product, timed beside each size, took {min(times):.1f} to {max(times):.1f} "
+            f"ms, {statistics.median(times):.1f} in the median: so uneven was the machine.\n"
+        )
+    text += f"\n![time of a step against the number of outputs]({PICTURE})\n"
+    text += f"\n![time over features and hidden units, and memory over outputs]({MORE})\n"
+    threads = threads_of(done)
+    for axis in TITLES:
+        if own := along(done, axis):
+            lines = [line(row, axis, threads) for row in own]
+            text += f"\n## Over {TITLES[axis]}\n\n" + table(lines)
+    if missing := [row for row in rows if not row.get("ms")]:
+        text += "\n## Where memory ended\n\n" + table([missed(row) for row in missing])
+    return text + origin(rows, "case")
+
+
+def sets_in_words() -> str:
+    """What the cases are."""
+    lines = ""
+    for case in CASES:
+        config = settings(case, BASE.outputs)
+        active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
+        each = "for each sample" if config.sampler.mode == "per_sample" else "for the batch"
+        lines += f"* {case}: batch {config.trainer.batch_size}, {active} {each}\n"
+    return f"\n{lines}"
+
+
+def measured(rows: list[Row]) -> list[Row]:
+    """The rows that have times."""
+    return [row for row in rows if row.get("ms")]
+
+
+def along(rows: list[Row], axis: str) -> list[Row]:
+    """The rows that differ from `BASE` in ``axis`` at most, by case and size."""
+    others = [name for name in TITLES if name != axis]
+    own = [row for row in rows if all(row[name] == getattr(BASE, name) for name in others)]
+    order = list(CASES)
+    return sorted(own, key=lambda row: (order.index(row["case"]), row[axis]))
+
+
+def threads_of(rows: list[Row]) -> list[str]:
+    """All numbers of threads, ascending."""
+    return sorted({each for row in rows for each in row["ms"]}, key=int)
+
+
+def line(row: Row, axis: str, threads: list[str]) -> dict[str, str]:
+    """A line of a table of times, with columns for these numbers of threads."""
+    cells = {"": row["case"], TITLES[axis]: f"{row[axis]:,}"}
+    for each in threads:
+        time, spread = row["ms"].get(each), row["spread_ms"].get(each)
+        shown = f"{time:.2f} ({spread[0]:.2f} to {spread[1]:.2f})" if time else ""
+        cells[f"ms a step, threads: {each}"] = shown
+    ends = [row["ms"].get(each) for each in (threads[0], threads[-1])]
+    if len(threads) > 1:
+        cells["one thread to all"] = f"{ends[0] / ends[1]:.2f}" if all(ends) else ""
+    cells["samples/s"] = f"{1e3 * row['batch'] / ends[1]:,.0f}" if ends[1] else ""
+    cells["rebuild, ms"] = f"{row['rebuild_ms']:,.0f}" if "rebuild_ms" in row else ""
+    return cells | {"memory, GiB": f"{row['bytes'] / 2**30:.2f}"}
+
+
+def missed(row: Row) -> dict[str, str]:
+    """A line of a size that was not measured."""
+    why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
+    return {"": row["case"]} | {TITLES[axis]: f"{row[axis]:,}" for axis in TITLES} | {"why": why}
+
+
+def draw(rows: list[Row], folder: Path) -> None:
+    """Time against outputs, and in the other picture time against the rest, and memory."""
+    rows = measured(rows)
+    if not rows:
+        return
+
+    def last_ms(row: Row) -> float:
+        return row["ms"][max(row["ms"], key=int)]
+
+    figure, axes = plt.subplots(figsize=(7, 4.5))
+    lines_of(axes, along(rows, "outputs"), "outputs", last_ms)
+    axes.set(title="Time of a training step", ylabel="ms a step")
+    axes.legend(fontsize="small")
+    saved(figure, folder / PICTURE)
+    figure, grid = plt.subplots(1, 3, figsize=(14, 4))
+    for axes, axis in zip(grid, ("features", "hidden"), strict=False):
+        own = [row for row in along(rows, axis) if row["case"] == BASE.case]
+        lines_of(axes, own, axis, last_ms)
+        axes.set(ylabel="ms a step")
+        axes.legend(fontsize="small")
+    lines_of(grid[2], along(rows, "outputs"), "outputs", lambda row: row["bytes"] / 2**30)
+    grid[2].set(ylabel="memory, GiB", title="Memory of the process")
+    grid[2].legend(fontsize="small")
+    saved(figure, folder / MORE)
+
+
+def lines_of(axes: Any, rows: list[Row], axis: str, value: Any) -> None:
+    """A line for each case."""
+    for case in CASES:
+        points = [(row[axis], value(row)) for row in rows if row["case"] == case]
+        if points:
+            axes.plot(*zip(*points, strict=True), "o-", label=case)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel(TITLES[axis])
+    axes.grid(alpha=0.3)
+
+
+def saved(figure: Any, path: Path) -> None:
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_store_options(parser)
-    parser.add_argument("--largest", type=int, default=LARGEST, help="most outputs of a size")
+    parser.add_argument("--largest", type=int, default=2**24, help="most outputs of a size")
     parser.add_argument("--most-features", type=int, default=MOST_FEATURES)
     parser.add_argument("--widest", type=int, default=1024, help="most hidden units of a size")
     parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
@@ -59,10 +191,11 @@ def main() -> None:
     parser.set_defaults(results=RESULTS)
     arguments = parser.parse_args()
     runtime.set_threads(0)
-    store = Store("scaling", Size._fields, scaling_page.page, arguments)
+    store = Store("scaling", (*Size._fields, "batch"), page, arguments)
+    batch = {"batch": settings(BASE.case, BASE.outputs).trainer.batch_size}
     cases: list[Row] = [
-        size._asdict() | {"check": check}
-        for size, check in sizes()
+        size._asdict() | batch
+        for size in sizes()
         if size.case in arguments.cases
         and size.outputs <= arguments.largest
         and size.features <= arguments.most_features
@@ -72,7 +205,7 @@ def main() -> None:
         size = Size(*(case[name] for name in Size._fields))
         store.add([case | in_own_process(size, arguments.seconds)])
     store.render()
-    scaling_page.draw(store.rows, store.folder)
+    draw(store.rows, store.folder)
     store.report()
 
 

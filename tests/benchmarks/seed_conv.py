@@ -1,7 +1,5 @@
 """Convolution on half of the input channels: backward against forward, ours and PyTorch's.
 
-    python tests/benchmarks/seed_conv.py
-
 A batch of 128 images of 16 channels, 28 x 28, of which 8 are used, to 32 channels by 3 x 3. Peers:
 the sliced one takes channels out of input and weight in front of ``conv2d``, and autograd puts the
 gradients back into full tensors; the masked one multiplies the input by a mask; ``torch.nn.grad``
@@ -9,7 +7,6 @@ is what one writes by hand with PyTorch's functions for single gradients. The wa
 times depend on which memory the allocator has at hand.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as torch_F
 
-from slide import runtime
 from slide.functional.convolution import active_conv2d
 
 BATCH, INPUTS, OUTPUTS, SIDE = 128, 16, 32, 28
@@ -109,14 +105,3 @@ def rows(steps: int = STEPS) -> list[dict]:
                     }
                 )
     return found
-
-
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    runtime.set_threads(0)
-    for row in rows():
-        print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
 """A large sparse matrix times a vector or a few, and the gradient of a masked squared error.
 
-    python tests/benchmarks/seed_csr.py
-
-850,000 x 210,000, 0.1 % not zero, in the first case; `--scale 0.1` takes a tenth of the rows.
+850,000 x 210,000, 0.1 % not zero, in the first case.
 Beside slide's product stand PyTorch's: CSR with 32-bit and with 64-bit indices, and COO. The
 backward pass is that of ``((mask * (y - target)) ** 2).sum()`` by x, the product's part of it
 alone: from dL/dy to dL/dx. Times are the best of some repeats, the peers' backward of one or two.
 """
 
-import argparse
 import gc
 import time
 from collections.abc import Callable
@@ -18,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide import runtime
 from slide.functional.csr_product import CSRMatrix, csr_matmul
 from slide.sparse import CSR
 
@@ -146,17 +142,3 @@ def rows(scale: float = 1.0, peers: bool = True) -> list[dict]:
             gc.collect()
         del peer
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--no-peers", action="store_true")
-    arguments = parser.parse_args()
-    runtime.set_threads(0)
-    for row in rows(arguments.scale, peers=not arguments.no_peers):
-        print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

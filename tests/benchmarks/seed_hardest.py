@@ -1,14 +1,11 @@
 """Backward time where only the hardest quarter of a batch is learnt from, after one forward pass.
 
-    python tests/benchmarks/seed_hardest.py
-
 Two layers: dense inputs, hidden units with ReLU, sampled outputs. "ours" uses slide's layers,
 "torch" ordinary ones with as many outputs as are active. Steps over the whole batch and steps over
 its hardest quarter take turns; times are medians. "two passes" selects by a first forward pass
 without gradients and runs the quarter alone through a second one.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slide import ActiveLoss, ActiveSampler, Pattern, RowSparseAdam, SampledLinear, runtime
+from slide import ActiveLoss, ActiveSampler, Pattern, RowSparseAdam, SampledLinear
 from slide.nn import hardest
 
 FRACTION = 0.25
@@ -141,16 +138,3 @@ def measure(name: str, repeats: int) -> dict[str, object]:
 def rows(repeats: int = 60) -> list[dict[str, object]]:
     """One row a case."""
     return [measure(name, repeats) for name in CASES]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=60)
-    arguments = parser.parse_args()
-    runtime.set_threads(0)
-    for row in rows(arguments.repeats):
-        print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

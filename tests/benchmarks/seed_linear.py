@@ -1,7 +1,5 @@
 """Backward through a slice of a layer's outputs, as the layer grows.
 
-    python tests/benchmarks/seed_linear.py
-
 64 of 2^8 to 2^20 outputs, 128 inputs, float32, batches of 1 and 64; one set a batch (shared) or one
 a sample. Times are medians over steps of a loop that goes forward and backward in turn.
 
@@ -18,7 +16,6 @@ a sample. Times are medians over steps of a loop that goes forward and backward 
 No optimizer in any of these. Gradients are dropped after each step, as ``zero_grad`` does.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slide import ActiveSampler, ActiveSet, LSHProposer, SampledLinear, active_linear, runtime
+from slide import ActiveSampler, ActiveSet, LSHProposer, SampledLinear, active_linear
 from slide.sampling import never
 
 IN_FEATURES, ACTIVE, HIDDEN = 128, 64, 256
@@ -130,18 +127,3 @@ def rows(sizes: tuple[int, ...] = SIZES, peers: bool = True) -> list[dict]:
                 times = measure(forward, parameters, batch)
                 found.append({"case": name, "outputs": outputs, "batch": batch} | times)
     return found
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--no-peers", action="store_true")
-    arguments = parser.parse_args()
-    runtime.set_threads(0)
-    for outputs in arguments.sizes:
-        for row in rows((outputs,), peers=not arguments.no_peers):
-            print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,10 @@
 """Training a sampled layer with all outputs active, against training ``nn.Linear``.
 
-    python tests/benchmarks/seed_optimizer.py
-
 Each optimizer that takes the gradients of slide's layers, in either form, beside PyTorch's for
 dense ones, on the same batches: the largest difference of a weight or bias, as a share of the
 largest one. Then the time of an update with 4,096 of 100,000 outputs active.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -15,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from slide import ActiveSampler, RowSparseAdam, SampledLinear, runtime
+from slide import ActiveSampler, RowSparseAdam, SampledLinear
 
 INPUTS, OUTPUTS, BATCH, STEPS = 32, 50, 16, 50
 LARGE, ACTIVE, REPEATS = 100_000, 4096, 20
@@ -81,14 +78,3 @@ def rows() -> list[dict]:
         }
         for name, case in CASES.items()
     ]
-
-
-def main() -> None:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
-    runtime.set_threads(0)
-    for row in rows():
-        print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

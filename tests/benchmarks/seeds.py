@@ -2,50 +2,268 @@
 
     python tests/benchmarks/seeds.py --root path/to/data
 
-Runs every benchmark called seed_*.py as a process of its own, compares what it finds with its
-targets, and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and
-leaves what the page says of the others, unless that was found on another machine or with other
-versions: then it leaves it out, and says so. `--quick` takes smaller sizes and writes nothing.
+Runs every benchmark of `SEEDS` as a process of its own, compares what it finds with its targets,
+and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and leaves what
+the page says of the others, unless that was found on another machine or with other versions: then
+it leaves it out, and says so. `--quick` takes smaller sizes and writes nothing. Without --root the
+images and the text are fetched.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "examples")]
 
-from report import last, machine, publish, table  # noqa: E402
-from targets import SEEDS  # noqa: E402
+from report import PAGES, last, machine, publish, table  # noqa: E402
 
 from slide import runtime  # noqa: E402
 
-RESULTS = ROOT / "results"
+Rows = list[dict]
+
+
+class Target(NamedTuple):
+    """What a figure of a benchmark must be: of its rows the worst one, at least or at most."""
+
+    seed: str
+    text: str
+    figure: Callable[[Rows], float]
+    bound: float
+    least: bool = False
+
+    def check(self, rows: Rows) -> dict:
+        """A line of the table of targets."""
+        figure, word = self.figure(rows), "at least" if self.least else "at most"
+        met = figure >= self.bound if self.least else figure <= self.bound
+        return {
+            "measured": self.text,
+            "target": f"{word} {self.bound:g}",
+            "found": f"{figure:.3g}",
+            "": "met" if met else "missed",
+        }
+
+
+class Seed(NamedTuple):
+    """A benchmark: ``rows`` of seed_<name>.py, whose docstring is on the page, or of `EXAMPLES`.
+
+    Attributes:
+        asked: for what.
+        quick: arguments of its `rows` for small sizes.
+        data: the folder below the root that it reads; None: it makes its data up.
+        about: what the page says of it; None: the docstring of its module.
+    """
+
+    asked: str
+    quick: dict
+    data: str | None = None
+    about: str | None = None
+
+
+def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
+    """The figures ``key`` of cases that begin with ``case`` and have the values ``equal``."""
+    chosen = [row for row in rows if row["case"].startswith(case)]
+    found = [row[key] for row in chosen if all(row[n] == value for n, value in equal.items())]
+    if not found:
+        raise ValueError(f"no row of {case} with {equal}")
+    return found
+
+
+def worst(case: str, key: str, part: str = "", there: bool = True) -> Callable[[Rows], float]:
+    """The largest figure of cases with ``part`` in their name, or of those without it."""
+    return lambda rows: max(of([r for r in rows if (part in r["case"]) == there], case, key))
+
+
+def growth(case: str) -> Callable[[Rows], float]:
+    """Of the backward pass from the smallest layer to the largest, for single samples."""
+
+    def grows(rows: Rows) -> float:
+        sizes = [row["outputs"] for row in rows]
+        ends = [of(rows, case, "backward_ms", outputs=f(sizes), batch=1)[0] for f in (min, max)]
+        return ends[1] / ends[0]
+
+    return grows
+
+
+def against(key: str, best: Callable) -> Callable[[Rows], float]:
+    """How many times as long PyTorch's sparse products take as ours, by the best or worst peer."""
+
+    def ratio(rows: Rows, count: int) -> float:
+        return best(of(rows, "torch", key, vectors=count)) / of(rows, "ours", key, vectors=count)[0]
+
+    return lambda rows: min(ratio(rows, count) for count in {row["vectors"] for row in rows})
+
+
+def accuracy(rows: Rows, case: str, dense: bool) -> float:
+    """The least accuracy of a network, dense or sampled."""
+    found = [r for r in rows if r["case"] == case and (r["neurons"] == "dense") == dense]
+    return min(row["accuracy %"] for row in found)
+
+
+RATIO = "backward_to_forward"
+TARGETS = [
+    Target(
+        "linear",
+        "active_linear: backward / forward, worst size and batch",
+        worst("active_linear", RATIO, "sparse_grad", False),
+        1.5,
+    ),
+    Target(
+        "linear",
+        "active_linear, sparse_grad: the same",
+        worst("active_linear", RATIO, "sparse_grad"),
+        1.5,
+    ),
+    Target(
+        "linear",
+        "SampledLinear: backward / forward, worst size and batch",
+        worst("SampledLinear", RATIO),
+        1.5,
+    ),
+    Target(
+        "linear",
+        "active_linear: backward at the largest size / at the smallest",
+        growth("active_linear, shared"),
+        2,
+    ),
+    Target("linear", "autograd through weight[ids]: the same", growth("weight[ids]"), 10, True),
+    Target(
+        "optimizer", "largest difference of a parameter, relative", worst("", "difference"), 1e-5
+    ),
+    Target(
+        "csr",
+        "backward / forward, worst number of vectors",
+        lambda rows: max(of(rows, "ours", RATIO)[:2]),
+        1.5,
+    ),
+    Target(
+        "csr",
+        "forward of torch.sparse.mm, the fastest kind / ours",
+        against("forward_ms", min),
+        1,
+        True,
+    ),
+    Target(
+        "csr",
+        "backward of torch.sparse.mm, the slowest kind / ours",
+        against("backward_ms", max),
+        10,
+        True,
+    ),
+    Target(
+        "hardest",
+        "backward of the hard part / of the whole, worst kind of set",
+        worst("ours", "backward_ratio", "loss of PyTorch", False),
+        0.35,
+    ),
+    Target(
+        "hardest",
+        "the same with a loss of PyTorch",
+        worst("ours", "backward_ratio", "loss of PyTorch"),
+        0.35,
+    ),
+    *(
+        Target(
+            "conv",
+            f"backward / forward at stride {stride}, worst order of memory",
+            lambda rows, stride=stride: max(of(rows, "active_conv2d", RATIO, stride=stride)),
+            2.5,
+        )
+        for stride in (1, 2)
+    ),
+    Target(
+        "vision",
+        "MNIST: accuracy with a fifth of the neurons",
+        lambda rows: accuracy(rows, "mnist", False),
+        98,
+        True,
+    ),
+    Target(
+        "vision",
+        "Mixer: points behind its dense twin",
+        lambda rows: accuracy(rows, "mixer", True) - accuracy(rows, "mixer", False),
+        1,
+    ),
+    Target(
+        "word2vec",
+        "dense step / sampled step",
+        lambda rows: max(row["times faster"] for row in rows),
+        20,
+        True,
+    ),
+]
+SEEDS = {
+    "linear": Seed(
+        "backward through a sampled slice that does not grow with the layer",
+        {"sizes": (2**8, 2**12)},
+    ),
+    "optimizer": Seed("stock optimizers, equal to dense training when all neurons are active", {}),
+    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}),
+    "hardest": Seed(
+        "backward for the hardest quarter of a batch, from one forward pass", {"repeats": 5}
+    ),
+    "conv": Seed("convolution on some channels", {"steps": 5}),
+    "vision": Seed(
+        "SLIDE for vision: MLP on MNIST, MLP-Mixer",
+        {"quick": True},
+        "mnist",
+        "Whole examples, trained once with seed 0 and tested once; see `examples/mnist.py` and "
+        "`mixer.py`.",
+    ),
+    "word2vec": Seed(
+        "a large vocabulary",
+        {"quick": True},
+        "text",
+        "`examples/word2vec.py` as it stands, on text8 unless `--root` has another text: a word's "
+        "vector is to predict the words around it, by a softmax over the whole vocabulary. The "
+        "sampled step is the mean over a whole training, with all that belongs to it, rebuilds of "
+        "the tables too. The dense one, with PyTorch's layer and its fused Adam, is the mean of a "
+        "few steps.",
+    ),
+}
+
+
+def vision(data: Path | None = None, quick: bool = False) -> Rows:
+    """Three rows an example: dense, and sampled in training and tested in two ways."""
+    words = ["--data", str(data)] if data else []
+    words += ["--epochs", "1", "--limit", "2000"] if quick else []
+    return [
+        {"case": name} | row
+        for name in ("mnist", "mixer")
+        for row in import_module(name).main(words)
+    ]
+
+
+def word2vec(data: Path | None = None, quick: bool = False) -> Rows:
+    """Two rows: sampled (a mean over the training, rebuilds and all), and dense."""
+    words = ["--data", str(data)] if data else []
+    words += ["--epochs", "1", "--limit", "20000"] if quick else []
+    return import_module("word2vec").main(words)
+
+
+EXAMPLES = {"vision": vision, "word2vec": word2vec}
 
 
 def run(name: str, root: Path | None, quick: bool) -> dict:
     """One benchmark: its rows, when, and how long it took."""
     seed, start = SEEDS[name], time.perf_counter()
+    rows = EXAMPLES[name] if name in EXAMPLES else import_module(f"seed_{name}").rows
     arguments = dict(seed.quick) if quick else {}
     if seed.data and root:
         arguments["data"] = root / seed.data
     runtime.set_threads(0)
-    rows = import_module(f"seed_{name}").rows(**arguments)
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "seconds": round(time.perf_counter() - start),
-        "rows": rows,
-    }
+    found = {"date": time.strftime("%Y-%m-%d"), "rows": rows(**arguments)}
+    return found | {"seconds": round(time.perf_counter() - start)}
 
 
 def stored() -> dict[str, dict]:
     """What earlier runs found on this machine with these versions."""
-    path = RESULTS / "seeds.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
+    found = last("seeds", PAGES) if (PAGES / "seeds.json").exists() else {}
     here = {"machine": machine(), "versions": runtime.versions()}
     others = [name for name, value in here.items() if found.get(name) != value]
     if not found or not others:
@@ -55,9 +273,9 @@ def stored() -> dict[str, dict]:
     return {}
 
 
-def judge(name: str, one: dict) -> list[dict]:
+def checked(name: str, one: dict) -> list[dict]:
     """What a benchmark found beside its targets."""
-    return [target.check(one["rows"]) for target in SEEDS[name].targets]
+    return [target.check(one["rows"]) for target in TARGETS if target.seed == name]
 
 
 def rounded(row: dict) -> dict:
@@ -68,16 +286,16 @@ def page(found: dict) -> str:
     """The generated page: targets, and then what each benchmark found."""
     seeds = {name: found["seeds"][name] for name in SEEDS if name in found["seeds"]}
     targets = [
-        {"benchmark": name} | line for name, one in seeds.items() for line in judge(name, one)
+        {"benchmark": name} | line for name, one in seeds.items() for line in checked(name, one)
     ]
     parts = ["# What was asked for, and what it takes\n", table(targets)]
     for name, one in seeds.items():
-        about = (import_module(f"seed_{name}").__doc__ or "").partition(".py")[2].partition("\n\n")
+        about = SEEDS[name].about or import_module(f"seed_{name}").__doc__.partition("\n\n")[2]
         titles = dict.fromkeys(title for row in one["rows"] for title in row)
         parts += [
             f"\n## {name}: {SEEDS[name].asked}\n",
-            f"`python tests/benchmarks/seed_{name}.py`, {one['seconds']} s on {one['date']}.\n",
-            about[2].strip() + "\n",
+            f"`seeds.py --only {name}`, {one['seconds']} s on {one['date']}.\n",
+            about.strip() + "\n",
             table(
                 [{title: rounded(row).get(title, "") for title in titles} for row in one["rows"]]
             ),
@@ -93,7 +311,7 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="the page anew from the last figures")
     options = parser.parse_args()
     if options.render:
-        return publish("seeds", last("seeds", RESULTS), page, RESULTS)
+        return publish("seeds", last("seeds", PAGES), page, PAGES)
     root = options.root and options.root.resolve()
     if options.only:
         one = run(options.only, root, options.quick)
@@ -101,8 +319,8 @@ def main() -> None:
             print(page({"seeds": {options.only: one}}))
         else:
             found = {"seeds": stored() | {options.only: one}}
-            publish("seeds", found, page, RESULTS)
-            print(table(judge(options.only, one)))
+            publish("seeds", found, page, PAGES)
+            print(table(checked(options.only, one)))
         return
     for place, name in enumerate(SEEDS, 1):
         print(f"[{place}/{len(SEEDS)}] {name}", flush=True)

@@ -1,15 +1,15 @@
-"""A training step of any size on random rows, as a process of its own: its time and its memory.
+"""Training steps of the default network at any size on random rows, and how to time them.
 
-    python tests/benchmarks/sized.py FILE '{"case": "lsh, shared", "outputs": 65536}'
+    python tests/benchmarks/sized.py FILE '{"case": "default", "outputs": 65536}' 0.15
 
-Writes into FILE what `measured` returns. The process begins empty, so its memory is its own.
+As a program it writes into FILE what `measured` returns. The process begins empty, so its memory is
+its own.
 """
 
 import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,65 +17,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from curves import available_bytes
-from plain_torch import bag, cross_entropy, positives
-from train_process import ROOT
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from plain_torch import NETWORKS, step_of
+from runs import process
 
-from slide import (
-    CSR,
-    ActiveLoss,
-    ActiveSampler,
-    FullSampler,
-    LSHProposer,
-    Pattern,
-    RowSparseAdam,
-    SampledLinear,
-    SlideNetwork,
-    runtime,
-)
+from slide import CSR, Pattern, runtime
+from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.data import Batch
-from slide.estimator.recipe import BETAS
 
+# Training rows of Amazon-670K: the number of rows decides the batch size of the default call.
+EPOCH = 490_449
 NONZEROS, LABELS = 40, 5
 # Different batches, so that a step does not find the rows of the last one in the caches.
 BATCHES = 64
 ALTERNATIONS, SECONDS = 5, 0.15
-
-
-class Case(NamedTuple):
-    """A kind of step.
-
-    Attributes:
-        batch: rows.
-        active: outputs of a set; 0: all outputs, by PyTorch's own layers.
-        mode: of the sampler.
-        lsh: whether sets are looked up, or drawn uniformly.
-        rounded: bfloat16 weights of the outputs, and one second moment a row.
-    """
-
-    batch: int
-    active: int
-    mode: str = "shared"
-    lsh: bool = False
-    rounded: bool = False
-
-
-CASES = {
-    "uniform, shared": Case(256, 2048),
-    "uniform, shared, bfloat16": Case(256, 2048, rounded=True),
-    "lsh, shared": Case(256, 2048, lsh=True),
-    "lsh, per sample": Case(128, 256, "per_sample", lsh=True),
-    "dense PyTorch": Case(256, 0),
+QUIET = ["schedule=fixed", "schedule.every=0"]  # Rebuilds are timed by themselves.
+# Case: overrides of train.py, or the peer of plain_torch.py.
+CASES: dict[str, list[str] | str] = {
+    "default": ["sampler=uniform"],
+    "lsh, shared": ["sampler=lsh"],
+    "lsh, per sample": ["sampler=lsh", "sampler.mode=per_sample", "sampler.active=128"],
+    "sampled softmax, PyTorch": "sampled",
+    "dense PyTorch": "dense",
 }
 
 
 class Size(NamedTuple):
     """What is measured: a key of `CASES`, and the sizes of the network."""
 
-    case: str = "uniform, shared"
+    case: str = "default"
     outputs: int = 2**18
     features: int = 10**5
-    hidden: int = 64
+    hidden: int = 256
+
+
+def settings(case: str, outputs: int, hidden: int | None = None) -> DictConfig:
+    """The configuration of train.py for a case; the width is the default one unless it is given."""
+    chosen = CASES[case]
+    words = [*(["sampler=uniform"] if isinstance(chosen, str) else chosen), "ranker=none"]
+    words += QUIET if "sampler=lsh" in words else []
+    words += [f"network.hidden=[{hidden}]"] if hidden else []
+    config = read_config(words)
+    fill_in(config, EPOCH, outputs)
+    return config
 
 
 def memory(field: str) -> int:
@@ -86,75 +71,76 @@ def memory(field: str) -> int:
     raise ValueError(f"/proc/self/status has no {field}")
 
 
-def draw(size: Size, rng: np.random.Generator) -> Batch:
+def available_bytes() -> int:
+    """Memory that is free, or that the system can free at once."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    raise OSError("/proc/meminfo has no MemAvailable")
+
+
+def dense_bytes(features: int, labels: int, config: DictConfig) -> int:
+    """Bytes that dense training holds at least: weights, gradients, two moments, and scores."""
+    (hidden,) = config.network.hidden
+    return 4 * (4 * (features + labels) * hidden + 6 * config.trainer.batch_size * labels)
+
+
+def draw(size: Size, batch: int, rng: np.random.Generator) -> Batch:
     """Rows of distinct features and labels, drawn uniformly, which is the worst for caches."""
-    rows = CASES[size.case].batch
 
     def ids(count: int, each: int) -> np.ndarray:
         each = min(each, count)
-        drawn = np.sort(rng.integers(0, count - each + 1, (rows, each)), axis=1)
+        drawn = np.sort(rng.integers(0, count - each + 1, (batch, each)), axis=1)
         return (drawn + np.arange(each)).astype(np.int32)
 
     features, labels = ids(size.features, NONZEROS), ids(size.outputs, LABELS)
-    indptr = np.arange(rows + 1) * features.shape[1]
+    indptr = np.arange(batch + 1) * features.shape[1]
     values = np.full(features.size, features.shape[1] ** -0.5, np.float32)
-    pattern = Pattern(np.arange(rows + 1) * labels.shape[1], labels.ravel())
+    pattern = Pattern(np.arange(batch + 1) * labels.shape[1], labels.ravel())
     return Batch(
-        rows=np.arange(rows), features=CSR(indptr, features.ravel(), values), labels=pattern
+        rows=np.arange(batch), features=CSR(indptr, features.ravel(), values), labels=pattern
     )
 
 
 class Sampled:
-    """Our network, and its step: everything but making the batch and rebuilds."""
+    """The network that train.py builds, and its step: all but making the batch and rebuilds."""
 
-    def __init__(self, size: Size):
-        case, hidden, outputs = CASES[size.case], size.hidden, size.outputs
-        options = {"active": min(case.active, outputs), "mode": case.mode}
-        options |= {"weighting": "none", "rebuild": lambda samples: 0}
-        proposer = LSHProposer if case.lsh else None
-        sampler = ActiveSampler(hidden, outputs, proposer, **options)  # type: ignore[arg-type]
-        self.network = SlideNetwork(size.features, [hidden], 2, FullSampler)
-        dtype = torch.bfloat16 if case.rounded else torch.float32
-        self.network.output = SampledLinear(hidden, outputs, sampler, dtype=dtype)
-        parameters = self.network.parameters()
-        self.optimizer = RowSparseAdam(parameters, betas=BETAS, rowwise=case.rounded)
-        self.loss = ActiveLoss("softmax")
+    def __init__(self, size: Size, config: DictConfig):
+        self.network = build_network(config, size.features, size.outputs)
+        self.optimizer = build_optimizer(config, self.network)
+        self.loss = instantiate(config.loss)
 
     def step(self, batch: Batch) -> None:
-        output = self.network.output
-        hidden = self.network.encode(batch.features).to(output.weight.dtype)
-        loss, _ = output.loss(hidden, batch.labels, self.loss)
+        hidden = self.network.encode(batch.features)
+        loss, _ = self.network.output.loss(hidden, batch.labels, self.loss)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
 
     def rebuild(self) -> None:
-        """Hash all rows, and fill the tables with them."""
+        """Hash all weight rows, and fill the tables with them."""
         layer = self.network.output
-        assert layer.bias is not None
         layer.sampler.proposer.rebuild(layer.weight.detach(), layer.bias.detach())
 
 
-class Dense:
-    """The same network of PyTorch's own layers, and fused Adam."""
+class Peer:
+    """A peer in plain PyTorch, and its step."""
 
-    def __init__(self, size: Size):
-        shape = {"mode": "sum", "include_last_offset": True}
-        self.first = torch.nn.EmbeddingBag(size.features, size.hidden, **shape)
-        self.output = torch.nn.Linear(size.hidden, size.outputs)
-        parameters = [*self.first.parameters(), *self.output.parameters()]
-        self.optimizer = torch.optim.Adam(parameters, fused=True)
-
-    def step(self, batch: Batch) -> None:
-        self.optimizer.zero_grad()
-        scores = self.output(torch.relu(self.first(**bag(batch.features))))
-        cross_entropy(scores, *positives(batch)).backward()
-        self.optimizer.step()
+    def __init__(self, size: Size, config: DictConfig):
+        self.network = NETWORKS[CASES[size.case]](size.features, size.outputs, config)
+        rates = config.optimizer.lr, config.optimizer.input_rate
+        self.optimizer = self.network.optimizer(*rates)
+        self.step = step_of(self.network, self.optimizer)
 
 
-def make(size: Size) -> Sampled | Dense:
-    """The network of a size."""
-    return Sampled(size) if CASES[size.case].active else Dense(size)
+def touch(optimizer: torch.optim.Optimizer) -> None:
+    """Write to all weights and moments, as steps do sooner or later: then they are resident."""
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state[parameter].values()
+                for tensor in (parameter, *filter(torch.is_tensor, state)):
+                    tensor.add_(0)
 
 
 def product(width: int = 512) -> Callable[[], object]:
@@ -175,13 +161,12 @@ def milliseconds(call: Callable[[], object], seconds: float, least: int = 3) -> 
 
 
 def bytes_needed(size: Size) -> int:
-    """Bytes of weights, moments and (dense) gradients and scores; tables are not in it."""
-    case, weights = CASES[size.case], (size.outputs + size.features) * size.hidden
-    if not case.active:
-        return 4 * (4 * weights + 4 * case.batch * size.outputs)
-    if case.rounded:
-        return 6 * size.outputs * size.hidden + 8 * size.features * size.hidden
-    return 12 * weights
+    """Bytes of weights and moments, and of dense gradients and scores; tables are not in it."""
+    config = settings(size.case, size.outputs, size.hidden)
+    if CASES[size.case] == "dense":
+        return dense_bytes(size.features, size.outputs, config)
+    copies = 12 if isinstance(CASES[size.case], str) else 8
+    return copies * (size.outputs + size.features) * size.hidden
 
 
 def measured(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
@@ -191,24 +176,24 @@ def measured(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
         return {"needs_gib": round(needed / 2**30, 1)}
     runtime.set_threads(0)
     threads = sorted({1, runtime.num_threads()})
-    rng = np.random.default_rng(0)
-    batches = [draw(size, rng) for _ in range(BATCHES)]
-    network, fixed, count = make(size), product(), 0
+    config, rng = settings(size.case, size.outputs, size.hidden), np.random.default_rng(0)
+    made = (Peer if isinstance(CASES[size.case], str) else Sampled)(size, config)
+    batch = config.trainer.batch_size
+    batches = [draw(size, batch, rng) for _ in range(BATCHES)]
+    fixed, count = product(), iter(range(10**9))
 
-    def step() -> None:
-        nonlocal count
-        network.step(batches[count % BATCHES])
-        count += 1
+    def next_step() -> None:
+        made.step(batches[next(count) % BATCHES])
 
     for _ in range(3):
-        step()
+        next_step()
     times: dict[int, list[float]] = {each: [] for each in threads}
     products = []
     for _ in range(ALTERNATIONS):
         for each in threads:
             runtime.set_threads(each)
-            step()
-            times[each].append(milliseconds(step, seconds))
+            next_step()
+            times[each].append(milliseconds(next_step, seconds))
         products.append(milliseconds(fixed, seconds / 3))
     found = {
         "ms": {str(each): round(statistics.median(times[each]), 3) for each in threads},
@@ -217,34 +202,21 @@ def measured(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
         },
         "product_ms": round(statistics.median(products), 3),
     }
-    if CASES[size.case].lsh:
+    if size.case.startswith("lsh"):
         least = 3 if size.outputs <= 2**20 else 1  # Rebuilds of large tables take seconds.
-        rebuild = network.rebuild  # type: ignore[union-attr]
-        found["rebuild_ms"] = round(milliseconds(rebuild, 0, least), 1)
-    touch(network.optimizer)
+        found["rebuild_ms"] = round(milliseconds(made.rebuild, 0, least), 1)
+    touch(made.optimizer)
     return found | {"bytes": memory("VmRSS")}
-
-
-def touch(optimizer: torch.optim.Optimizer) -> None:
-    """Write to all weights and moments, as steps do sooner or later: then they are resident."""
-    with torch.no_grad():
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state[parameter].values()
-                for tensor in (parameter, *filter(torch.is_tensor, state)):
-                    tensor.add_(0)
 
 
 def in_own_process(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
     """What `measured` returns, of a process of its own; ``killed``: by its signal."""
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "found.json"
-        command = [sys.executable, __file__, str(file), json.dumps(size._asdict()), str(seconds)]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        if done.returncode < 0:
-            return {"killed": -done.returncode}
-        done.check_returncode()
-        return json.loads(file.read_text())
+    try:
+        return process(__file__, json.dumps(size._asdict()), str(seconds))
+    except subprocess.CalledProcessError as error:
+        if error.returncode >= 0:
+            raise
+        return {"killed": -error.returncode}
 
 
 def main() -> None:

@@ -29,12 +29,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from report import RESULTS, table
-from rows import Row, Store, add_options, origin, parse
+from report import RESULTS, Row, Store, add_options, origin, parse, table
 
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
 from slide.data import Split
-from slide.data.formats.text_writer import write_xmc
+from slide.data.row_files import write_xmc
 from slide.nn import ActiveLoss
 
 # The program evaluates on so many batches.

@@ -1,55 +1,79 @@
-"""Time of a whole training step at Amazon-670K's shape, by mode and by part, beside its peers.
+"""Time of a whole training step at Amazon-670K's shape, by part, and what an epoch learns.
 
     python tests/benchmarks/step.py
+
+The network is that of `python train.py dataset=amazon670k_like ranker=none`, and the same with hash
+tables; beside it stand dense PyTorch and a sampled softmax in plain PyTorch of the same width, set
+and batch.
 
 A step is everything between two batches: batch assembly, input layer, hashing, look-up, selection,
 products, loss, gradients, both sparse Adams, and rehashing of rows that moved. Full rebuilds are
 timed by themselves and charged by how many the default schedule asks for in the first epoch.
-Each case takes turns with the dense step, and with itself on one core.
-TensorFlow is left out where it is not installed (``pip install tensorflow-cpu``).
-Writes results/benchmarks/step.{json,md}.
+Each case takes turns with the dense step, and with itself on one core. Then each case trains an
+epoch of the rows from the start, and P@1 on the test rows says what it learnt; an epoch of dense
+PyTorch would take hours. Writes results/benchmarks/step.{json,md} and the table of the README.
 """
 
 import argparse
 import gc
 import statistics
+import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import torch
-from report import insert, last, publish, table
-from workload import BATCH, CASES, EPOCH, PEERS, ROOT, Step, make_trainer, our_step
+from peers import Evaluation
+from plain_torch import NETWORKS, step_of, train
+from report import ROOT, insert, last, publish, table
+from runs import opened, trained
+from sized import CASES, EPOCH, QUIET
 
 from slide import runtime
+from slide.config import build_trainer, fill_in, read_config
 from slide.sampling import schedules
 from slide.training.trainer import Trainer
 
 WARM_UP = 10
 # Steps between two rehashings of rows, at most, among the cases.
 RUN = 8
-# Each case takes turns with the dense step: a turn has so many steps of this one.
-DENSE, DENSE_STEPS = "dense PyTorch, Adam(fused)", 2
-# The cases of the README's table.
-README_CASES = (
-    "lsh, shared",
-    "lsh, shared, batch 512, bfloat16",
-    "uniform, shared, batch 512, bfloat16",
-    "lsh, per sample",
-    DENSE,
-    "sampled softmax, SparseAdam",
-)
-# Part of a step: the range ``slide::name`` of PyTorch's profiler that it is.
-PARTS = {
-    "batch": "batch",
-    "input layer": "input_layer",
-    "transposition": "transpose",
-    "hashing": "hash",
-    "votes": "votes",
-    "set": "assemble",
-    "output layer": "output_layer",
-    "Adam": "adam",
-    "rehashing": "rehash",
-}
+DENSE = "dense PyTorch"
+DATA = [
+    *("dataset=amazon670k_like", "dataset.train_samples=120000", "dataset.test_samples=2000"),
+    *("dataset.cache=datasets/amazon670k_like/cache_120000", "ranker=none", "trainer.epochs=1"),
+]
+Step = Callable[[int], None]
+
+
+def our_step(trainer: Trainer) -> Step:
+    """Everything that a step needs: batch, input layer, selection, products, gradients, updates."""
+
+    def step(i: int) -> None:
+        epoch, index = divmod(i, len(trainer.batches))
+        loss, _, _ = trainer.loop.forward(trainer.batches.batch(epoch, index))
+        trainer.loop.update(loss)
+
+    return step
+
+
+class Peer:
+    """A network in plain PyTorch on the batches of a trainer of the default network."""
+
+    def __init__(self, kind: str, trainer: Trainer):
+        data, config = trainer.data, read_config(["sampler=uniform", *DATA])
+        fill_in(config, EPOCH, data.num_labels)
+        self.network = NETWORKS[kind](data.num_features, data.num_labels, config)
+        self.optimizer = self.network.optimizer(config.optimizer.lr, config.optimizer.input_rate)
+        own = step_of(self.network, self.optimizer)
+        self.step: Step = lambda i: own(trainer.batches.batch(*divmod(i, len(trainer.batches))))
+        self.batch, self.data, self.config = config.trainer.batch_size, data, config
+
+    def learnt(self) -> float:
+        """P@1 after an epoch."""
+        evaluation = Evaluation(self.data)
+        network = NETWORKS["sampled"](self.data.num_features, self.data.num_labels, self.config)
+        epochs = train(network, self.data, self.config, lambda: evaluation.of(network.best))
+        return list(epochs)[-1]["p_at_1"]
 
 
 def seconds_by_range(profile: torch.profiler.profile) -> dict[str, float]:
@@ -78,28 +102,13 @@ def milliseconds(step: Step, repeats: int, first: int = 0) -> list[float]:
     return times
 
 
-def milliseconds_by_part(
-    step: Step, repeats: int, first: int
-) -> tuple[list[float], dict[str, float]]:
-    """Times of single steps, and the mean time of a step in each of `PARTS`."""
-    cpu = torch.profiler.ProfilerActivity.CPU
-    with torch.profiler.profile(activities=[cpu]) as profile:
+def milliseconds_by_part(step: Step, repeats: int, first: int) -> dict[str, float]:
+    """The mean time of a step in each range of ours, and in what is left."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         times = milliseconds(step, repeats, first)
-    found = seconds_by_range(profile)
-    return times, {part: 1e3 * found.get(name, 0.0) / repeats for part, name in PARTS.items()}
-
-
-def spread(times: list[float]) -> dict:
-    low, middle, high = statistics.quantiles(times, n=4)
-    return {"ms": round(middle, 2), "quartiles_ms": [round(low, 2), round(high, 2)]}
-
-
-def typical_mean(times: list[float]) -> float:
-    """The median over means of `RUN` steps: what happens every few steps counts, a disturbance
-    from outside does not.
-    """
-    runs = [times[i : i + RUN] for i in range(0, len(times), RUN)]
-    return statistics.median(statistics.fmean(run) for run in runs)
+    found = seconds_by_range(profile).items()
+    parts = {name.replace("_", " "): round(1e3 * spent / repeats, 2) for name, spent in found}
+    return parts | {"rest": round(statistics.fmean(times) - sum(parts.values()), 2)}
 
 
 def rebuild_milliseconds(trainer: Trainer) -> float:
@@ -107,105 +116,168 @@ def rebuild_milliseconds(trainer: Trainer) -> float:
     layer = trainer.network.output
     if layer.sampler.proposer is None:
         return 0.0
-    weight, bias = layer.weight.detach(), layer.bias
-    times = []
+    bias, times = layer.bias, []
     for _ in range(3):
         begin = time.perf_counter()
-        layer.sampler.proposer.rebuild(weight, None if bias is None else bias.detach())
+        layer.sampler.proposer.rebuild(
+            layer.weight.detach(), None if bias is None else bias.detach()
+        )
         times.append(1e3 * (time.perf_counter() - begin))
     return statistics.median(times)
 
 
-class Dense:
-    """Turns of the dense step; all of them together are a row of the page."""
-
-    def __init__(self, trainer: Trainer):
-        self.step, self.times = PEERS[DENSE](trainer), []
-        milliseconds(self.step, 1)
-
-    def turn(self) -> float:
-        """Milliseconds of a step of this turn."""
-        now = milliseconds(self.step, DENSE_STEPS, len(self.times))
-        self.times += now
-        return statistics.fmean(now)
-
-    def row(self) -> dict:
-        """The row of the page."""
-        mean = statistics.median(self.times)
-        speed = round(1e3 * BATCH / mean)
-        row = {"case": DENSE, "batch": BATCH, **spread(self.times), "mean_ms": round(mean, 2)}
-        return row | {"samples_per_second": speed, "to_dense": 1.0}
-
-
-def compared(batch: int, ours: list[float], dense: list[float]) -> dict:
-    """How many times as many samples a second as dense: of the turns the median, and all.
+class Turns:
+    """Steps of a case, in turn with itself on one core and with the dense step.
 
     Args:
-        batch: samples in one of our steps.
-        ours: of each turn the milliseconds of our step, with its share of rebuilds.
-        dense: of each turn the milliseconds of a dense step.
+        step, batch: of the case.
+        dense: the dense step, and its batch.
+        counts: turns, and steps in a turn.
+        upkeep: milliseconds of rebuilds that a step is charged.
     """
-    turns = [batch / BATCH * theirs / own for own, theirs in zip(ours, dense, strict=True)]
-    return {
-        "to_dense": round(statistics.median(turns), 1),
-        "turns_to_dense": [round(turn, 1) for turn in turns],
-    }
+
+    def __init__(
+        self, step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
+    ):
+        turns, repeats = counts
+        self.times, self.dense_times, ratios, cores = [], [], [], []
+        milliseconds(step, WARM_UP)
+        for turn in range(turns):
+            now = milliseconds(step, repeats, WARM_UP + turn * repeats)
+            runtime.set_threads(1)
+            alone = statistics.fmean(milliseconds(step, RUN, WARM_UP))
+            runtime.set_threads(0)
+            theirs = milliseconds(dense.step, 1, 1 + turn)
+            mean = statistics.fmean(now)
+            ratios.append(batch / dense.batch * theirs[0] / (mean + upkeep))
+            cores.append(alone / mean)
+            self.times += now
+            self.dense_times += theirs
+        runs = [self.times[i : i + RUN] for i in range(0, len(self.times), RUN)]
+        # What happens every few steps counts, a disturbance from outside does not.
+        mean = statistics.median(statistics.fmean(run) for run in runs)
+        self.row = {"batch": batch, **spread(self.times), "mean_ms": round(mean, 2)}
+        self.row["samples_per_second"] = round(1e3 * batch / (mean + upkeep))
+        self.row["to_dense"] = round(statistics.median(ratios), 1)
+        self.row["turns_to_dense"] = [round(ratio, 1) for ratio in ratios]
+        self.row["two_cores_to_one"] = round(statistics.median(cores), 2)
+        self.row["rebuild_share"] = round(upkeep / (mean + upkeep), 3)
 
 
-def measure(name: str, dense: Dense, turns: int, repeats: int) -> dict:
-    """One of our cases, with both cores and with one."""
-    trainer = make_trainer(CASES[name])
-    step, batch = our_step(trainer), trainer.options.batch_size
-    milliseconds(step, WARM_UP)
-    rebuild = rebuild_milliseconds(trainer)
-    per_step = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
-    times, means, alone, of_dense = [], [], [], []
-    for _ in range(turns):
-        now = milliseconds(step, repeats, WARM_UP + len(times))
-        times += now
-        means.append(statistics.fmean(now))
-        runtime.set_threads(1)
-        alone.append(statistics.fmean(milliseconds(step, RUN, WARM_UP)))
-        runtime.set_threads(0)
-        of_dense.append(dense.turn())
-    total, parts = milliseconds_by_part(step, 4 * repeats, WARM_UP + len(times))
-    shares = {part: round(value, 2) for part, value in parts.items()}
-    shares["rest"] = round(float(np.mean(total)) - sum(shares.values()), 2)
-    mean = typical_mean(times)
-    return (
-        {"case": name, "batch": batch}
-        | spread(times)
-        | {
-            "mean_ms": round(mean, 2),
-            "rebuild_ms": round(rebuild, 1),
-            "rebuild_share": round(per_step / (mean + per_step), 3),
-            "samples_per_second": round(1e3 * batch / (mean + per_step)),
+def spread(times: list[float]) -> dict[str, Any]:
+    low, middle, high = statistics.quantiles(times, n=4)
+    return {"ms": round(middle, 2), "quartiles_ms": [round(low, 2), round(high, 2)]}
+
+
+def make_trainer(words: list[str], folder: str) -> Trainer:
+    """What train.py builds, with no rebuild of the tables but the first."""
+    quiet = QUIET if "sampler=lsh" in words else []
+    trainer = build_trainer(read_config([*DATA, *quiet, *words, f"run_dir={folder}/run"]))
+    trainer.monitor.close()  # Timed steps write no log.
+    return trainer
+
+
+def measure_all(turns: int, repeats: int) -> dict[str, Any]:
+    """A row for each of `CASES`, and what the network is."""
+    runtime.set_threads(0)
+    opened(tuple(DATA))
+    rows: list[dict[str, Any]] = []
+    counts, dense_times = (turns, repeats), []
+    with tempfile.TemporaryDirectory() as folder:
+        base = make_trainer(["sampler=uniform"], f"{folder}/base")
+        output, first = base.network.output, base.network.first
+        dense = Peer("dense", base)
+        milliseconds(dense.step, 1)
+        for name, chosen in CASES.items():
+            if name == DENSE:
+                continue
+            if isinstance(chosen, str):
+                peer = Peer(chosen, base)
+                found = Turns(peer.step, peer.batch, dense, counts)
+                learnt = peer.learnt()
+                row = found.row
+            else:
+                trainer = make_trainer(chosen, f"{folder}/{len(rows)}")
+                step, batch = our_step(trainer), trainer.options.batch_size
+                milliseconds(step, WARM_UP)
+                rebuild = rebuild_milliseconds(trainer)
+                charged = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
+                found = Turns(step, batch, dense, counts, charged)
+                row = found.row | {"rebuild_ms": round(rebuild, 1)}
+                row["parts_ms"] = milliseconds_by_part(step, 4 * repeats, WARM_UP)
+                del trainer, step
+                gc.collect()
+                learnt = trained([*DATA, *chosen])[1]["p_at_1"]
+            dense_times += found.dense_times
+            rows.append({"case": name} | row | {"p_at_1": round(learnt, 4)})
+            print(rows[-1], flush=True)
+            gc.collect()
+        shape = (
+            f"{first.in_features:,} features, 75 non-zeros a row, {output.in_features} hidden "
+            f"units, {output.out_features:,} outputs, {output.sampler.active:,} in a shared set"
+        )
+    middle = statistics.median(dense_times)
+    speed = {"mean_ms": round(middle, 2), "samples_per_second": round(1e3 * dense.batch / middle)}
+    last_row = {"case": DENSE, "batch": dense.batch, **spread(dense_times), **speed}
+    return {"shape": shape, "rows": [*rows, last_row | {"to_dense": 1.0}]}
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The table of the README."""
+    rows = [
+        {
+            "": row["case"],
+            "batch": row["batch"],
+            "ms a step": row["ms"],
+            "samples/s": f"{row['samples_per_second']:,}",
+            "times dense": row["to_dense"],
+            "P@1": f"{100 * row['p_at_1']:.1f} %" if "p_at_1" in row else "",
         }
-        | compared(batch, [own + per_step for own in means], of_dense)
-        | {
-            "two_cores_to_one": round(
-                statistics.median(one / two for one, two in zip(alone, means, strict=True)), 2
-            ),
-            "parts_ms": shares,
+        for row in found["rows"]
+    ]
+    return f"{found['shape']}; on {found['machine']}:\n\n{table(rows)}"
+
+
+def page(found: dict[str, Any]) -> str:
+    """The generated page."""
+    main = [
+        {
+            "": row["case"],
+            "batch": row["batch"],
+            "step, ms (quartiles)": "{} ({} to {})".format(row["ms"], *row["quartiles_ms"]),
+            "rebuilds": f"{100 * row.get('rebuild_share', 0):.0f} %",
+            "samples/s": f"{row['samples_per_second']:,}",
+            "to dense (turns)": "{} ({} to {})".format(
+                row["to_dense"], min(row["turns_to_dense"]), max(row["turns_to_dense"])
+            )
+            if "turns_to_dense" in row
+            else row["to_dense"],
+            "two cores to one": row.get("two_cores_to_one", ""),
+            "P@1 after an epoch": f"{100 * row['p_at_1']:.2f} %" if "p_at_1" in row else "",
         }
-    )
-
-
-def measure_peer(name: str, trainer: Trainer, dense: Dense, turns: int, repeats: int) -> dict:
-    step = PEERS[name](trainer)
-    milliseconds(step, 2)
-    times, means, of_dense = [], [], []
-    for _ in range(turns):
-        now = milliseconds(step, repeats, 2 + len(times))
-        times += now
-        means.append(statistics.fmean(now))
-        of_dense.append(dense.turn())
-    mean = typical_mean(times)
+        for row in found["rows"]
+    ]
+    ours = [row for row in found["rows"] if "parts_ms" in row]
+    names = dict.fromkeys(name for row in ours for name in row["parts_ms"] if name != "rest")
+    parts = [
+        {"ms of a step": row["case"]} | {n: row["parts_ms"].get(n, "") for n in (*names, "rest")}
+        for row in ours
+    ]
     return (
-        {"case": name, "batch": BATCH}
-        | spread(times)
-        | {"mean_ms": round(mean, 2), "samples_per_second": round(1e3 * BATCH / mean)}
-        | compared(BATCH, means, of_dense)
+        "# Time of a training step\n\n"
+        f"Shape: {found['shape']}; generated rows. A step is "
+        f"{__doc__.split('A step is ')[1].split('Writes')[0].strip()}\n\n"
+        "Dense PyTorch is an `EmbeddingBag`, a `Linear` layer, a softmax loss and fused Adam; "
+        "sampled softmax has the labels of the batch and uniform draws in its set, and "
+        f"`SparseAdam`. {found['turns']} turns a case, each of {found['repeats']} steps, {RUN} "
+        "steps on one core and dense steps, after some that do not count; ratios are those of a "
+        "turn, of which the median counts. The time of a step is a median, without rebuilds. "
+        f"Samples/s follow from the mean step (median over means of {RUN}) and the rebuilds' share "
+        f"of the first epoch ({schedules.backoff(EPOCH)} rebuilds), so columns do not divide "
+        "exactly.\n\n"
+        + table(main)
+        + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
+        + table(parts)
     )
 
 
@@ -216,83 +288,9 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the pages anew")
     arguments = parser.parse_args()
     counts = {"turns": arguments.turns, "repeats": arguments.repeats}
-    found = last("step") if arguments.render else counts | {"rows": measure_all(**counts)}
+    found = last("step") if arguments.render else counts | measure_all(**counts)
     publish("step", found, page)
     insert(ROOT / "README.md", "speed", summary(last("step")))
-
-
-def measure_all(turns: int, repeats: int) -> list[dict]:
-    runtime.set_threads(0)
-    trainer = make_trainer(["sampler=uniform"])
-    dense, rows = Dense(trainer), []
-    for name in CASES:
-        rows.append(measure(name, dense, turns, repeats))
-        print(rows[-1], flush=True)
-        gc.collect()
-    for name in PEERS:
-        if name == DENSE:
-            continue
-        try:
-            rows.append(measure_peer(name, trainer, dense, turns, repeats))
-        except ImportError as error:
-            print(f"{name}: left out, {error}")
-            continue
-        print(rows[-1], flush=True)
-        gc.collect()
-    return [*rows, dense.row()]
-
-
-def summary(found: dict) -> str:
-    """The table of the README."""
-    rows = [
-        {
-            "": row["case"],
-            "batch": row["batch"],
-            "ms a step": row["ms"],
-            "samples/s": f"{row['samples_per_second']:,}",
-            "times dense": row["to_dense"],
-        }
-        for row in found["rows"]
-        if row["case"] in README_CASES
-    ]
-    return f"On {found['machine']}:\n\n{table(rows)}"
-
-
-def page(found: dict) -> str:
-    ours = [row for row in found["rows"] if "parts_ms" in row]
-    main = [
-        {
-            "": row["case"],
-            "batch": row["batch"],
-            "step, ms (quartiles)": "{} ({} to {})".format(row["ms"], *row["quartiles_ms"]),
-            "rebuilds": f"{100 * row['rebuild_share']:.0f} %" if "rebuild_share" in row else "",
-            "samples/s": f"{row['samples_per_second']:,}",
-            "to dense (turns)": "{} ({} to {})".format(
-                row["to_dense"], min(row["turns_to_dense"]), max(row["turns_to_dense"])
-            )
-            if "turns_to_dense" in row
-            else row["to_dense"],
-            "two cores to one": row.get("two_cores_to_one", ""),
-        }
-        for row in found["rows"]
-    ]
-    parts = [{"ms of a step": row["case"]} | row["parts_ms"] for row in ours]
-    return (
-        f"A training step: {__doc__.split('A step is ')[1].split('Writes')[0].strip()}\n\n"
-        "Shape: 135,909 features, 75 non-zeros a row, 128 hidden units, 670,091 outputs, 4,096 "
-        "active where nothing else is said (labels alone: these are some 5,400) or 1,000 per "
-        "sample. The network is small (`SMALL_NETWORK` in workload.py), and its rows are "
-        "generated. Sampled softmax is plain PyTorch: an `EmbeddingBag`, the labels of the batch "
-        "and uniform draws (4,096 in all), their cross-entropy, `SparseAdam`. "
-        f"{found['turns']} turns a case, each of {found['repeats']} steps, {RUN} steps on one core "
-        f"and {DENSE_STEPS} dense steps, after some that do not count; ratios are those of a turn, "
-        "of which the median counts. The time of a step is a median, without rebuilds. Samples/s "
-        f"follow from the mean step (median over means of {RUN}) and the rebuilds' share of the "
-        f"first epoch ({schedules.backoff(EPOCH)} rebuilds), so columns do not divide exactly.\n\n"
-        + table(main)
-        + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
-        + table(parts)
-    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/trust.py                      # 100 kills, some minutes
     python tests/benchmarks/trust.py --kills 3 --no-page  # a short trial
-    python tests/benchmarks/trust.py --kills 3 --no-page --patience
+    python tests/benchmarks/trust.py --parts stall spread  # these anew, the other figures stay
 
 Writes results/trust.{json,md}.
 """
@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from kills import PATIENT, PHASES, kill_chains, one_process
-from report import RESULTS, last, publish, table
-from train_process import run_train
+from report import PAGES, last, publish, table
+from runs import run_train
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.training.checkpoint import Checkpoint
@@ -33,6 +33,7 @@ REPEATED = (
     *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000", "seed=1"),
 )
 REPEATS = 5
+PARTS = ("kills", "stall", "spread")
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def measure_spread() -> dict[str, dict[str, list[float]]]:
     found = {}
     for name, others, more in (("all", 0, ("trainer.share_cores=false",)), ("beside", 1, ())):
         with busy(others):
-            runs = [run_train(*REPEATED, *more)[0] for _ in range(REPEATS)]
+            runs = [run_train(*REPEATED, *more) for _ in range(REPEATS)]
         found[name] = {score: [run[score] for run in runs] for score in ("p_at_1", "p_at_5")}
     return found
 
@@ -162,40 +163,30 @@ def shown(spread: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-page", action="store_true", help="kill runs of a smaller job only")
-    parser.add_argument("--without-kills", action="store_true", help="keep the kills of before")
-    parser.add_argument("--spread", action="store_true", help="measure the spread of runs only")
-    parser.add_argument("--patience", action="store_true", help="without a page: runs with it")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     given = parser.parse_args()
-    if given.without_kills or given.spread:
-        found = last("trust", RESULTS.parent)
-        if not given.spread:
-            with tempfile.TemporaryDirectory() as folder:
-                found["stall"] = measure_stall(Path(folder))
-        found["spread"] = measure_spread()
-        kept = {
-            name: found[name]
-            for name in ("kills", "patience", "spread", "threads", "stall")
-            if name in found
-        }
-        publish("trust", kept, page, RESULTS.parent)
-        return
-    with one_process(), tempfile.TemporaryDirectory() as folder:
+    before = one_process() if "kills" in given.parts else nullcontext()
+    with before, tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        more = PATIENT if given.no_page and given.patience else ()
-        kills = kill_chains(home, given.kills, given.seed, given.no_page, more)
-        found = {"kills": kills, "threads": torch.get_num_threads(), "stall": {}}
-        print(kills)
-        if not given.no_page:
+        if given.no_page:
+            print(kill_chains(home, given.kills, given.seed, small=True))
+            return
+        found = last("trust", PAGES) if set(given.parts) < set(PARTS) else {}
+        if "kills" in given.parts:
+            found["kills"] = kill_chains(home, given.kills, given.seed)
             patient = home / "patience"
             found["patience"] = kill_chains(patient, given.kills // 4, given.seed, more=PATIENT)
+        if "stall" in given.parts:
             (home / "stall").mkdir()
-            found["stall"] = measure_stall(home / "stall")
+            found |= {"stall": measure_stall(home / "stall"), "threads": torch.get_num_threads()}
+        if "spread" in given.parts:
             found["spread"] = measure_spread()
-            publish("trust", found, page, RESULTS.parent)
+        kept = (*PARTS, "patience", "threads")
+        publish("trust", {name: found[name] for name in kept if name in found}, page, PAGES)
 
 
 if __name__ == "__main__":

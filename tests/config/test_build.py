@@ -9,10 +9,11 @@ from helpers import job
 
 from slide import FullSampler
 from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import check_settings
-from slide.config.defaults import check_used
-from slide.config.samplers import build_sampler, proposer_has
+from slide.config.build import build_samplers, check_settings
+from slide.config.recipe import check_used, proposer_class
 from slide.sparse import CSR
+
+PER_SAMPLE = "sampler.mode=per_sample"
 
 
 @pytest.mark.parametrize("choice", ["lsh", "faiss", "uniform", "full"])
@@ -27,18 +28,15 @@ def test_all_outputs_with_any_sampler(choice):
     ("words", "yes"),
     [
         (["sampler=uniform"], False),
-        (["sampler=lsh"], False),
         (["sampler=recent"], False),
-        (["sampler=faiss"], True),
         (["sampler=index"], True),
         (["sampler=faiss", "sampler.proposer._target_=slide.sampling.FaissProposer"], True),
     ],
 )
 def test_what_a_proposer_needs(words, yes):
     """By its class, however it is named."""
-    config = job.compose(*words)
-    assert proposer_has(config, "cpu_only") is yes
-    assert proposer_has(config, "holds_vectors") is yes
+    kind = proposer_class(job.compose(*words))
+    assert getattr(kind, "cpu_only", False) is getattr(kind, "holds_vectors", False) is yes
 
 
 def test_null_settings_follow_from_the_data():
@@ -89,34 +87,14 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
 
 
 @pytest.mark.parametrize(
-    "word", ["hash=dwta", "hash.num_tables=4", "schedule=fixed", "sampler.candidate_share=0.9"]
-)
-def test_settings_of_tables_without_tables(tmp_path, word):
-    run = [each for each in job.tiny(tmp_path, "sampler=auto") if each != "sampler=auto"]
-    message = job.failure(*run, word)
-    assert message == (
-        f"error: {word.partition('=')[0]} would have no effect: outputs are drawn uniformly for a "
-        "set that the batch shares; add sampler=lsh"
-    )
-    job.main(*run, word, "sampler.mode=per_sample", "sampler=lsh", "ranker=none")
-
-
-@pytest.mark.parametrize(
-    "word", ["hash.num_tables=4", "schedule.first=9", "sampler.proposer.best=3"]
-)
-def test_settings_of_tables_for_sets_of_each_sample(tmp_path, word):
-    run = [each for each in job.tiny(tmp_path, "sampler=auto") if each != "sampler=auto"]
-    message = job.failure(*run, word, "sampler.mode=per_sample")
-    assert message == (
-        f"error: {word.partition('=')[0]} would have no effect: sets of each sample have labels of "
-        "recent samples; add sampler=lsh"
-    )
-    job.main(*run, "sampler.candidate_share=0.1", "sampler.mode=per_sample", "ranker=none")
-
-
-@pytest.mark.parametrize(
     ("sampler", "words", "message"),
     [
+        ("auto", ["hash.num_tables=4"], "for a set that the batch shares; add sampler=lsh$"),
+        ("auto", ["sampler.candidate_share=0.9"], "_share would have no effect: outputs are drawn"),
+        ("auto", ["schedule.first=9", PER_SAMPLE], "labels of recent samples; add sampler=lsh$"),
+        ("auto", ["sampler.proposer.best=3", PER_SAMPLE], "would have .* labels of recent samples"),
+        ("auto", ["sampler.candidate_share=0.1", PER_SAMPLE], None),
+        ("slide2020", ["hash.probes=3"], "probes would .* the published method has nothing of it"),
         ("uniform", ["hash=dwta"], "hash would have no effect: outputs are drawn uniformly; "),
         ("uniform", ["hash.num_tables=4"], "hash.num_tables would have no effect: outputs are "),
         ("uniform", ["schedule=fixed"], "schedule would have no effect: outputs are drawn unif"),
@@ -283,7 +261,7 @@ def test_schedules_are_plain_functions():
     """Hydra's partials check their function at each call, and a step calls the schedules."""
     config = job.compose("sampler=slide2020")
     fill_in(config, 1000, 4000)
-    sampler = build_sampler(config)
+    sampler, _ = build_samplers(config)
     schedules = sampler.keywords["rebuild"], sampler.keywords["proposer"].keywords["redraw"]
     assert [type(schedule) for schedule in (sampler, *schedules)] == [partial] * 3
     assert schedules[0](6_400) == 1

@@ -1,15 +1,26 @@
-"""``python train.py`` from outside: what it writes and how it ends."""
+"""The commands from outside: what they write and how they end."""
 
 import json
+import re
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+import slide
+from slide.config import command
+from slide.config.command import LABEL_LENGTH, label_of
+from slide.data import synthetic, transform
+from slide.data.describe import describe, folder_bytes
+from slide.training.evaluation import precision_at_k
 from slide.training.loop import TrainingLoop
 
 TAGS = {
@@ -116,6 +127,8 @@ def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
     job.main("--cfg", "job", "optimizer.lr=0.5")
     shown = OmegaConf.create(capsys.readouterr().out)
     assert shown.optimizer.lr == 0.5
+    job.main("run_dir=a_lr=0.1", "--cfg", "job")  # A path that Hydra reads only in quotes.
+    assert OmegaConf.create(capsys.readouterr().out).run_dir == "a_lr=0.1"
     assert shown.keys() == job.compose().keys()
     assert not list(tmp_path.iterdir())
 
@@ -168,6 +181,32 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
     assert first.startswith("-1 ")
     assert "error: optimizer.lr" in first
     assert second.endswith(f"  {tmp_path}/run/lr=0.1")
+
+
+def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys):
+    words = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none"]
+    said = job.failure("-m", *words, "schedule=fixed,backoff", "schedule.first=9")
+    assert said == "error: 1 of 2 jobs failed"
+    first, second = capsys.readouterr().out.splitlines()[-2:]
+    told = "there is no key schedule.first (in schedule.first=9): first belongs to "
+    told += "schedule=backoff; fixed has every, redraw_every, redraw_first"
+    assert first.startswith("fixed ")
+    assert first.endswith(f"  error: {told}")
+    assert second.endswith(f"  {tmp_path}/run/schedule=backoff")
+    assert job.failure("-m", *words, "schedule=fixed,fixed", "schedule.first=9,3").endswith(told)
+    with pytest.raises(SystemExit) as ended:  # A word that is no key is Hydra's to refuse.
+        job.main("-m", *words, "seed=1,2", "word")
+    assert ended.value.code == 2
+
+
+def test_a_sweep_with_keys_of_hydra_is_left_to_hydra(tmp_path, capsys):
+    words = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none", "report=true"]
+    job.main("-m", *words, "seed=1,2", f"hydra.sweep.dir={tmp_path}/sweep")
+    rows = capsys.readouterr().out.splitlines()[-2:]
+    assert [row.split()[0] for row in rows] == ["1", "2"]
+    for row, seed in zip(rows, (1, 2), strict=True):
+        assert row.endswith(f"  {tmp_path}/run/seed={seed}")
+        assert (tmp_path / f"run/seed={seed}/report.html").exists()
 
 
 def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
@@ -273,19 +312,19 @@ def test_a_part_that_there_is_not(tmp_path, target):
     assert said.endswith("(modules are looked for on PYTHONPATH)")
 
 
-def test_which_rows_judge(tmp_path, capsys):
+def test_which_rows_are_evaluated(tmp_path, capsys):
     job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", "dataset.holdout=0.2"))
     said = capsys.readouterr().err
-    assert "150 training rows, 0.2 of them judge in place of the test rows" in said
+    assert "150 training rows, 0.2 of them held out in place of the test rows" in said
 
 
 @pytest.mark.parametrize(("share", "rows"), [("0.02", 3), ("0.9", None)])
-def test_few_rows_that_judge(tmp_path, capsys, share, rows):
+def test_few_rows_that_are_evaluated(tmp_path, capsys, share, rows):
     """Scores of 3 rows say little, and the run says so."""
     job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", f"dataset.holdout={share}"))
-    warning = "rows judge the run, so its scores are rough"
+    warning = "rows are evaluated, so the scores are rough"
     said = capsys.readouterr().err
-    assert (f"warning   {rows} {warning}" in said) if rows else (warning not in said)
+    assert (f"warning   only {rows} {warning}" in said) if rows else (warning not in said)
 
 
 def test_a_rate_that_is_too_large(tmp_path, capsys):
@@ -300,3 +339,193 @@ def test_test_rows_without_labels(tmp_path, capsys):
     places = [f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run", "report=false"]
     job.main(*words, *places, "ranker=none", "trainer.max_steps=1")
     assert "warning   no test row has a label" in capsys.readouterr().err
+
+
+def test_values_may_have_equals_signs():
+    assert label_of(["network.hidden=[64]"]) == "hidden=_64_"
+    assert label_of(["+a.b=1", "seed=2"]) == "b=1,seed=2"
+
+
+def test_cut_labels_differ_where_their_ends_do():
+    alike = [f"a_key_{i}=some_value_{i}" for i in range(5)]
+    labels = [label_of([*alike, f"seed={seed}"]) for seed in (1, 2)]
+    assert labels[0] != labels[1]
+    assert labels[0] == label_of([*alike, "seed=1"])
+    assert {len(label) for label in labels} == {LABEL_LENGTH}
+    assert labels[0].startswith("a_key_0=some_value_0,a_key_1=")
+
+
+STEPS = {"tf_idf": True, "l2_norm": True, "hashed_features": 50, "min_label_count": 2}
+OVERRIDES = [f"transform.{key}={str(value).lower()}" for key, value in STEPS.items()]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("ranker", ["ensemble", "none"])
+def test_the_model_has_the_precision_of_the_run(tmp_path, ranker):
+    """On raw rows; scores of a run are about the labels that its transform left."""
+    job.main(*job.tiny(tmp_path, *OVERRIDES, f"ranker={ranker}"))
+    raw = job.make_data(tmp_path, **job.WITH_HELD)
+    (steps,) = transform(raw, **STEPS).steps
+    model = slide.load(tmp_path / "run")
+    assert (model.num_features, model.num_labels) == (raw.num_features, raw.num_labels)
+    assert model.settings["network"]["hidden"] == [8]
+    assert "${" not in json.dumps(model.settings)
+    ids, _ = model.predict(raw.test.features, k=5)
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    numbers = np.full(raw.num_labels, -1)
+    numbers[steps.label_ids] = np.arange(len(steps.label_ids))
+    found = precision_at_k(numbers[ids], steps.labels(raw.test.labels), 5)
+    assert found == pytest.approx(summary["p_at_5"], abs=1e-6)
+    assert (model.ranker is None) == (ranker == "none")
+
+
+def test_a_run_that_has_not_ended_is_no_model(tmp_path, monkeypatch):
+    job.stop_at(monkeypatch, 3)
+    job.failure(*job.tiny(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"the run has not ended, resume=.*run goes on"):
+        slide.load(tmp_path / "run")
+    job.main(f"resume={tmp_path}/run")
+    assert slide.load(tmp_path / "run").num_labels == 80
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from slide.utils.run_folders import hold_folder
+hold_folder(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def without_lock(files):
+    return {path: content for path, content in files.items() if path.name != "run.lock"}
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that runs in ``run``; it ends by itself with its standard input."""
+    (tmp_path / "run").mkdir(exist_ok=True)
+    command = [sys.executable, "-W", "ignore", "-c", HOLD, str(tmp_path / "run")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=job.ROOT, **pipes)
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_the_second_one_is_refused(tmp_path, resumed, request):
+    more = ["trainer.max_steps=2", "ranker=none"]
+    arguments = job.tiny(tmp_path, *more)
+    run = tmp_path / "run"
+    if resumed:
+        code = "import sys; from helpers import job; job.main(*sys.argv[1:])"
+        command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
+        subprocess.run(command, cwd=job.ROOT / "tests", check=True, timeout=200)
+        arguments = [f"resume={run}", "trainer.max_steps=3"]
+    before = job.files_of(run) if resumed else {}
+    holder = request.getfixturevalue("holder")
+    said = job.failure(*arguments)
+    assert said == f"error: another process is running in {run}: wait until it ends"
+    assert without_lock(job.files_of(run)) == without_lock(before)
+    holder.kill()
+    holder.wait(timeout=60)
+    job.main(*arguments)
+    assert (run / "summary.json").exists()
+
+
+def test_one_process_may_run_twice(tmp_path):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none"))
+    for steps in (2, 3):
+        job.main(f"resume={tmp_path}/run", f"trainer.max_steps={steps}")
+
+
+def data_words(folder):
+    sizes = [f"dataset.{name}={value}" for name, value in job.SIZES.items()]
+    return [*sizes, f"dataset.cache={folder}"]
+
+
+def data_failure(*words):
+    message = job.failure(*words, run=job.data)
+    assert message.startswith("error: ")
+    assert "\n" not in message
+    return message.removeprefix("error: ")
+
+
+def test_describe_prints_the_table_of_the_configured_set(tmp_path, capsys):
+    job.data("describe", *data_words(tmp_path))
+    sizes = {**job.SIZES, "cache": tmp_path}
+    assert capsys.readouterr().out == describe(synthetic(**sizes))
+
+
+def test_prepare_tells_where_the_transformed_arrays_lie(tmp_path, capsys):
+    job.data("prepare", *data_words(tmp_path), "transform.min_label_count=2")
+    path, _, size = capsys.readouterr().out.partition("  ")
+    folder = Path(path)
+    assert folder.parent == tmp_path
+    assert (folder / "label_ids.npy").is_file()
+    assert size == f"{folder_bytes(folder) / 1e6:,.1f} MB\n"
+    assert len(list(tmp_path.glob("*/meta.json"))) == 2, "the source and the result"
+
+
+def test_it_opens_what_the_main_job_opens(tmp_path, capsys):
+    job.data("prepare", *data_words(tmp_path / "cache"), "transform.l2_norm=true")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
+    rows = f"dataset.train_samples={job.SIZES['train_samples']}"
+    job.main(*job.tiny(tmp_path, rows, "transform.l2_norm=true", "trainer.max_steps=1"))
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cache/**/*.npy")}
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["prep"], "the command must be describe or prepare, not 'prep'"),
+        (["describe", "dataset=nowhere"], "no dataset=nowhere; the choices of dataset are ama"),
+        (["describe", "dataset.size=1"], "there is no key dataset.size "),
+        (["describe", "transform.size=1"], "there is no key transform.size "),
+        (["prepare", "transform.tf_idf=3"], "tf_idf must be true or false, not 3"),
+        (["prepare", "dataset.noise=3"], r"noise must be in \[0, 1\), not 3"),
+        (["prepare", "dataset=xmc", "dataset.root=nowhere"], "nowhere/train.txt is missing"),
+        (["prepare", "transform.hashed_features=70"], "hashed_features must be below .* 60, not"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(tmp_path, words, message):
+    sizes = [] if "dataset=xmc" in words else data_words(tmp_path)
+    assert re.search(message, data_failure(*words[:1], *sizes, *words[1:]))
+
+
+def test_bugs_are_not_hidden(monkeypatch):
+    def broken(config):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(command, "open_dataset", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        job.data("describe")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["describe", "-h"]])
+def test_the_usage_text(capsys, words):
+    job.data(*words)
+    shown = capsys.readouterr().out
+    assert "python train.py --help explains" in shown
+    assert all(f"python -m slide.data {name}" in shown for name in command.DATA_COMMANDS)
+
+
+def test_a_process_of_its_own():
+    words = [sys.executable, "-m", "slide.data", "describe", "dataset.seed=-1"]
+    done = subprocess.run(words, cwd=job.ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: dataset.seed must be a whole number of at least 0, not -1\n"
+
+
+def test_keys_of_a_run_are_refused():
+    with pytest.raises(SystemExit, match=r"^error: optimizer.lr=1: describe takes keys of dataset"):
+        job.data("describe", "dataset.nonzeros=3", "optimizer.lr=1")
+
+
+def test_a_key_may_be_removed(tmp_path, capsys):
+    job.data("describe", *data_words(tmp_path), "~transform.l2_norm")
+    assert "labels never seen in training" in capsys.readouterr().out

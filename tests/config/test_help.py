@@ -1,8 +1,7 @@
-"""Each setting is explained once, beside its definition; help and README are made from that."""
+"""Each setting is explained once, beside its definition: help and docs come from that."""
 
 import re
-import subprocess
-import sys
+import runpy
 from collections import Counter
 
 import pytest
@@ -19,7 +18,7 @@ from slide.config.help import (
     sections,
     settings_table,
     train_help,
-    write_readme,
+    write_table,
 )
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
@@ -120,8 +119,8 @@ def test_defaults_are_those_of_the_main_job():
                 ), key
 
 
-def test_the_readme_holds_the_generated_table():
-    found = (job.ROOT / "README.md").read_text()
+def test_the_page_holds_the_generated_table():
+    found = (job.ROOT / "docs/settings.md").read_text()
     assert f"{BEGIN}\n{settings_table()}{END}" in found
 
 
@@ -132,18 +131,18 @@ def test_the_table_holds_what_most_users_need():
     assert set(keys) <= {key for _, key in every_setting()} | set(GROUPS)
 
 
-def test_the_table_is_written_into_a_file(tmp_path):
-    path = tmp_path / "README.md"
+def test_the_table_is_written_into_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "settings.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_readme(path)
+    write_table(path)
     assert path.read_text() == f"before\n{BEGIN}\n{settings_table()}{END}\nafter\n"
     path.write_text("nothing")
     with pytest.raises(ValueError, match="must hold the lines"):
-        write_readme(path)
-    words = [sys.executable, "-m", "slide.config.help", "--else"]
-    done = subprocess.run(words, cwd=job.ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "python -m slide.config.help --write-readme" in done.stderr
+        write_table(path)
+    monkeypatch.setattr("sys.argv", ["slide.config.help", "--else"])
+    refused = pytest.raises(SystemExit, match=r"python -m slide\.config\.help --write$")
+    with pytest.warns(RuntimeWarning, match="found in sys.modules"), refused:
+        runpy.run_module("slide.config.help", run_name="__main__")
 
 
 @pytest.mark.parametrize(

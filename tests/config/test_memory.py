@@ -1,13 +1,239 @@
-"""Memory that the system does not give: a sentence, and the last checkpoint stays."""
+"""Memory: what a run says that it needs, and memory that the system does not give."""
+
+import re
+import tracemalloc
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers import job
 
-from slide.config import command
+from slide import FullSampler, SlideNetwork
+from slide.config import build, build_network, build_optimizer, command
+from slide.config import memory as needs
 from slide.config.compose import user_errors
+from slide.config.processes import Ranks
+from slide.data import Batches, Split, validation_split
+from slide.data.validation import divide
+from slide.distributed.launch import Place
+from slide.nn import ActiveLoss
+from slide.ranking import EnsembleRanker
+from slide.sparse import CSR, Pattern
 from slide.training.checkpoint import Checkpoint
+
+MIB = 1 << 20
+# Weights of 7 MiB and twice as many moments.
+LARGE = ("dataset.num_features=6000", "network.hidden=[300]", "trainer.max_steps=1")
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """So much memory is free, and this process holds none yet."""
+    monkeypatch.setattr(needs, "resident_memory", lambda: 0)
+    return lambda size: monkeypatch.setattr(needs, "free_memory", lambda: size)
+
+
+def said(capsys):
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("memory")]
+    return line
+
+
+@pytest.mark.parametrize(("there", "told"), [(3 << 30, ", 3.0 GiB are free"), (None, "")])
+def test_enough_or_not_known(tmp_path, free, capsys, there, told):
+    free(there)
+    job.main(*job.tiny(tmp_path, *LARGE, "ranker=none"))
+    assert re.fullmatch(rf"memory    needs about 8\d MiB{told}", said(capsys))
+
+
+def test_too_little(tmp_path, free, capsys):
+    """The run begins nevertheless, after a line that says what takes the most."""
+    free(20 * MIB)
+    words = ["ranker=none", "trainer.checkpoint_every=1"]
+    job.main(*job.tiny(tmp_path, *LARGE, *words))
+    line = said(capsys)
+    assert "20 MiB are free: libraries 75 MiB, copy for checkpoints 14 MiB" in line
+    advice = line.partition("To need less: ")[2].split("; ")
+    assert advice[0] == "trainer.checkpoint_every=0", "the largest part comes first"
+    assert set(advice[1:]) == {"network.hidden=[150]", "optimizer.rowwise=true"}
+
+
+def test_not_even_the_weights(tmp_path, free):
+    free(5 * MIB)
+    message = job.failure(*job.tiny(tmp_path, *LARGE, "ranker=none"))
+    assert message == (
+        "error: the weights alone take 7 MiB, and 5 MiB are free: network.hidden=[150]"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+@pytest.mark.parametrize("words", [[], ["rowwise=true"], ["correct_skipped=true"]])
+def test_weights_and_moments(tmp_path, beta1, words):
+    words = [f"optimizer.{word}" for word in (f"betas=[{beta1},0.9]", *words)]
+    config, data = opened(tmp_path, "network.hidden=[16,12]", "sampler=full", *words)
+    network = build_network(config, 60, 80)
+    optimizer = build_optimizer(config, network)
+    batch = Batches(data.train, 150, 0).batch(0, 0)
+    hidden = network.encode(batch.features)
+    network.output.loss(hidden, batch.labels, ActiveLoss("bce"))[0].backward()
+    optimizer.step()
+    parts = needs.memory_needs(config, data)["training"]
+    assert parts["weights"] == bytes_of(network.parameters())
+    assert parts["moments"] == sum(bytes_of(state.values()) for state in optimizer.state.values())
+
+
+def bytes_of(tensors):
+    return sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor) and t.dim())
+
+
+@pytest.mark.parametrize(
+    ("words", "part", "more"),
+    [
+        (["sampler=lsh"], "index of the sampler", True),
+        (["sampler=faiss"], "index of the sampler", True),
+        (["sampler=lsh", "sampler.active=500"], "index of the sampler", False),
+        (["sampler=full"], "index of the sampler", False),
+        (["trainer.checkpoint_every=5"], "copy for checkpoints", True),
+        (["trainer.evaluation=index"], "index for prediction", True),
+        (["ranker=none"], "re-ranker", False),
+    ],
+)
+def test_parts_that_only_some_runs_have(tmp_path, words, part, more):
+    phases = needs.memory_needs(*opened(tmp_path, *words))
+    assert bool(phases["training"].get(part, 0) + phases["ending"].get(part, 0)) == more
+
+
+def opened(folder, *words):
+    config = job.compose(*job.tiny(folder, *words))
+    data = build.open_dataset(config)
+    build.fill_in(config, len(data.train), data.num_labels)
+    return config, data
+
+
+def test_rows_that_are_divided(tmp_path):
+    config, data = opened(tmp_path, "ranker=none", "trainer.epochs=2")
+    assert needs.memory_needs(config, data)["training"]["rows"] == 8 * len(data.train)
+    config.dataset.holdout = 0.5
+    parts = divide(data.train, 0.5, 0)
+    kept = sum(a.nbytes for part in parts for each in (part.features, part.labels) for a in each)
+    rows = needs.memory_needs(config, data)["training"]["rows"] - 8 * len(data.train)
+    assert rows == pytest.approx(kept, rel=0.02)
+
+
+def test_pairs_of_features_and_labels(monkeypatch, tmp_path):
+    """From a sample of the features; here of a twentieth of them."""
+    data = job.make_data(tmp_path, num_features=3000, num_labels=2000, train_samples=4000)
+    x, y = data.train.features, data.train.labels
+    every = {
+        (feature, label)
+        for row in range(len(data.train))
+        for feature in x.indices[x.indptr[row] : x.indptr[row + 1]].tolist()
+        for label in y.indices[y.indptr[row] : y.indptr[row + 1]].tolist()
+    }
+    assert needs._pairs(data.train)[0] == len(every)
+    monkeypatch.setattr(needs, "SAMPLED", int(np.diff(x.indptr) @ np.diff(y.indptr)) // 20)
+    assert needs._pairs(data.train)[0] == pytest.approx(len(every), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "weighted"), [("other", False), ("items", True), ("items", False)]
+)
+def test_negatives_take_no_memory_of_regressions(tmp_path, free, capsys, kind, weighted):
+    free(20 * MIB)
+    config = job.compose(*job.tiny(tmp_path, "ranker=ensemble", f"trainer.kind={kind}"))
+    data = build.open_dataset(config)
+    if weighted:
+        data = replace(data, train=replace(data.train, weights=np.ones(len(data.train))))
+    build.fill_in(config, len(data.train), data.num_labels)
+    needs.announce_memory(config, data)
+    line = said(capsys)
+    assert "ranker=none" in line
+    assert ("ranker.negatives" in line) == (kind == "other" or weighted)
+
+
+def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
+    config, data = opened(tmp_path, *LARGE)
+    ranks = [Ranks(Place(r, 2, r, 2), SimpleNamespace(rank=r, size=2)) for r in range(2)]  # type: ignore[arg-type]
+    first, other = (needs.memory_needs(config, data, each) for each in ranks)
+    assert first["training"] == other["training"]
+    alone = needs.memory_needs(config, data)["ending"]["re-ranker"]
+    assert first["ending"]["re-ranker"] == alone > 0 == other["ending"]["re-ranker"]
+    free(3 << 30)
+    needs.announce_memory(config, data, ranks[0])
+    numbers = re.fullmatch(
+        r"memory    each process needs about (\d+) MiB, and the first one (\d+) MiB for the "
+        r"re-ranker, (.*) GiB are free for it",
+        said(capsys),
+    )
+    assert numbers is not None
+    each, leads, there = map(float, numbers.groups())
+    assert each + 100 < leads < 2 * each + 100  # Its libraries take 100.
+    assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
+
+
+def peak_and_needs(every, candidates):
+    """Bytes that training a re-ranker takes, and what is foretold. NumPy tells Python of arrays."""
+    train, held = validation_split(every, 0)
+    network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
+    EnsembleRanker().fit(network, train, held, every=every)  # Compiles, which takes memory.
+    ranker = EnsembleRanker()
+    tracemalloc.start()
+    ranker.fit(network, train, held, every=every)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak, needs.ranker_needs(every, every.kind, candidates, 50)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+@pytest.mark.parametrize(
+    ("rows", "labels", "nonzeros"), [(4000, 2000, 40), (30_000, 2000, 10), (30_000, 9000, 20)]
+)
+def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
+    data = job.make_data(
+        tmp_path,
+        train_samples=rows,
+        num_features=3000,
+        num_labels=labels,
+        nonzeros=nonzeros,
+        labels_per_row=4,
+    )
+    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180)
+    assert needed == pytest.approx(peak, rel=0.2)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+def test_the_re_ranker_of_a_graph():
+    """Answers of a question are some of twenty that go with its relation."""
+    rng, rows, labels = np.random.default_rng(0), 40_000, 3000
+    asked = rng.permutation(3000 * 40)[:rows]
+    features = np.stack([asked // 40, 3000 + asked % 40], axis=1).astype(np.int32)
+    answers = 20 * (asked % 40)[:, None] + np.argsort(rng.random((rows, 20)), axis=1)[:, :4]
+    bounds = np.arange(rows + 1)
+    x = CSR(2 * bounds, features.ravel(), np.ones(2 * rows, np.float32))
+    y = Pattern(4 * bounds, answers.astype(np.int32).ravel())
+    peak, needed = peak_and_needs(Split(x, y, 3040, labels, kind="graph"), 110)
+    assert needed == pytest.approx(peak, rel=0.2)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+def test_the_re_ranker_of_items():
+    """Regressions are in the place of classifiers."""
+    rng, rows, items = np.random.default_rng(0), 20_000, 3000
+    # The twenty items of a row, one of each shelf; half of them are seen before the others.
+    own = (150 * np.arange(20) + rng.integers(0, 150, (rows, 20))).astype(np.int32)
+    own = np.take_along_axis(own, np.argsort(rng.random((rows, 20)), axis=1), axis=1)
+    own = np.sort(own.reshape(rows, 2, 10), axis=2).reshape(rows, 20)
+    bounds = 10 * np.arange(rows + 1)
+    x = CSR(bounds, own[:, :10].ravel(), np.ones(10 * rows, np.float32))
+    y = Pattern(bounds, own[:, 10:].ravel())
+    peak, needed = peak_and_needs(Split(x, y, items, items, kind="items"), 110)
+    assert needed == pytest.approx(peak, rel=0.2)
+
 
 SAID = "error: there is not enough memory ("
 

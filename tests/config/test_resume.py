@@ -1,6 +1,5 @@
 """``resume=<folder>``: what a run keeps, what may change, what a crash leaves."""
 
-import importlib
 import json
 import re
 import shlex
@@ -11,18 +10,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from slide import ActiveLoss
 from slide.config import build_network, resumed
+from slide.config.compose import foreign_targets
 from slide.data import write_xmc
 from slide.model import load
 from slide.training.checkpoint_files import last_checkpoint
-
-# Rooms whose names a configuration may use.
-PUBLIC = ("", ".data", ".ranking", ".sampling", ".training")
 
 
 @pytest.mark.compiled_only
@@ -221,12 +220,71 @@ def test_a_saved_configuration_names_public_things(tmp_path):
     text = (tmp_path / "run/config.yaml").read_text()
     targets = re.findall(r"_target_: (\S+)", text)
     assert {"slide.ActiveSampler", "slide.LSHProposer", "slide.sampling.backoff"} <= set(targets)
-    for target in targets:
-        room, _, name = target.rpartition(".")
-        assert room.removeprefix("slide") in PUBLIC, target
-        assert hasattr(importlib.import_module(room), name), target
     config = OmegaConf.create(text)
+    assert foreign_targets(config) == []
     assert build_network(config, 60, 80).output.out_features == 80
+
+
+class Command:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+FOREIGN = {
+    "loss": {"_target_": "numpy.load", "file": "${run_dir}/extra.npy", "allow_pickle": True},
+    "loss.x": {"_target_": "os.system", "command": "touch ${run_dir}/ran"},
+    "sampler": {"_target_": "${oc.env:HARMFUL}", "_args_": ["touch ${run_dir}/ran"]},
+    "dataset.fetch": {"_partial_": True, "more": [[{"_target_": "subprocess.getoutput"}]]},
+    "ranker": {"_target_": "slide.data.write_xmc", "path": "${run_dir}/ran"},
+    "network.x": {"_target_": "slide.runtime.os.system", "command": "touch ${run_dir}/ran"},
+    "dataset.y": {"_target_": "slide.data.download", "mirrors": [[{"url": "http://a/ran"}]]},
+}
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_the_folder_of_a_stranger_runs_nothing(tmp_path, monkeypatch, key):
+    monkeypatch.setenv("HARMFUL", "os.system")
+    run = tmp_path / "run"
+    run.mkdir()
+    np.save(run / "extra.npy", np.array([Command(run / "ran")], object), allow_pickle=True)
+    saved = job.compose(*job.tiny(tmp_path), f"run_dir={run}", f"+allow_targets={TRUSTED}")
+    OmegaConf.set_struct(saved, False)
+    OmegaConf.update(saved, key, FOREIGN[key], merge=False)
+    OmegaConf.save(saved, run / "config.yaml")
+    before = job.files_of(run)
+    said = job.failure(f"resume={run}")
+    target = {"sampler": "os.system", "dataset.fetch": "subprocess.getoutput"}.get(key)
+    target = target or FOREIGN[key]["_target_"]
+    assert said == (
+        f"error: {run}/config.yaml names {target}, which is no part of slide and would run: if you "
+        f"trust this folder, allow it by allow_targets=[{target}]"
+    )
+    assert job.files_of(run) == before
+
+
+# What the folder itself allows does not count.
+TRUSTED = "[numpy.load,os.system,subprocess.getoutput,slide.data.write_xmc,slide.data.download]"
+
+
+def own_loss(name, hard_fraction):
+    """A part of a user's own."""
+    return ActiveLoss(name, hard_fraction)
+
+
+def test_a_part_of_the_user_s_own_is_allowed_by_name(tmp_path):
+    target = f"{__name__}.own_loss"
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none", f"loss._target_={target}"))
+    resume = [f"resume={tmp_path}/run", "trainer.max_steps=2"]
+    assert f"names {target}, which is no part of slide" in job.failure(*resume)
+    assert "allow_targets must be a list, " in job.failure(*resume, f"allow_targets={target}")
+    job.main(*resume, f"allow_targets=[{target}]")
+    assert job.checkpoint(tmp_path / "run")["step"] == 2
+    assert f"names {target}, which is no part of slide" in job.failure(*resume)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])

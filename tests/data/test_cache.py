@@ -1,18 +1,26 @@
-"""The cache of parsed and generated data: what is written, reused and replaced."""
+"""The cache: what is kept, damaged files, full disks, several processes, and bits that changed."""
 
+import errno
 import importlib
 import json
 import os
+import shutil
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.caches import TRAIN, blocks_of, forbid, leftovers, open_blocks
+from helpers.damage import REPEAT, flip, rng_of
 from helpers.splits import assert_types, make_split, rows
 
-from slide.data import DataError, SparseDataset, Split
+from slide.data import DataError, SparseDataset, Split, documents, synthetic, text, transform
 from slide.data import cache as cache_module
+from slide.data.cache import ARRAYS
 from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
 
@@ -179,3 +187,310 @@ def resident_bytes():
     """Of this process, memory maps that were read included; 0 where that is not told."""
     path = Path("/proc/self/statm")
     return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
+
+
+# Cached arrays that were damaged on the disk: noticed when they are opened, and written again.
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def no_entries(path):
+    np.save(path, np.load(path)[:0])
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def entry(value, place=1):
+    def damage(path):
+        array = np.load(path)
+        array[place] = value
+        np.save(path, array)
+
+    return damage
+
+
+DAMAGES = [(array, damage) for array in ARRAYS for damage in (empty, no_entries, cut)]
+DAMAGES += [(f"{kind}_indices", entry(i)) for kind in ("feature", "label") for i in (-1, 2**30)]
+DAMAGES += [(f"{kind}_indptr", entry(i)) for kind in ("feature", "label") for i in (-1, 2**40)]
+DAMAGES += [("feature_values", entry(x)) for x in (np.nan, np.inf, -np.inf)]
+DAMAGES += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
+DAMAGES += [("feature_values", entry(0.125)), ("label_indices", entry(29))]
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+@pytest.mark.parametrize(("array", "damage"), DAMAGES)
+def test_a_damaged_array_is_written_again(tmp_path, array, damage, part):
+    split = make_split(5)
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    (folder,) = tmp_path.glob(f"*/{part}")
+    damage(folder / f"{array}.npy")
+    found = open_blocks(tmp_path, blocks_of(split), state=1)
+    assert rows(found.train) == rows(split)
+    assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
+    assert leftovers(tmp_path) == []
+
+
+def test_copies_of_a_cache_are_read_and_found_good(tmp_path):
+    split = make_split(5)
+    open_blocks(tmp_path / "first", blocks_of(split), state=1)
+    shutil.copytree(tmp_path / "first", tmp_path / "second", copy_function=shutil.copyfile)
+    assert rows(open_blocks(tmp_path / "second", forbid, state=1).train) == rows(split)
+
+
+def test_all_is_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatch):
+    synced, sync, rename = set(), os.fsync, Path.rename
+
+    def note(handle):
+        sync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
+    def checked(self, target):
+        if (self / "meta.json").exists():
+            files = [path for path in self.rglob("*") if path.is_file()]
+            assert len(files) == 1 + 2 * len(ARRAYS)
+            assert {path.stat().st_ino for path in files} <= synced
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", checked)
+    open_blocks(tmp_path, blocks_of(make_split(5)), state=1)
+    assert tmp_path.stat().st_ino in synced
+
+
+def test_a_cache_that_would_fill_the_disk(tmp_path):
+    with pytest.raises(OSError, match=r"needs 1,000,000.0 GB, and .* GB are free") as caught:
+        open_blocks(tmp_path, forbid, state=1, size=10**15)
+    assert caught.value.errno == errno.ENOSPC
+    assert leftovers(tmp_path) == []
+    open_blocks(tmp_path, blocks_of(make_split()), state=1, size=100)
+
+
+def test_generated_rows_ask_for_space_first(tmp_path):
+    with pytest.raises(OSError, match=r"the cache of .* needs .* GB, and"):
+        synthetic(cache=tmp_path, train_samples=99999999999)
+    for name in ("num_features", "num_labels"):
+        with pytest.raises(
+            ValueError, match=rf"{name} must be in \[1, 2147483647\], not 2147483648"
+        ):
+            synthetic(cache=tmp_path, **{name: 2**31})
+
+
+@pytest.mark.parametrize("short", ["indices", "values"])
+def test_blocks_whose_parts_do_not_fit_are_no_cache(tmp_path, short):
+    """A fault of a reader: its checksums are right."""
+    split = make_split(5)
+    less = split.features._replace(**{short: getattr(split.features, short)[:-1]})
+    with pytest.raises(OSError, match="the cache of made cannot be read back") as caught:
+        open_blocks(tmp_path, lambda: [Block(less, split.labels)], state=1)
+    cause = caught.value.__cause__
+    assert isinstance(cause, ValueError)
+    assert caught.value.strerror.endswith(f"cannot be read back: {cause}")
+
+
+def test_a_cache_that_is_gone_before_it_is_read_back(tmp_path, monkeypatch):
+    install = cache_module._install
+
+    def without(folder, remove):
+        def call(temporary, final):
+            install(temporary, final)
+            remove(final)
+
+        monkeypatch.setattr(cache_module, "_install", call)
+        with pytest.raises(OSError, match="cannot be read back") as caught:
+            open_blocks(folder, blocks_of(make_split(5)), state=1)
+        return caught.value.strerror.partition(" read back: ")[2]
+
+    said = without(tmp_path / "a", lambda folder: (folder / "train/label_indices.npy").unlink())
+    assert said.endswith("label_indices.npy: No such file or directory")
+    said = without(tmp_path / "b", shutil.rmtree)
+    assert said == "another process removed or replaced it"
+
+
+# The cache after errors, and with several processes or threads.
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def failing(error):
+    def blocks():
+        yield Block(*blocks_of(make_split(5))()[0])
+        raise error
+
+    return blocks
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken")])
+def test_interrupted_writing_leaves_the_old_cache(tmp_path, error):
+    split = make_split()
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    with pytest.raises(type(error)):
+        open_blocks(tmp_path, failing(error), state=2)
+    assert leftovers(tmp_path) == []
+    assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
+
+
+def test_full_disk_is_told_and_leaves_the_old_cache(tmp_path):
+    split = make_split()
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    with pytest.raises(OSError, match="no space left for the cache of made") as caught:
+        open_blocks(tmp_path, failing(OSError(errno.ENOSPC, "full")), state=2)
+    assert caught.value.errno == errno.ENOSPC
+    assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
+
+
+def test_folders_of_killed_processes_are_removed(tmp_path):
+    open_blocks(tmp_path, blocks_of(make_split()), state=1)
+    (meta,) = tmp_path.glob("*/meta.json")
+    left = tmp_path / f"{meta.parent.name}.{'0' * 32}.tmp"
+    (left / "train").mkdir(parents=True)
+    open_blocks(tmp_path, blocks_of(make_split()), state=2)
+    assert not left.exists()
+
+
+def test_threads_write_once(tmp_path):
+    calls = []
+    barrier = threading.Barrier(4)
+    split = make_split()
+
+    def slow():
+        calls.append(1)
+        time.sleep(0.1)
+        return blocks_of(split)()
+
+    def work(_):
+        barrier.wait()
+        return rows(open_blocks(tmp_path, slow, state=1).train)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [rows(split)] * 4
+    assert len(calls) == 1
+
+
+def test_without_locks_all_still_get_a_whole_cache(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    barrier = threading.Barrier(3)
+    split = make_split()
+
+    def together():
+        barrier.wait()
+        return blocks_of(split)()
+
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda _: open_blocks(tmp_path, together, state=1), range(3))
+        assert [rows(dataset.train) for dataset in found] == [rows(split)] * 3
+    assert leftovers(tmp_path) == []
+
+
+def test_two_processes_at_once(open_set, root, tmp_path):
+    text = "20000 5 4\n" + "1,3 0:0.5 4:2\n" * 20000
+    (root / "train.txt").write_text(text)
+    code = (
+        "import sys; from slide.data import xmc;"
+        "data = xmc(name='tiny', root=sys.argv[1], cache=sys.argv[2]);"
+        "sys.stdout.write(str(data.train.features.values.sum()))"
+    )
+    command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
+    assert outputs == [b"50000.0"] * 2
+    assert leftovers(tmp_path / "cache") == []
+    assert len(open_set().train) == 20000
+
+
+# Every file of cache folders, damaged without a change of its time: noticed, and written again.
+
+
+LINES = [
+    {"text": f"the {animal} {verb}s {often}", "labels": [animal, verb]}
+    for animal in ("cat", "dog", "owl", "fox")
+    for verb in ("eat", "sleep", "run")
+    for often in ("daily", "twice")
+]
+
+
+def texts(folder):
+    """Rows of texts, and what was made from them; a cache folder for each."""
+    for part in ("train", "test"):
+        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in LINES))
+        os.utime(folder / f"{part}.jsonl", ns=(10**18, 10**18))
+    data = documents(name="mine", root=folder, cache=folder / "cache")
+    return transform(data, tf_idf=True, min_label_count=7)
+
+
+def skip_grams(folder):
+    """Rows with a list of words beside them."""
+    (folder / "some.txt").write_text("a rose is a rose is a rose " * 9)
+    os.utime(folder / "some.txt", ns=(10**18, 10**18))
+    return text(name="rose", root=folder, file="some.txt", cache=folder / "cache", subsample=0)
+
+
+def content(data):
+    """All that a run takes from a data set."""
+    found = [rows(data.train), rows(data.test), data.num_features, data.num_labels]
+    found += [(step.settings(), step.num_columns) for step in data.steps]
+    found += [array.tolist() for step in data.steps for array in step.arrays().values()]
+    if data.vectorizer is not None:
+        found += [list(data.vectorizer.terms), data.vectorizer.idf.tolist()]
+        found.append(list(data.label_names))
+    return found
+
+
+def cut_at_random(rng, whole):
+    return whole[: rng.randrange(len(whole))]
+
+
+def emptied(rng, whole):
+    return b""
+
+
+def longer(rng, whole):
+    return whole + b"0"
+
+
+SOURCES = {"texts": texts, "skip_grams": skip_grams}
+
+
+@pytest.mark.parametrize("damage", [flip, cut_at_random, emptied, longer, None])
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_damaged_file_is_noticed_and_written_again(tmp_path, source, damage, capsys):
+    expected = content(SOURCES[source](tmp_path))
+    paths = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix]
+    paths = sorted(path for path in paths if path.suffix != ".lock")
+    assert len(paths) == {"texts": 29, "skip_grams": 12}[source]
+    kept = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
+    rng = rng_of(source)
+    for path, (whole, nanoseconds) in kept.items():
+        for _ in range(max(1, int(2 * REPEAT)) if damage in (flip, cut_at_random) else 1):
+            capsys.readouterr()
+            if damage is None:
+                path.unlink()
+            else:
+                path.write_bytes(damage(rng, whole))
+                os.utime(path, ns=(nanoseconds, nanoseconds))
+            assert content(SOURCES[source](tmp_path)) == expected, path
+            said = capsys.readouterr().err
+            if path.name == "meta.json":
+                continue  # Its white space may be damaged.
+            assert f"{path}" in said
+            assert path.read_bytes() == whole
+            os.utime(path, ns=(nanoseconds, nanoseconds))
+    assert leftovers(tmp_path / "cache") == []
+
+
+@pytest.mark.parametrize("key", ["num_features", "num_labels", "format"])
+@pytest.mark.parametrize("change", [-10, -1, 1])
+def test_each_number_of_the_list_counts(tmp_path, key, change):
+    expected = content(skip_grams(tmp_path))
+    (path,) = tmp_path.glob("cache/*/meta.json")
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps(meta | {key: meta[key] + change}, indent=2) + "\n")
+    assert content(skip_grams(tmp_path)) == expected
+    assert json.loads(path.read_text()) == meta

@@ -1,16 +1,17 @@
-"""What training rows are, and which labels of rows to come are known."""
+"""What training rows are, and which labels of rows to come are seen."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import slide
 from slide.data import (
-    KnownLabels,
-    OwnItems,
+    SeenItems,
+    SeenLabels,
     Split,
     are_items,
-    find_known,
+    find_seen,
     kind_of,
     labels_and_items,
     row_keys,
@@ -93,7 +94,7 @@ def test_short_rows_that_all_differ_are_a_graph():
     rows = matrix([[a, 10 + b] for a in range(10) for b in range(20)])
     split = Split(rows, Pattern.from_lists([[20 + r % 7, 27] for r in range(200)]), 30, 30)
     assert kind_of(split) == "graph"
-    assert isinstance(find_known(split, "graph"), KnownLabels)
+    assert isinstance(find_seen(split, "graph"), SeenLabels)
     single = Pattern.from_lists([[20 + r % 7] for r in range(200)])
     assert kind_of(Split(rows, single, 30, 30)) == "other", "a classification"
     assert (
@@ -108,15 +109,15 @@ def test_dense_rows_have_more_than_half_of_the_features(width, kind):
 
 
 def test_own_items_are_features_below_the_number_of_labels():
-    rows = OwnItems(8).of(matrix([[3, 9, 7], [], [8], [0]]))
+    rows = SeenItems(8).of(matrix([[3, 9, 7], [], [8], [0]]))
     assert rows.indptr.tolist() == [0, 2, 2, 2, 3]
     assert rows.indices.tolist() == [3, 7, 0]
-    assert isinstance(find_known(baskets(), "items"), OwnItems)
+    assert isinstance(find_seen(baskets(), "items"), SeenItems)
 
 
 def test_own_items_of_some_labels():
     rows = matrix([[3, 9, 7], [], [8], [0, 11, 2]])
-    some = OwnItems(12).restricted(np.array([2, 7, 9]))
+    some = SeenItems(12).restricted(np.array([2, 7, 9]))
     assert some.num_labels == 3
     assert some.of(rows).indptr.tolist() == [0, 2, 2, 2, 3]
     assert some.of(rows).indices.tolist() == [2, 1, 0]
@@ -173,3 +174,10 @@ def test_a_table_whose_few_equal_rows_have_equal_labels_is_no_graph():
     labels[-10:] = (classes[again] + 1) % 7
     other = Split(features, Pattern.from_lists(labels[:, None].tolist()), 120, 7)
     assert kind_of(other) == "graph"
+
+
+def test_names_of_an_earlier_version():
+    for old, new in slide.data._ALIASES.items():
+        assert getattr(slide.data, old) is getattr(slide.data, new)
+    with pytest.raises(AttributeError, match="no attribute 'unknown'"):
+        _ = slide.data.unknown

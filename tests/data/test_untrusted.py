@@ -21,10 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from slide.data.archives import UnpackError, unpack
 from slide.data.errors import DataError
-from slide.data.fetching.unpack import UnpackError, unpack
-from slide.data.formats.npz_reader import read_npz_blocks
-from slide.data.formats.text_reader import VARIANTS, read_text_blocks
+from slide.data.row_files import VARIANTS, read_npz_blocks, read_text_blocks
 from slide.data.sources.mnist import read_idx_blocks
 
 pytestmark = [

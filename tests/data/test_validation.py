@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from slide.data import (
-    KnownLabels,
+    SeenLabels,
     Split,
     divide,
-    first_unknown,
+    first_unseen,
     lists_all_labels,
     row_keys,
     validation_split,
@@ -58,7 +58,7 @@ def test_equal_rows_have_equal_keys(monkeypatch):
     assert expected.dtype == np.uint64
     assert expected[0] == expected[1] == expected[6]
     assert len(set(expected.tolist())) == 5
-    monkeypatch.setattr("slide.data.known_labels._BLOCK", 2)
+    monkeypatch.setattr("slide.data.kind._BLOCK", 2)
     np.testing.assert_array_equal(row_keys(x), expected)
 
 
@@ -199,14 +199,12 @@ def test_pairs_are_held_out_with_one_probability():
 def test_the_known_labels_are_those_of_the_equal_rows():
     rows = matrix([[4, 9], [1], [7, 2], [4, 9]])
     train = Split(rows, Pattern.from_lists([[5, 3], [], [8], [1]]), 10, 9)
-    known = KnownLabels(train).of(matrix([[9, 4], [4], [1], [2, 7], []]))
+    known = SeenLabels(train).of(matrix([[9, 4], [4], [1], [2, 7], []]))
     assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
     assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
     empty = Split(matrix([[4], []]), Pattern.from_lists([[5], [3]]), 10, 9)
-    assert not len(KnownLabels(empty).of(matrix([[], []])).indices), (
-        "a row without any asks nothing"
-    )
-    nothing = KnownLabels(train.slice(0, 0)).of(matrix([[4], [1]]))
+    assert not len(SeenLabels(empty).of(matrix([[], []])).indices), "a row without any asks nothing"
+    nothing = SeenLabels(train.slice(0, 0)).of(matrix([[4], [1]]))
     assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
 
 
@@ -215,11 +213,11 @@ def test_known_ids_are_left_out():
     ids = np.stack([rng.permutation(30)[:12] for _ in range(40)])
     ids[3, 7:] = -1
     known = [rng.permutation(40)[: rng.integers(0, 12)].tolist() for _ in range(40)]
-    found = first_unknown(ids, Pattern.from_lists(known), 5)
+    found = first_unseen(ids, Pattern.from_lists(known), 5)
     for row, (best, mine) in enumerate(zip(ids.tolist(), known, strict=True)):
         left = [label for label in best if label not in mine and label >= 0][:5]
         assert found[row].tolist() == left + [-1] * (5 - len(left))
-    assert first_unknown(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)
+    assert first_unseen(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)
 
 
 def test_pairs_of_few_labelled_rows_stay_for_learning():

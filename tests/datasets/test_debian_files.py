@@ -14,7 +14,7 @@ from helpers.prepare import DATASETS, command
 
 from slide.config import open_dataset as build_data
 from slide.data import DataError, xmc
-from slide.data.fetching.fetch import FetchError
+from slide.data.fetching import FetchError
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])

@@ -9,7 +9,7 @@ import pytest
 from helpers.prepare import command
 
 from slide.data import DataError, xmc
-from slide.data.fetching.fetch import FetchError
+from slide.data.fetching import FetchError
 
 FILES = command("files")
 

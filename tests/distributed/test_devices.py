@@ -16,7 +16,7 @@ from helpers.matrices import make_csr
 import slide
 from slide.backend import backend
 from slide.config.compose import read_config
-from slide.config.ranks import join_ranks
+from slide.config.processes import join_ranks
 from slide.distributed import Group, ShardedNetwork, ShardedSampledLinear
 from slide.distributed.launch import Place, find_rank_device
 from slide.functional.losses import LOSSES
@@ -135,9 +135,9 @@ def test_what_carries_tensors(device, kind, monkeypatch):
         join("fake", store=store, rank=options["rank"], world_size=options["world_size"])
 
     monkeypatch.setattr(dist, "init_process_group", note)
-    monkeypatch.setattr("slide.config.ranks._joined", [])
-    monkeypatch.setattr("slide.config.ranks.patient_group", Group.alone)
-    monkeypatch.setattr("slide.config.ranks.silence", lambda quiet: None)
+    monkeypatch.setattr("slide.config.processes._joined", [])
+    monkeypatch.setattr("slide.config.processes.patient_group", Group.alone)
+    monkeypatch.setattr("slide.config.processes.silence", lambda quiet: None)
     try:
         ranks = join_ranks(read_config([f"runtime.device={device}"]))
     finally:

@@ -1,4 +1,4 @@
-"""`SlideClassifier` on small data: forms of targets, answers, parameters, and copies."""
+"""`SlideClassifier` on small data: what it trains, what it answers, and what it refuses."""
 
 import pickle
 from itertools import pairwise
@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from helpers import job
+from omegaconf import OmegaConf
 from sklearn.base import clone
+from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import scale
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import slide
 from slide import SlideClassifier
+from slide.estimator.classifier import _KEYS
+from slide.ranking import EnsembleRanker
 from slide.training import DivergenceError
 from slide.training.evaluation import precision_at_k
 
@@ -229,12 +237,19 @@ def test_labels_are_copied(rows):
     [
         ({"threshold": 2}, r"threshold must be in \[0, 1\], not 2"),
         ({"verbose": 1}, "verbose must be true or false, not 1"),
-        ({"sampler": "best"}, "sampler must be one of uniform, lsh, full, not 'best'"),
+        ({"sampler": "best"}, "there is no sampler=best; the choices of sampler are auto, faiss, "),
         ({"ranker": "trees"}, "ranker must be ensemble, none or None, not 'trees'"),
         ({"label_weights": "rare"}, "label_weights must be one of propensity, not 'rare'"),
         ({"label_weights": [1, 2]}, "label_weights must be None, propensity, or 80 numbers"),
         ({"hidden": 0}, "hidden must be a whole number of at least 1, not 0"),
         ({"epochs": 0}, "epochs must be auto or a whole number of at least 1, not 0"),
+        ({"mode": "each"}, "mode must be one of per_sample, shared, not 'each'"),
+        ({"settings": {"hash.tables": 3}}, "no key hash.tables .*; did you mean hash.num_tables"),
+        ({"settings": {"hash.bin_size": 3}}, "bin_size belongs to hash=dwta; simhash has hashes"),
+        ({"settings": {"hash.num_tables": 3}}, "hash.num_tables would have no effect: outputs are"),
+        ({"settings": ["hash=dwta"]}, r"settings must be a dict of .*, not \['hash=dwta'\]"),
+        ({"settings": {"dropout": 3}}, "settings take keys of network, sampler, .* not dropout"),
+        ({"settings": {"optimizer.lr": 3}}, "optimizer.lr is the argument lr, not one of settings"),
     ],
 )
 def test_parameters_that_cannot_be(rows, change, message):
@@ -248,6 +263,7 @@ def test_parameters_that_cannot_be(rows, change, message):
         (lambda m, X, Y: m.fit(X, Y[:7]), "inconsistent numbers of samples"),
         (lambda m, X, Y: m.fit(X, Y * 2), "must hold zeros and ones only"),
         (lambda m, X, Y: m.fit(X, [[]] * 300), "y holds no class"),
+        (lambda m, X, Y: m.fit(["a text"] * 300, Y), "X holds texts, .*: put a vectorizer before"),
         (lambda m, X, Y: m.fit(X, [["a", 1]] * 300), "of one kind, text or numbers, not int and"),
         (lambda m, X, Y: m.fit(X, None), "requires y to be passed, but the target y is None"),
         (lambda m, X, Y: m.fit(X, np.linspace(0, 1, 300)), "Unknown label type: continuous"),
@@ -262,3 +278,254 @@ def test_parameters_that_cannot_be(rows, change, message):
 def test_targets_and_calls_that_cannot_be(rows, call, message):
     with pytest.raises(ValueError, match=message):
         call(SlideClassifier(**FEW), *rows)
+
+
+@pytest.mark.parametrize("name", _KEYS)
+def test_arguments_are_those_of_the_command_line(name):
+    expected = job.compose("trainer.recall_every=0")
+    values = {"mode": "per_sample", "known": "keep", "kind": "dense", "search": "index"}
+    values |= {"epochs": 7, "hidden": [5], "dropout": 0.125}
+    assert SlideClassifier()._config() == expected
+    value = values.get(name, 11)
+    OmegaConf.update(expected, _KEYS[name], value)
+    assert SlideClassifier(**{name: value})._config() == expected
+    for hidden in (np.int64(5), (5,), np.array([5])) if name == "hidden" else ():
+        assert SlideClassifier(hidden=hidden)._config() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sampler": "lsh", "settings": {"hash": "dwta"}}, ["sampler=lsh", "hash=dwta"]),
+        ({"settings": {"recipe": "slide2020"}}, ["recipe=slide2020"]),
+        (
+            {"sampler": "index", "ranker": None, "settings": {"sampler.proposer.best": 3}},
+            ["sampler=index", "ranker=none", "sampler.proposer.best=3"],
+        ),
+    ],
+)
+def test_other_settings_of_the_command_line(options, words):
+    found = SlideClassifier(**options)._config()
+    assert found == job.compose("trainer.recall_every=0", *words)
+
+
+@pytest.mark.parametrize("sampler", ["recent", "index", "neighbours", "slide2020"])
+def test_all_samplers_learn(rows, sampler):
+    more = {"hash.hashes_per_table": 2} if sampler == "slide2020" else {}
+    model = SlideClassifier(**FEW, ranker=None, sampler=sampler, mode="per_sample", settings=more)
+    assert model.fit(*rows).model_.network.output.sampler.mode == "per_sample"
+    assert model.score(*rows) > 0
+
+
+@pytest.mark.parametrize("more", [{}, {"ranker": None, "epochs": 3}, {"tf_idf": True}])
+def test_answers_are_equal(tmp_path, more):
+    """On the same rows, with the same seed."""
+    data = job.make_data(tmp_path, train_samples=300, labels_per_row=2)
+    sizes = {**job.SIZES, "train_samples": 300}
+    words = [f"dataset.{name}={value}" for name, value in sizes.items()]
+    words += [f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run", "seed=3"]
+    for key, value in more.items():
+        where = {"epochs": "trainer.epochs", "tf_idf": "transform.tf_idf"}.get(key, key)
+        words.append(f"{where}={'none' if value is None else str(value).lower()}")
+    job.main(*words, "runtime.threads=1")
+    job.runtime.set_threads(1)
+    x, y = data.train.features, data.train.labels
+    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (300, 60))
+    Y = scipy.sparse.csr_array((np.ones(len(y.indices)), y.indices, y.indptr), (300, 80))
+    model = slide.SlideClassifier(random_state=3, **more).fit(X, Y)
+    run = slide.load(tmp_path / "run")
+    for one, other in zip(model.model_.network.parameters(), run.network.parameters(), strict=True):
+        assert job.torch.equal(one, other)
+    rows = data.test.features
+    mine, theirs = model.model_.predict(rows, k=5), run.predict(rows, k=5)
+    np.testing.assert_array_equal(mine.labels, theirs.labels)
+    np.testing.assert_array_equal(mine.scores, theirs.scores)
+
+
+def test_scores_of_other_forms_of_targets(rows, fitted):
+    X, Y = rows
+    first = Y.argmax(axis=1)
+    model = SlideClassifier(**FEW).fit(X, first)
+    column = first.reshape(-1, 1)
+    assert model.score(X, column) == model.score(X, first)
+    for scored, bad in ((model, first[:1]), (fitted, Y[:5])):
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            scored.score(X, bad)
+    right = fitted.score(X[:1], Y[:1]) == 1
+    weights = np.array([1.0] + [0.0] * 299)
+    assert fitted.score(X, Y, sample_weight=weights) == right
+    for bad in ("none", np.ones(3), -np.ones(300)):
+        with pytest.raises(ValueError, match=r"sample_weight|could not convert"):
+            fitted.score(X, Y, sample_weight=bad)
+    with pytest.raises(ValueError, match="texts or numbers, not"):
+        SlideClassifier(**FEW).fit(X, [[("a", n)] for n in first])
+
+
+def test_weights_of_labels_leave_probabilities_as_they_are(rows):
+    X, Y = rows
+    plain = SlideClassifier(**FEW).fit(X, Y)
+    weights = np.linspace(1, 10, Y.shape[1])
+    model = SlideClassifier(label_weights=weights, **FEW).fit(X, Y)
+    np.testing.assert_allclose(
+        model.predict_proba(X, top_k=80).toarray(), plain.predict_proba(X, top_k=80).toarray()
+    )
+    assert (model.predict(X) != plain.predict(X)).nnz <= 3, "but for rounding at the threshold"
+    ids, scores = model.predict_top_k(X, k=3)
+    order = model.decision_function(X, top_k=3)
+    np.testing.assert_allclose(order[np.arange(300)[:, None], ids].toarray(), np.log(scores))
+    assert (np.diff(scores) <= 0).all()
+    with pytest.raises(ValueError, match="label_weights need ranker='ensemble', not None"):
+        SlideClassifier(ranker=None, label_weights=weights, **FEW).fit(X, Y)
+
+
+def test_rows_of_a_graph_are_warned_of():
+    """Its known labels are no answers, unless the user says so."""
+    triples = [(a, b, c) for a in range(8) for b in range(5) for c in range(5)]
+    X = scipy.sparse.lil_array((200, 18), dtype=np.float32)
+    for row, (a, b, c) in enumerate(triples):
+        X[row, [a, 8 + b, 13 + c]] = 1
+    Y = [[a, 8 + (b + c) % 5] for a, b, c in triples]
+    with pytest.warns(UserWarning, match="known='keep' keeps them"):
+        assert SlideClassifier(**FEW).fit(X, Y).score(X, Y) == 0
+    kept = SlideClassifier(**FEW, known="keep").fit(X, Y)
+    assert kept.score(X, Y) > 0.1
+
+
+def test_learning_on_after_a_run_in_a_folder(rows, tmp_path):
+    X, Y = rows
+    model = SlideClassifier(**FEW, ranker=None, run_dir=tmp_path / "run").fit(X, Y)
+    assert model.partial_fit(X, Y).score(X, Y) > 0
+    with pytest.raises(ValueError, match="holds a run"):
+        model.fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore:known labels:UserWarning")
+def test_a_row_without_any_answer_gets_the_most_frequent_class():
+    """In a recommender, the own items of a row are no answers: here it has all of them."""
+    rng = np.random.default_rng(0)
+    items = [np.sort(rng.permutation(40)[:9]) for _ in range(600)]
+    y = np.array([min(set(range(40)) - set(row.tolist())) for row in items])
+    y[:40] = np.arange(40)
+    X = scipy.sparse.lil_array((600, 40), dtype=np.float32)
+    for row, own in enumerate(items):
+        X[row, own[own != y[row]]] = 1
+    model = SlideClassifier(**FEW, kind="items").fit(X, y)
+    every = np.ones((1, 40), np.float32)
+    assert model.model_.ranker.kind == "items"
+    assert model.predict_top_k(every, k=1).labels.tolist() == [[None]]
+    assert model.predict(every) == np.bincount(y).argmax()
+
+
+def weights_of(model):
+    return model.model_.network.output.weight.detach()
+
+
+@pytest.mark.parametrize("ranker", [None, "ensemble"])
+def test_only_the_ratios_count(rows, ranker):
+    plain = SlideClassifier(ranker=ranker, **FEW).fit(*rows)
+    ones = SlideClassifier(ranker=ranker, **FEW).fit(*rows, sample_weight=np.full(300, 7.0))
+    torch.testing.assert_close(weights_of(ones), weights_of(plain))
+    found, expected = (m.predict_proba(rows[0]) for m in (ones, plain))
+    np.testing.assert_allclose(found.toarray(), expected.toarray(), atol=1e-5)
+    other = SlideClassifier(ranker=ranker, **FEW).fit(*rows, np.arange(1, 301))
+    assert not torch.allclose(weights_of(other), weights_of(plain))
+
+
+def test_rows_of_weight_zero_are_left_out(rows):
+    X, Y = rows
+    half = np.repeat([1.0, 0.0], 150)
+    one = SlideClassifier(**FEW).fit(X, Y, half)
+    other = SlideClassifier(**FEW).fit(X[:150], Y[:150])
+    assert torch.equal(weights_of(one), weights_of(other))
+    assert (one.predict_proba(X) != other.predict_proba(X)).nnz == 0
+
+
+def test_heavy_rows_win():
+    """The same features have two labels; the heavier rows decide."""
+    X = np.tile(np.eye(4, dtype=np.float32), (100, 1))
+    y = np.repeat([0, 1], 200)
+    for heavy in (0, 1):
+        weights = np.where(y == heavy, 5.0, 1.0)
+        for model in (
+            SlideClassifier(**FEW).fit(X, y, weights),
+            SlideClassifier(**FEW, ranker=None, lr=0.02).fit(X, y, weights),
+        ):
+            assert (model.predict(X[:4]) == heavy).all()
+        model = SlideClassifier(**FEW, lr=0.02).partial_fit(X, y, [0, 1], weights)
+        for _ in range(5):
+            model.partial_fit(X, y, sample_weight=weights)
+        assert (model.predict(X[:4]) == heavy).all()
+
+
+def test_each_part_of_the_ranker_takes_them(tmp_path):
+    data = job.make_data(tmp_path, train_samples=600)
+    network = job.make_network(data)
+    train, held = data.train.slice(0, 400), data.train.slice(400, 600)
+
+    def fitted(train, held):
+        ranker = EnsembleRanker().fit(network, train, held)
+        return ranker.classifiers.weights.values, ranker.judge.trees.values
+
+    def heavy(split):
+        some = np.where(np.arange(len(split)) % 2, 9.0, 0.1)
+        return slide.data.Split(split.features, split.labels, 60, 80, some)
+
+    linear, trees = fitted(train, held)
+    found = fitted(heavy(train), held)[0]
+    assert len(found) != len(linear) or not np.allclose(found, linear)
+    found = fitted(train, heavy(held))
+    np.testing.assert_array_equal(found[0], linear)
+    assert len(found[1]) != len(trees) or not np.allclose(found[1], trees)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(299), r"sample_weight \(299,\) do not fit 300 rows"),
+        (-np.ones(300), "sample_weight must be finite and at least 0, not -1.0"),
+        (np.zeros(300), "Sample weights must contain at least one non-zero number"),
+        (np.full(300, np.nan), "sample_weight must be finite and at least 0, not nan"),
+    ],
+)
+def test_weights_that_cannot_be(rows, weights, message):
+    with pytest.raises(ValueError, match=message):
+        SlideClassifier(**FEW).fit(*rows, weights)
+
+
+# Raw columns of wine differ in size by a factor of a thousand.
+@pytest.mark.parametrize(
+    ("load", "scale"), [(load_iris, np.asarray), (load_wine, np.asarray), (load_wine, scale)]
+)
+def test_small_dense_data(load, scale):
+    X, y = load(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y, half = scale(X[order]).astype(np.float32), y[order], len(X) // 2
+    found = SlideClassifier(random_state=0).fit(X[:half], y[:half])
+    linear = LogisticRegression(max_iter=5000).fit(X[:half], y[:half])
+    assert found.score(X[half:], y[half:]) > linear.score(X[half:], y[half:]) - 0.1
+    assert found.score(X[:half], y[:half]) > 0.85
+    assert found.summary_["steps"] >= 512
+
+
+SPARSE = "scores and sets of labels are sparse matrices, as dense ones would not fit in memory"
+STEPS = "steps have other rows: one of weight 2 is not two rows, and one of weight 0 is left out"
+EXPECTED = {
+    "check_sample_weight_equivalence_on_dense_data": STEPS,
+    "check_sample_weight_equivalence_on_sparse_data": STEPS,
+    "check_classifiers_classes": SPARSE,
+    "check_classifiers_multilabel_representation_invariance": SPARSE,
+    "check_classifiers_multilabel_output_format_predict": SPARSE,
+    "check_classifiers_multilabel_output_format_predict_proba": SPARSE,
+    "check_classifiers_multilabel_output_format_decision_function": SPARSE,
+    "check_decision_proba_consistency": SPARSE,
+    "check_classifiers_train": "its rows have two features, whose ratio is all that is left of "
+    "them at length 1; and " + SPARSE,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [SlideClassifier(max_epochs=20, random_state=0)], expected_failed_checks=lambda _: EXPECTED
+)
+def test_checks_of_scikit_learn(estimator, check):
+    check(estimator)

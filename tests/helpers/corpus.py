@@ -16,9 +16,9 @@ from pathlib import Path
 from helpers import damage
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import DataError
-from slide.data.formats.text_reader import VARIANTS, read_text_blocks
+from slide.data.row_files import VARIANTS, read_text_blocks
 from slide.data.sources.documents import read_documents
-from slide.predict.rows import RowSource, read_rows
+from slide.predict.rows import read_rows
 
 FOLDER = Path(__file__).parents[1] / "corpus"
 ROWS = {
@@ -56,7 +56,7 @@ def count_rows(path, format):
         return len(list(read_documents(path, "reading")))
     if format == "jsonl":
         model = Model(SlideNetwork(FEATURES, [2], LABELS, FullSampler))
-        blocks = read_rows(RowSource(str(path), format), model)
+        blocks = read_rows(str(path), model, format)
     else:
         blocks = read_text_blocks(path, VARIANTS[format])
     return sum(block.features.num_rows for block in blocks)

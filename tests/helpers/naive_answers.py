@@ -1,4 +1,4 @@
-"""Looped twins of `slide/report/answers.py`."""
+"""Looped twins of `slide/report/page.py`."""
 
 RANGES = {
     "0": (0, 0),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slide.data import DataError
-from slide.data.formats.text_reader import XMC, read_text_blocks
+from slide.data.row_files import XMC, read_text_blocks
 
 LABELS = re.compile(rb"-?\d+(,-?\d+)*")
 FEATURE = re.compile(rb"(-?\d+):([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")

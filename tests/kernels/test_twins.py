@@ -47,7 +47,7 @@ TWINS = {
     "look_up": ("naive.Tables", "hashing/test_tables.py"),
     "mark_nonzero_rows": ("naive_arrays.mark_nonzero_rows", "kernels/test_ragged.py"),
     "pack_signs": ("naive_hashing.pack_signs", "kernels/test_hash_codes.py"),
-    "parse_rows": ("naive_rows.parse", "data/formats/test_fuzz_text.py"),
+    "parse_rows": ("naive_rows.parse", "data/test_fuzz_row_files.py"),
     "prefetch_entries": ("naive_arrays.prefetch_entries", "kernels/test_prefetch.py"),
     "prefetch_row": ("naive_arrays.prefetch_row", "kernels/test_prefetch.py"),
     "probe_codes": ("naive_hashing.probe_codes", "kernels/test_probes.py"),

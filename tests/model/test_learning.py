@@ -123,7 +123,7 @@ def test_a_ranker_takes_more_of_both(raw, tmp_path):
 
 
 def test_labels_that_are_no_items_stay_so(raw):
-    known = slide.data.OwnItems(3).grown(2)
+    known = slide.data.SeenItems(3).grown(2)
     rows = slide.CSR(np.array([0, 5]), np.arange(5, dtype=np.int32), np.ones(5, np.float32))
     assert known.of(rows).indices.tolist() == [0, 1, 2]
     assert known.grown(1).restricted(np.array([1, 4, 5])).of(rows).indices.tolist() == [0]

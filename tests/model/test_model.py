@@ -16,7 +16,7 @@ from helpers.serving import serving_model
 import slide
 from slide import FullSampler, SlideNetwork, runtime
 from slide.config import fill_in
-from slide.data import KnownLabels, Split, holdout, transform
+from slide.data import SeenLabels, Split, holdout, transform
 from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
 from slide.predict import command
@@ -110,7 +110,7 @@ def test_known_labels_stay_known(raw, tmp_path):
     found = load(tmp_path / "m")
     rows = raw.train.features
     assert_same(found.predict(rows), Model(network, ranker).predict(rows))
-    known = KnownLabels(raw.train).of(raw.train.features)
+    known = SeenLabels(raw.train).of(raw.train.features)
     ids, _ = found.predict(raw.train.features, k=80)
     for row, mine in enumerate(ids):
         assert not set(mine) & set(known.indices[slice(*known.indptr[row : row + 2])])

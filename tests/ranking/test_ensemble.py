@@ -6,7 +6,7 @@ import torch
 from helpers import job
 
 from slide import FullSampler, SlideNetwork
-from slide.data import KnownLabels, Split, holdout
+from slide.data import SeenLabels, Split, holdout
 from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, neighbours
 from slide.ranking.neighbours import num_near_rows
 from slide.sparse import CSR, Pattern, hits
@@ -162,7 +162,7 @@ def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     assert not hits(padded, right).any()
     known = {
         "items": Pattern(rows.indptr, rows.indices),
-        "graph": KnownLabels(train.slice(0, 250)).of(rows),
+        "graph": SeenLabels(train.slice(0, 250)).of(rows),
         "other": right,
     }
     assert not hits(padded, known[kind]).any()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers import naive_answers
 
-from slide.report.answers import (
+from slide.report.page import (
     Answers,
     answered_labels,
     by_frequency,

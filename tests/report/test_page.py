@@ -9,7 +9,7 @@ import numpy as np
 from helpers import job
 
 from slide.report import read_run
-from slide.report.figures import draw_calibration, draw_selection, draw_times, svg
+from slide.report.page import draw_calibration, draw_selection, draw_times, svg
 
 
 def test_a_run_leaves_a_report(tmp_path):
@@ -19,6 +19,7 @@ def test_a_run_leaves_a_report(tmp_path):
     page = (tmp_path / "run/report.html").read_text()
     pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
     assert len(pictures) == 5
+    assert "border-collapse: collapse;" in page.partition("</style>")[0]
     texts = [
         " ".join(ElementTree.fromstring(base64.b64decode(picture)).itertext())
         for picture in pictures

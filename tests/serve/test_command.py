@@ -17,7 +17,7 @@ import requests
 from helpers.serving import running
 
 from slide import FullSampler, Model, SlideNetwork
-from slide.serve import application, command, create_app
+from slide.serve import command, create_app
 
 ROOT = Path(__file__).parents[2]
 JSON = {"Content-Type": "application/json"}
@@ -144,9 +144,9 @@ def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp
 
 
 def test_a_missing_package_is_a_sentence(folder, monkeypatch):
-    there = application.find_spec
-    monkeypatch.setattr(application, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
-    assert failure(folder) == "error: a server needs uvicorn: pip install slide[serve]"
+    there = command.find_spec
+    monkeypatch.setattr(command, "find_spec", lambda n: (n != "uvicorn" and there(n)) or None)
+    assert failure(folder) == "error: a server needs uvicorn: pip install 'slide-xmc[serve]'"
 
 
 def test_options_reach_the_server(folder):

@@ -254,11 +254,11 @@ def test_majority_precision(data):
 def test_search_by_index_needs_an_index(data, sampler):
     network = job.make_network(data, sampler)
     with pytest.raises(ValueError, match="evaluation=sampler needs a sampler with an index; this"):
-        check_search(network, "sampler")
+        check_search(network.output.sampler, "sampler")
     for search in ("exact", "index"):
-        check_search(network, search)
+        check_search(network.output.sampler, search)
     with pytest.raises(ValueError, match=r"evaluation must be one of .* sampler, not 'fast'"):
-        check_search(network, "fast")
+        check_search(network.output.sampler, "fast")
 
 
 def test_no_samples_are_an_error(data):

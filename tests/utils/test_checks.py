@@ -6,13 +6,18 @@ from email.message import Message
 from functools import partial
 from urllib.error import HTTPError
 
+import numpy as np
 import pytest
 
 from slide.utils import checks
 
 NAN, INF = float("nan"), float("inf")
 CASES = {
-    "whole": (partial(checks.whole, least=2), [2, 10**12], [1, -3, 2.0, "2", None, True, [2]]),
+    "whole": (
+        partial(checks.whole, least=2),
+        [2, 10**12, np.int64(2), np.uint8(3)],
+        [1, np.int64(1), np.bool_(True), -3, 2.0, "2", None, True, [2]],
+    ),
     "positive": (checks.positive, [1, 1e-300, 2.5], [0, -1, NAN, INF, "1", None, True]),
     "not_negative": (checks.not_negative, [0, 0.0, 3], [-1e-9, NAN, INF, "0", None, False]),
     "within": (

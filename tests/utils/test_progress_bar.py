@@ -3,11 +3,12 @@
 import io
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from slide.utils import progress_bar
-from slide.utils.progress_bar import ProgressBar, log, silence
+from slide.utils.progress_bar import ProgressBar, log, silence, silenced
 
 
 def test_a_reader_that_goes_ends_the_process_without_a_word():
@@ -100,3 +101,16 @@ def test_a_process_that_is_to_be_silent(capsys):
         silence(False)
     log("something")
     assert capsys.readouterr().err == "something\n"
+
+
+def test_only_this_thread_is_silent(capsys):
+    with silenced():
+        with silenced(), silenced(False):
+            log("hidden")
+        other = threading.Thread(target=log, args=("from another thread",))
+        other.start()
+        other.join()
+        log("hidden, too")
+    with silenced(False):
+        log("seen")
+    assert capsys.readouterr().err == "from another thread\nseen\n"

@@ -1,6 +1,7 @@
-"""Folders of tensors: what is in them, and what is said of folders that are damaged."""
+"""Folders of tensors: complete or not there at all, never code; and states in them."""
 
 import json
+import math
 import os
 import stat
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.job import assert_same
 from safetensors.torch import load_file
 
 import slide
@@ -18,9 +20,11 @@ from slide.utils.files import pieces
 from slide.utils.tensor_folder import (
     FolderKind,
     check_files,
+    join_state,
     listed_files,
     read_folder,
     read_tensors,
+    split_state,
     stream_file,
     write_folder,
 )
@@ -253,3 +257,43 @@ def test_an_earlier_format_that_is_still_read(folder, oldest, read):
     else:
         with pytest.raises(ValueError, match=r"is of format 1, .* reads format 3"):
             read_folder(later, folder)
+
+
+# Nested states as JSON values and tensors.
+
+
+STATES = [
+    *(3, None, True, "text", 1.5, [], {}, (), [[], {}], {"a": [1, {"b": (2, 3)}]}),
+    {0: torch.arange(3), 1: {"step": 2, "betas": (0.9, 0.999)}},
+    {"a.b": torch.zeros(2), "a": {"b": torch.ones(2)}},
+    {"tensor:": 1, "tuple:": [2], "items:": {"tensor:": torch.ones(1)}},
+    {(1, 2): {True: 1.0}},
+    [torch.tensor(5), torch.ones(0, 3), torch.ones(2, dtype=torch.bfloat16)],
+    {"large": 2**80, "small": 5e-324, "third": 1 / 3, "infinite": -math.inf},
+]
+
+
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_they_come_back(state):
+    values, tensors = split_state(state, "x")
+    found = join_state(json.loads(json.dumps(values)), tensors)
+    assert type(found) is type(state)
+    if isinstance(state, dict):
+        assert [type(key) for key in found] == [type(key) for key in state]
+    assert str(found) == str(state)
+    if isinstance(state, dict | list):
+        assert_same(found, state)
+
+
+def test_names_say_where_a_tensor_was():
+    assert sorted(split_state({"a": [torch.ones(1)], 3: {"b": torch.ones(1)}}, "net")[1]) == [
+        "net.3.b",
+        "net.a.0",
+    ]
+
+
+@pytest.mark.parametrize("thing", [object(), {1, 2}, b"x", 1j])
+def test_what_is_no_state(thing):
+    said = f"x.a.1 is a {type(thing).__name__}, which a checkpoint cannot hold"
+    with pytest.raises(TypeError, match=said):
+        split_state({"a": [0, thing]}, "x")

@@ -19,7 +19,7 @@ import numpy as np
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError, check_not_compressed
-from slide.data.fetching.fetch import check_folders, ensure_files
+from slide.data.fetching import check_folders, ensure_files
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import Pattern
 from slide.utils.files import file_state
@@ -126,16 +126,7 @@ def documents(
 
 
 def read_document(line: bytes | str) -> Document:
-    """A line of JSON as a document.
-
-    Raises:
-        ValueError: if it is none.
-
-    Example:
-        >>> from slide.data.sources.documents import read_document
-        >>> read_document('{"text": "a red fox", "labels": ["red", "red"]}')
-        Document(text='a red fox', labels=['red'])
-    """
+    """A line of JSON as a document."""
     row = json.loads(line)
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         raise ValueError(f"a line must be {DOCUMENT_LINE}")
@@ -175,23 +166,7 @@ def _rows(path: Path, counted: _Counted) -> Iterator[Block]:
 
 
 def read_documents(path: Path, doing: str) -> Iterator[Document]:
-    """The documents of a file, one after the other.
-
-    Args:
-        path: of lines of JSON; empty ones do not count.
-        doing: what the bar says.
-
-    Raises:
-        DataError: a line is malformed, or the file is compressed.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from slide.data.sources.documents import read_documents
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.jsonl"
-        >>> _ = path.write_text('{"text": "a fox"}')
-        >>> list(read_documents(path, "reading"))
-        [Document(text='a fox', labels=[])]
-    """
+    """The documents of a file, one after the other."""
     size = path.stat().st_size
     with (
         path.open("rb") as file,

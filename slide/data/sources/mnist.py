@@ -23,7 +23,7 @@ import numpy as np
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
+from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.sparse import CSR, Pattern
 from slide.utils.files import file_state
 from slide.utils.progress_bar import ProgressBar
@@ -103,12 +103,7 @@ def mnist(
 
 
 def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
-    """Reads the rows of a split; memory is bounded by a chunk of rows.
-
-    Raises:
-        DataError: a file is not an idx file of the right shape, or it is too short or too long, or
-            the files differ in their number of rows.
-    """
+    """Reads the rows of a split; memory is bounded by a chunk of rows."""
     with _open_idx(images) as image_file, _open_idx(labels) as label_file:
         pixels = _Idx(images, image_file, (SIDE, SIDE))
         classes = _Idx(labels, label_file, ())
@@ -138,13 +133,7 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
 
 
 class _Idx:
-    """An idx file of unsigned bytes, read row by row.
-
-    Args:
-        path: of the file, for messages.
-        file: the open file, unpacked.
-        shape: shape of a row.
-    """
+    """An idx file of unsigned bytes, read row by row."""
 
     def __init__(self, path: Path, file: IO[bytes], shape: tuple[int, ...]) -> None:
         self.path = path

@@ -84,13 +84,18 @@ def synthetic(
         >>> len(data.train), len(data.test), data.num_features, data.num_labels
         (50, 5, 10000, 300)
     """
-    shape = _row_shape(
-        num_features, num_labels, nonzeros, labels_per_row, popularity, feature_popularity, noise
-    )
+    shape = RowShape(
+        num_features=num_features,
+        num_labels=num_labels,
+        nonzeros=nonzeros,
+        labels_per_row=labels_per_row,
+        popularity=popularity,
+        feature_popularity=feature_popularity,
+        noise=noise,
+    ).checked()
     counts = {"train_samples": train_samples, "test_samples": test_samples, "seed": seed}
     for parameter, value in counts.items():
         checks.whole(parameter, value, 0)
-    key = {field: value for field, value in shape._asdict().items() if field != "num_clusters"}
 
     @functools.cache
     def model() -> RowModel:
@@ -99,7 +104,7 @@ def synthetic(
     return cached(
         cache,
         name=name,
-        key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **key, **counts},
+        key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **shape._asdict(), **counts},
         state={},
         num_features=num_features,
         num_labels=num_labels,
@@ -115,41 +120,36 @@ class RowShape(NamedTuple):
 
     num_features: int
     num_labels: int
-    num_clusters: int
     nonzeros: float
     labels_per_row: float
     popularity: float
     feature_popularity: float
     noise: float
 
+    @property
+    def num_clusters(self) -> int:
+        return max(1, self.num_labels // max(1, round(CLUSTER * self.labels_per_row)))
 
-def _row_shape(
-    num_features: int,
-    num_labels: int,
-    nonzeros: float,
-    labels_per_row: float,
-    popularity: float,
-    feature_popularity: float,
-    noise: float,
-) -> RowShape:
-    """Checks the parameters of the distribution."""
-    checks.whole("num_features", num_features, 1)
-    checks.whole("num_labels", num_labels, 1)
-    checks.within("num_features", num_features, 1, MOST_COLUMNS)
-    checks.within("num_labels", num_labels, 1, MOST_COLUMNS)
-    checks.within("nonzeros", nonzeros, 1, num_features)
-    checks.within("labels_per_row", labels_per_row, 1, num_labels)
-    checks.within("popularity", popularity, 0, 5)
-    checks.within("feature_popularity", feature_popularity, 0, 5)
-    checks.share("noise", noise)
-    clusters = max(1, num_labels // max(1, round(CLUSTER * labels_per_row)))
-    # As floats: 5 and 5.0 are the same data set, with the same key of the cache.
-    numbers = map(float, (nonzeros, labels_per_row, popularity, feature_popularity, noise))
-    return RowShape(num_features, num_labels, clusters, *numbers)
+    def checked(self) -> "RowShape":
+        """The same numbers as floats where they may be: 5 and 5.0 have the same key of the cache.
+
+        Raises:
+            ValueError: a parameter is out of range.
+        """
+        checks.whole("num_features", self.num_features, 1)
+        checks.whole("num_labels", self.num_labels, 1)
+        checks.within("num_features", self.num_features, 1, MOST_COLUMNS)
+        checks.within("num_labels", self.num_labels, 1, MOST_COLUMNS)
+        checks.within("nonzeros", self.nonzeros, 1, self.num_features)
+        checks.within("labels_per_row", self.labels_per_row, 1, self.num_labels)
+        checks.within("popularity", self.popularity, 0, 5)
+        checks.within("feature_popularity", self.feature_popularity, 0, 5)
+        checks.share("noise", self.noise)
+        return RowShape(self.num_features, self.num_labels, *map(float, self[2:]))
 
 
 class RowModel(NamedTuple):
-    """The parts that all rows share. A rank is a place in the order of popularity.
+    """The parts that all rows share. A rank is an index in the order of popularity.
 
     Attributes:
         feature_names: ``(features,)`` int32, the column of each rank.
@@ -167,27 +167,16 @@ class RowModel(NamedTuple):
 def generate_rows(
     shape: RowShape, model: RowModel, rows: int, seed: int, stream: int
 ) -> Iterator[Block]:
-    """Generates rows in chunks; memory is bounded by a chunk and the model.
-
-    Args:
-        shape: parameters of the distribution.
-        model: a model of this shape.
-        rows: number of rows.
-        seed: of the rows.
-        stream: another stream of the same seed gives other rows.
-
-    Yields:
-        The rows of each chunk.
-    """
+    """Generates rows in chunks; memory is bounded by a chunk and the model."""
     row_counts = _count_table(shape.nonzeros, NONZEROS_SHAPE)
     label_counts = _count_table(shape.labels_per_row, LABELS_SHAPE)
-    places = np.full(shape.num_features, -1, np.int64)
+    positions = np.full(shape.num_features, -1, np.int64)
     with ProgressBar(total=rows, unit=" rows", desc="generating") as bar:
         for chunk, start in enumerate(range(0, rows, GENERATED_ROWS)):
             count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))
             label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
-            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, places)
+            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, positions)
             # Ascending numbers, as in most files: the order must not tell the first label.
             labels = Pattern(label_indptr, model.label_names[ranks])
             order = np.lexsort((labels.indices, labels.entry_rows()))
@@ -236,7 +225,7 @@ def _make_features(
     table: np.ndarray,
     label_indptr: np.ndarray,
     ranks: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
 ) -> CSR:
     rows = len(label_indptr) - 1
     indptr = row_bounds(np.minimum(_draw_counts(rng, table, rows), shape.num_features))
@@ -252,17 +241,14 @@ def _make_features(
         shape.noise,
         model.idf,
         model.feature_names,
-        places,
+        positions,
         *features,
     )
     return features
 
 
 def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:
-    """Turns uniform numbers into int32 ranks in [0, size): the density x^-exponent on [1, size+1).
-
-    The formula needs no search in a table of cumulated probabilities, and so no cache misses.
-    """
+    """Turns uniform numbers into int32 ranks in [0, size), of density (rank + 1) ^ -exponent."""
     if abs(exponent - 1) < 1e-9:
         x = (size + 1.0) ** uniform
     else:

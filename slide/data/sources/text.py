@@ -16,28 +16,172 @@ References:
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
-from slide.data.sources import words
-from slide.data.sources.skip_grams import first_rows, skip_grams
+from slide.data.fetching import Fetch, check_folders, ensure_files
+from slide.kernels.subsample_words import subsample_words
+from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.files import file_state
+from slide.utils.progress_bar import ProgressBar
 from slide.utils.random_keys import random_key
 
-__all__ = ["VOCABULARY", "text"]
-
+READ_BYTES = 4 << 20
+# 64 KiB without white space are no word, and the file is no text.
+LONGEST = 1 << 16
+WHITE_SPACE = b" \t\n\r\v\f"
+# About a million labels are made at a time.
+CHUNK_LABELS = 1 << 20
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TEXT_VERSION = 1
 # A file beside the arrays: the lines ``word count`` of ids 0, 1, ...
 VOCABULARY = "vocab.txt"
 TEXT8 = "text8"  # http://mattmahoney.net/dc/textdata.html
 TEXT_PARTS = ("train", "test")
+
+
+class Vocabulary(NamedTuple):
+    """The words that are not rare; the id of a word is its index.
+
+    Attributes:
+        words: V words.
+        counts: ``(V,)`` int64 occurrences in the text, in descending order.
+    """
+
+    words: list[str]
+    counts: np.ndarray
+
+
+def count_vocabulary(
+    path: Path, min_count: int = 1, max_vocabulary: int | None = None, lower: bool = False
+) -> Vocabulary:
+    """Counts the words of a text."""
+    counts: Counter[str] = Counter()
+    for words in read_words(path, 0, path.stat().st_size, lower):
+        counts.update(words)
+    if not counts:
+        raise DataError(f"{path}: there are no words in it")
+    found = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    kept = [item for item in found[:max_vocabulary] if item[1] >= min_count]
+    if not kept:
+        raise DataError(
+            f"{path}: no word occurs min_count={min_count} times; the most frequent one, "
+            f"'{found[0][0]}', has {found[0][1]} occurrences"
+        )
+    return Vocabulary([word for word, _ in kept], np.array([count for _, count in kept]))
+
+
+def find_border(path: Path, test_share: float) -> int:
+    """Returns the offset of white space at which the last part of a text begins."""
+    size = path.stat().st_size
+    offset = round(size * (1 - test_share))
+    with path.open("rb") as file:
+        file.seek(offset)
+        piece = file.read(LONGEST)
+    space = re.search(rb"\s", piece)
+    if space is None and len(piece) == LONGEST:
+        raise _too_long(path, offset)
+    return offset + (space.start() if space else len(piece))
+
+
+def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[str]]:
+    """Yields the words between two offsets of a text, in chunks."""
+    rest = b""
+    with (
+        ProgressBar(total=end - begin, unit="B", unit_scale=True, desc=str(path)) as bar,
+        path.open("rb") as file,
+    ):
+        file.seek(begin)
+        while begin < end and (piece := file.read(min(READ_BYTES, end - begin))):
+            begin += len(piece)
+            bar.update(len(piece))
+            piece = rest + piece
+            # Only whole words: the bytes after the last white space belong to the next piece.
+            cut = max(map(piece.rfind, WHITE_SPACE)) + 1 if begin < end else len(piece)
+            offset = begin - len(piece)
+            if len(piece) - cut > LONGEST:
+                raise _too_long(path, offset + cut)
+            rest = piece[cut:]
+            try:
+                decoded = piece[:cut].decode()
+            except UnicodeDecodeError as error:
+                at = offset + error.start
+                raise DataError(f"{path}: byte {at} does not belong to text in UTF-8") from None
+            if offset == 0:
+                decoded = decoded.removeprefix("\ufeff")  # The mark that some editors write.
+            yield (decoded.lower() if lower else decoded).split()
+
+
+def subsampled_ids(
+    chunks: Iterable[list[str]], vocabulary: Vocabulary, subsample: float, key: np.uint64
+) -> Iterator[np.ndarray]:
+    """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3).
+
+    The number of a word in the text, with the key, decides whether the word stays.
+    """
+    frequencies = vocabulary.counts / vocabulary.counts.sum()
+    keep = np.sqrt(subsample / frequencies) if subsample else np.ones(len(frequencies))
+    ids = {word: number for number, word in enumerate(vocabulary.words)}
+    first = 0
+    for words in chunks:
+        numbers = np.fromiter(map(ids.get, words, itertools.repeat(-1)), np.int32, len(words))
+        kept = np.empty_like(numbers)
+        yield kept[: subsample_words(numbers, first, key, keep, kept)]
+        first += len(words)
+
+
+def _too_long(path: Path, offset: int) -> DataError:
+    return DataError(f"{path}: no white space for {LONGEST} bytes from byte {offset} on, no text")
+
+
+def skip_grams(chunks: Iterable[np.ndarray], window: int) -> Iterator[Block]:
+    """Yields a row for each word that has other words in its window; these are its labels."""
+    edge = np.full(window, -1, np.int32)
+    step = max(1, CHUNK_LABELS // (2 * window))
+    words = edge
+    for chunk in itertools.chain(chunks, [edge]):
+        words = np.concatenate([words, chunk])
+        for start in range(0, len(words) - 2 * window, step):
+            yield _windows(words[start : start + step + 2 * window], window)
+        words = words[-2 * window :]
+
+
+def _windows(words: np.ndarray, window: int) -> Block:
+    """Makes the rows of all words except ``window`` words at either end; -1 is no word."""
+    around = np.lib.stride_tricks.sliding_window_view(words, 2 * window + 1)
+    context = np.sort(np.delete(around, window, axis=1), axis=1)
+    distinct = context >= 0
+    distinct[:, 1:] &= context[:, 1:] != context[:, :-1]
+    counts = distinct.sum(axis=1)
+    centres = around[counts > 0, window]
+    indptr = row_bounds(counts[counts > 0])
+    features = CSR(np.arange(len(centres) + 1), centres, np.ones(len(centres), np.float32))
+    return Block(features, Pattern(indptr, context[distinct]))
+
+
+def first_rows(blocks: Iterable[Block], limit: int | None, source: str) -> Iterator[Block]:
+    """Yields blocks of rows with one feature each, up to ``limit`` rows."""
+    rows = 0
+    for features, labels, _ in blocks:
+        count = features.num_rows if limit is None else min(features.num_rows, limit - rows)
+        yield Block(features.slice(0, count), labels.slice(0, count))
+        rows += count
+        if rows == limit:
+            return
+    if not rows:
+        raise DataError(
+            f"{source} has no two words that stay; all others are rare or left out by subsampling"
+        )
 
 
 def text(
@@ -137,13 +281,13 @@ class _TextOptions(NamedTuple):
             if getattr(self, option) is not None:
                 checks.whole(option, getattr(self, option), 1)
 
-    def rows_of(self, path: Path, part: str, vocabulary: words.Vocabulary) -> Iterator[Block]:
+    def rows_of(self, path: Path, part: str, vocabulary: Vocabulary) -> Iterator[Block]:
         """Yields the rows of the training or the test part of a text."""
-        size, border = path.stat().st_size, words.find_border(path, self.test_share)
+        size, border = path.stat().st_size, find_border(path, self.test_share)
         begin, end = (0, border) if part == "train" else (border, size)
         key = random_key(self.seed, TEXT_PARTS.index(part))
-        chunks = words.read_words(path, begin, end, self.lower)
-        ids = words.subsampled_ids(chunks, vocabulary, float(self.subsample), key)
+        chunks = read_words(path, begin, end, self.lower)
+        ids = subsampled_ids(chunks, vocabulary, float(self.subsample), key)
         limit = self.train_samples if part == "train" else self.test_samples
         return first_rows(skip_grams(ids, self.window), limit, f"{path}: the {part} part")
 
@@ -155,10 +299,8 @@ def _open_text(
     numbers = {"subsample": float(options.subsample), "test_share": float(options.test_share)}
 
     @functools.cache
-    def vocabulary() -> words.Vocabulary:
-        return words.count_vocabulary(
-            path, options.min_count, options.max_vocabulary, options.lower
-        )
+    def vocabulary() -> Vocabulary:
+        return count_vocabulary(path, options.min_count, options.max_vocabulary, options.lower)
 
     return cached(
         cache,
@@ -180,7 +322,7 @@ def _open_text(
     )
 
 
-def _lines(vocabulary: words.Vocabulary) -> str:
+def _lines(vocabulary: Vocabulary) -> str:
     return "".join(f"{word} {count}\n" for word, count in zip(*vocabulary, strict=True))
 
 

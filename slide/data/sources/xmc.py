@@ -30,15 +30,16 @@ import numpy as np
 from slide.data.cache import cached, check_propensity
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
-from slide.data.fetching.fetch import Fetch, check_folders, ensure_files
-from slide.data.formats.npz_reader import read_npz_blocks, read_npz_sizes
-from slide.data.formats.text_reader import (
+from slide.data.fetching import Fetch, check_folders, ensure_files
+from slide.data.row_files import (
     MAX_INDEX,
     VARIANTS,
     Sizes,
     Variant,
     count_rows,
     read_header,
+    read_npz_blocks,
+    read_npz_sizes,
     read_text_blocks,
     text_variant,
 )

@@ -11,17 +11,18 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import yaml
 from helpers import datafiles, job
 from helpers import server as servers
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 import slide.data
-from slide.data.fetching.download import download, parse_mirrors
+from slide.data.fetching import download, parse_mirrors
 
 CONFIGS = {
-    path.stem: OmegaConf.to_container(OmegaConf.load(path))
+    path.stem: OmegaConf.to_object(OmegaConf.create({"dataset": job.raw("dataset", path.stem)}))[
+        "dataset"
+    ]
     for path in sorted((job.CONF / "dataset").glob("*.yaml"))
 }
 FETCHED = [name for name, config in CONFIGS.items() if "mirrors" in (config.get("fetch") or {})]
@@ -201,9 +202,8 @@ def test_each_set_is_fetched_from_its_last_mirror(name, tmp_path):
 
 @pytest.mark.parametrize("path", sorted((job.ROOT / "conf" / "dataset").glob("*.yaml")))
 def test_every_configuration_opens_with_its_command_and_fits_its_function(path):
-    text = path.read_text()
-    assert text.startswith(f"# python train.py dataset={path.stem}")
-    options = yaml.safe_load(text)
+    assert path.read_text().startswith(f"# python train.py dataset={path.stem}")
+    options = dict(CONFIGS[path.stem])
     package, _, name = options.pop("_target_").rpartition(".")
     assert package == "slide.data"
     assert set(options) <= set(signature(getattr(slide.data, name)).parameters)

@@ -8,7 +8,7 @@ import pytest
 from helpers.naive_skip_grams import naive_border, naive_rows, naive_vocabulary, random_text
 
 from slide.data import DataError, text
-from slide.data.sources import skip_grams, words
+from slide.data.sources import text as text_module
 from slide.kernels.subsample_words import subsample_words
 from slide.utils.random_keys import random_key
 
@@ -98,8 +98,8 @@ def test_rare_words_are_left_out_before_windows_are_formed(tmp_path):
 @pytest.mark.parametrize(("chunk_bytes", "chunk_labels"), [(7, 4), (64, 30), (1000, 1)])
 def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
     content = random_text(4, words=400)
-    monkeypatch.setattr(skip_grams, "CHUNK_LABELS", chunk_labels)
-    monkeypatch.setattr(words, "READ_BYTES", chunk_bytes)
+    monkeypatch.setattr(text_module, "CHUNK_LABELS", chunk_labels)
+    monkeypatch.setattr(text_module, "READ_BYTES", chunk_bytes)
     data = read(tmp_path, content, subsample=0.05, window=3)
     assert vocabulary_of(data) == naive_vocabulary(content)
     assert_rows(data, content, subsample=0.05, window=3)
@@ -191,7 +191,7 @@ def test_it_is_read_once_and_again_when_the_text_changes(tmp_path):
     ],
 )
 def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
-    monkeypatch.setattr(words, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(text_module, "READ_BYTES", 1 << 16)
     with pytest.raises(DataError) as error:
         read(tmp_path, content, **arguments)
     assert str(error.value).startswith(f"{tmp_path}/some.txt: {message}")
@@ -200,7 +200,7 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
 
 def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
     content = SOME.encode() * 20
-    monkeypatch.setattr(words, "READ_BYTES", 50)
+    monkeypatch.setattr(text_module, "READ_BYTES", 50)
     with pytest.raises(DataError, match=r"byte 1041 does not belong"):
         read(tmp_path, content[:1040] + b" \xc3 " + content)
 

@@ -1,0 +1,185 @@
+"""An estimate of the memory that a run needs, and what to change if there is not so much.
+
+Arrays that are mapped from files do not count: the system can drop them. What compilers take in a
+first run does not count either.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from omegaconf import DictConfig
+
+from slide import runtime
+from slide.config.processes import ALONE, Ranks
+from slide.config.recipe import proposer_class
+from slide.data import SparseDataset, Split
+from slide.data.dataset import take_labels
+from slide.data.kind import kind_of
+from slide.data.validation import held_rows
+from slide.ranking.associations import MOST_LABELS
+from slide.ranking.dense_search import count_as_dense
+from slide.ranking.ensemble import ROWS_AT_ONCE
+from slide.ranking.evidence import COLUMNS
+from slide.ranking.item_regressions import WEIGHTS, num_sharing
+from slide.ranking.linear_classifiers import MOST_COPIED, counts_items
+from slide.ranking.row_blocks import MOST_ROOM
+from slide.utils.progress_bar import log
+from slide.utils.resources import free_memory, in_gib, resident_memory
+
+MIB = 1 << 20
+LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled kernels.
+LIBRARIES_OF_RANKER = 100 * MIB
+SKETCH, TABLE_ENTRY = 128, 32  # Bytes of an output: of its sketch, and in each hash table.
+ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
+SAMPLED = 300_000  # Pairs of a feature and a label that are looked at to estimate their number.
+
+
+def memory_needs(
+    config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE
+) -> dict[str, dict[str, int]]:
+    """The bytes of each part of a process, in training (``training``) and in what follows it."""
+    processes, trainer, ranker = ranks.group.size, config.trainer, config.ranker
+    sampler, optimizer, hidden = config.sampler, config.optimizer, config.network.hidden
+    features, labels = (-(-n // processes) for n in (data.num_features, data.num_labels))
+    split, widths, batch = data.train, [*hidden, labels], trainer.batch_size
+    rows, entries = len(split), len(split.features.indices)
+    weights = features * widths[0] + sum(a * b for a, b in pairwise(widths)) + sum(widths)
+    states = features + 2 * sum(widths) - widths[0]  # Rows of weights; each bias is one.
+    moments = (optimizer.betas[0] != 0) * weights + (states if optimizer.rowwise else weights)
+    always = {
+        "weights": 4 * weights,
+        "moments": 4 * (moments + bool(optimizer.correct_skipped) * states),
+        "rows": 8 * rows,  # The order of an epoch.
+        "index of the sampler": 0,
+    }
+    if ranker or trainer.epochs == "auto" or trainer.patience or config.dataset.holdout:
+        # Rows that are divided are copies.
+        always["rows"] += ENTRY * entries + 4 * len(split.labels.indices) + 16 * rows
+    chosen = data.num_labels if sampler.active == "all" else int(sampler.active)
+    active = min(-(-chosen // processes), labels)
+    if active < labels and getattr(proposer_class(config), "holds_vectors", False):
+        always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
+    elif active < labels and (tables := (sampler.get("proposer") or {}).get("num_tables")):
+        always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
+    step = (4 + runtime.num_threads()) * labels
+    step += batch * (40 * entries // max(rows, 1) + 24 * sum(hidden))
+    if sampler.mode == "shared" or active == labels:
+        step += 4 * (2 * batch * active + 3 * active * hidden[-1])
+    else:
+        step += 48 * batch * active
+    training = {**always, "a step": step, "libraries": LIBRARIES}
+    if trainer.checkpoint_every and processes == 1:  # Several processes write without a copy.
+        training["copy for checkpoints"] = sum(always.values()) - always["rows"]
+        training["copy for checkpoints"] += always["index of the sampler"]
+    ending = {**always, "re-ranker": 0, "libraries": LIBRARIES}
+    if trainer.evaluation == "index":
+        lists = 16 * widths[-2] * int(labels**0.5)
+        ending["index for prediction"] = labels * (widths[-2] + 24) + lists
+    if ranker and ranks.is_main_process:
+        kind = kind_of(split) if trainer.kind == "auto" else trainer.kind
+        candidates = sum(ranker.get(name, 0) for name in ("depth", "voted", "associated"))
+        ending["re-ranker"] = ranker_needs(split, kind, candidates, ranker.negatives)
+        ending["libraries"] += LIBRARIES_OF_RANKER
+    return {"training": training, "ending": ending}
+
+
+def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> int:
+    """Bytes of a re-ranker: what stays, and the largest of the phases of its training.
+
+    Args:
+        split: the training rows.
+        kind: of the rows; see `slide.data.kind_of`.
+        candidates: number of them for a row.
+        negatives: number of labels against which classifiers learn a row.
+    """
+    rows, features, labels = max(len(split), 1), split.num_features, split.num_labels
+    entries, targets = len(split.features.indices), len(split.labels.indices)
+    pairs, associated = _pairs(split)
+    learnt = targets + rows * negatives
+    room = min(MOST_ROOM, entries // rows * learnt, features * labels)
+    classifiers, learning = pairs, 12 * learnt + 10 * room + ENTRY * pairs
+    learning += runtime.num_threads() * ENTRY * min(MOST_COPIED, entries)
+    if counts_items(kind, split.weights is not None):
+        items = entries + targets
+        # Pairs of items that share a row, as if all were equally frequent.
+        shared = round(-(labels**2) * math.expm1(-(items**2) / rows / labels**2))
+        shared = min(shared, num_sharing(labels) * labels)
+        classifiers = min(shared, WEIGHTS * labels)
+        learning = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
+    near, comparing = 12 * entries, 56 * entries
+    if count_as_dense(entries / rows / features, entries**2 / rows / features):
+        near, comparing = 4 * rows * features, 9 * rows * features
+    judging = round(4.8 * len(COLUMNS)) * (held_rows(rows) + ROWS_AT_ONCE) * candidates
+    counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
+    analogous = entries // rows * targets if kind == "graph" else 0
+    kept = near + ENTRY * (associated + classifiers) + 24 * analogous
+    return kept + max(comparing, learning, judging, counting, 115 * analogous)
+
+
+def _pairs(split: Split) -> tuple[int, int]:
+    """Distinct pairs of a feature and a label of one row, by a sample of the features.
+
+    Of the second number, no feature has more than `MOST_LABELS`.
+    """
+    x, y = split.features, split.labels
+    step = -(-int(np.diff(x.indptr) @ np.diff(y.indptr)) // SAMPLED) or 1
+    counts = np.bincount(x.indices, minlength=split.num_features)
+    chosen = np.zeros(len(counts), bool)
+    chosen[np.argsort(-counts, kind="stable")[step // 2 :: step]] = True  # Frequent and rare ones.
+    entries = np.flatnonzero(chosen[x.indices])
+    taken = take_labels(y, np.searchsorted(x.indptr, entries, side="right") - 1)
+    feature = x.indices[entries].astype(np.int64)[taken.entry_rows()]
+    found = np.unique(feature * split.num_labels + taken.indices) // split.num_labels
+    capped = np.minimum(np.unique(found, return_counts=True)[1], MOST_LABELS)
+    return step * len(found), step * int(capped.sum())
+
+
+def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
+    """Say how much memory the run needs and how much is free; of several processes, each.
+
+    If it needs more than is free, the line names the largest parts and what makes them smaller. It
+    is no error unless not even the weights fit: the numbers are estimates, and a system can move
+    memory to its disk. Processes of a machine share what is free there.
+    """
+    held, free, group = resident_memory(), free_memory(), ranks.group
+    phases, beside = memory_needs(config, data, ranks), ranks.place.local_size - 1
+    ranker = phases["ending"]["re-ranker"]
+    sums = {name: sum(phase.values()) for name, phase in phases.items()}
+    parts = phases[max(sums, key=lambda name: sums[name])]
+    alone = sums["ending"] - ranker - phases["ending"]["libraries"] + LIBRARIES
+    others, needed = max(sums["training"], alone), sum(parts.values()) + held
+    said = f"needs about {in_gib(needed)}"
+    if group.size > 1:
+        said = f"each process needs about {in_gib(others + held)}"
+        said += f", and the first one {in_gib(needed)} for the re-ranker" if ranker else ""
+    if free is None:
+        return log(f"memory    {said}")
+    # What this process holds is not free, but it is part of what it needs.
+    there = max(free // (beside + 1), free - beside * others) + held
+    said += f", {in_gib(there)} are free" + (" for it" if group.size > 1 else "")
+    hidden, kind = list(config.network.hidden), config.trainer.kind
+    kind = kind_of(data.train) if kind == "auto" else kind
+    regressions = counts_items(kind, data.train.weights is not None)
+    narrower = str([*hidden[:-1], max(hidden[-1] // 2, 1)]).replace(" ", "")
+    advice = {
+        "weights": f"network.hidden={narrower}",
+        "moments": "" if config.optimizer.rowwise else "optimizer.rowwise=true",
+        "copy for checkpoints": "trainer.checkpoint_every=0",
+        "a step": "a smaller trainer.batch_size or sampler.active",
+        "re-ranker": "ranker=none" + ("" if regressions else ", or a smaller ranker.negatives"),
+        "index of the sampler": "sampler=uniform",
+        "index for prediction": "trainer.evaluation=exact",
+        "rows": "fewer training rows",
+    }
+    if parts["weights"] > there:
+        raise ValueError(
+            f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "
+            f"{advice['weights']}"
+        )
+    if needed > there:
+        largest = sorted(parts, key=lambda name: -parts[name])
+        said += ": " + ", ".join(f"{name} {in_gib(parts[name])}" for name in largest[:3])
+        helpful = [advice[name] for name in largest if parts[name] and advice.get(name)]
+        said += f". To need less: {'; '.join(helpful[:3])}"
+    log(f"memory    {said}")

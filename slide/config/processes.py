@@ -1,0 +1,370 @@
+"""A run of several processes: how they find each other, share a machine and a folder, and end.
+
+Each machine has one or more processes, as ``torchrun`` starts them. The main process, rank 0,
+writes and speaks for all.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from uuid import uuid4
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from slide import runtime
+from slide.backend import has_bfloat16
+from slide.config.compose import CONFIG, asked_for, foreign_targets, read_config, settings
+from slide.config.recipe import run_device
+from slide.data import SparseDataset, fingerprint
+from slide.distributed import Group
+from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
+from slide.distributed.sharded_loss import check_loss_of_group
+from slide.utils.checks import override_key
+from slide.utils.files import write_json
+from slide.utils.progress_bar import log, silence
+from slide.utils.resources import core_limit
+from slide.utils.run_folders import comes_in_sight
+
+# Settings in which processes may differ: where the files of a machine are, and its cores.
+OWN = ("dataset.root", "dataset.cache", "runtime.threads")
+# Other versions of these compute or draw otherwise; those of the rest hardly do.
+_COMPUTING = ("slide", "torch", "numpy", "numba")
+_TIMEOUT = 600
+_T = TypeVar("_T")
+
+
+class Ranks(NamedTuple):
+    """The processes of a run, as this one sees them.
+
+    Attributes:
+        place: of this process.
+        group: all processes.
+        errors: lets one of them speak.
+    """
+
+    place: Place = Place()
+    group: Group = Group.alone()
+    errors: Errors = Errors()
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.group.rank == 0
+
+
+ALONE = Ranks()
+_joined: list[Ranks] = []
+
+
+def join_ranks(config: DictConfig) -> Ranks:
+    """The processes of the run; the first call waits until all are there."""
+    place = find_place()
+    if place.size == 1:
+        return ALONE
+    if not _joined:
+        silence(place.rank > 0)
+        device = run_device(config)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # What NCCL works on.
+        store = meet(place, config.runtime.get("timeout", _TIMEOUT), device)
+        group = Group()
+        group.patient = patient_group()
+        _joined.append(Ranks(place, group, Errors(store)))
+    return _joined[0]
+
+
+@contextmanager
+def parting() -> Iterator[None]:
+    """After it, this process has left those of its run.
+
+    Threads of gloo that are still there when a process ends abort it at random. An operation of
+    NCCL that one process has not joined would be waited for, so after an error it is left as it is.
+    """
+    ended_well = False
+    try:
+        yield
+        ended_well = True
+    finally:
+        if _joined:
+            import torch.distributed as dist
+
+            _joined.clear()
+            if ended_well or "nccl" not in str(dist.get_backend_config()):
+                dist.destroy_process_group()
+
+
+def note_slurm() -> None:
+    """Tell each task of a job of Hydra's launcher submitit its place, as torchrun would."""
+    if "RANK" in os.environ or "SUBMITIT_EXECUTOR" not in os.environ:
+        return
+    from submitit import JobEnvironment  # pyright: ignore[reportMissingImports]
+    from submitit.helpers import (  # pyright: ignore[reportMissingImports]
+        TorchDistributedEnvironment,
+    )
+
+    if JobEnvironment().num_tasks > 1:
+        TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
+        silence(find_place().rank > 0)
+
+
+class LostExit(SystemExit):
+    """The end of a process because another process of its run has ended."""
+
+
+@contextmanager
+def one_voice() -> Iterator[None]:
+    """Inside of it, an error that ends several processes is said by one of them.
+
+    Before they have met, each that finds an error says it.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        errors = _joined[0].errors if _joined else Errors()
+        if isinstance(end.code, str) and not errors.first(end.code, isinstance(end, LostExit)):
+            sys.exit(1)
+        raise
+
+
+def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
+    """The result of ``work``: first of one process of each machine, then of the others.
+
+    What the first one prepares and leaves on the disk, the others find there.
+    """
+    if ranks.place.local_size == 1 and ranks.group.size == 1:
+        return work()
+    found = [work()] if ranks.place.local_rank == 0 else []
+    ranks.group.patient.barrier()
+    return found[0] if found else work()
+
+
+def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
+    """The folder that the main process makes, on all of them, which must see it."""
+    if ranks.group.size == 1:
+        return make()
+    said = []
+    if ranks.is_main_process:
+        try:
+            said = [str(make()), ""]
+        except (ValueError, OSError) as error:  # All end with this error.
+            said = ["", str(error)]
+    name, wrong = ranks.group.patient.broadcast(said)  # They draw first weights before.
+    if wrong:
+        raise ValueError(wrong)
+    folder, file = Path(name), ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
+    if ranks.is_main_process:
+        (folder / file).touch()
+    ranks.group.barrier()
+    seen = ranks.group.gather(comes_in_sight(folder / file))
+    if ranks.is_main_process:
+        (folder / file).unlink()
+    if blind := [str(rank) for rank, there in enumerate(seen) if not there]:
+        raise ValueError(
+            f"rank{'s' * (len(blind) > 1)} {', '.join(blind)} cannot see what rank 0 writes into "
+            f"{folder}: the folder of a run must be on a disk that all machines share; name one by "
+            "run_dir="
+        )
+    return folder
+
+
+def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
+    """Raise ValueError unless all processes have the same settings, data and packages.
+
+    Weights that all of them keep stay the same because all compute them in the same way. Where one
+    may round otherwise, a warning says so. There may be no more processes than labels or features.
+    """
+    if ranks.group.size == 1:
+        return
+    keys = [key for key in settings(config) if key not in OWN]
+    own = _package_versions() | {key: str(OmegaConf.select(config, key)) for key in keys}
+    for name, split in (("training", data.train), ("test", data.test)):
+        own[f"the number of {name} rows"] = f"{len(split):,}"
+        own[f"the checksum of the {name} rows"] = fingerprint(split)
+    group = ranks.group.patient  # They have read all data.
+    for said in _differences(group.gather(own)):
+        raise ValueError(
+            f"the processes of a run must agree, but {said}: start all of them with the same "
+            "words, the same data and the same packages"
+        )
+    for said in _differences(group.gather(_arithmetic(run_device(config)))):
+        log(
+            f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
+            "may drift apart"
+        )
+    for name, number in (("labels", data.num_labels), ("features", data.num_features)):
+        if ranks.group.size > number:
+            raise ValueError(
+                f"{ranks.group.size} processes cannot share {number} {name}: start at most {number}"
+            )
+
+
+def check_ranks(ranks: Ranks, config: DictConfig) -> None:
+    """Raise ValueError, or TypeError for a loss, for a setting that needs a single process."""
+    if ranks.group.size == 1:
+        return
+    check_loss_of_group(instantiate(config.loss), ranks.group)
+    if config.network.get("host_rows", False):
+        raise ValueError(
+            "network.host_rows=true needs a run of one process: set network.host_rows=false, or "
+            "start it without torchrun"
+        )
+    sizes = config.network.hidden_active
+    first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
+    looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)
+    if first is not None or looked_up:
+        how = (
+            "begin it with null: the first layer computes all its neurons"
+            if first is not None
+            else "set sampler=uniform: hidden neurons can be drawn, and not looked up"
+        )
+        raise ValueError(
+            f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
+        )
+
+
+def _package_versions() -> dict[str, str]:
+    """Versions of the packages that all processes of a run must have alike."""
+    found = runtime.versions()
+    return {f"the version of {name}": found[name] for name in _COMPUTING}
+
+
+def _arithmetic(device: torch.device) -> dict[str, str]:
+    """What else a process may round otherwise by: packages, processor and threads."""
+    found = {
+        f"the version of {name}": each
+        for name, each in runtime.versions().items()
+        if name not in _COMPUTING
+    }
+    if device.type == "cuda":
+        found["the GPU"] = torch.cuda.get_device_name(device)
+    known = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
+    known += " with bfloat16" if has_bfloat16() else ""
+    threads = str(runtime.library_threads())
+    return {**found, "the instruction set": known, "the number of threads": threads}
+
+
+def _differences(found: list[dict[str, str]]) -> Iterator[str]:
+    """What another rank has otherwise than the first one, each name once."""
+    told: set[str] = set()
+    for rank, other in enumerate(found):
+        # Those that others follow from have the shortest names.
+        for key in sorted({**found[0], **other}, key=lambda key: key.count(".")):
+            here, there = found[0].get(key, "not set"), other.get(key, "not set")
+            if here != there and key not in told:
+                told.add(key)
+                yield f"{key} is {here} on rank 0 and {there} on rank {rank}"
+
+
+def share_threads(ranks: Ranks, asked: int) -> None:
+    """Give this process its share of the cores of the machine.
+
+    ``torchrun`` tells each process to use one thread, which slide does not follow. Slurm and others
+    may bind each process to cores of its own, which it need not share.
+
+    All processes call this; with ``asked``, each takes that number of threads.
+    """
+    runtime.set_threads(asked)
+    if ranks.group.size == 1:
+        return
+    found = ranks.group.gather([platform.node(), _cores()])  # What others ask for is not known.
+    there = ranks.place.local_size
+    if asked or there == 1:
+        return
+    machine, own = found[ranks.group.rank]
+    cores = [each for name, each in found if name == machine]
+    sharers = there
+    # Machines and containers may have equal names, or each process a name of its own.
+    if len(cores) == there and own:
+        sharers = sum(not each or not set(own).isdisjoint(each) for each in cores)
+    share = runtime.num_threads() // sharers
+    limit = core_limit()  # A limit of time holds for all of them together.
+    runtime.set_threads(max(min(share, share if limit is None else limit // there), 1))
+
+
+def _cores() -> list[int]:
+    """The cores that this process is bound to; empty: the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+class FolderNote:
+    """A file that says where the folder of a run is, to processes that are started again.
+
+    Its name is that of one run: a digest of the words, of what ``torchrun`` calls the run, and of
+    the place where the processes meet, as far as ``torchrun`` says it.
+
+    Args:
+        ranks: the processes of the run. A single one leaves no note.
+        place: folder of the file: the folder of the run itself if a user names it; else that in
+            which it is made.
+        words: of the command line.
+    """
+
+    def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
+        self.ranks = ranks
+        told = [word for word in words if override_key(word) not in OWN]
+        of_run = json.dumps([told, *_run_names()]).encode()
+        self.path = place / f".torchrun-{hashlib.sha256(of_run).hexdigest()[:16]}"
+
+    def write(self, folder: Path) -> None:
+        """Note the folder of the run; the first process does it."""
+        if self.ranks.group.size > 1 and self.ranks.is_main_process:
+            write_json(self.path, {"folder": str(folder)})
+
+    def found(self) -> Path | None:
+        """The folder that was noted before these processes were started again, or None."""
+        said = self.ranks.group.broadcast(self._said() if self.ranks.is_main_process else None)
+        return None if said is None else Path(said)
+
+    def forget(self, folder: Path | None = None) -> None:
+        """Remove the note, because the run has ended.
+
+        Args:
+            folder: a note of another folder stays. None: any is removed, because the run is new.
+        """
+        if self.ranks.group.size > 1 and self.ranks.is_main_process:
+            said = self._said()
+            if said is not None and (folder is None or Path(said) == folder):
+                self.path.unlink(missing_ok=True)
+
+    def _said(self) -> str | None:
+        return json.loads(self.path.read_text())["folder"] if self.path.exists() else None
+
+
+def _run_names() -> tuple[str, ...]:
+    """What ``torchrun`` tells the processes of one run, also when it starts them again."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    # Without --rdzv-id all runs have one name. With a store of its own, torchrun keeps the port.
+    if name == "none" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return name, os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    return (name,)
+
+
+def restarted(
+    ranks: Ranks, composed: DictConfig, overrides: Sequence[str], note: FolderNote
+) -> tuple[DictConfig, Sequence[str]]:
+    """Configuration and overrides of processes that ``torchrun`` has started again: a resumed run.
+
+    Both stay as they are unless the run has got to its first step before. A folder that was there
+    before the run is in no note, so `build_trainer` refuses it also after a restart.
+    """
+    if ranks.group.size == 1 or composed.resume is not None:
+        return composed, overrides
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if not max(ranks.group.gather(int(restarts) if restarts.isdecimal() else 0)):
+        note.forget()
+        return composed, overrides
+    folder = note.found()
+    if not ranks.group.broadcast(folder is not None and (folder / CONFIG).exists()):
+        return composed, overrides
+    own = ",".join(foreign_targets(composed))  # The same command line has named them.
+    again = [f"resume={folder}", f"allow_targets=[{own}]"]
+    again += [word for word in overrides if override_key(word) in OWN]
+    return read_config(asked_for(again)), again

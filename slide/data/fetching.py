@@ -1,0 +1,573 @@
+"""Files of a data set: present files are used, missing ones are fetched from mirrors.
+
+Neither pooch (1.9) nor gdown (6.5) does this: they take one address for each file, without mirrors
+and expected sizes, and do not check all files together before any of them gets its name. pooch
+begins a broken transfer again; on its interface a downloader would be all of `transfer`.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import urljoin
+
+import requests
+from filelock import FileLock, Timeout
+from requests import exceptions
+
+from slide.data.archives import MAX_BYTES, ensure_space, unpack
+from slide.data.row_files import copy_numbered_rows
+from slide.runtime import VERSION
+from slide.utils.files import pieces
+from slide.utils.progress_bar import ProgressBar, log
+
+LOCK = ".fetch.lock"
+
+Check = Callable[[Path], None]
+"""Raises ValueError (DataError) unless the files in a folder are the expected ones."""
+
+Fetch = Callable[[Path, Check], None]
+"""Puts the missing files into a folder, complete and checked; existing files stay as they are.
+
+It raises FetchError if it cannot, and other OSErrors for a full disk and the like.
+"""
+
+# 64 KiB are received at a time: a cut connection loses fewer bytes.
+RECEIVED_BYTES = 1 << 16
+# A transfer ends after 4 connections in a row that bring less than that.
+TRIES = 4
+# Seconds before the next connection, for each failure.
+PAUSE = 1.0
+# Seconds to wait for a connection, and for the next bytes.
+TIMEOUTS = 10.0, 60.0
+# Pages before the file, at most: Google Drive asks whether to download without a virus scan.
+MAX_PAGES = 3
+PAGE_BYTES = 1 << 20
+PAGE_STARTS = (b"<!doctype html", b"<html")
+# With these statuses the server may answer after some seconds.
+BUSY = (500, 502, 503, 504)
+
+DOWNLOAD_FOLDER = ".download"
+# Where selected rows come from: a file of all rows, and a file of row numbers.
+ROWS = ("member", "rows")
+DIGITS = {"sha256": 64, "sha1": 40, "git-sha1": 40, "md5": 32}
+
+
+class FetchError(OSError):
+    """Files could not be fetched; the message says what was tried and why it failed."""
+
+
+def ensure_files(
+    root: Path, names: Sequence[str], fetch: Fetch | None, check: Check, hint: str
+) -> None:
+    """Makes sure that files are there.
+
+    If all files are there, nothing is written, so the folder may be read-only. Missing files are
+    fetched under a lock: of two processes, one waits.
+
+    Args:
+        root: folder of the files; it is made if there is something to fetch.
+        names: paths of the files in ``root``.
+        fetch: puts missing files there; None: the user has to do that.
+        check: raises ValueError unless a folder with all files holds the right ones.
+        hint: what the user can do, in sentences.
+
+    Raises:
+        FileNotFoundError: a file is missing and could not be fetched. The message says why, and
+            where to put it.
+        OSError: the folder cannot be written, or the disk is full.
+    """
+
+    def missing() -> Path | None:
+        return next((root / name for name in names if not (root / name).is_file()), None)
+
+    if missing() is None:
+        return
+    tried = ""
+    if fetch is not None:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            with locked(root / LOCK, f"the files in {root}"):
+                if missing() is not None:  # Another process may have fetched them.
+                    fetch(root, check)
+        except FetchError as error:
+            tried = f"\n{error}\n"
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            tried = f"\n  the folder cannot be written: {error.strerror}\n"
+    if (lacking := missing()) is None:
+        return
+    listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    said = f"{lacking} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
+    raise FileNotFoundError(
+        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {root}."]))
+    )
+
+
+def check_folders(**folders: object) -> None:
+    """Raises ValueError for an argument that is no path."""
+    for argument, value in folders.items():
+        if not isinstance(value, str | Path):
+            raise ValueError(f"{argument} must be the path of a folder, not {value!r}")
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[bool]:
+    """Waits until no other process or thread holds the lock, and says so if it has to wait.
+
+    The system releases the lock of a process that was killed.
+    """
+    path.open("ab").close()  # Errors of the folder are raised here, those of its locks below.
+    # A soft lock is a file that stays after a crash: no lock at all is better.
+    lock, held = FileLock(path, fallback_to_soft=False), True
+    try:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            log(f"waiting for another process that prepares {what}")
+            lock.acquire()
+    except OSError:
+        held = False
+    try:
+        yield held
+    finally:
+        if held:
+            lock.release()
+
+
+class _Offer(NamedTuple):
+    """What a server says of a file. A partial file is resumed if the server says the same again."""
+
+    total: int | None
+    validator: str | None
+
+
+class _InterruptedTransferError(Exception):
+    """The connection failed, and the next one may bring more."""
+
+
+class _UnreachableServerError(_InterruptedTransferError):
+    """There is no connection. It may come back if there was one before."""
+
+
+def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = False) -> bool:
+    """Fetches a file.
+
+    A partial file at ``path`` is resumed if the server still offers the same file and can send a
+    part of it. A note beside it, ``<name>.json``, says what the server offered. After a cut
+    connection there is another one, as long as connections bring more bytes. Confirmation pages of
+    Google Drive are answered.
+    """
+    most = _length(path)
+    resumed, failures = most > 0, 0
+    with requests.Session() as session:
+        session.headers.update({"User-Agent": f"slide/{VERSION}", "Accept-Encoding": "identity"})
+        for attempt in count():
+            try:
+                _try(session, url, path, size, hashed)
+                return resumed
+            except _InterruptedTransferError as error:
+                length = _length(path)
+                failures = 0 if length >= most + RECEIVED_BYTES else failures + 1
+                most = max(most, length)
+                never_there = attempt == 0 and isinstance(error, _UnreachableServerError)
+                if failures == TRIES or never_there:
+                    raise FetchError(str(error)) from error
+            resumed = True
+            time.sleep(PAUSE * failures)
+    raise AssertionError("count() does not end")
+
+
+def discard(path: Path) -> None:
+    """Removes what `transfer` wrote."""
+    path.unlink(missing_ok=True)
+    _note(path).unlink(missing_ok=True)
+
+
+def _try(session: requests.Session, url: str, path: Path, size: int | None, hashed: bool) -> None:
+    noted, kept = _read_note(path), _length(path)
+    complete = noted is not None and noted.total == kept and size in (None, kept)
+    if complete and hashed:
+        return
+    response = _open_file(session, url)
+    try:
+        offer = _offer(response)
+        if size is not None and offer.total not in (None, size):
+            raise FetchError(f"has {offer.total} bytes, not {size}")
+        # Without a validator nobody can tell whether a complete file is still the one offered.
+        same = noted is not None and offer.validator == noted.validator is not None
+        if complete and same and offer.total in (None, kept):
+            return
+        if complete or offer != noted or offer.total is None:
+            kept = 0
+        if kept:
+            response.close()
+            response = _open_rest(session, response.url, kept, offer)
+            if response.status_code != requests.codes.partial:
+                kept, offer = 0, _offer(response)
+        total = _write_body(response, path, kept, offer)
+    finally:
+        response.close()
+    if size not in (None, total):
+        discard(path)
+        raise FetchError(f"has {total} bytes, not {size}")
+    _write_note(path, offer._replace(total=total))
+
+
+def _open_file(session: requests.Session, url: str) -> requests.Response:
+    """Returns the answer that holds the file."""
+    for _ in range(MAX_PAGES):
+        response = _get(session, url, {})
+        attached = "attachment" in response.headers.get("Content-Disposition", "")
+        if attached or not response.headers.get("Content-Type", "").startswith("text/html"):
+            return response
+        with response:
+            url = urljoin(response.url, _next_url(next(_body_chunks(response, PAGE_BYTES), b"")))
+    raise FetchError("answers one page after the other instead of the file")
+
+
+def _open_rest(session: requests.Session, url: str, start: int, offer: _Offer) -> requests.Response:
+    """Returns the answer with the bytes from ``start`` on, or with all bytes."""
+    headers = {"Range": f"bytes={start}-"}
+    if offer.validator is not None:
+        headers["If-Range"] = offer.validator
+    response = _get(session, url, headers)
+    expected = f"bytes {start}-{(offer.total or 0) - 1}/{offer.total}"
+    partial = response.status_code == requests.codes.partial
+    if partial and response.headers.get("Content-Range") == expected:
+        return response
+    response.close()  # The server sends no parts, or the file has changed.
+    return _open_file(session, url)
+
+
+def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
+    try:
+        response = session.get(url, headers=headers, stream=True, timeout=TIMEOUTS)
+    except (exceptions.SSLError, exceptions.ProxyError) as error:
+        raise FetchError(_reason(error)) from error
+    except (exceptions.ConnectionError, exceptions.Timeout) as error:
+        raise _UnreachableServerError(_reason(error)) from error
+    except (exceptions.RequestException, ValueError) as error:  # ValueError: a malformed address.
+        raise FetchError(_reason(error)) from error
+    none_left = response.status_code == requests.codes.requested_range_not_satisfiable
+    if not response.ok and not (none_left and "Range" in headers):
+        response.close()
+        said = f"answers {response.status_code} {response.reason}"
+        if response.status_code in BUSY:
+            raise _InterruptedTransferError(said)
+        raise FetchError(said)
+    return response
+
+
+def _next_url(page: bytes) -> str:
+    """Returns the address of the file, if a page names one."""
+    # Imported here: it takes long, and few addresses need it.
+    from gdown.download import get_url_from_gdrive_confirmation
+    from gdown.exceptions import FileURLRetrievalError
+
+    text = page.decode("utf-8", "replace")
+    try:
+        return get_url_from_gdrive_confirmation(text)
+    except FileURLRetrievalError as error:
+        raise FetchError(_page_instead(text)) from error
+
+
+def _page_instead(text: str) -> str:
+    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.DOTALL | re.IGNORECASE)
+    named = f" ('{' '.join(title[1].split())[:80]}')" if title else ""
+    return f"answers a web page{named} instead of the file"
+
+
+def _write_body(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
+    """Appends an answer to the first ``start`` bytes; returns the length of the file."""
+    if offer.total is not None:
+        if offer.total > MAX_BYTES:
+            raise FetchError(f"has {offer.total} bytes, more than {MAX_BYTES}")
+        ensure_space(path.parent, offer.total - start, "the file")
+    bar = ProgressBar(
+        total=offer.total,
+        initial=start,
+        unit="B",
+        unit_scale=True,
+        desc=_file_name(response.url),
+    )
+    length = start
+    try:
+        with bar, path.open("ab") as file:
+            file.truncate(start)
+            _write_note(path, offer)
+            for chunk in _body_chunks(response, RECEIVED_BYTES):
+                if length == 0 and chunk.lstrip()[:16].lower().startswith(PAGE_STARTS):
+                    raise FetchError(_page_instead(chunk.decode("utf-8", "replace")))
+                length += len(chunk)
+                if length > MAX_BYTES:
+                    raise FetchError(f"has more than {MAX_BYTES} bytes")
+                file.write(chunk)
+                bar.update(len(chunk))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"no space left after {length} bytes, which the next call goes on with"
+            raise OSError(error.errno, message, str(path)) from error
+        raise
+    if offer.total is not None and length != offer.total:
+        if length > offer.total:
+            discard(path)
+        raise _InterruptedTransferError(f"sends {length} of {offer.total} bytes")
+    return length
+
+
+def _body_chunks(response: requests.Response, size: int) -> Iterator[bytes]:
+    try:
+        yield from response.iter_content(size)
+    except exceptions.RequestException as error:
+        raise _InterruptedTransferError(_reason(error)) from error
+
+
+def _offer(response: requests.Response) -> _Offer:
+    headers = response.headers
+    # The length of an encoded answer is not the length of the file.
+    plain = headers.get("Content-Encoding", "identity") == "identity"
+    length = headers.get("Content-Length", "")
+    strong = not headers.get("ETag", "W/").startswith("W/")
+    return _Offer(
+        int(length) if plain and length.isdigit() else None,
+        headers["ETag"] if strong else headers.get("Last-Modified"),
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Says why a connection failed, in a few words."""
+    if isinstance(error, exceptions.ConnectTimeout):
+        return f"no connection within {TIMEOUTS[0]:g} s"
+    if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):
+        return f"no answer for {TIMEOUTS[1]:g} s"
+    if isinstance(error, exceptions.ChunkedEncodingError):
+        return "the connection was cut"
+    inner = error.args[0] if error.args else error
+    inner = getattr(inner, "reason", inner)  # In urllib3's MaxRetryError.
+    return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # Without the object's name.
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _read_note(path: Path) -> _Offer | None:
+    with suppress(OSError, ValueError, TypeError):
+        return _Offer(**json.loads(_note(path).read_text()))
+    return None
+
+
+def _write_note(path: Path, offer: _Offer) -> None:
+    _note(path).write_text(json.dumps(offer._asdict()))
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file on a server.
+
+    Attributes:
+        url: http or https.
+        saves: the files that it gives, by their names in the folder of the data set. The value is
+            None for the remote file itself, or a path in the archive. For selected rows it is
+            ``{member: path, rows: path}``, see `slide.data.row_files`.
+        hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. git-sha1 is the
+            hash of git's blob: of ``blob <length>``, a zero byte and the file.
+        size: in bytes, if known.
+    """
+
+    url: str
+    saves: Mapping[str, str | Mapping[str, str] | None]
+    hash: str | None = None
+    size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not re.match(r"https?://[^/\s]+/\S*$", str(self.url)):
+            raise ValueError(f"url must be an address that begins with https://, not {self.url!r}")
+        if not isinstance(self.saves, Mapping) or not self.saves:
+            raise ValueError(f"saves of {self.url} must name files, not {self.saves!r}")
+        for name in self.saves:
+            if PurePosixPath(name).name != name or name.startswith("."):
+                raise ValueError(f"saves of {self.url} must be plain names, not {name!r}")
+        if None in self.saves.values() and len(self.saves) > 1:
+            raise ValueError(f"{self.url} cannot be one of its files itself and an archive too")
+        for source in self.saves.values():
+            if isinstance(source, Mapping) and set(source) != set(ROWS):
+                raise ValueError(f"rows in {self.url} must be given by {ROWS}, not {dict(source)}")
+        kind, _, digits = (self.hash or "md5:" + 32 * "0").partition(":")
+        if not re.fullmatch(f"[0-9a-f]{{{DIGITS.get(kind, 0)}}}", digits) or kind not in DIGITS:
+            kinds = ", ".join(DIGITS)
+            raise ValueError(f"hash of {self.url} must be kind:digits, {kinds}, not {self.hash!r}")
+        if self.size is not None and (not isinstance(self.size, int) or self.size < 1):
+            raise ValueError(f"size of {self.url} must be at least 1, not {self.size!r}")
+
+
+def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """Fetches the missing files of a folder from the first mirror that has the right ones.
+
+    Files get their names when all of them are complete, unpacked and checked. Until then they are
+    in ``root/.download``, and a later call resumes them there. Existing files stay as they are.
+    Readers such as `slide.data.xmc` call this as their ``fetch``, under a lock.
+
+    Args:
+        root: the folder.
+        check: raises ValueError unless a folder with all files has the right ones.
+        mirrors: each mirror is a list of remote files with these keys: ``url``; ``saves``, the
+            names of the files that it gives, each with its path in the archive, or None for the
+            remote file itself; ``hash``, such as ``md5:...``, and ``size`` in bytes, if known.
+
+    Raises:
+        FetchError: all mirrors failed; the message has a line for each.
+        OSError: the disk is full, or the like; what has been fetched is kept.
+        ValueError: ``mirrors`` is malformed.
+
+    Example:
+        This example needs a server, so it is not run.
+
+        ```python
+        import functools
+        from slide.data import download, xmc
+
+        saves = {"train.txt": "Set/train.txt", "test.txt": "Set/test.txt"}
+        mirrors = [[{"url": "http://localhost:8000/set.zip", "saves": saves}]]
+        fetch = functools.partial(download, mirrors=mirrors)
+        data = xmc(name="mine", root="files", cache="cache", fetch=fetch)
+        ```
+    """
+    work, failures = root / DOWNLOAD_FOLDER, []
+    staged = work / "files"
+    parsed = parse_mirrors(mirrors)
+    work.mkdir(exist_ok=True)
+    for mirror in parsed:
+        needed = [r for r in mirror if any(not (root / name).exists() for name in r.saves)]
+        try:
+            for remote in needed:
+                _fetch(remote, _part(remote, work))
+            _stage(needed, work, root, staged)
+            try:
+                check(staged)
+            except (ValueError, FileNotFoundError) as error:
+                for remote in mirror:
+                    discard(_part(remote, work))
+                urls = " and ".join(remote.url for remote in mirror)
+                said = str(error).replace(f"{staged}{os.sep}", "")
+                raise FetchError(f"{urls}: not the right files: {said}") from error
+        except FetchError as error:
+            failures.append(f"  {error}")
+            continue
+        for path in sorted(staged.iterdir()):
+            if not (root / path.name).exists():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                path.rename(root / path.name)
+        shutil.rmtree(work)
+        return
+    for folder in ("files", "members"):
+        shutil.rmtree(work / folder, ignore_errors=True)
+    with suppress(OSError):  # It is not empty if there are parts to resume.
+        work.rmdir()
+    raise FetchError("\n".join(failures) or "  no address is known")
+
+
+def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[Remote]]:
+    """Returns the remote files of each mirror."""
+    try:
+        return [[Remote(**{str(k): v for k, v in r.items()}) for r in m] for m in mirrors]
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"mirrors must be lists of url, saves, hash, size: {error}") from error
+
+
+def _fetch(remote: Remote, path: Path) -> None:
+    """Fetch one remote file and compare its hash."""
+    known = {"size": remote.size, "hashed": bool(remote.hash)}
+    try:
+        # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
+        if transfer(remote.url, path, **known) and _wrong_hash(remote, path):
+            discard(path)
+            transfer(remote.url, path, **known)
+        if wrong := _wrong_hash(remote, path):
+            discard(path)
+            raise FetchError(wrong)
+    except FetchError as error:
+        raise FetchError(f"{remote.url}: {error}") from error
+
+
+def _stage(remotes: Iterable[Remote], work: Path, root: Path, staged: Path) -> None:
+    """Fills the folder ``staged`` with all files that ``root`` will have."""
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir()
+    for remote in remotes:
+        part = _part(remote, work)
+        try:
+            if None in remote.saves.values():
+                _same(os.link, part, staged / next(iter(remote.saves)))
+            else:
+                _unpack(remote, part, staged)
+        except ValueError as error:
+            discard(part)
+            raise FetchError(f"{remote.url}: {error}") from error
+    for path in root.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            (staged / path.name).unlink(missing_ok=True)
+            _same(os.symlink, path.resolve(), staged / path.name)
+
+
+def _unpack(remote: Remote, archive: Path, staged: Path) -> None:
+    inside = staged.with_name("members")
+    shutil.rmtree(inside, ignore_errors=True)
+    sources = [s for s in remote.saves.values() if s is not None]
+    members = {m for s in sources for m in ([s] if isinstance(s, str) else s.values())}
+    names = {m: f"{i}-{PurePosixPath(m).name}" for i, m in enumerate(sorted(members))}
+    inside.mkdir()
+    unpack(archive, {name: m for m, name in names.items()}, inside, name=_file_name(remote.url))
+    for name, source in remote.saves.items():
+        if isinstance(source, Mapping):
+            whole, rows = (inside / names[source[key]] for key in ROWS)
+            copy_numbered_rows(whole, rows, staged / name)
+        elif source is not None:
+            _same(os.link, inside / names[source], staged / name)
+    shutil.rmtree(inside)
+
+
+def _same(link: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+    try:
+        link(source, target)
+    except OSError:  # The system has no such links.
+        shutil.copyfile(source, target)
+
+
+def _wrong_hash(remote: Remote, path: Path) -> str:
+    """Says what is wrong with the hash of a file; empty if nothing is."""
+    kind, _, expected = (remote.hash or "").partition(":")
+    if not kind:
+        return ""
+    digest = hashlib.new(kind.removeprefix("git-"), usedforsecurity=False)
+    if kind == "git-sha1":
+        digest.update(b"blob %d\0" % path.stat().st_size)
+    with path.open("rb", buffering=0) as file:
+        for piece in pieces(file):
+            digest.update(piece)
+    found = digest.hexdigest()
+    return "" if found == expected else f"its {kind} is {found}, not {expected}"
+
+
+def _part(remote: Remote, work: Path) -> Path:
+    return work / f"{hashlib.sha256(remote.url.encode()).hexdigest()[:16]}.part"
+
+
+def _file_name(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]

@@ -1,0 +1,483 @@
+"""Files of rows: text with a row in each line, read and written, and pairs of SciPy matrices.
+
+A line is ``label,label feature:value feature:value ...``. There are two variants. Files of the
+extreme classification repository (XMC) begin with a line ``rows features labels``, and their
+columns begin at 0. Files of svmlight have comments instead, and columns of features that mostly
+begin at 1. In both, a row without labels begins with a space.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple, NoReturn
+
+import numpy as np
+
+from slide.data.dataset import Block, Split
+from slide.data.errors import DataError, check_not_compressed, out_of_range
+from slide.kernels import format_rows as kernel
+from slide.kernels import parse_rows as parse
+from slide.sparse import CSR, Pattern
+from slide.utils import checks
+from slide.utils.files import write_atomic
+from slide.utils.progress_bar import ProgressBar, counted_bytes
+
+# 16 MiB are parsed at a time.
+PARSED_BYTES = 16 << 20
+# At most 2^31 - 1 rows or columns: indices are int32.
+MAX_INDEX = 2**31 - 1
+SHOWN_CHARACTERS = 40
+_EMPTY = b"\n", b"\r\n", b"\r"
+# Compression makes zeros at most a thousand times shorter. Without this bound a small file could
+# ask for memory for billions of rows.
+_ROWS_PER_BYTE = 1024
+# At most 262,144 features, and labels, are formatted at a time.
+FORMATTED_ENTRIES = 1 << 18
+
+
+class Sizes(NamedTuple):
+    """The sizes of a file, found or expected. None: not known before the file has been read.
+
+    Attributes:
+        rows: rows of features and labels.
+        features: feature columns.
+        labels: label columns.
+    """
+
+    rows: int | None = None
+    features: int | None = None
+    labels: int | None = None
+
+
+class Variant(NamedTuple):
+    """What the lines of a file mean.
+
+    Attributes:
+        header: the first line is ``rows features labels``. In a file without it, the text after a
+            ``#`` is a comment. A line that is empty, or a comment, is not a row; one of white space
+            alone is an empty row.
+        first_feature, first_label: the number of the first column.
+    """
+
+    header: bool
+    first_feature: int = 0
+    first_label: int = 0
+
+
+XMC = Variant(header=True)
+VARIANTS = {"xmc": XMC, "svmlight": Variant(header=False, first_feature=1)}
+
+
+def text_variant(format: str, first_feature: int | None, first_label: int | None) -> Variant:
+    """Returns the variant of a name. Numbers that are not None replace those of the variant."""
+    checks.one_of("format", format, VARIANTS)
+    variant = VARIANTS[format]
+    for field, number in (("first_feature", first_feature), ("first_label", first_label)):
+        if number is not None:
+            checks.whole(field, number, 0)
+            checks.within(field, number, 0, MAX_INDEX)
+            variant = variant._replace(**{field: number})
+    return variant
+
+
+def read_header(path: str | Path) -> Sizes:
+    """Reads the first line of a file that has a header."""
+    with Path(path).open("rb") as file:
+        return parse_header(file.readline(), str(path))
+
+
+def parse_header(line: bytes, path: str) -> Sizes:
+    """Parses the first line of a file that has a header."""
+    if not line.strip():
+        what = "no header" if line else "the file is empty"
+        raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
+    check_not_compressed(line, path)
+    fields = line.split()
+    if len(fields) != 3 or not all(field.isdigit() for field in fields):
+        raise DataError(f"{path}:1: header '{_shown_text(line)}' is not 'rows features labels'")
+    # Python converts no number of thousands of digits. The first digits exceed the limit as well.
+    counts = [int(field.lstrip(b"0")[:SHOWN_CHARACTERS] or b"0") for field in fields]
+    for name, count in zip(Sizes._fields, counts, strict=True):
+        if count > MAX_INDEX:
+            raise DataError(f"{path}:1: header has {count} {name}, more than {MAX_INDEX}")
+    return Sizes(*counts)
+
+
+def read_text_blocks(
+    path: str | Path,
+    variant: Variant = XMC,
+    sizes: Sizes | None = None,
+    *,
+    lenient: bool = False,
+    chunk_bytes: int = PARSED_BYTES,
+) -> Iterator[Block]:
+    """Parses a text file in chunks of whole lines.
+
+    Memory is bounded by a few times the chunk, or the longest line.
+
+    Args:
+        path: the file.
+        variant: what its lines mean.
+        sizes: the expected sizes; unknown ones are not checked. A header replaces them.
+        lenient: leave malformed lines out and count them.
+        chunk_bytes: bytes to read at once.
+
+    Yields:
+        The rows of each chunk.
+
+    Raises:
+        DataError: a malformed line, or another number of rows than expected.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        options = {"lenient": lenient, "chunk_bytes": chunk_bytes}
+        yield from parse_text(file, str(path), variant, sizes, path.stat().st_size, **options)
+
+
+def parse_text(
+    file: IO[bytes],
+    path: str,
+    variant: Variant,
+    sizes: Sizes | None = None,
+    num_bytes: int | None = None,
+    *,
+    cut: bool = False,
+    lenient: bool = False,
+    chunk_bytes: int = PARSED_BYTES,
+) -> Iterator[Block]:
+    """Parses an open file or a pipe, from its first line; see `read_text_blocks`.
+
+    Args:
+        file: the file, opened for bytes.
+        path: its name, for messages.
+        num_bytes: size of the file, for the progress bar; None: it is not known.
+        cut: the file is a part of another one, whose header it does not have.
+    """
+    headed = variant.header and not cut
+    header = file.readline() if headed else b""
+    if headed:
+        sizes = parse_header(header, path)
+    sizes = sizes or Sizes()
+    # Only a header tells which line is the first row too many.
+    max_rows = sizes.rows if headed else None
+    columns = parse.Columns(
+        variant.first_feature,
+        variant.first_label,
+        MAX_INDEX if sizes.features is None else sizes.features,
+        MAX_INDEX if sizes.labels is None else sizes.labels,
+    )
+    line = int(headed)  # Lines that have been parsed.
+    rows = 0  # Rows in these lines, with those that were left out.
+    bar = ProgressBar(total=num_bytes, unit="B", unit_scale=True, desc=path)
+    bar.update(len(header))
+    for chunk in _line_chunks(file, chunk_bytes, bar):
+        end = 0
+        if line == 0:
+            check_not_compressed(chunk, path)
+        if max_rows is None or rows < max_rows:
+            room = chunk.count(b"\n") if max_rows is None else max_rows - rows
+            block, lines, end, status = _parse_chunk(chunk, variant, columns, room, lenient)
+            line += lines
+            rows += block.features.num_rows + block.skipped
+            if status != parse.OK:
+                _raise_bad_line(f"{path}:{line + 1}", chunk, end, status, columns)
+            yield block
+        if rows == max_rows:
+            rest = chunk[end:].lstrip(b"\r\n")
+            line += chunk.count(b"\n", end, len(chunk) - len(rest))
+            if rest:
+                raise DataError(f"{path}:{line + 1}: row {rows + 1}, but the header has {max_rows}")
+    if sizes.rows is not None and rows != sizes.rows:
+        if headed:
+            raise DataError(f"{path}:1: header has {sizes.rows} rows, but the file has {rows}")
+        raise DataError(f"{path}: file has {rows} rows, but {sizes.rows} were expected")
+
+
+def count_rows(path: str | Path) -> int:
+    """Counts the rows of a file without a header, with malformed ones; it parses nothing."""
+    with Path(path).open("rb") as file:
+        return sum(not (line in _EMPTY or line.lstrip(b" \t").startswith(b"#")) for line in file)
+
+
+def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes]:
+    """Yields the lines that follow, in pieces that end with a line feed."""
+    with bar:
+        pieces = []  # Of a line whose end has not been read yet.
+        while piece := file.read(size):
+            cut = piece.rfind(b"\n") + 1
+            if cut:
+                yield b"".join([*pieces, piece[:cut]])
+                pieces = []
+            pieces.append(piece[cut:])
+            bar.update(len(piece))
+        if any(pieces):
+            yield b"".join([*pieces, b"\n"])
+
+
+def _parse_chunk(
+    chunk: bytes, variant: Variant, columns: parse.Columns, max_lines: int, lenient: bool
+) -> tuple[Block, int, int, int]:
+    """Parses a chunk; returns its rows, the number of lines, their end (an offset), the status."""
+    lines = min(chunk.count(b"\n"), max_lines)
+    room = chunk.count(b":")
+    features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))
+    label_room = chunk.count(b",") + lines
+    labels = Pattern(np.empty(lines + 1, np.int64), np.empty(label_room, np.int32))
+    lines, rows, skipped, end, status = parse.parse_rows(
+        np.frombuffer(chunk, np.uint8),
+        columns,
+        max_lines,
+        lenient,
+        not variant.header,
+        *features,
+        *labels,
+    )
+    block = Block(features.slice(0, rows), labels.slice(0, rows), skipped)
+    return block, lines, end, status
+
+
+def _raise_bad_line(
+    line: str, chunk: bytes, at: int, status: int, columns: parse.Columns
+) -> NoReturn:
+    """Raises DataError for the token at an offset."""
+    begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
+    word, number = (
+        _shown_text(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at)
+    )
+    feature, _, value = number.partition(":")
+    label = number.partition(",")[0]
+    if status == parse.MALFORMED_FEATURE and _is_not_finite(value):
+        status = parse.NOT_FINITE
+    first_feature, first_label, num_features, num_labels = columns
+    problems = {
+        parse.MALFORMED_LABEL: f"malformed labels '{word}', 'label,label' was expected"
+        " (a row without labels begins with a space)",
+        parse.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
+        parse.LABEL_RANGE: out_of_range("label", label, first_label, num_labels),
+        parse.FEATURE_RANGE: out_of_range("feature", feature, first_feature, num_features),
+        parse.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
+        f" (at most {np.finfo(np.float32).max:.7e})",
+        parse.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
+        parse.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
+    }
+    raise DataError(f"{line}: {problems[status]}")
+
+
+def _first_word(text: bytes) -> bytes:
+    return text.split(None, 1)[0] if text.strip() else b""
+
+
+def _is_not_finite(value: str) -> bool:
+    try:
+        return not math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _shown_text(text: bytes) -> str:
+    shown = text[: 8 * SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
+    shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
+
+
+def read_npz_sizes(features: Path, labels: Path) -> Sizes:
+    """Reads only the shapes of two matrices."""
+    rows, num_features = read_npz_shape(features)
+    label_rows, num_labels = read_npz_shape(labels)
+    if label_rows != rows:
+        raise DataError(f"{labels}: file has {label_rows} rows, but {rows} are in {features}")
+    return Sizes(rows, num_features, num_labels)
+
+
+def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
+    """Reads two matrices of any sparse kind. A stored zero is neither a feature nor a label.
+
+    Args:
+        features: file of the features; their values are converted to float32.
+        labels: file of the labels: the entries that are not zero; None: no row has labels.
+
+    Yields:
+        All rows at once.
+
+    Raises:
+        DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
+            twice, or the two differ in their number of rows.
+    """
+    if labels is None:
+        read_npz_shape(features)
+        rows = _read_matrix(features)
+        yield Block(rows, Pattern(np.zeros(len(rows.indptr), np.int64), np.empty(0, np.int32)))
+        return
+    read_npz_sizes(features, labels)
+    indptr, indices, _ = _read_matrix(labels, marks=True)
+    yield Block(_read_matrix(features), Pattern(indptr, indices))
+
+
+@contextmanager
+def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
+    """Opens a file. If numpy opened it by its path, it would not close a malformed one."""
+    with path.open("rb") as file:
+        try:
+            yield file
+        except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
+            problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
+            raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
+
+
+def read_npz_shape(path: Path) -> tuple[int, int]:
+    """Reads only the shape of a matrix: its rows and columns."""
+    with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
+        rows, columns = (int(count) for count in arrays["shape"])
+    for name, count in (("rows", rows), ("columns", columns)):
+        if not 0 <= count <= MAX_INDEX:
+            raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")
+    size = path.stat().st_size
+    if rows > _ROWS_PER_BYTE * size:
+        raise DataError(
+            f"{path}: matrix has {rows} rows, more than a file of {size} bytes can hold"
+        )
+    return rows, columns
+
+
+def _read_matrix(path: Path, marks: bool = False) -> CSR:
+    """A matrix with values of float32; as ``marks``, only whether they are zero."""
+    from scipy import sparse  # Imported here: it takes long, and few files need it.
+
+    with _opened_matrix(path) as file:
+        with counted_bytes(file, path.stat().st_size, str(path)) as counted:
+            matrix = sparse.load_npz(counted)
+        # SciPy's compiled conversions trust these numbers as addresses in memory.
+        if hasattr(matrix, "indptr"):
+            matrix.check_format(full_check=True)
+            if np.any(np.diff(matrix.indptr) < 0):
+                raise ValueError("index pointers decrease")
+        elif matrix.format == "dia":
+            if np.any(np.abs(matrix.offsets.astype(np.int64)) > max(matrix.shape)):
+                raise ValueError("an offset is beyond the matrix")
+        elif matrix.format == "coo":
+            matrix.has_canonical_format = True  # Else the conversion would sum duplicates.
+        matrix = matrix.tocsr()
+    if matrix.dtype.kind not in "biuf":
+        raise DataError(f"{path}: values are of type {matrix.dtype}, not real numbers")
+    with np.errstate(over="ignore"):
+        values = matrix.data.astype(np.float32, copy=False)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        entry = _entry(matrix, bad[0])
+        raise DataError(f"{path}: value {matrix.data[bad[0]]} at {entry} is not a finite float32")
+    matrix.data = matrix.data != 0 if marks else values
+    _check_distinct(path, matrix)
+    indices = matrix.indices.astype(np.int32, copy=False)
+    rows = CSR(matrix.indptr.astype(np.int64, copy=False), indices, matrix.data)
+    return rows.without_zeros()
+
+
+def _check_distinct(path: Path, matrix) -> None:
+    if matrix.has_canonical_format:
+        return
+    matrix = matrix.sorted_indices()  # A copy: the entries of the file keep their order.
+    same = matrix.indices[1:] == matrix.indices[:-1]
+    begins = matrix.indptr[1:-1]
+    same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False
+    twice = np.flatnonzero(same)
+    if len(twice):
+        raise DataError(f"{path}: {_entry(matrix, twice[0])} has more than one entry")
+
+
+def _entry(matrix, at: int) -> str:
+    row = np.searchsorted(matrix.indptr, at, side="right") - 1
+    return f"({row}, {matrix.indices[at]})"
+
+
+def write_xmc(
+    path: str | Path,
+    split: Split,
+    *,
+    format: str = "xmc",
+    first_feature: int | None = None,
+    first_label: int | None = None,
+) -> None:
+    """Writes a split into a text file, atomically.
+
+    Values have as few digits as a reader needs to find the same float32. The entries of a row keep
+    their order. Memory is bounded by a block of rows, or the longest row.
+
+    Args:
+        path: the file; an older one is replaced.
+        split: the rows. No column may occur twice in a row: readers refuse such rows.
+        format: "xmc" or "svmlight"; see `slide.data.sources.xmc`.
+        first_feature, first_label: number of the first column; None: that of the format.
+
+    Raises:
+        ValueError: an argument or a column number is out of range, or a value is not finite.
+        OSError: the file cannot be written; an older one stays as it was.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import synthetic, write_xmc
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     data = synthetic(cache=folder, train_samples=10, test_samples=5)
+        ...     write_xmc(f"{folder}/train.txt", data.train)
+        ...     print(pathlib.Path(folder, "train.txt").read_text().splitlines()[0])
+        10 10000 20000
+    """
+    variant = text_variant(format, first_feature, first_label)
+    columns = variant.first_feature, variant.first_label
+
+    def write(file: IO[bytes]) -> None:
+        if variant.header:
+            file.write(f"{len(split)} {split.num_features} {split.num_labels}\n".encode())
+        start = 0
+        for part in split.blocks(entries=FORMATTED_ENTRIES):
+            _check_rows(part, start)
+            room = (
+                kernel.FEATURE_BYTES * len(part.features.indices)
+                + kernel.LABEL_BYTES * len(part.labels.indices)
+                + kernel.ROW_BYTES * len(part)
+            )
+            out = np.empty(room, np.uint8)
+            end = kernel.format_rows(*part.features, *part.labels, *columns, out)
+            file.write(out[:end].data)
+            start += len(part)
+
+    write_atomic(Path(path), write)
+
+
+def _check_rows(part: Split, start: int) -> None:
+    """Raises ValueError for a malformed row; ``start`` is the number of the first row."""
+    features, labels = part.features, part.labels
+    for what, rows, count in (
+        ("feature", features, part.num_features),
+        ("label", labels, part.num_labels),
+    ):
+        bad = np.flatnonzero((rows.indices < 0) | (rows.indices >= count))
+        if len(bad):
+            row = start + _row_of(rows.indptr, bad[0])
+            raise ValueError(f"row {row}: {what} {rows.indices[bad[0]]} is not in [0, {count})")
+    bad = np.flatnonzero(~np.isfinite(features.values))
+    if len(bad):
+        row, feature = start + _row_of(features.indptr, bad[0]), features.indices[bad[0]]
+        value = features.values[bad[0]]
+        raise ValueError(f"row {row}: value {value} of feature {feature} is not finite")
+
+
+def _row_of(indptr: np.ndarray, entry: int) -> int:
+    return int(np.searchsorted(indptr, entry, side="right")) - 1
+
+
+def copy_numbered_rows(whole: Path, numbers: Path, target: Path) -> None:
+    """Copies some rows of a file into a file with a new header."""
+    header, *rows = whole.read_bytes().removesuffix(b"\n").split(b"\n")
+    fields = header.split()
+    if len(fields) != 3 or fields[0] != b"%d" % len(rows):
+        raise ValueError(f"{whole.name}: header '{header[:40]!r}' of a file of {len(rows)} rows")
+    lines = numbers.read_bytes().splitlines()
+    with target.open("wb") as file:
+        file.write(b" ".join([b"%d" % len(lines), *fields[1:]]) + b"\n")
+        for at, line in enumerate(lines, 1):
+            word = (line.split() or [b""])[0]
+            number = int(word) if word.isdigit() else 0
+            if not 1 <= number <= len(rows):
+                raise ValueError(f"{numbers.name}:{at}: no row number in [1, {len(rows)}]")
+            file.write(rows[number - 1] + b"\n")

@@ -1,0 +1,148 @@
+"""Each choice of each group composes and trains; recipes, and what wins over them."""
+
+import re
+
+import pytest
+from helpers import datafiles, job
+from omegaconf import OmegaConf
+
+from slide.config import build_network, fill_in
+from slide.config.recipe import check_used
+
+GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
+CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.glob(f"{group}/*"))]
+
+
+def small(folder, group, choice):
+    """Overrides that let any choice train in a moment."""
+    more = ["trainer.max_steps=2", *([f"sampler={choice}"] if group == "sampler" else [])]
+    if group != "sampler" or choice in ("lsh", "slide2020"):
+        more += ["hash.num_tables=2"]
+        published = group == "recipe" or choice == "slide2020"
+        more += [f"hash.hashes_per_table={2 if published else 'null'}"]
+    more += ["ranker=none"] if group == "loss" else []
+    more += ["sampler.active=all"] if (group, choice) == ("sampler", "full") else []
+    known = job.raw("dataset", choice if group == "dataset" else "synthetic")
+    overrides = (re.match(r"(dataset\.)?(\w+)", override) for override in job.tiny(folder, *more))
+    return [match.string for match in overrides if not match[1] or match[2] in known]
+
+
+def give_files(folder, choice):
+    """Overrides for a data set of files, before which it says that these are missing."""
+    config = OmegaConf.to_container(job.raw("dataset", choice))
+    files = folder / "files"
+    overrides = [f"dataset.root={files}", *(["dataset.fetch=null"] if "fetch" in config else [])]
+    message = job.failure(f"dataset={choice}", *small(folder, "dataset", choice), *overrides)
+    assert re.search(rf"{files}/\S+ is missing", message)
+    assert config["hint"] in message
+    assert not list(folder.iterdir())
+    files.mkdir()
+    datafiles.write_inputs(files, job.make_data(folder, **job.WITH_HELD), config)
+    return overrides
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_each_choice_trains(tmp_path, group, choice, capsys):
+    overrides = small(tmp_path, group, choice)
+    if group == "dataset" and "root" in job.raw(group, choice):
+        overrides += give_files(tmp_path, choice)
+    job.main(f"{group}={choice}", *overrides)
+    assert job.checkpoint(tmp_path / "run")["step"] == 2
+    noted = OmegaConf.load(tmp_path / "run/config.yaml")
+    if group == "dataset":
+        assert noted.dataset.name == choice, "a recipe and a run folder go by this name"
+    elif group != "recipe":
+        shared = OmegaConf.load(job.CONF / "train.yaml").get(group, {})
+        assert noted[group].keys() == shared.keys() | job.raw(group, choice).keys() - {"look_up"}
+
+
+@pytest.mark.parametrize("format", ["svmlight", "npz"])
+def test_own_files_of_other_formats(tmp_path, format):
+    readme = (job.ROOT / "datasets/xmc/README.md").read_text().replace("\\\n", "")
+    (command,) = re.findall(rf"python train.py (.*dataset.format={format}.*)", readme)
+    overrides = [f"dataset.root={tmp_path}" if "root" in o else o for o in command.split()]
+    config = {key[8:]: value for key, _, value in (o.partition("=") for o in overrides)}
+    first = {key: int(value) for key, value in config.items() if key.startswith("first_")}
+    data = job.make_data(tmp_path, **job.WITH_HELD)
+    datafiles.write_rows(tmp_path, data, config | first)
+    job.main(*overrides, *small(tmp_path, "dataset", "xmc"))
+    assert job.checkpoint(tmp_path / "run")["step"] == 2
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_each_file_begins_with_its_command(group, choice):
+    first = (job.CONF / group / f"{choice}.yaml").read_text().splitlines()[:2]
+    commands = [line for line in first if line.startswith("# python train.py")]
+    assert commands, "no command in the first lines"
+    words = commands[0].split()[3:]
+    assert all("=" in word for word in words)
+    check_used(job.compose(*words), [word.partition("=")[0] for word in words])
+
+
+RECIPES = sorted(path.stem for path in job.CONF.glob("recipe/*.yaml"))
+
+
+def test_first_weights_of_the_published_setting():
+    config = job.compose("recipe=slide2020", "dataset=amazon670k")
+    fill_in(config, 1000, 2000)
+    network = build_network(config, 3000, 2000)
+    for layer in network.layers():
+        assert layer.weight.std().item() == pytest.approx(0.01, rel=0.02)
+        assert layer.bias.std().item() == pytest.approx(0.01, rel=0.2)
+
+
+def test_a_key_on_the_command_line_wins_over_a_recipe():
+    config = job.compose(
+        "recipe=slide2020", "optimizer.lr=0.5", "hash.num_tables=7", "hash=simhash"
+    )
+    assert config.optimizer.lr == 0.5
+    assert config.hash.family._target_ == "slide.SimHash"
+    assert config.sampler.proposer.num_tables == 7
+    assert config.hash.hashes_per_table == 6
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_keys_of_a_recipe_are_taken(recipe):
+    config = job.compose(f"recipe={recipe}", "dataset=debian")
+    for group, values in job.raw("recipe", recipe).items():
+        for key in values if group != "defaults" else ():
+            assert config[group][key] == values[key], (group, key)
+    for group, choice in overridden(recipe):
+        assert kinds(config.get(group)) == kinds(job.raw(group, choice)), group
+    for sampler in ("full", "uniform", "faiss"):
+        job.compose(f"recipe={recipe}", f"sampler={sampler}")
+
+
+def kinds(config):
+    """What a configuration builds."""
+    return re.findall(r"_(?:target|args)_:\n? *(?:- )?(\S+)", OmegaConf.to_yaml(config or {}))
+
+
+def overridden(recipe):
+    """Group and choice of each ``override`` among a recipe's defaults."""
+    for entry in OmegaConf.load(job.CONF / "recipe" / f"{recipe}.yaml").get("defaults", []):
+        for name, choice in entry.items():
+            yield name.removeprefix("override /"), choice
+
+
+def test_without_a_recipe_the_files_hold_what_is_used():
+    config = OmegaConf.to_container(job.compose())
+    expected = OmegaConf.to_container(OmegaConf.load(job.CONF / "train.yaml"))
+    chosen = [entry for entry in expected.pop("defaults") if isinstance(entry, dict)]
+    assert {"recipe": None} in chosen
+    del expected["hydra"]
+    for ((group, choice),) in (entry.items() for entry in chosen):
+        if choice and not group.startswith("override"):
+            expected[group] = expected.get(group, {}) | OmegaConf.to_container(
+                job.raw(group, choice)
+            )
+    assert config == expected
+
+
+@pytest.mark.parametrize("recipe", [[], ["recipe=slide2020"]])
+def test_any_recipe_with_or_without_a_ranker(recipe):
+    without = job.compose(*recipe, "ranker=none")
+    assert not without.get("ranker")
+    ranked = job.compose(*recipe, "ranker=ensemble", "ranker.depth=7")
+    assert ranked.ranker._target_ == "slide.ranking.EnsembleRanker"
+    assert ranked.ranker.depth == 7

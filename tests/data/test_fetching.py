@@ -1,0 +1,778 @@
+"""Files that are there, the lock, transfers with faults, and mirrors, on a local server."""
+
+import errno
+import gzip
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import server as servers
+
+from slide.data import fetching as transfers
+from slide.data.fetching import (
+    DOWNLOAD_FOLDER,
+    FetchError,
+    check_folders,
+    download,
+    ensure_files,
+    locked,
+    parse_mirrors,
+    transfer,
+)
+
+NAMES = ["train.txt", "test.txt"]
+HINT = "Fetch it from https://example.org."
+
+
+def never(*_):
+    raise AssertionError("nothing is to be fetched")
+
+
+def fine(_):
+    pass
+
+
+def provider(*names):
+    def fetch(root, check):
+        check(root)
+        for name in names:
+            (root / name).write_text(name)
+
+    return fetch
+
+
+def put(folder, *names):
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).write_text("mine")
+
+
+def test_files_that_are_there_are_used_as_they_are(tmp_path):
+    put(tmp_path, *NAMES)
+    ensure_files(tmp_path, NAMES, never, never, HINT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(NAMES)
+
+
+def test_a_read_only_folder_will_do(tmp_path):
+    put(tmp_path / "there", *NAMES)
+    (tmp_path / "there").chmod(0o500)
+    ensure_files(tmp_path / "there", NAMES, never, never, HINT)
+    assert {path.name for path in (tmp_path / "there").iterdir()} == set(NAMES)
+
+
+def test_a_missing_file_is_named_with_its_place(tmp_path):
+    put(tmp_path, "train.txt")
+    with pytest.raises(FileNotFoundError) as raised:
+        ensure_files(tmp_path, NAMES, None, never, HINT)
+    place = f"Put train.txt and test.txt into the folder {tmp_path}."
+    assert str(raised.value) == f"{tmp_path}/test.txt is missing. {HINT} {place}"
+    with pytest.raises(FileNotFoundError, match=r"Put a into the folder"):
+        ensure_files(tmp_path, ["a"], None, never, "")
+    with pytest.raises(FileNotFoundError, match=r"Put a, b and c into the folder"):
+        ensure_files(tmp_path, ["a", "b", "c"], None, never, "")
+
+
+def test_nothing_is_made_where_nothing_can_be_fetched(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        ensure_files(tmp_path / "new", NAMES, None, never, HINT)
+    assert not (tmp_path / "new").exists()
+
+
+def test_missing_files_are_fetched_into_a_new_folder(tmp_path):
+    root, seen = tmp_path / "some" / "folder", []
+    ensure_files(root, NAMES, provider(*NAMES), seen.append, HINT)
+    assert (root / "test.txt").read_text() == "test.txt"
+    assert seen == [root]
+    ensure_files(root, NAMES, never, never, HINT)
+
+
+def test_all_that_was_tried_is_said_in_one_message(tmp_path):
+    def fail(*_):
+        raise FetchError("  https://a: answers 404 Not Found\n  https://b: the connection was cut")
+
+    with pytest.raises(FileNotFoundError) as raised:
+        ensure_files(tmp_path, NAMES, fail, fine, HINT)
+    assert str(raised.value).splitlines() == [
+        f"{tmp_path}/train.txt is missing, and could not be fetched:",
+        "  https://a: answers 404 Not Found",
+        "  https://b: the connection was cut",
+        f"{HINT} Put train.txt and test.txt into the folder {tmp_path}.",
+    ]
+
+
+def test_a_provider_that_does_not_give_all(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"test.txt is missing. Fetch it"):
+        ensure_files(tmp_path, NAMES, provider("train.txt"), fine, HINT)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    def denied(self, *_, **__):
+        raise PermissionError(13, os.strerror(13), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    message = r"could not be fetched:\n  the folder cannot be written: Permission denied\nFetch it"
+    with pytest.raises(FileNotFoundError, match=message):
+        ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
+
+
+def test_a_full_disk_is_no_matter_of_mirrors(tmp_path):
+    def fail(*_):
+        raise OSError(28, "no space left", str(tmp_path))
+
+    with pytest.raises(OSError, match="no space left") as raised:
+        ensure_files(tmp_path, NAMES, fail, fine, HINT)
+    assert not isinstance(raised.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize("value", [None, 3, b"folder"])
+def test_folders_are_paths(value):
+    check_folders(root="a", cache=Path("b"))
+    with pytest.raises(ValueError, match="cache must be the path of a folder, not"):
+        check_folders(root="a", cache=value)
+
+
+# The lock of two processes, and file systems and folders that have none.
+
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys
+from pathlib import Path
+from slide.data.fetching import locked
+with locked(Path(sys.argv[1]), "it") as held:
+    print(held, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds the lock, until it is killed or its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "a.lock")],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with process:
+        assert process.stdout.readline() == b"True\n"
+        yield process
+        process.kill()
+
+
+def enter(path, seen):
+    with locked(path, "the set") as held:
+        seen.append(held)
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_a_second_process_waits_and_says_so(tmp_path, holder, capfd, end):
+    seen = []
+    second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
+    second.start()
+    second.join(0.3)
+    assert second.is_alive()
+    assert seen == []
+    # The lock of a process that was killed is free.
+    {"kill": holder.kill, "close": holder.stdin.close}[end]()
+    second.join(30)
+    assert seen == [True]
+    assert capfd.readouterr().err == "waiting for another process that prepares the set\n"
+
+
+def test_nothing_is_said_where_nobody_waits(tmp_path, capfd):
+    for _ in range(2):
+        with locked(tmp_path / "a.lock", "it") as held:
+            assert held
+    assert capfd.readouterr().err == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["a.lock"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), OSError("x"), KeyboardInterrupt()])
+def test_an_error_frees_the_lock_and_passes(tmp_path, error):
+    with pytest.raises(type(error)), locked(tmp_path / "a.lock", "it"):
+        raise error
+    seen = []
+    second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
+    second.start()
+    second.join(30)
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
+    def no_locks(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with locked(tmp_path / "a.lock", "it") as one, locked(tmp_path / "a.lock", "it") as other:
+        assert (one, other) == (False, False)
+    with pytest.raises(ValueError, match="x"), locked(tmp_path / "a.lock", "it"):
+        raise ValueError("x")
+
+
+def test_a_lock_file_that_cannot_be_made(tmp_path):
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "none" / "a.lock", "it"):
+        pass
+
+
+# One file over HTTP, from a faulty server of this machine.
+
+
+DATA = np.random.default_rng(0).bytes(1_000_000)
+CUT_OFF = [100_000, None, 0]  # in the middle, and at once when it is resumed
+
+
+@pytest.fixture
+def server():
+    with servers.serving() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(transfers, "PAUSE", 0.0)
+
+
+def test_a_plain_file(server, tmp_path):
+    url = server.add("/a", DATA)
+    assert transfer(url, tmp_path / "a", size=len(DATA)) is False
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert transfer(url, tmp_path / "a", hashed=True) is True, "nothing is left to fetch"
+    assert server.asked == [("/a", None)]
+
+
+@pytest.mark.parametrize("length", [True, False])
+@pytest.mark.parametrize("headers", [{"ETag": '"1"'}, {"Last-Modified": "today"}, {}])
+def test_a_complete_file_of_an_earlier_call(server, tmp_path, headers, length, monkeypatch):
+    url, other = server.add("/a", DATA, headers=headers, length=length), bytes(len(DATA))
+    transfer(url, tmp_path / "a")
+    with monkeypatch.context() as kept:
+        if headers:
+            kept.setattr(transfers, "_write_body", lambda *_: pytest.fail("it is fetched"))
+        assert transfer(url, tmp_path / "a") is True
+    server.add("/a", other, headers=dict.fromkeys(headers, '"2"'), length=length)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == other
+    assert [asked for _, asked in server.asked] == [None] * 3
+
+
+def test_an_empty_file(server, tmp_path):
+    transfer(server.add("/a"), tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == b""
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": '"1"'}, {"ETag": 'W/"1"'}])
+def test_a_cut_connection_is_resumed(server, tmp_path, headers):
+    url = server.add("/a", DATA, cuts=[400_000, None, 300_000], headers=headers)
+    assert transfer(url, tmp_path / "a") is True
+    assert (tmp_path / "a").read_bytes() == DATA
+    # Each try looks first whether it is the same file still; cut are a whole one and a part.
+    ranges = [asked for _, asked in server.asked]
+    assert [bool(asked) for asked in ranges] == [False, False, True, False, True]
+    first, second = (int(asked.strip("bytes=-")) for asked in ranges if asked)
+    assert 400_000 - transfers.RECEIVED_BYTES < first <= 400_000
+    assert first + 300_000 - transfers.RECEIVED_BYTES < second <= first + 300_000
+
+
+def test_a_later_call_goes_on(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "TRIES", 1)
+    url = server.add("/a", DATA, cuts=[*CUT_OFF], headers={"Last-Modified": "today"})
+    with pytest.raises(FetchError, match="the connection was cut"):
+        transfer(url, tmp_path / "a")
+    kept = (tmp_path / "a").read_bytes()
+    assert kept == DATA[: len(kept)]
+    assert len(kept) > 100_000 - transfers.RECEIVED_BYTES
+    assert json.loads((tmp_path / "a.json").read_text())["total"] == len(DATA)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert server.asked[-1][1] == f"bytes={len(kept)}-"
+
+
+def test_another_file_at_the_address_is_not_joined_to_the_old_one(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "TRIES", 1)
+    for number, other in enumerate([{"ETag": '"2"'}, {}], 2):
+        path = tmp_path / f"{number}"
+        url = server.add("/a", DATA, cuts=[*CUT_OFF], headers={"ETag": '"1"'})
+        with pytest.raises(FetchError):
+            transfer(url, path)
+        content = bytes(len(DATA) - 1) if not other else bytes(len(DATA))
+        server.add("/a", content, headers=other)
+        transfer(url, path)
+        assert path.read_bytes() == content
+
+
+def test_a_file_that_changes_while_it_is_resumed(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "TRIES", 1)
+    url = server.add("/a", DATA, cuts=[*CUT_OFF], headers={"ETag": '"1"'})
+    with pytest.raises(FetchError):
+        transfer(url, tmp_path / "a")
+    other = bytes(len(DATA))
+    # Looked at, it is the old one still; asked for the rest of that, the server has a new one.
+    server.routes["/a"].then = lambda: server.add("/a", other, headers={"ETag": '"2"'})
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == other
+
+
+def test_a_short_answer_is_noticed_whoever_else_does(server, tmp_path, monkeypatch):
+    whole, calls = transfers._body_chunks, []
+
+    def short(response, size):
+        calls.append(size)
+        chunks = list(whole(response, size))
+        return iter(chunks[: -2 if len(calls) == 1 else None])
+
+    monkeypatch.setattr(transfers, "_body_chunks", short)
+    assert transfer(server.add("/a", DATA), tmp_path / "a") is True
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("how", [{"ranges": False}, {"wrong_range": True}])
+def test_servers_without_proper_ranges_are_asked_for_all(server, tmp_path, how):
+    url = server.add("/a", DATA, cuts=[500_000], **how)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+def test_a_connection_that_is_always_cut_at_the_same_place(server, tmp_path):
+    url = server.add("/a", DATA, cuts=[10] * 100, ranges=False)
+    with pytest.raises(FetchError, match="the connection was cut"):
+        transfer(url, tmp_path / "a")
+    assert server.count("/a") <= 3 * transfers.TRIES
+
+
+def test_without_a_length_a_file_ends_with_the_connection(server, tmp_path):
+    url = server.add("/a", DATA, length=False)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+    url = server.add("/b", DATA, length=False, cuts=[500])
+    with pytest.raises(FetchError, match="has 500 bytes, not 1000000"):
+        transfer(url, tmp_path / "b", size=len(DATA))
+    assert not (tmp_path / "b").exists()
+
+
+def test_encoded_answers_are_decoded(server, tmp_path):
+    url = server.add("/a", gzip.compress(DATA), headers={"Content-Encoding": "gzip"})
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+
+
+def test_a_wrong_size_is_seen_before_the_file_is_fetched(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "_write_body", lambda *_: pytest.fail("it is fetched"))
+    with pytest.raises(FetchError, match="has 1000000 bytes, not 7"):
+        transfer(server.add("/a", DATA), tmp_path / "a", size=7)
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_too_large_for_anything(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "MAX_BYTES", 1000)
+    for length in (True, False):
+        with pytest.raises(FetchError, match=r"bytes, more than 1000|more than 1000 bytes"):
+            transfer(server.add("/a", DATA, length=length), tmp_path / "a")
+    assert not (tmp_path / "a").exists() or (tmp_path / "a").stat().st_size <= 1000
+
+
+def test_the_confirm_page_of_drive(server, tmp_path):
+    attached = {"Content-Disposition": 'attachment; filename="a.zip"', "Content-Type": "text/html"}
+    server.add("/download", DATA, headers=attached, cuts=[300_000])
+    page = servers.CONFIRM.format(action=f"{server.root}/download")
+    url = server.add_page("/uc?export=download&id=42&resourcekey=0-a", page)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert server.asked[0] == ("/uc?export=download&id=42&resourcekey=0-a", None)
+    assert "confirm=t" in server.asked[1][0]
+    assert server.asked[-1][1].startswith("bytes="), "resumed at the address behind the page"
+    assert "confirm=t" in server.asked[-1][0]
+
+
+def test_pages_instead_of_the_file(server, tmp_path):
+    quota = server.add_page("/quota", servers.QUOTA)
+    with pytest.raises(FetchError, match=r"a web page \('Google Drive - Quota exceeded'\) instead"):
+        transfer(quota, tmp_path / "a")
+    disguised = server.add("/b", " \n<!DOCTYPE html><title>Log in</title>")
+    with pytest.raises(FetchError, match=r"a web page \('Log in'\) instead"):
+        transfer(disguised, tmp_path / "a")
+    circle = server.add_page("/c", servers.CONFIRM.format(action="/c"))
+    with pytest.raises(FetchError, match="one page after the other"):
+        transfer(circle, tmp_path / "a")
+    assert server.count("/c") <= 5
+
+
+@pytest.mark.parametrize("status", [403, 404, 429])
+def test_refusals_are_final(server, tmp_path, status):
+    with pytest.raises(FetchError, match=f"answers {status} "):
+        transfer(server.add("/a", status=status), tmp_path / "a")
+    assert server.count("/a") == 1
+
+
+def test_busy_servers_are_asked_again(server, tmp_path, monkeypatch):
+    url = server.add("/a", DATA, status=503)
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        server.routes["/a"].status = 200
+
+    monkeypatch.setattr(transfers.time, "sleep", wait)
+    monkeypatch.setattr(transfers, "PAUSE", 0.5)
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert waits[0] == 0.5
+
+
+def test_nobody_answers(server, tmp_path, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(FetchError, match=r"^Failed to [^:<]*: [^:<]*Connection refused$"):
+        transfer(f"http://127.0.0.1:{port}/a", tmp_path / "a")
+    with monkeypatch.context() as offline:
+        unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        offline.setattr(socket, "getaddrinfo", lambda *_: (_ for _ in ()).throw(unknown))
+        with pytest.raises(FetchError, match=r"^Failed to resolve 'nowhere.invalid' "):
+            transfer("http://nowhere.invalid/a", tmp_path / "a")
+    monkeypatch.setattr(transfers, "TIMEOUTS", (0.2, 0.2))
+    deaf = socket.create_server(("127.0.0.1", 0))
+    with deaf, pytest.raises(FetchError, match=r"no answer for 0.2 s"):
+        transfer(f"http://127.0.0.1:{deaf.getsockname()[1]}/a", tmp_path / "a")
+    url = server.add("/a", DATA[:200_000], pause=0.3)
+    monkeypatch.setattr(transfers, "TRIES", 2)
+    with pytest.raises(FetchError, match=r"no answer for 0.2 s"):
+        transfer(url, tmp_path / "a")
+    monkeypatch.setattr(transfers, "TIMEOUTS", (0.2, 5.0))
+    transfer(url, tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == DATA[:200_000], "slow is not deaf"
+
+
+def test_a_full_disk_keeps_what_is_there(server, tmp_path, monkeypatch):
+    url = server.add("/a", DATA)
+    monkeypatch.setattr(transfers, "ensure_space", lambda *_: None)
+    with monkeypatch.context() as full:
+        really = Path.open
+        full.setattr(Path, "open", lambda *a, **k: _Full(really(*a, **k), 600_000))
+        with pytest.raises(OSError, match=r"no space left after .* the next call goes on") as e:
+            transfer(url, tmp_path / "a")
+    assert not isinstance(e.value, FetchError)
+    assert e.value.filename == str(tmp_path / "a")
+    kept = (tmp_path / "a").stat().st_size
+    assert 0 < kept <= 600_000
+    transfer(url, tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == DATA
+    assert server.asked[-1] == ("/a", f"bytes={kept}-")
+
+
+class _Full:
+    """A file on a disk with so much room."""
+
+    def __init__(self, opened, room):
+        self.opened, self.room = opened, room
+
+    def __getattr__(self, name):
+        return getattr(self.opened, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.opened.close()
+
+    def write(self, chunk):
+        if len(chunk) > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= len(chunk)
+        return self.opened.write(chunk)
+
+
+def test_too_little_space_is_said_before(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=50))
+    with pytest.raises(OSError, match=r"not enough space: the file takes 0.0 GB") as raised:
+        transfer(server.add("/a", DATA), tmp_path / "a")
+    assert raised.value.errno == errno.ENOSPC
+
+
+# Downloads from mirrors with faults, on a server of this machine.
+
+
+TRAIN, TEST = b"2 3 4\n0 1:1\n1 2:1\n", b"1 3 4\n2 0:1\n"
+
+
+def accepted(folder):
+    """A check that all files pass."""
+    assert folder.is_dir()
+
+
+def archive(**files):
+    with io.BytesIO() as buffer:
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as opened:
+            for name, content in files.items():
+                opened.writestr(f"Set/{name}.txt", content)
+        return buffer.getvalue()
+
+
+def file(url, name="train.txt", **more):
+    return {"url": url, "saves": {name: None}, **more}
+
+
+def both(url, **more):
+    saves = {"train.txt": "Set/train.txt", "test.txt": "Set/test.txt"}
+    return [{"url": url, "saves": saves, **more}]
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def failure(root, *mirrors, check=accepted):
+    with pytest.raises(FetchError) as raised:
+        download(root, check, mirrors=mirrors)
+    return str(raised.value)
+
+
+def test_files_of_two_kinds(server, tmp_path):
+    mirror = both(server.add("/a.zip", archive(train=TRAIN, test=TEST, other=DATA)))
+    download(tmp_path, accepted, mirrors=[mirror])
+    assert names(tmp_path) == ["test.txt", "train.txt"]
+    assert (tmp_path / "train.txt").read_bytes() == TRAIN
+    other = tmp_path / "other"
+    other.mkdir()
+    plain = [file(server.add("/1", TRAIN)), file(server.add("/2", TEST), "test.txt")]
+    download(other, accepted, mirrors=[plain])
+    assert (other / "test.txt").read_bytes() == TEST
+    assert names(other) == ["test.txt", "train.txt"]
+
+
+HASHES = {
+    "sha256": hashlib.sha256(TRAIN).hexdigest(),
+    "sha1": hashlib.sha1(TRAIN).hexdigest(),
+    "md5": hashlib.md5(TRAIN).hexdigest(),
+    "git-sha1": hashlib.sha1(b"blob %d\0" % len(TRAIN) + TRAIN).hexdigest(),
+}
+
+
+@pytest.mark.parametrize("kind", HASHES)
+def test_hashes(server, tmp_path, kind):
+    url, spoilt = server.add("/a", TRAIN), server.add("/b", TRAIN.replace(b"1", b"2"))
+    right = f"{kind}:{HASHES[kind]}"
+    message = failure(tmp_path, [file(spoilt, hash=right)])
+    assert re.search(rf"{spoilt}: its {kind} is [0-9a-f]+, not {HASHES[kind]}", message)
+    assert names(tmp_path) == [], "a wrong file is not kept"
+    download(tmp_path, accepted, mirrors=[[file(url, hash=right, size=len(TRAIN))]])
+    assert (tmp_path / "train.txt").read_bytes() == TRAIN
+
+
+def test_a_git_hash_is_git_s():
+    # Of the empty file, as any repository with one says.
+    empty = "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
+    assert hashlib.sha1(b"blob 0\0").hexdigest() == empty
+
+
+def test_a_joined_file_with_a_wrong_hash_is_fetched_anew(server, tmp_path, monkeypatch):
+    right = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
+    monkeypatch.setattr(transfers, "TRIES", 1)
+    url = server.add("/a", bytes(len(DATA)), cuts=[*CUT_OFF])
+    assert "cut" in failure(tmp_path, [file(url, hash=right)])
+    server.add("/a", DATA)  # another file of the same length, and no validator to tell it
+    download(tmp_path, accepted, mirrors=[[file(url, hash=right)]])
+    assert (tmp_path / "train.txt").read_bytes() == DATA
+    assert any(asked for _, asked in server.asked), "it was joined first"
+
+
+def test_mirrors_are_tried_in_order(server, tmp_path):
+    good = archive(train=TRAIN, test=TEST)
+    mirrors = [
+        both(server.add("/missing.zip", status=404)),
+        both(server.add_page("/quota.zip", servers.QUOTA)),
+        both(server.add("/hash.zip", good), hash=f"md5:{32 * '0'}"),
+        both(server.add("/broken.zip", good[:-30])),
+        both(server.add("/incomplete.zip", archive(train=TRAIN, prüfung=TEST))),
+        both(server.add("/no-archive.zip", TRAIN)),
+    ]
+    message = failure(tmp_path, *mirrors)
+    parts = [
+        r"/missing.zip: answers 404 Not Found",
+        r"/quota.zip: answers a web page \('Google Drive - Quota exceeded'\) instead of the file",
+        r"/hash.zip: its md5 is [0-9a-f]{32}, not 0{32}",
+        r"/broken.zip: it is damaged: File is not a zip file",
+        r"/incomplete.zip: there is no Set/test.txt in it, it holds Set/train.txt, Set/prüfung.txt",
+        r"/no-archive.zip: it is no archive",
+    ]
+    assert re.fullmatch("\n".join(f"  {server.root}{part}" for part in parts), message)
+    assert names(tmp_path) == [], "nothing useful is left"
+    mirrors.append(both(server.add("/good.zip", good)))
+    never = both(server.add("/never.zip", good))
+    download(tmp_path, accepted, mirrors=[*mirrors, never])
+    assert names(tmp_path) == ["test.txt", "train.txt"]
+    assert server.count("/never.zip") == 0
+
+
+def test_another_version_of_the_set_is_passed_over(server, tmp_path):
+    def check(folder):
+        for name, rows in (("train.txt", b"2"), ("test.txt", b"1")):
+            found = (folder / name).read_bytes().split()[0]
+            if found != rows:
+                raise ValueError(f"{folder / name}:1: header has {found.decode()} rows")
+
+    other = both(server.add("/other.zip", archive(train=b"9 3 4\n", test=TEST)))
+    message = failure(tmp_path, other, check=check)
+    assert message.endswith("/other.zip: not the right files: train.txt:1: header has 9 rows")
+    assert names(tmp_path) == []
+    good = both(server.add("/good.zip", archive(train=TRAIN, test=TEST)))
+    download(tmp_path, check, mirrors=[other, good])
+    assert (tmp_path / "train.txt").read_bytes() == TRAIN
+    assert server.count("/other.zip") == 2, "a wrong version is not kept to go on with"
+
+
+def test_files_that_are_there_stay_as_they_are(server, tmp_path):
+    mine = b"mine\n"
+    (tmp_path / "test.txt").write_bytes(mine)
+    seen = []
+
+    def check(folder):
+        seen.append({path.name: path.read_bytes() for path in folder.iterdir()})
+
+    one, other = server.add("/1", TRAIN), server.add("/2", TEST)
+    download(tmp_path, check, mirrors=[[file(one), file(other, "test.txt")]])
+    assert seen == [{"train.txt": TRAIN, "test.txt": mine}], "the check sees all files"
+    assert server.count("/2") == 0
+    (tmp_path / "train.txt").unlink()
+    download(tmp_path, check, mirrors=[both(server.add("/a.zip", archive(train=b"a", test=b"b")))])
+    assert (tmp_path / "test.txt").read_bytes() == mine
+    assert not (tmp_path / "test.txt").is_symlink()
+    assert (tmp_path / "train.txt").read_bytes() == b"a"
+
+
+def test_nothing_appears_before_all_is_there(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "TRIES", 1)
+    one = file(server.add("/1", TRAIN), hash=f"sha256:{hashlib.sha256(TRAIN).hexdigest()}")
+    other = file(server.add("/2", DATA, cuts=[*CUT_OFF]), "test.txt")
+    assert f"{server.root}/2: the connection was cut" in failure(tmp_path, [one, other])
+    assert names(tmp_path) == [".download"]
+    download(tmp_path, accepted, mirrors=[[one, other]])
+    assert (tmp_path / "test.txt").read_bytes() == DATA
+    assert server.count("/1") == 1, "what was complete is not fetched again"
+    assert names(tmp_path) == ["test.txt", "train.txt"]
+
+
+def test_files_of_two_versions_are_not_joined(server, tmp_path):
+    """When the second file appears, the server has a new version of the first one."""
+    mirror = [file(server.add("/1", b"old")), file(f"{server.root}/2", "test.txt")]
+    assert "/2: answers 404" in failure(tmp_path, mirror)
+    server.add("/1", b"new"), server.add("/2", b"new")
+    download(tmp_path, accepted, mirrors=[mirror])
+    assert (tmp_path / "train.txt").read_bytes() == b"new"
+
+
+def test_rows_by_number(server, tmp_path):
+    whole = b"3 10 4\n0 1:1\n1,2 2:1\n 3:1\n"
+    inside = archive(data=whole, tr=b"3 1\n1 2\n", tst=b"2 3\n")
+    saves = {
+        "train.txt": {"member": "Set/data.txt", "rows": "Set/tr.txt"},
+        "test.txt": {"member": "Set/data.txt", "rows": "Set/tst.txt"},
+    }
+    download(tmp_path, accepted, mirrors=[[{"url": server.add("/a", inside), "saves": saves}]])
+    assert (tmp_path / "train.txt").read_bytes() == b"2 10 4\n 3:1\n0 1:1\n"
+    assert (tmp_path / "test.txt").read_bytes() == b"1 10 4\n1,2 2:1\n"
+    for numbers in (b"4\n", b"0\n", b"x\n", b"\n"):
+        url = server.add("/b", archive(data=whole, tr=numbers, tst=b"1\n"))
+        (tmp_path / "train.txt").unlink(missing_ok=True)
+        message = failure(tmp_path, [{"url": url, "saves": saves}])
+        assert re.search(r"tr.txt:1: no row number in \[1, 3\]", message)
+
+
+@pytest.mark.parametrize(
+    ("remote", "message"),
+    [
+        ({"url": "ftp://a/b"}, "url must be an address that begins with https://, not 'ftp://a/b'"),
+        ({"url": "/etc/passwd"}, "url must be"),
+        ({"saves": {}}, "must name files"),
+        ({"saves": {"../train.txt": None}}, "must be plain names, not '../train.txt'"),
+        ({"saves": {"/tmp/a": None}}, "must be plain names"),
+        ({"saves": {".download": None}}, "must be plain names"),
+        ({"saves": {"a": None, "b": "c"}}, "itself and an archive too"),
+        ({"saves": {"a": {"member": "x"}}}, "rows in .* must be given by"),
+        ({"hash": "sha512:00"}, "hash of .* must be kind:digits, sha256, .*, not 'sha512:00'"),
+        ({"hash": "md5:00"}, "hash of"),
+        ({"size": 0}, "size of .* must be at least 1, not 0"),
+        ({"sise": 1}, "mirrors must be lists of url, saves, hash, size: .*sise"),
+    ],
+)
+def test_malformed_mirrors(remote, message):
+    with pytest.raises(ValueError, match=message):
+        parse_mirrors([[{**file("https://example.org/a"), **remote}]])
+
+
+def test_mirrors_that_are_no_lists():
+    with pytest.raises(ValueError, match="mirrors must be lists"):
+        parse_mirrors([file("https://example.org/a")])
+
+
+def test_no_mirrors(tmp_path):
+    assert failure(tmp_path) == "  no address is known"
+
+
+# Two processes, and all of it behind `ensure_files`.
+
+
+def fetch_in_process(root, url, started, done):
+    def slow(folder):
+        started.set()
+        done.wait(60)
+
+    ensure_files(
+        Path(root), ["train.txt"], lambda r, c: download(r, c, mirrors=[[file(url)]]), slow, ""
+    )
+
+
+def test_two_processes_fetch_once(server, tmp_path, capfd):
+    url = server.add("/a", TRAIN)
+    context = multiprocessing.get_context("spawn")  # with threads, no fork
+    started, done = context.Event(), context.Event()
+    root = tmp_path / "new" / "folder"
+    first = context.Process(target=fetch_in_process, args=(str(root), url, started, done))
+    first.start()
+    assert started.wait(60)
+    again = []
+    second = threading.Thread(
+        target=ensure_files,
+        args=(root, ["train.txt"], lambda *_: again.append("fetched"), accepted, ""),
+    )
+    second.start()
+    second.join(0.2)
+    assert second.is_alive(), "the second one waits"
+    assert not (root / "train.txt").exists()
+    done.set()
+    first.join(60)
+    second.join(60)
+    assert (first.exitcode, second.is_alive()) == (0, False)
+    assert (root / "train.txt").read_bytes() == TRAIN
+    assert server.count("/a") == 1
+    assert again == []
+    assert (
+        f"waiting for another process that prepares the files in {root}" in capfd.readouterr().err
+    )
+
+
+def test_a_killed_process_leaves_nothing_in_the_way(server, tmp_path):
+    work = tmp_path / DOWNLOAD_FOLDER
+    (work / "files").mkdir(parents=True)
+    (work / "files" / "train.txt").write_bytes(b"half")
+    (work / "members").mkdir()
+    download(
+        tmp_path,
+        accepted,
+        mirrors=[both(server.add("/a.zip", archive(train=TRAIN, test=TEST)))],
+    )
+    assert (tmp_path / "train.txt").read_bytes() == TRAIN
+    assert names(tmp_path) == ["test.txt", "train.txt"]
+    assert os.stat(tmp_path / "train.txt").st_nlink == 1

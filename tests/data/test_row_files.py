@@ -1,0 +1,904 @@
+"""Files of rows: text of both variants, read and written, and pairs of matrices."""
+
+import gzip
+import io
+import os
+import re
+import tempfile
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import naive_rows
+from helpers.damage import fuzzed
+from helpers.matrices import make_csr
+from helpers.naive_rows import assert_agrees, read, to_lists
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from slide.data import DataError, Split, synthetic, write_xmc, xmc
+from slide.data import row_files as write_module
+from slide.data.row_files import (
+    VARIANTS,
+    XMC,
+    Sizes,
+    Variant,
+    count_rows,
+    read_header,
+    read_npz_blocks,
+    read_npz_sizes,
+    read_text_blocks,
+    text_variant,
+)
+from slide.kernels.parse_rows import TABLE_SIZE
+from slide.sparse import CSR, Pattern
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+SETS = [name for name in ("bibtex", "delicious", "debian") if (DATA / name / "train.txt").is_file()]
+SVMLIGHT = VARIANTS["svmlight"]
+
+HAND_WRITTEN = {
+    "plain": "2 5 4\n1,3 0:0.5 4:2\n0 2:1\n",
+    "unsorted": "1 5 4\n3,0,1 4:1 0:2 3:3\n",
+    "no final newline": "2 5 4\n1 0:1\n2 3:4",
+    "crlf": "2 5 4\r\n1 0:1\r\n 3:4\r\n",
+    "no labels": "2 5 4\n 0:1 1:1\n 4:2\n",
+    "no features": "3 5 4\n1,2\n1,2 \n3\t\n",
+    "neither": "3 5 4\n\n \n  \n",
+    "neither, crlf": "2 5 4\r\n\r\n \r\n",
+    "last row is empty": "2 5 4\n1 0:1\n\n",
+    "blank lines at the end": "1 5 4\n1 0:1\n\n\r\n\n",
+    "many spaces": "1 5 4\n1  0:1   2:2 \t 3:3 \n",
+    "signs and exponents": "1 9 4\n1 0:+1 1:-.5 2:1e-3 3:2.5E+2 4:1.e2 5:-0 6:0 7:1e-60 8:3e38\n",
+    "many digits": "1 9 4\n1 0:0.1234567890123456789 1:12345678901234567890123 2:0.00000000001\n",
+    "leading zeros": "1 9 4\n001 0007:00.25\n",
+    "no rows": "0 5 4\n",
+    "no rows, blank lines": "0 5 4\n\n\n",
+    "same feature in two rows": "2 5 4\n1 2:1\n1 2:1\n",
+}
+
+
+HAND_WRITTEN_LINES = {
+    "plain": "1,3 1:0.5 4:2\n0 2:1\n",
+    "no final newline": "1 1:1\n2 3:4",
+    "crlf": "1 1:1\r\n\r\n 3:4\r\n",
+    "no labels": " 1:1\n 2:1\n",
+    "no features": "1,2\n1,2 \n",
+    "neither": " \n  \n",
+    "empty": "",
+    "empty lines": "\n\n1 1:1\n\n\n",
+    "comments": "#\n# x\n#1 1:1\n1 1:1 # y\n1 2:1\t#z 3:x\n2 #\n #\n1 1:1 #",
+    "comments after white space": "  # x\n\t#\n1 1:1\n \t # y\r\n \n \t\n #",
+    "comments, crlf": "# x\r\n1 1:1 # y\r\n #\r\n",
+    "a comment after many rows": "1 1:1\n" * 20 + "# end",
+    "large numbers": "2147483646 2147483647:1\n",
+}
+
+
+VALID = [
+    *((XMC, text) for text in HAND_WRITTEN.values()),
+    *((SVMLIGHT, text) for text in HAND_WRITTEN_LINES.values()),
+]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 7, 1 << 20])
+@pytest.mark.parametrize(("variant", "text"), VALID, ids=[*HAND_WRITTEN, *HAND_WRITTEN_LINES])
+def test_hand_written_files_are_read_as_the_naive_parser_reads_them(
+    tmp_path, variant, text, chunk_bytes
+):
+    rows, _ = naive_rows.parse(text.encode(), variant)  # These are all valid.
+    assert_agrees(tmp_path / "data.txt", text, variant, chunk_bytes=chunk_bytes)
+    if variant == SVMLIGHT:
+        assert count_rows(tmp_path / "data.txt") == len(rows)
+
+
+ERRORS = {
+    "empty file": ("", 1, "the file is empty"),
+    "no header": ("\n1 1:1\n", 1, "no header"),
+    "words in the header": ("1 x 4\n1 1:1\n", 1, "'1 x 4' is not 'rows features labels'"),
+    "two counts": ("1 5\n1 1:1\n", 1, "'1 5' is not"),
+    "negative count": ("1 -5 4\n", 1, "'1 -5 4' is not"),
+    "a row for a header": ("1 2:3 4:5\n", 1, "is not 'rows features labels'"),
+    "huge count": ("1 5 4000000000\n1 1:1\n", 1, "4000000000 labels, more than 2147483647"),
+    "too few rows": ("3 5 4\n1 1:1\n2 1:1\n", 1, "header has 3 rows, but the file has 2"),
+    "too many rows": ("1 5 4\n1 1:1\n2 1:1\n", 3, "row 2, but the header has 1"),
+    "too many after blank": ("1 5 4\n1 1:1\n\n\n2 1:1\n", 5, "row 2, but the header has 1"),
+    "a space is a row": ("1 5 4\n1 1:1\n \n", 3, "row 2, but the header has 1"),
+    "label in words": ("2 5 4\n1 1:1\nx 1:1\n", 3, "malformed labels 'x'"),
+    "label list ends in a comma": ("1 5 4\n1,2, 1:1\n", 2, "malformed labels '1,2,'"),
+    "line ends in a comma": ("1 5 4\n1,2,\n", 2, "malformed labels '1,2,'"),
+    "row without labels or space": ("1 5 4\n1:1 2:1\n", 2, "malformed labels '1:1'"),
+    "label above": ("2 5 4\n1 1:1\n0,4 1:1\n", 3, r"label 4 is not in \[0, 4\)"),
+    "label negative": ("1 5 4\n-1 1:1\n", 2, r"label -1 is not in \[0, 4\)"),
+    "label enormous": ("1 5 4\n99999999999999999999999 1:1\n", 2, r"label 9+ is not in \[0, 4\)"),
+    "feature above": ("1 5 4\n1 0:1 5:1\n", 2, r"feature 5 is not in \[0, 5\)"),
+    "feature negative": ("1 5 4\n1 -2:1\n", 2, r"feature -2 is not in \[0, 5\)"),
+    "feature without value": ("1 5 4\n1 2:\n", 2, "malformed feature '2:'"),
+    "feature without colon": ("1 5 4\n1 2:1 3\n", 2, "malformed feature '3'"),
+    "feature in words": ("1 5 4\n1 a:1\n", 2, "malformed feature 'a:1'"),
+    "two colons": ("1 5 4\n1 2:1:1\n", 2, "malformed feature '2:1:1'"),
+    "two points": ("1 5 4\n1 2:1.1.1\n", 2, "malformed feature '2:1.1.1'"),
+    "only a point": ("1 5 4\n1 2:.\n", 2, "malformed feature '2:.'"),
+    "exponent without digits": ("1 5 4\n1 2:1e\n", 2, "malformed feature '2:1e'"),
+    "stray carriage return": ("1 5 4\n1 2:1\r 3:1\n", 2, "malformed feature"),
+    "byte above 127": ("1 5 4\n1 2:1 \u00e9:1\n", 2, "malformed feature '\u00e9:1'"),
+    "nan": ("1 5 4\n1 2:nan\n", 2, "value nan of feature 2 is not a finite float32"),
+    "infinite": ("2 5 4\n1 2:1\n1 2:-inf 3:1\n", 3, "value -inf of feature 2 is not a finite"),
+    "too large": ("1 5 4\n1 2:1e39\n", 2, "value 1e39 of feature 2 is not a finite float32"),
+    "at the limit": ("1 5 4\n1 2:3.4028235677973366e38\n", 2, "is not a finite float32"),
+    "too large by far": ("1 5 4\n1 2:1e999999999999\n", 2, "is not a finite float32"),
+    "feature twice": ("1 5 4\n1 2:1 0:1 2:1\n", 2, "feature 2 occurs more than once"),
+    "label twice": ("1 5 4\n1,3,1 2:1\n", 2, "label 1 occurs more than once"),
+}
+
+
+ERRORS_SVMLIGHT = {
+    "a header": ("2 5 4\n1 1:1\n", 1, "malformed feature '5'"),
+    "feature 0": ("1 1:1\n1 0:1\n", 2, r"feature 0 is not in \[1, 6\)"),
+    "feature above": ("# x\n\n1 5:1 6:1\n", 3, r"feature 6 is not in \[1, 6\)"),
+    "label above": ("1 1:1\n\n4 1:1\n", 3, r"label 4 is not in \[0, 4\)"),
+    "feature twice": ("1 1:1 2:1 1:1\n", 1, "feature 1 occurs more than once"),
+    "comment without a space": ("1 1:1# x\n", 1, "malformed feature '1:1#'"),
+    "comment in the labels": ("1#,2 1:1\n", 1, "malformed labels '1#,2'"),
+    "query number": ("1 qid:3 1:1\n", 1, "malformed feature 'qid:3'"),
+    "number for a label": ("0.5 1:1\n", 1, "malformed labels '0.5'"),
+    "web page": ("<!DOCTYPE html>\n", 1, "malformed labels '<!DOCTYPE'"),
+}
+
+
+WRONG = [
+    *((XMC, *case) for case in ERRORS.values()),
+    *((SVMLIGHT, *case) for case in ERRORS_SVMLIGHT.values()),
+]
+
+
+@pytest.mark.parametrize("chunk_bytes", [3, 1 << 20])
+@pytest.mark.parametrize(("variant", "text", "line", "message"), WRONG)
+def test_errors_name_the_line_and_the_value(tmp_path, variant, text, line, message, chunk_bytes):
+    path = tmp_path / "data.txt"
+    path.write_bytes(text.encode())
+    with pytest.raises(DataError, match=rf"^{re.escape(str(path))}:{line}: .*{message}"):
+        read(path, variant, sizes=Sizes(None, 5, 4), chunk_bytes=chunk_bytes)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 5, 1 << 20])
+def test_lenient_reading_leaves_bad_lines_out(tmp_path, chunk_bytes):
+    text = "6 5 4\n1 0:1\nx 1:1\n1,1 0:1\n1 3:1 3:1\n\n2,1 2:nan\n"
+    path = tmp_path / "data.txt"
+    path.write_text(text)
+    expected = [([1], [(0, 1.0)]), ([], [])], 4
+    assert read(path, lenient=True, chunk_bytes=chunk_bytes) == expected
+    assert naive_rows.parse(text.encode(), lenient=True) == expected
+
+
+def test_lenient_reading_still_counts_lines(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("3 5 4\nx\n1 0:1\n")
+    with pytest.raises(DataError, match=r":1: header has 3 rows, but the file has 2"):
+        read(path, lenient=True)
+    path.write_text("1 5 4\nx\n1 0:1\n")
+    with pytest.raises(DataError, match=r":3: row 2, but the header has 1"):
+        read(path, lenient=True)
+
+
+numbers = st.one_of(
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(10**6), 10**6).map(lambda i: f"{i / 10**5:.5f}"),
+    st.builds("{}{}.{}e{}".format, st.sampled_from(["", "+", "-"]), *[st.integers(0, 999)] * 2,
+              st.integers(-20, 20)),
+)  # fmt: skip
+
+
+@st.composite
+def files(draw):
+    """The text of a valid file."""
+    num_features = draw(st.integers(1, 50))
+    num_labels = draw(st.integers(1, 50))
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    lines = []
+    for _ in range(draw(st.integers(0, 8))):
+        labels = draw(st.lists(st.integers(0, num_labels - 1), unique=True, max_size=5))
+        features = draw(st.lists(st.integers(0, num_features - 1), unique=True, max_size=5))
+        pairs = [f" {feature}:{draw(numbers)}" for feature in features]
+        lines.append(",".join(map(str, labels)) + "".join(pairs))
+    text = end.join([f"{len(lines)} {num_features} {num_labels}", *lines])
+    # An empty last row without a line end would be no row at all.
+    return text + (end if not lines or not lines[-1] else draw(st.sampled_from([end, ""])))
+
+
+@fuzzed(150)
+@given(files(), st.sampled_from([1, 4, 16, 1 << 20]))
+def test_what_is_written_is_read(text, chunk_bytes):
+    naive_rows.parse(text.encode())
+    with tempfile.TemporaryDirectory() as folder:
+        assert_agrees(Path(folder, "data.txt"), text, chunk_bytes=chunk_bytes)
+
+
+@fuzzed(300)
+@given(files(), st.data())
+def test_damaged_files_fail_in_the_line_in_which_the_naive_parser_fails(text, data):
+    start = text.index("\n") + 1
+    at = data.draw(st.integers(start, len(text)))
+    cut = data.draw(st.integers(0, 2))
+    insert = data.draw(st.text("0123456789,:.-+e \t\r\nx", max_size=3))
+    text = text[:at] + insert + text[at + cut :]
+    lenient = data.draw(st.booleans())
+    chunk_bytes = data.draw(st.sampled_from([1, 16, 1 << 20]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data.txt")
+        assert_agrees(path, text, lenient=lenient, chunk_bytes=chunk_bytes)
+
+
+def test_values_are_the_nearest_float32(tmp_path):
+    rng = np.random.default_rng(0)
+    count = 20_000 if COMPILED else 500
+    words = [
+        f"{m}e{e}"
+        for m, e in zip(rng.integers(1, 10**15, count), rng.integers(-22, 23, count), strict=True)
+    ]
+    words += [repr(x) for x in rng.standard_normal(count).tolist()]
+    path = tmp_path / "data.txt"
+    path.write_text(f"1 {len(words)} 1\n0 " + " ".join(f"{i}:{w}" for i, w in enumerate(words)))
+    (block,) = read_text_blocks(path)
+    expected = np.array([float(word) for word in words]).astype(np.float32)
+    np.testing.assert_array_equal(block.features.values, expected)
+
+
+def test_a_line_longer_than_many_chunks(tmp_path):
+    line = "0 " + " ".join(f"{i}:{i}" for i in range(2000))
+    assert_agrees(tmp_path / "data.txt", f"3 2000 1\n{line}\n0 1:1\n{line}", chunk_bytes=100)
+
+
+def make_long_line(columns):
+    pairs = " ".join(f"{column}:1" for column in columns)
+    return f"{','.join(map(str, columns))} {pairs}\n"
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_columns_that_occur_twice_in_long_rows(tmp_path, lenient):
+    count = 3 * TABLE_SIZE if COMPILED else TABLE_SIZE
+    columns = np.unique(np.random.default_rng(0).integers(0, 2**31 - 1, count)).tolist()
+    good = make_long_line(columns)
+    for bad in (good[:-1] + f" {columns[0]}:2\n", f"{columns[-1]}," + good):
+        text = f"3 2147483647 2147483647\n{good}{bad}{good}"
+        assert_agrees(tmp_path / "data.txt", text, lenient=lenient)
+
+
+def test_columns_that_fall_on_one_place(tmp_path):
+    # Multiples of a power of two, which a poor hash would not tell apart.
+    columns = [place << 18 for place in range(1 << 13 if COMPILED else 1 << 8)]
+    assert_agrees(tmp_path / "data.txt", f"1 2147483647 2147483647\n{make_long_line(columns)}")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_real_rows_are_read_as_the_naive_parser_reads_them(tmp_path, name):
+    with (DATA / name / "test.txt").open() as file:
+        _, num_features, num_labels = file.readline().split()
+        lines = [next(file) for _ in range(300 if COMPILED else 20)]
+    text = "".join([f"{len(lines)} {num_features} {num_labels}\n", *lines])
+    assert_agrees(tmp_path / "data.txt", text, chunk_bytes=10_000)
+
+
+def test_header_is_read_alone(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("10 20 30 \nnothing of this is read")
+    assert read_header(path) == (10, 20, 30)
+
+
+# Files without a header: counted columns, comments, other first numbers.
+
+
+TRAIN = "# made by hand\n0,2 1:0.5 4:2\n 3:1  # no labels\n\n1 2:-1\n"
+TEST = "3 1:1\n0 7:1\n"
+
+
+def test_lines_that_are_no_rows(tmp_path):
+    """White space alone is an empty row; a comment after it is none."""
+    (tmp_path / "a").write_bytes(b"  # x\n1 1:1\n\t#\r\n\n\r\n \n1 #\n")
+    assert read(tmp_path / "a", SVMLIGHT) == ([([1], [(0, 1.0)]), ([], []), ([1], [])], 0)
+    assert count_rows(tmp_path / "a") == 3
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("variant", [XMC, SVMLIGHT])
+def test_compressed_files_are_named_as_such(tmp_path, variant, lenient):
+    """Lenient reading would leave out all of their lines without a word."""
+    path = tmp_path / "data.txt"
+    path.write_bytes(gzip.compress(b"1 5 9\n0 1:1\n" * 1000))
+    with pytest.raises(DataError, match=rf"{path} is compressed by gzip; unpack it first"):
+        read(path, variant, lenient=lenient)
+
+
+def test_numbers_begin_where_they_are_said_to(tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("5,7 12:1 10:2\n")
+    assert read(path, Variant(False, 10, 5)) == ([([0, 2], [(2, 1.0), (0, 2.0)])], 0)
+    with pytest.raises(DataError, match=rf"{path}:1: feature 10 is not in \[11, 2147483658\)"):
+        read(path, Variant(False, 11, 5))
+    with pytest.raises(DataError, match=rf"{path}:1: label 5 is not in \[6, 2147483653\)"):
+        read(path, Variant(False, 10, 6))
+
+
+def test_numbers_beyond_int32_are_errors(tmp_path):
+    for text in ("2147483647 1:1\n", "1 2147483648:1\n", "1 99999999999999999999:1\n"):
+        with pytest.raises(naive_rows.BadLine):
+            naive_rows.parse(text.encode(), SVMLIGHT)
+        assert_agrees(tmp_path / "data.txt", text, SVMLIGHT)
+
+
+@fuzzed(300)
+@given(
+    st.lists(st.text("0123 ,:.-#\t\rx", max_size=20), max_size=6),
+    st.sampled_from([1, 4, 1 << 20]),
+    st.booleans(),
+    st.sampled_from([Sizes(), Sizes(2, 13, 13)]),
+)
+def test_any_lines(lines, chunk_bytes, lenient, sizes):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data.txt")
+        options = {"chunk_bytes": chunk_bytes, "lenient": lenient, "sizes": sizes}
+        assert_agrees(path, "\n".join(lines), SVMLIGHT, **options)
+        assert_agrees(path, "\n".join(lines), Variant(False, 0, 2), **options)
+
+
+@pytest.fixture
+def open_set(tmp_path):
+    root = tmp_path / "files"
+    root.mkdir()
+    (root / "train.txt").write_text(TRAIN)
+    (root / "test.txt").write_text(TEST)
+
+    def open_set(**options):
+        places = {"name": "tiny", "root": root, "cache": tmp_path / "cache"}
+        return xmc(**{"format": "svmlight", **places, **options})
+
+    return open_set
+
+
+def test_columns_are_counted_in_both_files(open_set):
+    for _ in range(2):  # the second time from the cache
+        data = open_set()
+        assert (data.num_features, data.num_labels) == (7, 4)
+        assert to_lists(data.train.features, data.train.labels) == [
+            ([0, 2], [(0, 0.5), (3, 2.0)]),
+            ([], [(2, 1.0)]),
+            ([1], [(1, -1.0)]),
+        ]
+        assert to_lists(data.test.features, data.test.labels) == [
+            ([3], [(0, 1.0)]),
+            ([0], [(6, 1.0)]),
+        ]
+        assert data.train.num_features == data.test.num_features == 7
+        assert data.train.num_labels == data.test.num_labels == 4
+
+
+def test_counts_that_are_given_hold(open_set, tmp_path):
+    data = open_set(num_features=10)
+    assert (data.num_features, data.num_labels) == (10, 4)
+    data = open_set(num_features=7, num_labels=20, train_samples=3, test_samples=2)
+    assert (data.num_features, data.num_labels) == (7, 20)
+    with pytest.raises(DataError, match=r"test.txt:2: feature 7 is not in \[1, 7\)"):
+        open_set(num_features=6)
+    with pytest.raises(DataError, match=r"test.txt:1: label 3 is not in \[0, 3\)"):
+        open_set(num_labels=3)
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"train.txt: file has 3 rows, but 4 were expected"):
+            open_set(train_samples=4)
+
+
+def test_lines_that_are_left_out_count_for_nothing(open_set, tmp_path):
+    with (tmp_path / "files/train.txt").open("a") as file:
+        file.write("99 99:1 x\n50 50:1 50:1\n")
+    data = open_set(lenient=True, train_samples=5)
+    assert len(data.train) == 3
+    assert (data.num_features, data.num_labels) == (7, 4)
+    with pytest.raises(DataError, match=r"train.txt:6: malformed feature 'x'"):
+        open_set()
+
+
+def test_other_first_numbers_are_another_data_set(open_set):
+    assert open_set().num_features == 7
+    assert open_set(first_feature=0).num_features == 8
+    with pytest.raises(DataError, match=r"train.txt:2: label 0 is not in \[1, "):
+        open_set(first_label=1)
+    assert open_set(first_feature=1).num_features == 7
+
+
+def test_an_empty_set(open_set, tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"files/{name}.txt").write_text("")
+    data = open_set()
+    assert (len(data.train), data.num_features, data.num_labels) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "line", "said"),
+    [
+        (1, "0 0:1 2:1", r"feature 0 is not in \[1, 6\); does this file count features from 0\?$"),
+        (0, "0 5:1", r"feature 5 is not in \[0, 5\); does this file count features from 1\?$"),
+        (0, "0 6:1", r"feature 6 is not in \[0, 5\)$"),
+        (1, "0 6:1", r"feature 6 is not in \[1, 6\)$"),
+    ],
+)
+def test_files_that_may_count_otherwise(tmp_path, first, line, said):
+    (tmp_path / "rows").write_text(line + "\n")
+    variant = SVMLIGHT._replace(first_feature=first)
+    with pytest.raises(DataError, match=said):
+        list(read_text_blocks(tmp_path / "rows", variant, Sizes(features=5, labels=9)))
+
+
+# Rows that are written as text are read back bit by bit.
+
+
+MAX_INDEX = 2**31 - 1
+TINY, SMALLEST = np.finfo(np.float32).tiny, np.finfo(np.float32).smallest_subnormal
+EXTREMES = [0.0, -0.0, TINY, -TINY, SMALLEST, -SMALLEST, np.finfo(np.float32).max, 1.0, -1.0]
+FORMATS = [("xmc", None, None), ("svmlight", None, None), ("svmlight", 0, 7), ("xmc", 2, 3)]
+
+
+def read_back(path, format="xmc", first_feature=None, first_label=None):
+    """The rows of a file."""
+    blocks = list(read_text_blocks(path, text_variant(format, first_feature, first_label)))
+    assert len(blocks) <= 1, "the file has several chunks"
+    empty = np.zeros(1, np.int64), np.empty(0, np.int32)
+    return blocks[0][:2] if blocks else (CSR(*empty, np.empty(0, np.float32)), Pattern(*empty))
+
+
+def assert_same_rows(found, split):
+    for one, other in zip(found[0] + found[1], split.features + split.labels, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()
+
+
+def make_split(rows, num_features, num_labels):
+    """A split from a list of (labels, {feature: value})."""
+    features, labels = Pattern.from_lists([list(r[1]) for r in rows]), [r[0] for r in rows]
+    values = np.array([value for row in rows for value in row[1].values()], np.float32)
+    return Split(CSR(*features, values), Pattern.from_lists(labels), num_features, num_labels)
+
+
+values = st.one_of(
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.sampled_from(EXTREMES),
+    st.integers(-(10**10), 10**10).map(lambda i: float(np.float32(i / 10**5))),
+)
+
+
+@st.composite
+def splits(draw):
+    num_features = draw(st.sampled_from([1, 20, MAX_INDEX]))
+    num_labels = draw(st.sampled_from([1, 20, MAX_INDEX]))
+    labels = st.lists(st.integers(0, num_labels - 1), unique=True, max_size=5)
+    features = st.dictionaries(st.integers(0, num_features - 1), values, max_size=5)
+    rows = draw(st.lists(st.tuples(labels, features), max_size=6))
+    return make_split(rows, num_features, num_labels)
+
+
+@fuzzed(150)
+@given(splits(), st.sampled_from(FORMATS))
+def test_any_split_is_read_back_equal(split, variant):
+    format, first_feature, first_label = variant
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data.txt")
+        write_xmc(path, split, format=format, first_feature=first_feature, first_label=first_label)
+        assert_same_rows(read_back(path, *variant), split)
+        if format == "xmc":
+            assert read_header(path) == (len(split), split.num_features, split.num_labels)
+
+
+def test_values_of_all_sizes_are_read_back_equal(tmp_path):
+    rng = np.random.default_rng(0)
+    count = 200_000 if COMPILED else 300
+    bits = [rng.integers(0, 2**32, count, np.uint32)]
+    # Around powers of two the neighbours are not equally far; around powers of ten digits change.
+    powers = np.concatenate([2.0 ** np.arange(-149, 128), 10.0 ** np.arange(-45, 39)])
+    around = powers.astype(np.float32).view(np.uint32)[:, None] + np.arange(-2, 3)
+    bits.append(around.ravel().astype(np.uint32) if COMPILED else around[::20].ravel())
+    values = np.concatenate(bits).astype(np.uint32).view(np.float32)
+    values = np.concatenate([values[np.isfinite(values)], np.array(EXTREMES, np.float32)])
+    features = CSR(np.array([0, len(values)]), np.arange(len(values), dtype=np.int32), values)
+    split = Split(features, Pattern.from_lists([[]]), len(values), 1)
+    path = tmp_path / "data.txt"
+    write_xmc(path, split)
+    assert_same_rows(read_back(path), split)
+    words = path.read_text().split("\n")[1].split()
+    exact = np.array([float(word.partition(":")[2]) for word in words]).astype(np.float32)
+    assert exact.tobytes() == values.tobytes(), "another reader does not read them"
+
+
+def test_files_are_as_short_as_a_person_would_write_them(tmp_path):
+    numbers = [0.5, 1, -2, 0.1811, 100000, 1e6, 1e-5, 1e-7, 16777216, 0.1, 1e30, -0.0, 1e-30, 12.25]
+    rows = [([3, 0], dict(enumerate(numbers))), ([], {}), ([], {19: 1 / 3}), ([2], {})]
+    path = tmp_path / "data.txt"
+    write_xmc(path, make_split(rows, 20, 4))
+    assert path.read_text() == (
+        "4 20 4\n"
+        "3,0 0:0.5 1:1 2:-2 3:0.1811 4:100000 5:1e6 6:0.00001 7:1e-7 8:16777216 9:0.1 10:1e30"
+        " 11:-0 12:1e-30 13:12.25\n"
+        " \n"
+        " 19:0.33333334\n"
+        "2\n"
+    )
+    write_xmc(path, make_split(rows[1:], 20, 4), format="svmlight", first_label=1)
+    assert path.read_text() == " \n 20:0.33333334\n3\n"
+
+
+def test_generated_sets_are_read_back_equal(tmp_path, monkeypatch):
+    monkeypatch.setattr(write_module, "FORMATTED_ENTRIES", 500)
+    sizes = {"num_features": 300, "num_labels": 200, "train_samples": 400, "test_samples": 50}
+    data = synthetic(cache=tmp_path / "cache", **sizes)
+    write_xmc(tmp_path / "train.txt", data.train)
+    write_xmc(str(tmp_path / "test.txt"), data.test)
+    found = xmc(name="written", root=tmp_path, cache=tmp_path / "cache", **sizes)
+    for one, other in ((found.train, data.train), (found.test, data.test)):
+        assert_same_rows((one.features, one.labels), other)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (([], {2: 1.0, 3: np.nan}), "row 1: value nan of feature 3 is not finite"),
+        (([], {2: -np.inf}), "row 1: value -inf of feature 2 is not finite"),
+        (([], {5: 1.0}), r"row 1: feature 5 is not in \[0, 5\)"),
+        (([0, -1], {}), r"row 1: label -1 is not in \[0, 4\)"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_not_written(tmp_path, row, message):
+    path = tmp_path / "data.txt"
+    path.write_text("old")
+    with pytest.raises(ValueError, match=message):
+        write_xmc(path, make_split([([1], {0: 1.0}), row], 5, 4))
+    assert path.read_text() == "old"
+    assert [other.name for other in tmp_path.iterdir()] == ["data.txt"]
+
+
+def test_options_are_checked(tmp_path):
+    split = make_split([], 5, 4)
+    with pytest.raises(ValueError, match="format must be one of xmc, svmlight, not 'npz'"):
+        write_xmc(tmp_path / "data.txt", split, format="npz")
+    with pytest.raises(ValueError, match="first_label must be a whole number of at least 0"):
+        write_xmc(tmp_path / "data.txt", split, first_label=-1)
+    with pytest.raises(OSError, match=r"cannot write .*nowhere"):
+        write_xmc(tmp_path / "nowhere/data.txt", split)
+
+
+# Pairs of SciPy matrices: all kinds, and files that are not as they should be.
+
+
+KINDS = ["csr", "csc", "coo", "bsr", "dia"]
+FILES = {
+    "train_file": "X.trn.npz",
+    "train_labels_file": "Y.trn.npz",
+    "test_file": "X.tst.npz",
+    "test_labels_file": "Y.tst.npz",
+}
+
+
+def save(path, matrix):
+    """Also without the suffix that numpy would add."""
+    with open(path, "wb") as file:
+        sparse.save_npz(file, matrix)
+
+
+def save_arrays(path, **arrays):
+    """A file that says what SciPy would not write."""
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Two rows of four features and three labels."""
+    paths = tmp_path / "x.npz", tmp_path / "y.npz"
+    save(paths[0], sparse.csr_matrix([[0.0, 1, 2, 0], [0, 0, 0, 3]]))
+    save(paths[1], sparse.csr_matrix([[1.0, 0, 1], [0, 0, 0]]))
+    return paths
+
+
+def read_matrices(features, labels):
+    """A list of (labels, pairs)."""
+    (block,) = read_npz_blocks(features, labels)
+    assert [a.dtype for a in block.features] == [np.int64, np.int32, np.float32]
+    assert [a.dtype for a in block.labels] == [np.int64, np.int32]
+    assert block.skipped == 0
+    return to_lists(block.features, block.labels)
+
+
+def assert_fails(paths, at, message):
+    with pytest.raises(DataError, match=rf"^{re.escape(str(paths[at]))}: .*{message}"):
+        read_matrices(*paths)
+
+
+def test_a_label_may_have_a_value_that_is_zero_in_float32(paths):
+    save(paths[1], sparse.csr_array([[0, 1e-50, 1], [0, 0, 0]]))
+    assert [labels for labels, _ in read_matrices(*paths)] == [[1, 2], []]
+
+
+@pytest.mark.parametrize("array", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_kind_is_read(tmp_path, kind, array):
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((12, 8)) * (rng.random((12, 8)) < 0.3)
+    flags = (rng.random((12, 6)) < 0.2) * rng.integers(-2, 3, (12, 6))
+    assert (flags.any(1) == 0).any(), "no row without labels"
+    wrap = sparse.csr_array if array else sparse.csr_matrix
+    paths = tmp_path / "x.npz", tmp_path / "y"
+    save(paths[0], wrap(dense).asformat(kind))
+    save(paths[1], wrap(flags).asformat(kind))
+    assert read_npz_sizes(*paths) == (12, 8, 6)
+    rows = read_matrices(*paths)
+    for (labels, pairs), values, own in zip(rows, dense, flags, strict=True):
+        found = dict(pairs)
+        assert len(found) == len(pairs)
+        assert [found.get(i, 0) for i in range(8)] == values.astype(np.float32).tolist()
+        assert sorted(found) == np.flatnonzero(values).tolist()
+        assert sorted(labels) == np.flatnonzero(own).tolist()
+
+
+def test_entries_keep_their_order(tmp_path, paths):
+    features = make_csr(np.random.default_rng(0), [5, 0, 9], 20)
+    order = [features.indices.tolist(), features.values.tolist()]
+    matrix = sparse.csr_matrix(features[::-1], shape=(3, 20))
+    assert not matrix.has_sorted_indices
+    save(paths[0], matrix)
+    save(paths[1], sparse.csr_matrix((3, 3)))
+    (block,) = read_npz_blocks(*paths)
+    assert [block.features.indices.tolist(), block.features.values.tolist()] == order
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64, np.float32, np.float64])
+def test_values_of_any_type_become_float32(paths, dtype):
+    save(paths[0], sparse.csr_matrix(np.array([[1, 0], [0, 1]], dtype)))
+    save(paths[1], sparse.csr_matrix(np.array([[1, 0], [1, 1]], dtype)))
+    assert read_matrices(*paths) == [([0], [(0, 1.0)]), ([0, 1], [(1, 1.0)])]
+
+
+def test_stored_zeros_are_neither_features_nor_labels(paths):
+    stored = sparse.csr_matrix(([0.0, 2.0, 0.0], [1, 0, 2], [0, 1, 3]), shape=(2, 3))
+    for path in paths:
+        save(path, stored)
+    assert read_matrices(*paths) == [([], []), ([0], [(0, 2.0)])]
+
+
+def test_values_that_are_not_finite_are_named(paths):
+    for value, shown in ((np.nan, "nan"), (-np.inf, "-inf"), (1e39, r"1e\+39")):
+        save(paths[0], sparse.csr_matrix([[0.0, 1], [0, value]]))
+        assert_fails(paths, 0, rf"value {shown} at \(1, 1\) is not a finite float32")
+    save(paths[0], sparse.csr_matrix([[1], [2j]]))
+    assert_fails(paths, 0, "values are of type complex128, not real numbers")
+    arrays = {"format": b"csr", "shape": [2, 2], "indices": [0, 1], "indptr": [0, 1, 2]}
+    save_arrays(paths[0], **arrays, data=np.array(["1", "2"]))
+    assert_fails(paths, 0, "values are of type <U1, not real numbers")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr"])
+def test_entries_that_occur_twice_are_named(paths, at, kind):
+    ones, rows, columns = [1.0] * 4, [0, 1, 1, 1], [0, 1, 0, 1]
+    if kind == "coo":
+        matrix = sparse.coo_matrix((ones, (rows, columns)), shape=(2, 3))
+    elif kind == "csr":
+        matrix = sparse.csr_matrix((ones, columns, [0, 1, 4]), shape=(2, 3))
+    elif kind == "csc":
+        matrix = sparse.csc_matrix((ones, [0, 1, 1, 1], [0, 2, 4, 4]), shape=(2, 3))
+    else:
+        matrix = sparse.bsr_matrix((np.ones((4, 1, 1)), columns, [0, 1, 4]), shape=(2, 3))
+    assert matrix.nnz == 4
+    save(paths[at], matrix)
+    assert_fails(paths, at, r"\(1, 1\) has more than one entry")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_files_that_are_no_matrices(paths, at):
+    broken = paths[at]
+    whole = broken.read_bytes()
+    with io.BytesIO() as buffer:
+        np.save(buffer, np.eye(2))
+        array = buffer.getvalue()
+    for data in (b"", b"<!DOCTYPE html>", array, whole[:-40], whole[:100], b"\0" * 500):
+        broken.write_bytes(data)
+        assert_fails(paths, at, "cannot be read as a SciPy sparse matrix")
+    save_arrays(broken, x=np.eye(2))
+    assert_fails(paths, at, "cannot be read as a SciPy sparse matrix: KeyError")
+    with zipfile.ZipFile(broken, "w") as archive:
+        archive.writestr("shape.npy", b"no array")
+    assert_fails(paths, at, "cannot be read as a SciPy sparse matrix")
+
+
+def test_objects_are_not_unpickled(paths):
+    class Trap:
+        def __reduce__(self):
+            return pytest.fail, ("unpickled",)
+
+    trap = np.array([Trap(), Trap(), Trap()], object)
+    for name in ("shape", "data", "format"):
+        good = {"format": b"csr", "shape": (2, 4), "data": np.ones(3, "f4")}
+        good |= {"indices": [1, 2, 3], "indptr": [0, 2, 3], name: trap}
+        save_arrays(paths[0], **good)
+        assert_fails(paths, 0, "cannot be read .*allow_pickle=False")
+
+
+# What SciPy takes for a matrix, though it is none.
+UNSOUND = {
+    "column too large": {"indices": [1, 2, 4]},
+    "column negative": {"indices": [1, 2, -1]},
+    "pointers decrease": {"indptr": [0, 5, 3]},
+    "pointers decrease to nothing": {"indptr": [0, 3, 0]},
+    "pointers beyond the end": {"indptr": [0, 2, 4]},
+    "pointers begin late": {"indptr": [1, 2, 3]},
+    "too few pointers": {"indptr": [0, 3]},
+    "too few columns": {"indices": [1, 2]},
+    "shape of three": {"shape": [2, 2, 2]},
+    "shape of one": {"shape": [2]},
+    "no shape": {"shape": []},
+    "unknown kind": {"format": b"lol"},
+    "kind of another": {"format": b"coo"},
+    "no kind": {"format": [1, 2]},
+    "two-dimensional values": {"data": np.ones((3, 1))},
+}
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc"])
+@pytest.mark.parametrize("change", UNSOUND.values(), ids=UNSOUND)
+def test_unsound_matrices_are_errors(paths, change, kind):
+    shape = [2, 4] if kind == "csr" else [4, 2]
+    sound = {"format": kind.encode(), "shape": shape, "data": np.ones(3, "f4")}
+    sound |= {"indices": [1, 2, 3], "indptr": [0, 2, 3]}
+    save(paths[1], sparse.csr_matrix((shape[0], 3)))
+    save_arrays(paths[0], **sound)
+    assert sum(len(pairs) for _, pairs in read_matrices(*paths)) == 3
+    save_arrays(paths[0], **sound | change)
+    assert_fails(paths, 0, "cannot be read as a SciPy sparse matrix")
+
+
+@pytest.mark.parametrize("offset", [5, -5, 2**31 - 1, -(2**31), 2**31])
+def test_diagonals_beyond_the_matrix_are_errors(paths, offset):
+    arrays = {"format": b"dia", "shape": [2, 4], "data": np.ones((1, 4), "f4")}
+    save_arrays(paths[0], **arrays, offsets=np.array([1]))
+    assert read_matrices(*paths)[0] == ([0, 2], [(1, 1.0)])
+    save_arrays(paths[0], **arrays, offsets=np.array([offset]))
+    assert_fails(paths, 0, "cannot be read as a SciPy sparse matrix")
+
+
+@pytest.mark.parametrize("shape", [[2**31, 4], [2, 2**31], [-1, 4], [2, -(2**63)]])
+def test_sizes_beyond_int32_are_errors(paths, shape):
+    arrays = {"format": b"coo", "data": [1.0], "row": [0], "col": [0]}
+    save_arrays(paths[0], **arrays, shape=np.array(shape))
+    assert_fails(paths, 0, "not between 0 and 2147483647")
+
+
+def test_rows_of_features_and_labels_agree(paths):
+    save(paths[1], sparse.csr_matrix((3, 3)))
+    assert_fails(paths, 1, f"file has 3 rows, but 2 are in {paths[0]}")
+
+
+@pytest.fixture
+def open_matrices(tmp_path):
+    root = tmp_path / "files"
+    root.mkdir()
+    for name, rows in (("trn", 3), ("tst", 2)):
+        save(root / f"X.{name}.npz", sparse.csr_matrix(np.eye(rows, 5)))
+        save(root / f"Y.{name}.npz", sparse.csr_matrix(np.eye(rows, 4)))
+
+    def open_matrices(**options):
+        places = {"name": "tiny", "root": root, "cache": tmp_path / "cache"}
+        return xmc(**{"format": "npz", **places, **FILES, **options})
+
+    return open_matrices
+
+
+def test_a_set_of_four_files(open_matrices, tmp_path):
+    for _ in range(2):  # the second time from the cache
+        data = open_matrices(train_samples=3, test_samples=2, num_features=5, num_labels=4)
+        assert (len(data.train), len(data.test)) == (3, 2)
+        assert (data.num_features, data.num_labels) == (5, 4)
+        assert to_lists(data.test.features, data.test.labels) == [
+            ([0], [(0, 1.0)]),
+            ([1], [(1, 1.0)]),
+        ]
+    save(tmp_path / "files/Y.tst.npz", sparse.csr_matrix(2 * np.eye(2, 4)[::-1]))
+    assert open_matrices().test.labels.indices.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_samples": 4}, "X.trn.npz: file has 3 rows, but 4 were expected"),
+        ({"test_samples": 3}, "X.tst.npz: file has 2 rows, but 3 were expected"),
+        ({"num_features": 6}, "X.trn.npz: file has 5 features, but 6 were expected"),
+        ({"num_labels": 1}, "Y.trn.npz: file has 4 labels, but 1 were expected"),
+    ],
+)
+def test_unexpected_counts_name_both(open_matrices, options, message):
+    for _ in range(2):
+        with pytest.raises(DataError, match=message):
+            open_matrices(**options)
+        open_matrices()
+
+
+def test_splits_must_agree(open_matrices, tmp_path):
+    save(tmp_path / "files/Y.tst.npz", sparse.csr_matrix((2, 7)))
+    with pytest.raises(DataError, match=r"Y.tst.npz: file has 7 labels, but 4 are in .*X.trn.npz"):
+        open_matrices()
+
+
+def test_missing_files_are_named(open_matrices, tmp_path):
+    (tmp_path / "files/Y.trn.npz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"files/Y.trn.npz is missing. Get it. Put X.trn"):
+        open_matrices(hint="Get it.")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_labels_file": None}, "train_labels_file must be the name of a file, not None"),
+        ({"test_file": ""}, "test_file must be the name of a file, not ''"),
+        ({"lenient": True}, "lenient is for text, not for format=npz"),
+        ({"first_feature": 1}, "first_feature is for text, not for format=npz"),
+    ],
+)
+def test_options_that_do_not_go_with_matrices(open_matrices, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        open_matrices(**options)
+
+
+# Files without a header, as scikit-learn reads and writes them.
+
+
+def as_rows(features, labels):
+    """The rows of scikit-learn as lists of labels, and of pairs of column and value."""
+    bounds = features.indptr
+    pairs = [
+        list(
+            zip(features.indices[a:b].tolist(), features.data[a:b].astype(np.float32), strict=True)
+        )
+        for a, b in pairwise(bounds)
+    ]
+    return [([int(x) for x in own], part) for own, part in zip(labels, pairs, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_written_by_hand(tmp_path, seed):
+    """Values in many forms, labels, comments and empty ends of lines."""
+    rng, lines = np.random.default_rng(seed), []
+    forms = ("{:g}", "{:.3f}", "{:e}", "{:.9g}", "{:+.2f}")
+    for _ in range(40):
+        columns = np.sort(rng.choice(np.arange(1, 60), rng.integers(1, 8), replace=False))
+        labels = ",".join(str(x) for x in np.sort(rng.choice(30, rng.integers(1, 4), False)))
+        values = [
+            forms[rng.integers(len(forms))].format(x)
+            for x in rng.standard_normal(len(columns)) * 10.0 ** rng.integers(-9, 9)
+        ]
+        row = " ".join(f"{c}:{v}" for c, v in zip(columns, values, strict=True))
+        lines.append(f"{labels} {row}{rng.choice(['', ' ', ' # a note', '  '])}")
+    path = tmp_path / "rows.txt"
+    path.write_text("\n".join(lines) + "\n")
+    expected = as_rows(*load_svmlight_file(str(path), multilabel=True, zero_based=False))
+    found, skipped = read(path, VARIANTS["svmlight"])
+    assert skipped == 0
+    assert [own for own, _ in found] == [own for own, _ in expected]
+    for (_, ours), (_, theirs) in zip(found, expected, strict=True):
+        assert [c for c, _ in ours] == [c for c, _ in theirs]
+        np.testing.assert_allclose([v for _, v in ours], [v for _, v in theirs], rtol=1e-6)
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+def test_written_by_scikit_learn(tmp_path, multilabel):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((30, 20)) * (rng.random((30, 20)) < 0.3)
+    y = rng.integers(0, 2, (30, 9)) if multilabel else rng.integers(0, 9, 30)
+    path = tmp_path / "rows.txt"
+    dump_svmlight_file(x, y, str(path), zero_based=False, multilabel=multilabel)
+    found, _ = read(path, VARIANTS["svmlight"])
+    wanted = [np.flatnonzero(row).tolist() if multilabel else [int(row)] for row in y]
+    assert [own for own, _ in found] == wanted
+    for (_, ours), row in zip(found, x, strict=True):
+        dense = np.zeros(20, np.float32)
+        dense[[c for c, _ in ours]] = [v for _, v in ours]
+        np.testing.assert_allclose(dense, row, rtol=1e-6)

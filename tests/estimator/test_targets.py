@@ -1,0 +1,298 @@
+"""Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.sparse
+from helpers import job
+from helpers.frames import Frame, Series
+from sklearn.exceptions import DataConversionWarning
+from sklearn.model_selection import GridSearchCV
+
+from slide import (
+    CSR,
+    ActiveSampler,
+    LSHProposer,
+    Model,
+    Pattern,
+    RecentProposer,
+    SlideClassifier,
+    SlideNetwork,
+    as_csr,
+    as_pattern,
+    load,
+)
+from slide.estimator.targets import read_targets
+from slide.sampling import FullSampler
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("form", ["coo", "csr"])
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int16"])
+def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted, form, kind):
+    X, _ = rows
+    counts = np.full(299, 1 if kind in ("bool", "uint8") else 200, kind)
+    column = np.zeros(299, int)
+    if form == "coo":
+        many = scipy.sparse.coo_array((counts, (column, column + 7)), X.shape)
+    else:
+        bounds = np.append(0, np.full(300, 299))
+        many = scipy.sparse.csr_array((counts, column + 7, bounds), X.shape)
+    assert many.nnz == 299
+    found = fitted._read_rows(many, reset=False)
+    assert found.values.tolist() == [299.0 * float(counts[0])]
+    assert many.dtype == kind
+
+
+class NAType:
+    """A label that is missing, as pandas has it."""
+
+    def __bool__(self):
+        raise TypeError("boolean value of NA is ambiguous")
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, NAType()])
+@pytest.mark.parametrize(
+    "labels", [["a", "b"], [["a"], ["b", "c"]], [3, 5], np.array(["a", "b"], object)]
+)
+def test_a_row_without_a_label_is_named(gap, labels):
+    for y in ([*labels, gap], Series([*labels, gap])):
+        with pytest.raises(ValueError, match=r"row 2 of y has no label, but .*: leave the row out"):
+            read_targets(y)
+    with pytest.raises(ValueError, match="a label of row 1 of y is missing"):
+        read_targets([["a"], ["b", gap]])
+    with pytest.raises(ValueError, match=r"row 1 of y has no label, but np\.float64"):
+        read_targets(np.array([1, np.nan]))
+
+
+NAMES = ["ash", "birch", "cedar"]
+FLAGS = np.eye(3, dtype=int)[[0, 1, 2, 0, 1]]
+
+
+def test_the_columns_of_a_frame_must_be_the_classes():
+    found = read_targets(Frame(FLAGS, NAMES))
+    assert found.classes.tolist() == NAMES
+    again = read_targets(Frame(FLAGS, NAMES), np.array(NAMES))
+    assert again.labels.indices.tolist() == found.labels.indices.tolist() == [0, 1, 2, 0, 1]
+    with pytest.raises(ValueError, match=r"column 0 of the labels must be 'ash', .* not 'cedar'"):
+        read_targets(Frame(FLAGS, NAMES[::-1]), np.array(NAMES))
+    with pytest.raises(ValueError, match=r"column 2 of the labels must be 'cedar', .* not 'oak'"):
+        read_targets(Frame(FLAGS, [*NAMES[:2], "oak"]), np.array(NAMES))
+    with pytest.raises(ValueError, match="3 classes do not fit a matrix of 2 columns"):
+        read_targets(Frame(FLAGS[:, :2], NAMES[:2]), np.array(NAMES))
+
+
+def test_a_frame_of_one_column_is_one_label_for_each_row():
+    with pytest.warns(DataConversionWarning):
+        found = read_targets(Frame([["b"], ["a"], ["b"]], ["label"]))
+    assert (found.classes.tolist(), found.multilabel) == (["a", "b"], False)
+    assert found.labels.indices.tolist() == [1, 0, 1]
+
+
+def test_a_column_of_a_frame_may_hold_lists():
+    found = read_targets(Series([["b"], ["a", "b"], []]))
+    assert (found.classes.tolist(), found.multilabel) == (["a", "b"], True)
+    assert found.labels.indptr.tolist() == [0, 1, 3, 3]
+    assert read_targets(Series(["b", "a"])).labels.indices.tolist() == [1, 0]
+
+
+def test_frames_are_matrices():
+    assert as_pattern(Frame(FLAGS, NAMES), 3).indices.tolist() == [0, 1, 2, 0, 1]
+    mixed = Frame(np.array([[True, 2], [False, 0.5]], object), ["a", "b"])
+    assert as_pattern(mixed, 2).indices.tolist() == [0, 1, 1]
+    assert as_csr(mixed, 2).values.tolist() == [1, 2, 0.5]
+    assert as_pattern(Series([[0, 2], [1]]), 3).indices.tolist() == [0, 2, 1]
+
+
+def test_the_columns_of_a_frame_must_be_the_features():
+    model = Model(SlideNetwork(3, [4], 2, FullSampler), feature_names=NAMES)
+    expected = model.predict(FLAGS, k=1)
+    found = model.predict(Frame(FLAGS, NAMES), k=1)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    with pytest.raises(ValueError, match=r"column 1 of the features must be 'birch', .* not 'oak'"):
+        model.predict(Frame(FLAGS, ["ash", "oak", "cedar"]), k=1)
+    with pytest.raises(ValueError, match="a matrix of 2 columns does not fit 3 features"):
+        model.predict(Frame(FLAGS[:, :2], NAMES[:2]), k=1)
+    unnamed = Model(model.network)
+    np.testing.assert_array_equal(unnamed.predict(Frame(FLAGS, "abc"), k=1).labels, found.labels)
+
+
+@pytest.mark.parametrize(
+    "names", [[3, 2**63, 2**64 + 1], [-1, 2**63], [-(2**63) - 1, 2**63 + 1], ["a", 5, 2.5], [1, 2]]
+)
+def test_names_stay_what_they_are(names):
+    found = read_targets([[name] for name in names], names).classes
+    assert found.tolist() == names
+    assert [type(name) for name in found.tolist()] == [type(name) for name in names]
+    if "a" not in names:  # Texts and numbers have no order.
+        assert read_targets([[name] for name in names]).classes.tolist() == names
+
+
+def test_large_numbers_are_names():
+    X, names = np.eye(4)[[0, 1, 2] * 4], [2**63 + 1, 2**63 + 2, -5]
+    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
+    model.partial_fit(X, [[names[row % 3]] for row in range(12)], classes=names[:3])
+    assert set(model.predict_top_k(X, k=3).labels.ravel().tolist()) == set(names)
+    model.add_labels([2**70])
+    assert model.classes_.tolist() == [*names, 2**70]
+    model.remove_labels([2**63 + 1])
+    assert model.classes_.tolist() == [2**63 + 2, -5, 2**70]
+
+
+@pytest.mark.parametrize(
+    ("classes", "new", "message"),
+    [([3, 5], "oak", "must be numbers, .* not 'oak'"), (["ash", "oak"], 3, "texts, .* not 3")],
+)
+def test_new_names_must_be_of_the_same_kind(classes, new, message):
+    X, y = np.eye(4)[[0, 1] * 4], classes * 4
+    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
+    model.partial_fit(X, y, classes=classes)
+    with pytest.raises(ValueError, match=message):
+        model.add_labels([new])
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X, y, classes=[*classes, new])
+    assert model.classes_.tolist() == classes
+    assert model.add_labels([classes[1] * 2]).classes_.tolist() == [*classes, classes[1] * 2]
+
+
+@pytest.mark.parametrize("change", [list, tuple, np.array])
+@pytest.mark.parametrize("value", [int, float, bool])
+def test_rows_of_a_matrix_are_no_lists_of_names(change, value):
+    rows = [change([value(flag) for flag in row]) for row in FLAGS.tolist()]
+    for classes in (None, [0, 1]):
+        with pytest.raises(ValueError, match=r"3 zeros and ones in each row, .* np\.array\(y\)$"):
+            read_targets(rows, classes)
+
+
+@pytest.mark.parametrize(
+    "lists", [[[0, 1], [1, 0]], [[0, 0], [1]], [[1], [0]], [["0", "0"], ["1", "0"]], [[0, 2, 0]]]
+)
+def test_lists_of_the_names_0_and_1(lists):
+    assert read_targets(lists).classes.tolist() == sorted({name for row in lists for name in row})
+
+
+def test_a_csr_of_labels_is_read_as_a_matrix_of_scipy():
+    zeros = CSR(np.array([0, 2, 3]), np.array([0, 1, 2], np.int32), np.array([1, 0, 1.0]))
+    found = read_targets(zeros)
+    assert (found.labels.indptr.tolist(), found.labels.indices.tolist()) == ([0, 1, 2], [0, 2])
+    assert found.classes.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match=r"Unknown label type: .* zeros and ones only"):
+        read_targets(zeros._replace(values=np.array([1, 0, 2.0])))
+    assert read_targets(Pattern(*zeros[:2])).labels.indices.tolist() == [0, 1, 2]
+
+
+def test_labels_that_training_did_not_have_are_misses():
+    X, lists = np.eye(4)[[0, 1, 2] * 8], [["a"], ["b"], ["a", "c"]] * 8
+    model = SlideClassifier(hidden=8, ranker=None, random_state=0, epochs=20).fit(X, lists)
+    best = model.predict_top_k(X[:3], k=1).labels[:, 0].tolist()
+    assert model.score(X[:3], [["new", best[0]], ["new"], [best[2], "other"]]) == 2 / 3
+    assert model.score(X[:3], ["new", best[1], best[2]]) == 2 / 3
+    assert model.score(X[:2], [["new"], []]) == 0
+    with pytest.raises(ValueError, match="label 'new' is not among the classes"):
+        model.partial_fit(X[:2], [["new"], []])
+
+
+PARAMETERS = {
+    "hidden": [np.int64(8)],
+    "active": np.int32(2),
+    "threshold": np.float32(0.5),
+    "tf_idf": np.bool_(False),
+    "l2_norm": np.bool_(False),
+    "epochs": np.int64(1),
+    "max_minutes": np.float64(0),
+    "batch_size": np.int16(4),
+    "lr": np.float64(0.25),
+    "input_rate": np.float32(2),
+    "dropout": np.float32(0.5),
+    "random_state": np.int64(0),
+    "verbose": np.bool_(False),
+    "sampler": np.str_("uniform"),
+    "search": np.str_("exact"),
+}
+
+
+def test_parameters_may_be_scalars_of_numpy(tmp_path):
+    X, y = np.eye(4)[[0, 1, 2] * 8], np.array(["a", "b", "c"] * 8)
+    own = {
+        name: value.item() if isinstance(value, np.generic) else [8]
+        for name, value in PARAMETERS.items()
+    }
+    expected = SlideClassifier(**own).fit(X, y)
+    found = SlideClassifier(**PARAMETERS).fit(X, y)
+    top = found.predict_top_k(X, k=np.int64(2))
+    np.testing.assert_array_equal(top.scores, expected.predict_top_k(X, k=2).scores)
+    assert found.predict_proba(X, top_k=np.int64(2)).nnz == 48
+    assert found.model_.settings == expected.model_.settings
+    found.partial_fit(X, y).save(tmp_path / "m")
+    assert load(tmp_path / "m").predict(X[:1], k=3).labels.shape == (1, 3)
+    with pytest.raises(ValueError, match="k must be a whole number of at least 1, not 0"):
+        found.predict_top_k(X, k=np.int64(0))
+
+
+@pytest.mark.parametrize("proposer", [LSHProposer, RecentProposer, None])
+def test_sizes_of_layers_and_runs_may_be_scalars_of_numpy(tmp_path, proposer):
+    few = np.int64
+    options = {"proposer": proposer, "active": few(20), "seed": few(3), "mode": "per_sample"}
+    network = SlideNetwork(few(60), [few(8)], few(80), partial(ActiveSampler, **options))
+    data = job.make_data(tmp_path, **{name: few(size) for name, size in job.SIZES.items()})
+    options = {"batch_size": few(16), "epochs": few(2), "seed": few(1), "max_steps": few(3)}
+    trainer = job.make_trainer(tmp_path, data, network=network, **options)
+    assert trainer.fit()["steps"] == 3
+    Model(network).save(tmp_path / "m")
+    assert load(tmp_path / "m").predict(data.test.features, k=few(3)).labels.shape == (40, 3)
+
+
+def test_grids_of_numpy():
+    X, y = np.eye(4)[[0, 1, 2] * 8], np.array(["a", "b", "c"] * 8)
+    grid = {"hidden": np.array([4, 8]), "l2_norm": np.array([True, False])}
+    model = SlideClassifier(ranker=None, epochs=1, random_state=0)
+    found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
+    assert found.best_estimator_.predict(X).shape == (24,)
+
+
+@pytest.mark.parametrize(
+    "y", [np.array([[3], [5]] * 4), Frame([["a"], ["b"]] * 4, ["label"]), np.array([3, 5] * 4)]
+)
+def test_the_first_rows_of_one_column_need_all_classes(y):
+    model = SlideClassifier(hidden=4, random_state=0)
+    with pytest.raises(ValueError, match="the first call of partial_fit needs all classes"):
+        model.partial_fit(np.eye(2)[[0, 1] * 4], y)
+    sparse = scipy.sparse.csr_array([[1], [0]] * 4)
+    assert model.partial_fit(np.eye(2)[[0, 1] * 4], sparse).multilabel_
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "message"),
+    [
+        (["a", "b"], ["a", "b", "a"], "names of labels must differ; 'a' occurs twice"),
+        ([["a"], [1]], ["a", 1, "1"], "names of labels must differ; '1' occurs twice"),
+        ([[0.5], [np.nan]], None, r"a label of row 1 of y is missing: \[nan\]"),
+        ([[0.5], [np.inf]], None, "must be texts or finite numbers, not inf"),
+        (["a", "b"], ["a", "b", None], "must be texts or finite numbers, not None"),
+        (Frame(np.eye(2), ["a", "a"]), None, "names of labels must differ; 'a' occurs twice"),
+    ],
+)
+def test_names_of_labels_are_checked_before_training(monkeypatch, y, classes, message):
+    monkeypatch.setattr("slide.estimator.classifier.build_network", None)
+    model, X = SlideClassifier(random_state=0), np.eye(2)
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X, y, classes=classes) if classes else model.fit(X, y)
+
+
+def test_names_of_features_are_checked_before_training(monkeypatch):
+    """scikit-learn knows frames by their package."""
+    names = np.array(["a", "a"], object)
+    monkeypatch.setattr("sklearn.utils.validation._get_feature_names", lambda _: names)
+    monkeypatch.setattr("slide.estimator.classifier.build_network", None)
+    with pytest.raises(ValueError, match="names of features must differ; 'a' occurs twice"):
+        SlideClassifier().fit(np.eye(2), ["x", "y"])
+
+
+def test_a_new_name_that_cannot_be_changes_nothing():
+    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
+    model.partial_fit(np.eye(2), [[0.5], [1.5]], classes=[0.5, 1.5])
+    with pytest.raises(ValueError, match="finite numbers, not nan"):
+        model.add_labels([np.nan])
+    assert model.model_.network.output.out_features == 2
