@@ -35,7 +35,7 @@ from slide.sampling import FullSampler, IndexProposer
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 from slide.utils import checks
 from slide.utils.files import write_text
 from slide.utils.progress_bar import log
@@ -352,7 +352,7 @@ def put_together(
         group=group,
     )
     if config.network.prior_bias and trainer.step == 0:
-        start_biases(network, trainer.learner.loss, trainer.train_split.labels)
+        start_biases(network, trainer.loop.loss, trainer.train_split.labels)
     return trainer
 
 

@@ -21,11 +21,7 @@ from slide.sparse import CSR, Pattern
 
 
 def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
-    """The numbers of a ranker.
-
-    Raises:
-        RuntimeError: for a ranker that is not trained.
-    """
+    """The numbers of a ranker."""
     if not len(ranker.inverse):
         raise RuntimeError("the ranker is not trained: call fit first")
     return {

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from slide.config import command
 from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint_folders import find_checkpoints, last_checkpoint
-from slide.training.patience import BEST
+from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
+from slide.training.stopping import BEST
 from slide.utils.tensor_folder import SUFFIX
 
 # The parts of this job take about equal times.

@@ -16,8 +16,7 @@ from torch.autograd.functional import hessian
 import slide
 from slide.backend import backend
 from slide.distributed import Group, ShardedSampledLinear
-from slide.distributed.data_parallel import _OfAllRanks
-from slide.distributed.input_linear import _SumOverRanks
+from slide.distributed.sharded_layers import _OfAllRanks, _SumOverRanks
 from slide.functional import (
     CSRMatrix,
     active_conv2d,

@@ -10,7 +10,11 @@ from helpers.matrices import make_csr, make_pattern
 from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
-from slide.distributed.network import ShardedNetwork
+from slide.distributed.sharded_network import (
+    MainProcessNetwork,
+    ShardedNetwork,
+    run_on_main_process,
+)
 from slide.functional.losses import LOSSES
 from slide.nn.losses import ActiveLoss
 from slide.nn.network import SlideNetwork
@@ -254,3 +258,149 @@ def test_bad_use():
         network.encode(make_csr(np.random.default_rng(0), [300], 400))
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 60\)"):
         network.output.loss(torch.ones(1, 12), [[60]], ActiveLoss("bce"))
+
+
+ASKED = """
+import time
+import numpy as np
+from slide import FullSampler
+from slide.distributed import ShardedNetwork
+from slide.distributed.launch import patient_group
+from slide.distributed.sharded_network import run_on_main_process
+from helpers.matrices import make_csr
+
+def make(group, **options):
+    return ShardedNetwork(40, [8], 30, FullSampler, group, **options)
+"""
+WHOLE = """
+def work(group):
+    rng = np.random.default_rng(0)
+    network = make(group, seed=3, label_counts=rng.zipf(1.5, 30))
+    rows = make_csr(rng, [3, 1, 6, 2], 40)
+    ids = np.array([[29, -1, 4], [-1, -1, -1], [0, 1, 2], [7, 8, -1]])
+    # Alone, and then by the first one, with as many questions as it likes.
+    hidden = network.embed(rows)
+    direct = [network.output.top_k(hidden, 12)[1].tolist(),
+              network.output.scores_of(hidden, ids).tolist()]
+    with run_on_main_process(network, group) as asked:
+        if asked is None:
+            assert group.rank > 0
+            return direct
+        assert asked.output.out_features == 30
+        for _ in range(2):
+            hidden = asked.embed(rows)
+            scores, best = asked.output.top_k(hidden, 12)
+            asked.output.top_k(hidden, k=3, search="index")
+            found = [best.tolist(), asked.output.scores_of(hidden, ids).tolist()]
+    assert found == direct
+    assert network.training
+    return found
+"""
+
+
+FAILS = """
+def work(group):
+    try:
+        with run_on_main_process(make(group), group) as asked:
+            if asked is not None:
+                raise ValueError("no such rows")
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+"""
+
+
+@several
+def test_the_others_do_not_wait_after_an_error(tmp_path):
+    others = "RuntimeError: the first process failed: no such rows"
+    assert run_ranks(ASKED + FAILS, tmp_path, 2) == {
+        1: ["ValueError: no such rows"],
+        2: ["ValueError: no such rows", others],
+    }
+
+
+FAILS_WITHIN = """
+def work(group):
+    if group.size == 1:
+        return None
+    network = make(group)
+    rows, patient = make_csr(np.random.default_rng(0), [3, 1], 40), patient_group()
+    begin = time.time()
+    try:
+        with run_on_main_process(network, patient) as asked:
+            hidden = asked.embed(rows)
+            network.output.local.top_k = None  # Not to be called: before the ranks exchange.
+            asked.output.top_k(hidden, 3)
+    except (TypeError, RuntimeError) as error:
+        return [type(error).__name__, time.time() - begin]
+"""
+
+
+@several
+def test_the_others_do_not_wait_for_an_answer_after_an_error(tmp_path):
+    """They would wait in one group, and the first process in the other, for the whole time-out."""
+    (first, _), (other, seconds) = run_ranks(ASKED + FAILS_WITHIN, tmp_path, 2)[2]
+    assert (first, other) == ("TypeError", "LostProcessError")
+    assert seconds < 30
+
+
+@several
+def test_the_first_one_gets_the_answers_of_all(tmp_path):
+    found = run_ranks(ASKED + WHOLE, tmp_path, 2, 3)
+    (alone,) = found[1]
+    for size in (2, 3):
+        for best, scores in found[size]:
+            assert best == alone[0]
+            assert torch.tensor(scores).allclose(torch.tensor(alone[1]), atol=1e-6)
+            assert scores[0][1] == 0
+
+
+def test_one_process_is_not_in_the_way():
+    network = object()
+    with run_on_main_process(network, Group.alone()) as asked:
+        assert asked is network
+
+
+def test_only_the_last_hidden_layer_is_known_to_all():
+    group = Group.alone()
+    asked = MainProcessNetwork(ShardedNetwork(9, [4], 5, FullSampler, group), group)
+    hidden = asked.embed(torch.ones(1, 9))
+    assert asked.output.top_k(hidden, 2)[1].shape == (1, 2)
+    with pytest.raises(ValueError, match="x must be what embed has returned last"):
+        asked.output.top_k(hidden.clone(), 2)
+
+
+SCALED = """
+import numpy as np, torch
+from helpers.matrices import make_csr, make_pattern
+from slide import ActiveLoss, FullSampler, RowSparseAdam
+from slide.distributed import ShardedNetwork
+from slide.row_gradients import take_row_gradients
+
+def work(group):
+    rng = np.random.default_rng(0)
+    features, labels = make_csr(rng, [4] * 8, 30), make_pattern(rng, [2] * 8, 20)
+    network = ShardedNetwork(30, [6, 5], 20, FullSampler, group, seed=3)
+    optimizers = [RowSparseAdam(part.parameters()) for part in (network.output, network.hidden)]
+    optimizers.append(RowSparseAdam(network.first.parameters()))
+    scaler, found = torch.amp.GradScaler("cpu", init_scale=1024.0), []
+    for infinite in (None, 0, group.size - 1, None):
+        loss, _ = network.output.loss(network.encode(features), labels, ActiveLoss("bce"))
+        scaler.scale(loss).backward()
+        weight, before = network.output.weight, network.output.weight.detach().clone()
+        if group.rank == infinite:  # As when the product of gradient and hidden values overflows.
+            weight.row_gradients = [take_row_gradients(weight).scaled(torch.inf)]
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        found.append([scaler.get_scale(), not torch.equal(weight, before), weight.grad is None])
+        found[-1].append(bool(weight.isfinite().all()))
+    return found
+"""
+
+
+@several
+def test_all_ranks_leave_a_step_out_together(tmp_path):
+    wanted = [[1024, True], [512, False], [256, False], [256, True]]
+    for ranks in run_ranks(SCALED, tmp_path, 2, 3).values():
+        for rank in ranks:
+            assert rank == [[*each, True, True] for each in wanted]

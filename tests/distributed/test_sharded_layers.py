@@ -1,4 +1,4 @@
-"""The layer after an encoder in DistributedDataParallel against one process with all samples."""
+"""Layers on several processes: against a dense product, and against one process."""
 
 from itertools import chain
 from pathlib import Path
@@ -6,14 +6,63 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.matrices import make_csr, to_dense
 from helpers.ranks import run_ranks, several
 
-from slide.distributed.data_parallel import ShardedSampledLinear
 from slide.distributed.group import Group
+from slide.distributed.sharded_layers import ShardedInputLinear, ShardedSampledLinear
+from slide.distributed.shares import Shares
 from slide.nn.losses import ActiveLoss
 
+D, H, B, SEED = 40, 6, 9, 3
+INPUT_WORK = f"""
+import numpy as np, torch
+from helpers.matrices import make_csr
+from slide.distributed import ShardedInputLinear, Shares
+from slide.row_gradients import dense_gradient
+
+def work(group):
+    rng = np.random.default_rng(0)
+    x = make_csr(rng, rng.integers(0, 7, {B}), {D})
+    shares = Shares("features", {D}, group.rank, group.size, np.arange({D}) ** 2)
+    layer = ShardedInputLinear(shares, {H}, group, seed={SEED}).double()
+    layer.bias.data.copy_(torch.arange({H}))
+    out = layer(x).to_dense()
+    assert group.calls["all_reduce"] == (group.size > 1)
+    (out ** 3).sum().backward()
+    assert group.calls["all_reduce"] == (group.size > 1)  # The backward pass sends nothing.
+    gradient = dense_gradient(layer.weight)
+    return [each.tolist() for each in (out, layer.bias.grad, gradient, shares.ids)]
+"""
+
+
+@several
+def test_against_a_dense_product(tmp_path):
+    rng = np.random.default_rng(0)
+    x = make_csr(rng, rng.integers(0, 7, B), D)
+    x = to_dense(x, D).double()
+    weight = ShardedInputLinear(Shares("features", D, 0, 1), H, Group.alone(), seed=SEED).weight
+    weight = weight.detach().double().requires_grad_()
+    bias = torch.arange(H, dtype=torch.float64, requires_grad=True)
+    out = x @ weight + bias
+    (out**3).sum().backward()
+    for ranks in run_ranks(INPUT_WORK, tmp_path, 2, 3).values():
+        for found, grad_bias, gradient, ids in ranks:
+            np.testing.assert_allclose(found, out.detach(), rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(grad_bias, bias.grad, rtol=1e-12)
+            np.testing.assert_allclose(gradient, weight.grad[ids], rtol=1e-12, atol=1e-12)
+
+
+def test_bad_use_of_inputs():
+    shares = Shares("features", D, 0, 1)
+    with pytest.raises(ValueError, match="out_features must be a whole number of at least 1"):
+        ShardedInputLinear(shares, 0, Group.alone())
+    with pytest.raises(ValueError, match="init_scale must be a number above 0"):
+        ShardedInputLinear(shares, 3, Group.alone(), init_scale=0)
+
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WORK = """
+LAYER_WORK = """
 import numpy as np, torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -60,7 +109,7 @@ def work(group):
 
 @several
 def test_as_one_process_with_all_samples(tmp_path):
-    found = run_ranks(WORK, tmp_path, 2, 3)
+    found = run_ranks(LAYER_WORK, tmp_path, 2, 3)
     for number, (reduced, gathered) in enumerate([(1, 3), (1, 5)]):
         losses, weights, scores, ids, _ = found[1][0][number]
         for size in (2, 3):
@@ -73,33 +122,6 @@ def test_as_one_process_with_all_samples(tmp_path):
             together = [[*chain.from_iterable(rank[i] for rank in every)] for i in (2, 3)]
             np.testing.assert_allclose(together[0], scores, rtol=1e-4, atol=1e-5)
             assert together[1] == ids
-
-
-FAILS = """
-import torch
-from slide import ActiveLoss
-from slide.distributed import ShardedSampledLinear
-
-def said(layer, labels, weights=None):
-    try:
-        layer.loss(torch.ones(2, 4), labels, ActiveLoss("bce"), weights)
-    except ValueError as error:
-        return str(error)
-
-def work(group):
-    layer = ShardedSampledLinear(4, 8, group=group)
-    bad = said(layer, [[1], [99 if group.rank else 2]])
-    return bad, said(layer, [[1], [2]], [1.0, 1.0] if group.rank else None), said(layer, [[1], [2]])
-"""
-
-
-@several
-def test_an_error_of_one_process_is_raised_by_all(tmp_path):
-    found = run_ranks(FAILS, tmp_path, 2)[2]
-    assert found[0][0] == "the samples of rank 1 have an error, which it tells"
-    assert "99" in found[1][0]
-    for rank in found:
-        assert rank[1:] == ["weights are needed on all processes or on none", None]
 
 
 NO_GRADIENT = """
@@ -171,6 +193,9 @@ def work(group):
             width, dtype = 4, torch.float32
         other = ShardedSampledLinear(width, 8, group=group).to(dtype)
         found.append(said(lambda: other.loss(torch.ones(2, width, dtype=dtype), [[1], [2]], loss)))
+    found.append(said(lambda: layer.loss(x, [[1], [99 if group.rank else 2]], loss)))
+    weights = [1.0, 1.0] if group.rank else None
+    found.append(said(lambda: layer.loss(x, [[1], [2]], loss, weights)))
     assert said(lambda: layer.loss(x, [[1], [2]], loss)) is None
     assert said(lambda: layer.top_k(x, 3)) is None
     return found
@@ -186,8 +211,11 @@ def test_inputs_of_one_process_that_do_not_fit_are_an_error_of_all(tmp_path):
     same.append("ValueError: inputs must have one width on all processes, not 4, 5")
     same.append("ValueError: inputs must have one type on all processes, not torch.float32, ")
     same[-1] += "torch.float64"
-    assert first == [told] * 8 + same
-    assert other[8:10] + other[11:] == same[:2] + same[3:]
+    weights = "ValueError: weights are needed on all processes or on none"
+    assert first == [told] * 8 + same + [told, weights]
+    assert other[8:10] + other[11:14] == same[:2] + same[3:]
+    assert "99" in other[14]
+    assert other[15] == weights
     for found, words in zip(other[:8:2], ("(2, 5)", "(8,)", "float64", "not list"), strict=True):
         assert words in found
     assert other[1:8:2] == other[:8:2]

@@ -1,14 +1,24 @@
-"""A network as numbers and tensors."""
+"""A network, and the index of its sampler, as numbers and tensors."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from slide.hashing import DWTA, SimHash
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
-from slide.sampling import FullSampler
+from slide.sampling import (
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    Sampler,
+    never,
+)
 from slide.utils import checks
 from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 
@@ -35,20 +45,20 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
     """
     checks.one_of("dtype", dtype, DTYPES_OF_FILES)
     found = {}
-    for place, layer in _places(network):
+    for name, layer in _named_layers(network):
         assert layer.bias is not None
-        found[f"{place}.bias"] = layer.bias.detach().float()
+        found[f"{name}.bias"] = layer.bias.detach().float()
         stored = layer.rows if isinstance(layer, StoredInputLinear | StoredLinear) else None
         if dtype == "float32":
-            found[f"{place}.weight"] = layer.weight.detach().float()
+            found[f"{name}.weight"] = layer.weight.detach().float()
             continue
         if stored is None or stored.codes.dtype != DTYPES_OF_FILES[dtype]:
             stored = QuantizedRows.of(layer.weight.detach(), dtype)
         if stored.scales is None:
-            found[f"{place}.weight"] = stored.codes
+            found[f"{name}.weight"] = stored.codes
         else:
-            found[f"{place}.weight{_CODES}"] = stored.codes
-            found[f"{place}.weight{_SCALES}"] = stored.scales
+            found[f"{name}.weight{_CODES}"] = stored.codes
+            found[f"{name}.weight{_SCALES}"] = stored.scales
     return found
 
 
@@ -57,9 +67,6 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
 
     The tensors become its weights as they are, but for hidden layers, which are small: these
     become float32. It computes all outputs; samplers are for training.
-
-    Raises:
-        ValueError: if a tensor is missing, or of another shape or type.
     """
     *hidden, outputs = settings["widths"]
     # Made with one feature and one output, since drawing the first weights of all takes seconds,
@@ -71,12 +78,12 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
     output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
     stored = {"first": StoredInputLinear, "output": StoredLinear}
     precision = output.precision
-    for place, layer in _places(network):
+    for name, layer in _named_layers(network):
         shape = layer.out_features, layer.in_features
-        rows = _taken_rows(tensors, f"{place}.weight", shape[::-1] if layer is first else shape)
-        bias = _taken(tensors, f"{place}.bias", shape[:1], torch.float32)
-        if isinstance(rows, QuantizedRows) and place in stored:
-            setattr(network, place, stored[place](rows, bias))
+        rows = _taken_rows(tensors, f"{name}.weight", shape[::-1] if layer is first else shape)
+        bias = _taken(tensors, f"{name}.bias", shape[:1], torch.float32)
+        if isinstance(rows, QuantizedRows) and name in stored:
+            setattr(network, name, stored[name](rows, bias))
         else:
             layer.weight = nn.Parameter(rows.float(), requires_grad=False)
             layer.bias = nn.Parameter(bias, requires_grad=False)
@@ -84,7 +91,7 @@ def restored_network(settings: dict[str, Any], tensors: dict[str, Tensor]) -> Sl
     return network.eval()
 
 
-def _places(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
+def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
     """The layers by their names in the file."""
     yield "first", network.first
     for number, layer in enumerate(network.hidden):
@@ -95,7 +102,7 @@ def _places(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
 def _taken_rows(
     tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]
 ) -> Tensor | QuantizedRows:
-    """The tensor of that name, or the rows that are kept as short numbers under it."""
+    """The tensor of that name, or the quantized rows under it."""
     if f"{name}{_CODES}" in tensors:
         codes = _taken(tensors, f"{name}{_CODES}", shape, torch.int8)
         return QuantizedRows(codes, _taken(tensors, f"{name}{_SCALES}", shape[:1], torch.float32))
@@ -113,3 +120,60 @@ def _taken(
     if found.dtype not in dtypes:
         raise ValueError(f"{name} must be {' or '.join(map(str, dtypes))}, but is {found.dtype}")
     return found
+
+
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+# What is built again, and from which numbers.
+_REBUILT = {
+    "faiss": (FaissProposer, ("kind", "probes", "neighbours")),
+    "index": (IndexProposer, ("best", "most_seen")),
+    "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
+}
+
+
+def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
+    """The numbers of an index; None: there is none that can be kept."""
+    proposer = getattr(sampler, "proposer", None)
+    known = {made: kind for kind, (made, _) in _REBUILT.items()}
+    if type(sampler) is not ActiveSampler or type(proposer) not in known:
+        return None
+    kind = known[type(proposer)]
+    found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
+    if isinstance(proposer, LSHProposer):
+        # Where sets hold all outputs there is no index.
+        if sampler.active >= sampler.out_features:
+            return None
+        family: Any = proposer.family
+        names = {made: name for name, made in _FAMILIES.items()}
+        if getattr(family, "func", family) not in names:
+            return None
+        options = dict(getattr(family, "keywords", {}))
+        found |= {"family": names[getattr(family, "func", family)], "options": options}
+    return {"proposer": kind} | found
+
+
+def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
+    """What an index has of its inputs; the rest of it follows from the weights."""
+    proposer = getattr(sampler, "proposer", None)
+    if index_settings(sampler) is None or not isinstance(proposer, LSHProposer):
+        return {}
+    return proposer.projection()
+
+
+def restored_index(
+    settings: dict[str, Any], tensors: dict[str, Tensor], in_features: int, out_features: int
+) -> Sampler:
+    """A sampler with the index that had these `index_settings` and `index_tensors`.
+
+    It is for prediction: its index does not follow changes of the weights.
+    """
+    kind, names = _REBUILT[settings["proposer"]]
+    made = {name: settings[name] for name in names}
+    if kind is LSHProposer:
+        made["family"] = partial(_FAMILIES[settings["family"]], **settings["options"])
+    # No set is chosen: the size of a set must only be below the number of outputs.
+    options = {"active": 1, "rebuild": never, "seed": settings["seed"]}
+    sampler = ActiveSampler(in_features, out_features, partial(kind, **made), **options)
+    if isinstance(sampler.proposer, LSHProposer):
+        sampler.proposer.project_by(**tensors)
+    return sampler
