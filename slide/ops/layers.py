@@ -37,7 +37,14 @@ def relu_dropout_backward(out: Tensor, grad: Tensor, p: float) -> Tensor:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether the channels of a pixel of images are side by side in memory."""
+    """Whether the channels of a pixel of images are side by side in memory.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import is_channels_last
+        >>> is_channels_last(torch.zeros(1, 3, 2, 2))
+        False
+    """
     return x.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -124,7 +124,14 @@ def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) 
 
 
 def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mean as a scalar tensor of a type; 0 if there are no samples."""
+    """The mean as a scalar tensor of a type; 0 if there are no samples.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import mean_loss
+        >>> mean_loss(torch.tensor([1.0, 3.0]), torch.float32)
+        tensor(2.)
+    """
     if not len(losses):
         return torch.zeros((), dtype=dtype, device=losses.device)
     if losses.is_cpu:

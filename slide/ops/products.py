@@ -28,7 +28,14 @@ DENSE_ROW_SHARE = 0.75
 
 
 def exact(values: Tensor) -> Tensor:
-    """The values, contiguous; bfloat16 becomes float32, in which products are summed up."""
+    """The values, contiguous; bfloat16 becomes float32, in which products are summed up.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import exact
+        >>> exact(torch.ones(2, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
     return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
 
 
@@ -135,6 +142,14 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
     Returns:
         ``(R,)`` int64, ascending. None if visiting all samples is faster: their share is above
         `DENSE_ROW_SHARE`, there are fewer than two samples, or the host would wait for a device.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import rows_to_visit
+        >>> gradient = torch.zeros(4, 3)
+        >>> gradient[2] = 1.0
+        >>> rows_to_visit(gradient)
+        array([2])
     """
     if plain(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
         return None
@@ -161,6 +176,14 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     Returns:
         The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, its
         type is bfloat16, which kernels do not read, or the host would wait for a device.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import nonzeros
+        >>> gradient = torch.zeros(4, 50)
+        >>> gradient[2, 7] = 0.5
+        >>> nonzeros(gradient).indices
+        array([7], dtype=int32)
     """
     if plain(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
@@ -184,6 +207,13 @@ def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray
     Returns:
         The bounds of the columns' entries ``(num_columns + 1,)`` int64, the positions of the
         entries ``(nnz,)`` int64, and their rows ``(nnz,)`` int32.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ops import group_columns
+        >>> matrix = slide.CSR(np.array([0, 2, 3]), np.array([0, 2, 0], np.int32), np.ones(3))
+        >>> [each.tolist() for each in group_columns(matrix, num_columns=3)]
+        [[0, 2, 2, 3], [0, 2, 1], [0, 1, 0]]
     """
     starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
     entries = np.empty(len(matrix.indices), np.int64)
