@@ -88,7 +88,6 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     fill_in(config, 1024, 8)
     network, hidden = config.network, config.network.hidden
     checks.flag("prior_bias", network.prior_bias)
-    checks.flag("host_rows", network.get("host_rows", False))
     checks.listing("hidden", hidden)
     if not hidden:
         raise ValueError("hidden must name at least one width, such as [128], not []")
@@ -216,8 +215,6 @@ def build_network(
         made = ShardedNetwork(*shape, **options)
     else:
         made = SlideNetwork(*shape, **options)
-        if network.get("host_rows", False):  # Runs of earlier versions have no such key.
-            made.keep_rows_on_host()
     if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
         checks.positive("network.bias_scale", scale)
         with torch.no_grad():

@@ -11,7 +11,7 @@ from slide.active_set import ActiveSet
 from slide.distributed.group import Group
 from slide.distributed.output_linear import ShardedOutputLinear
 from slide.distributed.shares import Shares
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.linear import DTYPES, check_linear
 from slide.nn import ActiveLoss
 from slide.nn.network import SamplerFactory

@@ -1,7 +1,7 @@
 """First weights that are functions of a key and a row's number.
 
 So they do not depend on how many processes share out the rows, and each process draws only its own.
-The generator is that of `slide.plain.random`.
+The generator is that of `slide.ops.reference.random`.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.plain.random import random_bits, shifted
+from slide.ops.reference.random import random_bits, shifted
 
 _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 

@@ -121,10 +121,6 @@ class ShardedNetwork(SlideNetwork):
         self.draws += 1
         return torch.Generator().manual_seed(self._key(_DROPOUT, int(self.draws)))
 
-    def keep_rows_on_host(self) -> SlideNetwork:
-        """Raises ValueError: the rows that processes share are on their devices."""
-        raise ValueError("rows that processes share are on their devices: leave out host_rows")
-
     def shared_rows(self) -> dict[str, Shares]:
         """The parameters that have the rows of this rank only, by name, and which rows these are.
 

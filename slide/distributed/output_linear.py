@@ -13,7 +13,7 @@ from slide.distributed.first_rows import uniform_rows
 from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
 from slide.distributed.shares import Shares
-from slide.functional.autocast import outside_autocast
+from slide.functional.autograd import outside_autocast
 from slide.functional.linear import LinearOptions
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
@@ -72,8 +72,6 @@ class ShardedOutputLinear(nn.Module):
     ):
         super().__init__()
         checks.whole("in_features", in_features, 1)
-        if options.get("host_rows"):
-            raise ValueError("rows that processes share are on their devices: leave out host_rows")
         self.in_features, self.out_features = in_features, shares.rows
         self.shares, self.group = shares, group
         chosen = own_sampler(sampler, in_features, len(shares), group) if sampler else None

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import on_device, plain
+from slide.backend import number_of, on_device
 from slide.distributed.group import Group
 from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.functional.hard_samples import hardest_count
+from slide.functional.active_loss import hardest_count
+from slide.functional.autograd import FirstDerivatives
 from slide.functional.linear import LinearOptions, linear_on_set
 from slide.functional.linear_loss import linear_loss_on_set
-from slide.functional.plain_loss import aimed_at, score_matrix
 from slide.nn import ActiveLoss
+from slide.ops.reference.losses import aimed_at, score_matrix
 from slide.row_gradients import hand_over, take_row_gradients
 from slide.utils import checks
 
@@ -109,10 +109,7 @@ class _LossOverRanks(FirstDerivatives):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
-        upstream: float | Tensor = grads[0]
-        if not plain(grads[0]):  # Else the host would wait for the value.
-            upstream = grads[0].item()
-        sparse, found = ctx.sparse_grad, []
+        upstream, sparse, found = number_of(grads[0]), ctx.sparse_grad, []
         wanted = ctx.needs_input_grad[1:3]
         for parameter, gradient, needed in zip(ctx.parameters, ctx.rows, wanted, strict=True):
             if not needed or gradient is None:

@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 
 from slide.backend import on_device
 from slide.distributed.group import Group
-from slide.plain.pattern_products import samples_of
+from slide.ops.reference.products import samples_of
 from slide.sparse import Pattern
 
 

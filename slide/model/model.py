@@ -13,8 +13,8 @@ from slide.model.learning import LearningMixin
 from slide.model.restrict import kept_network
 from slide.model.saving import check_target, write_model
 from slide.nn import SlideNetwork
-from slide.nn.predicting import check_finite
-from slide.nn.searched_layer import SEARCHES as SEARCHES
+from slide.nn.sampled_layer import check_finite
+from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
 from slide.sparse import CSR, as_csr, check_pattern

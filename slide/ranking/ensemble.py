@@ -8,8 +8,8 @@ import numpy as np
 
 from slide.data import SeenItems, SeenLabels, Split, find_seen, kind_of
 from slide.data.row_transform import keep_labels
-from slide.kernels.trees import Trees
 from slide.nn import SlideNetwork
+from slide.ops.kernels.trees import Trees
 from slide.ranking.base_scorer import (
     BaseScorer,
     Layout,

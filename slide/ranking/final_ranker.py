@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slide.kernels.trees import Splits, Trees, splits_of, sum_trees
+from slide.ops.kernels.trees import Splits, Trees, splits_of, sum_trees
 
 # 50 true labels among the candidates at least suffice to fit trees.
 _LEAST_HITS = 50
@@ -145,7 +145,7 @@ class FinalRanker:
 
         Wolpert 1992, "Stacked generalization": each fold is scored by models of the others.
         """
-        order = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
+        order: np.ndarray = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
         fold, trees, ranks = order[rows] % _FOLDS, np.empty(len(hits)), np.empty(len(hits))
         for number in range(_FOLDS):
             own, other = fold == number, fold != number

@@ -9,7 +9,7 @@ import numpy as np
 from slide.backend import on_host
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
-from slide.nn.searched_layer import SEARCHES
+from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
 from slide.training import metrics
 from slide.utils import checks

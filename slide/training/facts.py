@@ -44,6 +44,7 @@ def run_facts(
         **{
             f"{name} of the optimizer": [_plain(group[name]) for group in optimizer.param_groups]
             for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+            if name in optimizer.defaults
         },
         "batch size": options.batch_size,
         "seed": options.seed,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from slide.data.dataset import ROW_KINDS
-from slide.nn.searched_layer import SEARCHES
+from slide.nn.sampled_linear import SEARCHES
 from slide.training.plan import evaluation_interval
 from slide.utils import checks
 from slide.utils.sizes import DEFAULTS

@@ -7,7 +7,7 @@ from helpers.ranks import run_ranks, several
 from slide.distributed.asking import AskedNetwork, asked_by_first
 from slide.distributed.group import Group
 from slide.distributed.network import ShardedNetwork
-from slide.sampling.full import FullSampler
+from slide.sampling.sampler import FullSampler
 
 WORK = """
 import numpy as np

@@ -16,7 +16,7 @@ from slide.nn.losses import ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import ActiveSampler, LSHProposer
-from slide.sampling.full import FullSampler
+from slide.sampling.sampler import FullSampler
 from slide.training.selection import inspect_selection
 
 D, N, B = 200, 60, 32

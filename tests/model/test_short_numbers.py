@@ -154,10 +154,6 @@ def test_wrong_rows_get_the_same_sentence(folders, dtype):
             call(far)
     with pytest.raises(ValueError, match="search must be one of exact, index, sampler"):
         model.network.predict(np.eye(60)[:1], search="fast")
-    with pytest.raises(
-        ValueError, match=rf"rows stored as torch.{dtype} go where the network goes"
-    ):
-        model.network.keep_rows_on_host()
     output = load(folders / dtype).network.output
     for search in ("exact", "index"):
         with pytest.raises(ValueError, match=r"input \(2, 6\) does not fit weight \(80, 7\)"):
