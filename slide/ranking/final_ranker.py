@@ -171,7 +171,7 @@ class FinalRanker:
 
         model = LogisticRegression(C=_RANKS_C, max_iter=300)
         model.fit(self._rank_numbers(columns), hits, weights)
-        return [float(model.intercept_[0]), *map(float, model.coef_[0])]
+        return [*map(float, np.ravel(model.intercept_)), *map(float, np.ravel(model.coef_))]
 
     def _rank_log_odds(self, columns: np.ndarray, weights: list[float]) -> np.ndarray:
         return weights[0] + self._rank_numbers(columns) @ np.array(weights[1:])
