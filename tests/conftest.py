@@ -25,7 +25,7 @@ from numba.core import config as numba_config
 
 from slide import runtime
 from slide.backend import plain
-from slide.ranking import judge
+from slide.ranking import final_ranker
 
 COMPILED = not numba_config.DISABLE_JIT
 TESTS = Path(__file__).parent
@@ -80,8 +80,8 @@ def pytest_configure(config):
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning"
         )
         # Fewer trees, because their sums are slow in plain Python.
-        judge._FEW["max_iter"] = judge._ENOUGH["max_iter"] = 30
-        judge._MODELS_OF_FEW = 1
+        final_ranker._FEW["max_iter"] = final_ranker._ENOUGH["max_iter"] = 30
+        final_ranker._MODELS_OF_FEW = 1
 
 
 def pytest_terminal_summary(terminalreporter):

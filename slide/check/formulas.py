@@ -21,7 +21,7 @@ from slide.ops.kernels.base_scorers import (
     regress_items,
     relate_candidates,
 )
-from slide.ops.kernels.evidence import fill_evidence
+from slide.ops.kernels.evidence import look_up_lists, rank_scores
 from slide.ops.kernels.largest import keep_largest_bounds
 from slide.ops.kernels.linear_classifiers import (
     DualScratch,
@@ -184,34 +184,28 @@ def _votes(rng: np.random.Generator) -> None:
 
 
 def _candidates(rng: np.random.Generator) -> None:
-    """All labels of each row are candidates, and the list of votes knows all of them."""
+    """All labels of each row are candidates, and their lists know all of them."""
+    scores = rng.standard_normal((_ROWS, _LABELS)).astype(np.float32)
+    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((scores.size, 4), np.float32)
+    found[:, 1] = scores.ravel()
+    rank_scores(starts, np.array([[1, 0, 2, 3]]), found)
+    behind, values, ranks, best = torch.from_numpy(found).view(_ROWS, _LABELS, 4).unbind(2)
+    most = values.amax(1, keepdim=True)
+    near("what is missing", behind, values - most)
+    near("a rank", ranks, (-values).argsort(1).argsort(1).float())
+    near("the best score", best, most.expand_as(best))
+
+
+def _lists(rng: np.random.Generator) -> None:
+    """All labels of each row are candidates, and their lists know all of them."""
     ids = np.tile(np.arange(_LABELS)[::-1], (_ROWS, 1))
-    lists = np.stack([rng.permutation(_LABELS) for _ in range(_ROWS)]).astype(np.int32)
-    scores = rng.standard_normal((5, _ROWS, _LABELS)).astype(np.float32)
-    frequency, of_row = rng.integers(0, 99, _LABELS), rng.random((_ROWS, 3)).astype(np.float32)
-    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 20), np.float32)
-    related = np.stack([scores[4].ravel(), *rng.random((2, ids.size))], axis=1).astype(np.float32)
-    answered = rng.random((ids.size, 2)).astype(np.float32)
-    known = (lists, scores[2], scores[3]), related, answered
-    fill_evidence(ids, starts, scores[0], scores[1], *known, frequency, of_row, found)
-    columns = torch.from_numpy(found).view(_ROWS, _LABELS, 20)
-    place = torch.from_numpy(np.argsort(lists, 1)[:, ::-1].copy())
-    for column, number in zip((0, 3, 6, 7, 9), range(5), strict=True):
-        values = torch.from_numpy(scores[number])
-        values = values.gather(1, place) if number in (2, 3) else values
-        near("a score", columns[:, :, column], values)
-        if column != 7:
-            ranks = columns[:, :, {0: 2, 3: 5, 6: 8, 9: 12}[column]]
-            near("its rank", ranks, (-values).argsort(1).argsort(1).float())
-        if number < 2:
-            near(
-                "what is missing", columns[:, :, column + 1], values - values.amax(1, keepdim=True)
-            )
-    near("what features say", columns[:, :, 10:12].reshape(-1, 2), torch.from_numpy(related[:, 1:]))
-    near("a frequency", columns[0, :, 13], torch.from_numpy(np.log1p(frequency[::-1])).float())
-    near("the numbers of a row", columns[:, 0, 14:17], torch.from_numpy(of_row))
-    near("the best score", columns[:, 3, 17], torch.from_numpy(scores[0].max(1)))
-    near("what answers say", columns[:, :, 18:].reshape(-1, 2), torch.from_numpy(answered))
+    listed = np.stack([rng.permutation(_LABELS) for _ in range(_ROWS)]).astype(np.int32)
+    values = rng.standard_normal((2, _ROWS, _LABELS)).astype(np.float32)
+    starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 2), np.float32)
+    look_up_lists(ids, starts, listed, (values[0], values[1]), found)
+    place = np.argsort(listed, 1)[:, ::-1]
+    expected = [np.take_along_axis(each, place, 1).ravel() for each in values]
+    near("values of lists", torch.from_numpy(found), torch.from_numpy(np.stack(expected, 1)))
 
 
 def _relations(rng: np.random.Generator) -> None:
@@ -503,7 +497,8 @@ FORMULAS: dict[str, Test] = {
     "words that stay": _words,
     "generated rows": _generated,
     "votes of near rows": _votes,
-    "evidence of candidates": _candidates,
+    "ranks of candidates": _candidates,
+    "values of candidates in lists": _lists,
     "candidates and features": _relations,
     "answers to similar questions": _answers,
     "regressions of items": _regressions,

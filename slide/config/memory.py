@@ -17,13 +17,12 @@ from slide.data import SparseDataset, Split
 from slide.data.dataset import take_labels
 from slide.data.kind import kind_of
 from slide.data.validation import held_rows
-from slide.ranking.associations import MOST_LABELS
-from slide.ranking.dense_search import count_as_dense
+from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.ranking.ensemble import ROWS_AT_ONCE
-from slide.ranking.evidence import COLUMNS
-from slide.ranking.item_regressions import WEIGHTS, num_sharing
-from slide.ranking.linear_classifiers import MOST_COPIED, counts_items
 from slide.ranking.row_blocks import MOST_ROOM
+from slide.ranking.scorers.cooccurrence import MOST_LABELS
+from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
+from slide.ranking.scorers.neighbours import count_as_dense
 from slide.utils.progress_bar import log
 from slide.utils.resources import free_memory, in_gib, resident_memory
 
@@ -101,20 +100,24 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     room = min(MOST_ROOM, entries // rows * learnt, features * labels)
     classifiers, learning = pairs, 12 * learnt + 10 * room + ENTRY * pairs
     learning += runtime.num_threads() * ENTRY * min(MOST_COPIED, entries)
-    if counts_items(kind, split.weights is not None):
+    similarities = 0
+    if kind == "items":
         items = entries + targets
         # Pairs of items that share a row, as if all were equally frequent.
         shared = round(-(labels**2) * math.expm1(-(items**2) / rows / labels**2))
         shared = min(shared, num_sharing(labels) * labels)
-        classifiers = min(shared, WEIGHTS * labels)
-        learning = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
+        similarities = (2 * ENTRY + 4) * shared
+        counting_items = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
+        learning = max(learning, counting_items)
+        if counts_items(kind, split.weights is not None):
+            classifiers, learning = min(shared, WEIGHTS * labels), counting_items
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features
-    judging = round(4.8 * len(COLUMNS)) * (held_rows(rows) + ROWS_AT_ONCE) * candidates
+    judging = round(4.8 * len(FIRST_FEATURES)) * (held_rows(rows) + ROWS_AT_ONCE) * candidates
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
     analogous = entries // rows * targets if kind == "graph" else 0
-    kept = near + ENTRY * (associated + classifiers) + 24 * analogous
+    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities
     return kept + max(comparing, learning, judging, counting, 115 * analogous)
 
 

@@ -199,7 +199,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 trainer.inverse = trainer.inverse if weights is None else weights
                 self.summary_ = trainer.fit()
             guessed = self.known == self.kind == "auto"
-            if guessed and trainer.ranker and trainer.ranker.known_labels is not None:
+            if guessed and trainer.ranker and trainer.ranker.seen is not None:
                 warnings.warn(
                     f"{trainer.ranker.notes[0]}; known='keep' keeps them, and kind= says what the "
                     "rows are",

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from slide.data import RowTransform, TextVectorizer
-from slide.model.ranker_state import ranker_settings, ranker_tensors, restored_ranker
+from slide.model.ranker_state import ranker_state, restored_ranker
 from slide.model.state import (
     index_settings,
     index_tensors,
@@ -69,6 +69,7 @@ def write_model(
     """
     network, ranker = model.network, model.ranker
     files = {} if weights else {"network": network_tensors(network, dtype)}
+    numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)
     sampler = None
     if not weights:  # Of several processes each has an index of its own rows, of no use to one.
         sampler = network.output.sampler
@@ -78,7 +79,7 @@ def write_model(
         "labels": model.num_labels,
         "network": network_settings(network, dtype),
         "index": index_settings(sampler),
-        "ranker": None if ranker is None else ranker_settings(ranker),
+        "ranker": numbers,
         "steps": [step.settings() for step in model.steps],
         "label_names": _kind(model.label_names),
         "feature_names": _kind(model.feature_names),
@@ -89,8 +90,8 @@ def write_model(
         files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
     if index := index_tensors(sampler):
         files["index"] = index
-    if ranker is not None:
-        files["ranker"] = ranker_tensors(ranker)
+    if tensors is not None:
+        files["ranker"] = tensors
     steps = {
         f"{number}.{name}": torch.from_numpy(np.array(array))
         for number, step in enumerate(model.steps)

@@ -13,9 +13,7 @@ from slide.functional.losses import LOSSES
 from slide.model.folder import check_target, read_model_folder, restored_parts, write_model
 from slide.model.resizing import (
     extended_names,
-    grown_ranker,
     kept_network,
-    kept_ranker,
     own_layers,
     with_features,
     with_label_ids,
@@ -255,7 +253,7 @@ class Model:
         step = RowTransform(self.network.first.in_features, outputs, label_ids=kept)
         small = Model(
             kept_network(self.network, kept),
-            None if self.ranker is None else kept_ranker(self.ranker, kept),
+            None if self.ranker is None else self.ranker.selected(kept),
             (*self.steps, step),
             label_names=self.label_names,
             feature_names=self.feature_names,
@@ -374,7 +372,7 @@ class Model:
         make_float32(self.network)
         add_outputs(self.network.output, count, self.optimizer, _OUTPUT_SCALE)
         if self.ranker is not None:
-            self.ranker = grown_ranker(self.ranker, labels=count)
+            self.ranker = self.ranker.grown(labels=count)
         self._take_outputs(own, max(self.num_labels, int(numbers.max()) + 1))
         self.label_names = names
         return numbers
@@ -398,7 +396,7 @@ class Model:
         make_float32(self.network)
         kept = remove_outputs(self.network.output, positions.tolist(), self.optimizer)
         if self.ranker is not None:
-            self.ranker = kept_ranker(self.ranker, kept.astype(np.int32))
+            self.ranker = self.ranker.selected(kept.astype(np.int32))
         self._take_outputs(own[kept], self.num_labels)
 
     def rename_labels(self, names: Iterable[Any] | None) -> None:
@@ -444,7 +442,7 @@ class Model:
             rarest = np.pad(idf, (0, count), constant_values=idf.max(initial=1.0))
             self.vectorizer = TextVectorizer(self.vectorizer.options, names, rarest)
         if seen and self.ranker is not None:
-            self.ranker = grown_ranker(self.ranker, features=seen)
+            self.ranker = self.ranker.grown(features=seen)
         self.feature_names, self.num_features = names, self.num_features + count
 
     def _outputs(self) -> np.ndarray:

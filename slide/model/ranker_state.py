@@ -1,6 +1,6 @@
 """A trained re-ranker as numbers and tensors, with the lists that it searches.
 
-It holds what was made from the training rows: lists of neighbours and associations, known labels.
+It holds what was made from the training rows: lists of neighbours and co-occurrence, seen labels.
 These lists can be searched as they lie in the file. Of dense rows it holds the index of FAISS,
 which is copied into memory.
 """
@@ -11,130 +11,113 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.data import SeenItems, SeenLabels
-from slide.ops.kernels.base_scorers import Questions
-from slide.ops.kernels.trees import Trees
-from slide.ranking import Associations, EnsembleRanker, LinearClassifiers, Neighbours, Substitutes
-from slide.ranking.dense_search import DenseSearch
-from slide.ranking.list_search import ListSearch
-from slide.sparse import CSR, Pattern
+from slide.ranking import EnsembleRanker
+from slide.ranking.base_scorer import FIRST_FEATURES
+
+# Where the numbers of earlier models are now; "." stands between a scorer and its number.
+_NUMBERS = {
+    "depth": ("network.proposed",),
+    "voted": ("neighbours.proposed",),
+    "associated": ("cooccurrence.proposed",),
+    "negatives": ("linear.negatives",),
+    "neighbours": ("neighbours.count",),
+    "idf": ("neighbours.weighted",),
+    "num_rows": ("neighbours.num_rows", "cooccurrence.num_rows"),
+    "longest": ("cooccurrence.longest",),
+    "bias": ("linear.bias",),
+    "counts_items": ("linear.counts_items",),
+    "judge_base": ("final_ranker.base",),
+    "judge_slope": ("final_ranker.slope",),
+    "judge_trust": ("final_ranker.weights",),
+    "excludes_known": ("excludes_seen",),
+}
+# Where their arrays are now, by what the names begin with.
+_ARRAYS = {
+    "classifiers.": ("linear.weights.",),
+    "neighbours.": ("neighbours.search.",),
+    "row_labels.": ("neighbours.labels.", "analogous.labels.", "seen.labels."),
+    "associations.unseen": ("cooccurrence.unseen",),
+    "associations.label_shares": ("cooccurrence.label_shares",),
+    "associations.": ("cooccurrence.lists.",),
+    "feature_weights": ("neighbours.feature_weights",),
+    "judge.": ("final_ranker.",),
+    "known.": ("seen.",),
+    "substitutes.": ("analogous.similar.",),
+    "questions.rests": ("analogous.rests",),
+    "questions.": ("analogous.questions.",),
+}
 
 
-def ranker_settings(ranker: EnsembleRanker) -> dict[str, Any]:
-    """The numbers of a ranker."""
-    if not len(ranker.inverse):
-        raise RuntimeError("the ranker is not trained: call fit first")
-    return {
-        "depth": ranker.depths.network,
-        "voted": ranker.depths.neighbours,
-        "associated": ranker.depths.associations,
-        "negatives": ranker.negatives,
-        "objective": ranker.objective,
-        "known": ranker.known,
-        "kind": ranker.kind,
-        "excludes_known": ranker.known_labels is not None,
-        "neighbours": ranker.neighbours.count,
-        "idf": ranker.neighbours.weighted,  # The name of earlier versions.
-        "num_rows": ranker.neighbours.fitted().num_rows,
-        "longest": ranker.associations.longest,
-        "bias": ranker.classifiers.solver.bias,
-        "counts_items": ranker.classifiers.counts_items,
-        "judge_base": ranker.judge.base,
-        "judge_slope": ranker.judge.slope,
-        "judge_trust": list(map(float, ranker.judge.trust)),
-    }
+def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The numbers of a trained ranker, and its arrays by name; of the same ones the first.
 
-
-def ranker_tensors(ranker: EnsembleRanker) -> dict[str, Tensor]:
-    """The arrays of a trained ranker, by name."""
-    assert ranker.classifiers.weights is not None
-    search = ranker.neighbours.fitted()
-    found = {
-        **_named("classifiers", ranker.classifiers.weights),
-        **{f"neighbours.{name}": array for name, array in search.state().items()},
-        **_named("row_labels", Pattern(*ranker.neighbours.labels[:2])),
-        **_named("associations", ranker.associations.lists),
-        "associations.unseen": ranker.associations.unseen,
-        "associations.label_shares": ranker.associations.label_shares,
-        "feature_weights": search.weights,
-        "frequency": ranker.frequency,
-        "inverse": ranker.inverse,
-    }
-    if ranker.judge.trees is not None:
-        found |= _named("judge", ranker.judge.trees)
-    if isinstance(ranker.known_labels, SeenItems) and ranker.known_labels.items is not None:
-        found["known.items"] = ranker.known_labels.items
-    if isinstance(ranker.known_labels, SeenLabels):
-        found["known.keys"] = ranker.known_labels.keys.view(np.int64)
-        found["known.rows"] = ranker.known_labels.rows
-    if not ranker.substitutes.empty:
-        found |= _named("substitutes", ranker.substitutes.similar)
-        found |= _named("questions", ranker.substitutes.questions)
-        found["questions.rests"] = ranker.substitutes.rests.view(np.int64)
-    whole = {name: np.require(array, requirements=("C", "W")) for name, array in found.items()}
-    return {name: torch.from_numpy(array) for name, array in whole.items()}
+    Raises:
+        RuntimeError: for a ranker that is not trained.
+    """
+    numbers, arrays = ranker.state()
+    same = _same_arrays(arrays)
+    first = {name: array for name, array in arrays.items() if name not in same}
+    whole = {name: np.require(array, requirements=("C", "W")) for name, array in first.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in whole.items()}
+    return {**numbers, "same": same}, tensors
 
 
 def restored_ranker(settings: dict[str, Any], tensors: dict[str, Tensor]) -> EnsembleRanker:
-    """The ranker that had these `ranker_settings` and `ranker_tensors`; the arrays are views."""
+    """The ranker that had this `ranker_state`; the arrays are views.
+
+    Raises:
+        ValueError: for a model of an earlier slide that ranked in another way.
+    """
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    numbers = ("depth", "voted", "associated", "negatives", "objective", "known")
-    ranker = EnsembleRanker(
-        LinearClassifiers(bias=settings["bias"]),
-        neighbours=settings["neighbours"],
-        **{name: settings[name] for name in numbers},
-    )
-    ranker.frequency, ranker.inverse = arrays["frequency"], arrays["inverse"]
-    labels: Pattern = _taken(Pattern, "row_labels", arrays)
-    num_labels = len(ranker.frequency)
-    near = Neighbours(settings["neighbours"], settings["idf"])
-    search = DenseSearch if "neighbours.index" in arrays else ListSearch
-    state = {name: arrays[f"neighbours.{name}"] for name in search.ARRAYS}
-    how = settings["num_rows"], settings["idf"]
-    near.search = search.restored(state, arrays["feature_weights"], *how)
-    near.num_labels = num_labels
-    near.labels = CSR(labels.indptr, labels.indices, np.ones(len(labels.indices), np.float32))
-    ranker.neighbours = near
-    ranker.associations = Associations(settings["longest"])
-    ranker.associations.lists = _taken(CSR, "associations", arrays)
-    ranker.associations.num_labels = num_labels
-    ranker.associations.unseen = arrays["associations.unseen"]
-    ranker.associations.label_shares = arrays["associations.label_shares"]
-    if "questions.rests" in arrays:  # Models of an earlier slide have none.
-        ranker.substitutes = _substitutes(arrays, labels, num_labels)
-    ranker.classifiers.weights = _taken(CSR, "classifiers", arrays)
-    ranker.classifiers.num_features = len(ranker.associations.unseen)
-    ranker.classifiers.counts_items = settings.get("counts_items", False)
-    ranker.judge.base = settings["judge_base"]
-    ranker.judge.slope = settings.get("judge_slope", 1.0)
-    ranker.judge.trust = settings.get("judge_trust", ranker.judge.trust)
-    if "judge.roots" in arrays:
-        ranker.judge.trees = _taken(Trees, "judge", arrays)
-    elif "judge_trust" not in settings:
+    if "scorers" not in settings:
+        settings, arrays = _renamed(settings, arrays)
+    for name, first in settings["same"].items():
+        arrays[name] = arrays[first]
+    return EnsembleRanker.restored(settings, arrays)
+
+
+def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """For arrays that equal an earlier one, such as labels of training rows, its name."""
+    same: dict[str, str] = {}
+    names = [name for name in arrays if ".labels." in name]
+    for place, name in enumerate(names):
+        for first in names[:place]:
+            if first not in same and np.array_equal(arrays[name], arrays[first]):
+                same[name] = first
+                break
+    return same
+
+
+def _renamed(
+    settings: dict[str, Any], arrays: dict[str, np.ndarray]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Settings and arrays of an earlier version by their present names."""
+    if "judge.roots" not in arrays and "judge_trust" not in settings:
         raise ValueError(
             "this model is of an earlier slide, which ranked in another way after few hits: make "
             "it again, or open it with that one"
         )
-    ranker.kind = settings["kind"]
-    if settings["excludes_known"] and ranker.kind == "items":
-        ranker.known_labels = SeenItems(num_labels, arrays.get("known.items"))
-    elif settings["excludes_known"]:
-        keys = arrays["known.keys"].view(np.uint64)
-        ranker.known_labels = SeenLabels.restored(keys, arrays["known.rows"], labels)
-    return ranker
-
-
-def _substitutes(arrays: dict[str, np.ndarray], labels: Pattern, num_labels: int) -> Substitutes:
-    found = Substitutes()
-    found.num_labels, found.rests = num_labels, arrays["questions.rests"].view(np.uint64)
-    found.questions, found.labels = _taken(Questions, "questions", arrays), labels
-    found.similar = _taken(CSR, "substitutes", arrays)
-    return found
-
-
-def _named(prefix: str, arrays: Any) -> dict[str, np.ndarray]:
-    return {f"{prefix}.{name}": array for name, array in arrays._asdict().items()}
-
-
-def _taken(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    return kind(*(arrays[f"{prefix}.{name}"] for name in kind._fields))
+    settings = {"counts_items": False, "judge_slope": 1.0, "judge_trust": [1.0] * 4} | settings
+    labels = len(arrays["frequency"])
+    features = len(arrays["associations.unseen"])
+    graph = settings["kind"] == "graph"
+    found: dict[str, Any] = {
+        "neighbours": {"num_labels": labels},
+        "linear": {"num_features": features},
+        **({"analogous": {"num_labels": labels}} if graph else {}),
+    }
+    kept = {name: settings[name] for name in ("objective", "known", "kind")}
+    for name, value in settings.items():
+        for new in _NUMBERS.get(name, ()):
+            scorer, _, key = new.rpartition(".")
+            (found.setdefault(scorer, {}) if scorer else kept)[key] = value
+    # Features of analogous queries were 0 where there were none; they are the last ones.
+    names = [name for name in FIRST_FEATURES if graph or not name.startswith("analogous")]
+    final = found.pop("final_ranker")
+    kept |= {"features": names, "final_ranker": final, "scorers": found, "same": {}}
+    moved: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        prefix = next((each for each in _ARRAYS if name.startswith(each)), None)
+        for new in (name,) if prefix is None else _ARRAYS[prefix]:
+            moved[name if prefix is None else new + name.removeprefix(prefix)] = array
+    return kept, moved

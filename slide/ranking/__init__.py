@@ -1,13 +1,26 @@
-"""The re-ranker: experts score labels, and a judge combines what they say.
+"""The re-ranker: base scorers score labels, and a final ranker combines what they say.
 
-The experts are the network, linear classifiers, the nearest training rows, associations of features
-with labels, and in a knowledge graph the answers to similar questions. The judge, gradient-boosted
-trees, learns from held-out rows (stacking).
+The base scorers are the network, linear classifiers, nearest neighbours, feature-label
+co-occurrence, in a knowledge graph the answers to analogous queries, and in a recommender the
+similarity of items. The final ranker,
+gradient-boosted trees, learns from held-out rows (stacking).
 """
 
-from slide.ranking.associations import Associations as Associations
+from typing import Any
+
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
-from slide.ranking.linear_classifiers import LinearClassifiers as LinearClassifiers
-from slide.ranking.neighbours import Neighbours as Neighbours
-from slide.ranking.ranked import Ranked as Ranked
-from slide.ranking.substitutes import Substitutes as Substitutes
+from slide.ranking.ensemble import Ranked as Ranked
+from slide.ranking.scorers.analogous import AnalogousQueries as AnalogousQueries
+from slide.ranking.scorers.cooccurrence import Cooccurrence as Cooccurrence
+from slide.ranking.scorers.item_similarity import ItemSimilarity as ItemSimilarity
+from slide.ranking.scorers.linear import LinearClassifiers as LinearClassifiers
+from slide.ranking.scorers.neighbours import Neighbours as Neighbours
+
+# Names of the version before.
+_RENAMED = {"Associations": Cooccurrence, "Substitutes": AnalogousQueries}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        return _RENAMED[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

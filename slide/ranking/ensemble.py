@@ -1,34 +1,37 @@
-"""A re-ranker that joins a network, linear classifiers, near training rows and features."""
+"""The re-ranker: candidates of base scorers, ranked by what all of them say (stacking)."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.data import (
-    SeenItems,
-    SeenLabels,
-    Split,
-    find_seen,
-    kind_of,
-    labels_and_items,
-)
+from slide.data import SeenItems, SeenLabels, Split, find_seen, kind_of
+from slide.data.row_transform import keep_labels
 from slide.nn import SlideNetwork
-from slide.ranking.associations import Associations
-from slide.ranking.evidence import COLUMNS, RANKED, Depths, Evidence, Experts, gather
-from slide.ranking.judge import Judge, load_learner
-from slide.ranking.linear_classifiers import LinearClassifiers, counts_items
-from slide.ranking.neighbours import USUAL_NEAR, Neighbours, num_near_rows
-from slide.ranking.ranked import Ranked
-from slide.ranking.substitutes import Substitutes
+from slide.ops.kernels.trees import Trees
+from slide.ranking.base_scorer import (
+    BaseScorer,
+    Layout,
+    Queries,
+    RankingFeatures,
+    Training,
+    named_arrays,
+    padded,
+    ranking_features,
+    taken_arrays,
+)
+from slide.ranking.final_ranker import FinalRanker, load_learner
+from slide.ranking.scorers import SCORERS
+from slide.ranking.scorers.linear import LinearClassifiers
 from slide.sparse import CSR, Pattern, hits
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
-from slide.utils.sizes import validation_cutoffs
 
 OBJECTIVES = ("p", "psp")
 ROWS_AT_ONCE = 1024
 # What is left out of the answers for each kind of data, and what shows the kind.
-_KNOWN = {
+_SEEN = {
     "graph": (
         "no answers to rows that repeat the features of a training row",
         "rows are questions of few features, and training rows do not repeat each other's labels",
@@ -39,38 +42,80 @@ _KNOWN = {
         "no training row asks for its own features",
     ),
 }
-# Held-out rows for the choice of the neighbours' weights.
-_TRIAL_ROWS = 1000
-# Equal training rows that are looked at for labels that are no negatives: more would take a time
-# that grows with the square of their number.
-_MOST_EQUAL = 1000
-# Share of the held-out rows from which on the classifiers learn from these in the end.
+# If an eighth of the rows was held out, slow scorers learn from these rows in the end, too.
 _WORTH_LEARNING = 0.125
 
 
-class EnsembleRanker:
-    """Candidates of a network and of the training rows, judged by all that is known of them.
+class Ranked(NamedTuple):
+    """The answers to B rows.
 
-    A judge learns from held-out rows how much the scores of the network and of linear classifiers,
-    the votes of the nearest rows, the labels of the features and, in a knowledge graph, the answers
-    to similar questions count (stacking: Wolpert 1992, "Stacked generalization"). So no share has
-    to be set, and the scores are probabilities.
+    Attributes:
+        scores: ``(B, k)`` float64, best first; probabilities, times inverse propensities if the
+            objective is ``"psp"``; 0 where there are no more labels.
+        ids: ``(B, k)`` int64 labels; -1: there are no more.
+        network_ids: ``(B, k)`` int64, what the network alone answers; -1: there are no more.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.ranking import Ranked
+        >>> found = Ranked(np.array([[0.9, 0.2]]), np.array([[3, 1]]), np.array([[1, 3]]))
+        >>> found.ids[found.scores > 0.5]
+        array([3])
+    """
+
+    scores: np.ndarray
+    ids: np.ndarray
+    network_ids: np.ndarray
+
+    @classmethod
+    def of(
+        cls, k: int, scores: np.ndarray, ids: np.ndarray, network_ids: np.ndarray | None = None
+    ) -> "Ranked":
+        """The first k answers to each row, filled up where there are fewer.
+
+        Args:
+            k: number of answers.
+            scores: ``(B, n)`` floats, best first.
+            ids: ``(B, n)`` int64, below 0 where there is no label, whatever the score is.
+            network_ids: ``(B, m)`` int64; None: ``ids``.
+        """
+        scores = np.where(ids < 0, 0, scores).astype(np.float64, copy=False)
+        found = _first(ids, k, -1)
+        alone = found if network_ids is None else _first(network_ids, k, -1)
+        return cls(_first(scores, k, 0), found, alone)
+
+
+def _first(array: np.ndarray, k: int, missing: int) -> np.ndarray:
+    """The first k columns; those that it does not have are all ``missing``."""
+    if array.shape[1] >= k:
+        return array[:, :k]
+    return np.pad(array, ((0, 0), (0, k - array.shape[1])), constant_values=missing)
+
+
+class EnsembleRanker:
+    """Candidates of a network and of the training rows, ranked by all that is known of them.
+
+    Base scorers (`slide.ranking.scorers`) name candidates and say numbers of them. A final ranker
+    learns from held-out rows how much each number counts (stacking: Wolpert 1992, "Stacked
+    generalization"). So no share has to be set, and the scores are probabilities.
 
     Args:
-        classifiers: with `fit_items` in a recommender without weights of rows; None: usual ones.
+        classifiers: ridge regressions in a recommender without weights of rows; None: usual ones.
         depth: number of candidates of the network.
-        neighbours: number of nearest training rows; None: see `num_near_rows`.
-        voted: number of candidates of the neighbours.
-        associated: number of candidates that go with the features; see `Associations`.
+        neighbours: number of nearest training rows; None: see
+            `slide.ranking.scorers.neighbours.num_near_rows`.
+        voted: number of candidates of the nearest neighbours.
+        associated: number of candidates that go with the features; see `Cooccurrence`.
         negatives: number of labels of its neighbours that are negatives of a row in `fit`.
         objective: ``"p"`` ranks by the probability of a label; ``"psp"`` by probability times
             inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
             loss functions for recommendation, tagging, ranking and other missing label
             applications").
-        known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
-            recommender, otherwise the labels of training rows with the same features. ``"keep"``
-            does not. ``"auto"`` does in a recommender and in a knowledge graph
+        known: ``"exclude"`` leaves seen items out of the answers: the own items of a row in a
+            recommender, otherwise the labels of training rows with the same features (filtered
+            ranking). ``"keep"`` does not. ``"auto"`` does in a recommender and in a knowledge graph
             (`slide.data.kind_of`).
+        scorers: arguments of further base scorers, by name; None: usual ones.
 
     Raises:
         ValueError: for a number or name out of range.
@@ -78,6 +123,7 @@ class EnsembleRanker:
     Attributes:
         kind: `slide.data.kind_of` the rows of `fit`.
         notes: sentences about the choices that `fit` made.
+        all_scorers: the base scorers by name, whatever the kind of the rows is.
 
     Example:
         >>> import slide, tempfile
@@ -103,6 +149,7 @@ class EnsembleRanker:
         negatives: int = 50,
         objective: str = "p",
         known: str = "auto",
+        scorers: Mapping[str, Mapping[str, Any] | None] | None = None,
     ):
         numbers = {"depth": depth, "neighbours": neighbours, "voted": voted}
         for name, value in (numbers | {"associated": associated, "negatives": negatives}).items():
@@ -110,20 +157,36 @@ class EnsembleRanker:
                 checks.whole(name, value, 1)
         checks.one_of("objective", objective, OBJECTIVES)
         checks.one_of("known", known, ("auto", "exclude", "keep"))
-        self.classifiers = LinearClassifiers() if classifiers is None else classifiers
-        self.depths, self.negatives = Depths(depth, voted, associated), negatives
+        options = {
+            "network": {"proposed": depth},
+            "neighbours": {"count": neighbours, "proposed": voted},
+            "cooccurrence": {"proposed": associated},
+        }
+        for name, more in (scorers or {}).items():
+            checks.one_of("scorers", name, SCORERS)
+            options[name] = {**options.get(name, {}), **(more or {})}
+        self.all_scorers: dict[str, BaseScorer] = {
+            name: scorer(**options.get(name, {})) for name, scorer in SCORERS.items()
+        }
+        linear = LinearClassifiers() if classifiers is None else classifiers
+        linear.negatives = negatives
+        self.all_scorers["linear"] = linear
         self.objective, self.known = objective, known
-        self.num_near, self.associations = neighbours, Associations()
-        self.substitutes = Substitutes()
-        self.neighbours = Neighbours(neighbours or USUAL_NEAR)
-        # The score of a label with which a row shares no feature is the bias of its classifier.
-        nothing = {"linear": self.classifiers.solver.bias}
-        ranked = [(list(COLUMNS).index(name), nothing.get(name, 0.0)) for name in RANKED]
-        self.judge = Judge(list(COLUMNS.values()), ranked)
         self.frequency = self.inverse = np.empty(0)
-        self.known_labels: SeenLabels | SeenItems | None = None
-        self.kind = "other"
+        self.seen: SeenLabels | SeenItems | None = None
         self.notes: list[str] = []
+        self.final_ranker = FinalRanker([])
+        self.kind = "other"
+        self._lay_out()
+
+    @property
+    def scorers(self) -> dict[str, BaseScorer]:
+        """The base scorers that know something of such rows, by name."""
+        return {
+            name: scorer
+            for name, scorer in self.all_scorers.items()
+            if scorer.kinds is None or self.kind in scorer.kinds
+        }
 
     @staticmethod
     def prepare() -> None:
@@ -139,7 +202,7 @@ class EnsembleRanker:
         search: str = "exact",
         every: Split | None = None,
     ) -> "EnsembleRanker":
-        """Train classifiers and neighbours on ``train``, and the judge on ``held``.
+        """Train base scorers on ``train``, and the final ranker on ``held``.
 
         Args:
             network: a network that was trained on ``train`` and has not seen ``held``.
@@ -148,8 +211,8 @@ class EnsembleRanker:
             inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
             search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
             every: the rows of both. If it is given, held-out rows are neighbours, too, in the end,
-                and their labels are known; if they are more than an eighth of all rows, or too few
-                for the judge, the classifiers also learn from them.
+                and their labels are seen; if they are more than an eighth of all rows, or too few
+                for the final ranker, the classifiers also learn from them.
 
         Returns:
             The ranker itself.
@@ -160,27 +223,29 @@ class EnsembleRanker:
         """
         self.kind, self.notes = kind_of(train if every is None else every), []
         self.inverse = np.empty(0)  # It is not trained until the end: an error may come before.
-        self._count(train, self._excludes(train))
-        self.neighbours = Neighbours(self.num_near or num_near_rows(train, self.kind))
-        self.neighbours = self._choose_neighbours(train, held)
-        self._fit_classifiers(train)
-        columns, right = [np.empty((0, len(COLUMNS)), np.float32)], [np.empty(0, bool)]
-        weights = [np.empty(0)]
-        parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
-        for part in ProgressBar(parts, "evidence", count, leave=False):
-            evidence = self.evidence(network, part.features, 1, search)
-            columns.append(evidence.columns)
-            known = evidence.ids >= 0
-            right.append(hits(evidence.ids, part.labels)[known])
+        self._lay_out()
+        exclude = self._excludes(train)
+        self._learn(train, exclude, held)
+        columns, right = [np.empty((0, len(self.layout.names)), np.float32)], [np.empty(0, bool)]
+        weights, rows = [np.empty(0)], [np.empty(0, np.int64)]
+        parts, count, first = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE), 0
+        for part in ProgressBar(parts, "ranking features", count, leave=False):
+            found = self.ranking_features(network, part.features, 1, search)
+            columns.append(found.columns)
+            named = found.ids >= 0
+            rows.append(np.repeat(np.arange(first, first + len(named)), named.sum(1)))
+            first += len(named)
+            right.append(hits(found.ids, part.labels)[named])
             if part.weights is not None:
-                weights.append(np.repeat(part.weights, known.sum(1)))
+                weights.append(np.repeat(part.weights, named.sum(1)))
         every_weight = None if held.weights is None else np.concatenate(weights)
-        self.judge.fit(np.concatenate(columns), np.concatenate(right), every_weight)
+        self.final_ranker.fit(
+            *(np.concatenate(columns), np.concatenate(right), every_weight, np.concatenate(rows))
+        )
         del columns, right
         if every is not None:
-            self._take_rows(every, self.neighbours.weighted, self.known_labels is not None)
-            if len(held) > _WORTH_LEARNING * len(every) or self.judge.trees is None:
-                self._fit_classifiers(every)
+            many = len(held) > _WORTH_LEARNING * len(every)
+            self._learn(every, exclude, slow=many or self.final_ranker.trees is None)
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         return self
 
@@ -196,18 +261,17 @@ class EnsembleRanker:
         Raises:
             RuntimeError: before `fit`.
         """
-        if not len(self.inverse):
-            raise RuntimeError("the ranker is not trained: call fit first")
-        evidence = self.evidence(network, features, k, search)
-        ids, known = evidence.ids, evidence.ids >= 0
+        self._check_trained()
+        found = self.ranking_features(network, features, k, search)
+        ids, named = found.ids, found.ids >= 0
         scores = np.full(ids.shape, -np.inf)
-        scores[known] = self.judge.probabilities(evidence.columns)
+        scores[named] = self.final_ranker.probabilities(found.columns)
         if self.objective == "psp":
-            scores[known] *= self.inverse[ids[known]]
+            scores[named] *= self.inverse[ids[named]]
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         scores, ids = (np.take_along_axis(array, order, 1) for array in (scores, ids))
         ids = np.where(np.isfinite(scores), ids, -1)
-        return Ranked.of(k, scores, ids, evidence.network_ids)
+        return Ranked.of(k, scores, ids, found.network_ids)
 
     def unweighted(self, scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Probabilities of answers of `rank`, whatever they are ranked by.
@@ -218,7 +282,9 @@ class EnsembleRanker:
         """
         return scores if self.objective == "p" else scores / self.inverse[ids]
 
-    def evidence(self, network: SlideNetwork, features: CSR, least: int, search: str) -> Evidence:
+    def ranking_features(
+        self, network: SlideNetwork, features: CSR, least: int, search: str
+    ) -> RankingFeatures:
         """The candidates of rows, at least ``least`` of the network's, and what is known of them.
 
         Args:
@@ -227,74 +293,131 @@ class EnsembleRanker:
             least: number of labels that the network proposes for each row, at least.
             search: see `fit`.
         """
-        depths = self.depths._replace(network=max(self.depths.network, least))
-        counted = self.associations, self.substitutes, self.frequency, self.known_labels
-        experts = Experts(network, self.classifiers, self.neighbours, *counted)
-        return gather(experts, features, depths, search)
+        seen = None if self.seen is None else self.seen.of(features)
+        queries = Queries(features, seen, network, search, least, len(self.frequency))
+        return ranking_features(self.scorers, self.layout, queries, self.frequency)
 
-    def _take_rows(self, train: Split, weighted: bool, exclude: bool) -> None:
-        """Take rows as neighbours, and count and look up their labels."""
-        self.neighbours = Neighbours(self.neighbours.count)  # Before the new ones are made.
-        self.neighbours = self._neighbours(train, weighted)
-        self._count(train, exclude)
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """All numbers, as JSON can hold them, and all arrays, by name.
 
-    def _neighbours(self, train: Split, weighted: bool) -> Neighbours:
-        # What a near row of items holds is as good an answer as what it asks for.
-        labels = labels_and_items(train) if self.kind == "items" else train.labels
-        model = Neighbours(self.neighbours.count, weighted)
-        return model.fit(train.features, labels, train.num_features, train.num_labels)
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        self._check_trained()
+        final = self.final_ranker
+        numbers: dict[str, Any] = {
+            "objective": self.objective,
+            "known": self.known,
+            "kind": self.kind,
+            "excludes_seen": self.seen is not None,
+            "features": self.layout.names,
+            "final_ranker": {
+                "base": final.base,
+                "slope": final.slope,
+                "weights": list(map(float, final.weights)),
+                "rank_share": final.rank_share,
+                "rank_weights": final.rank_weights,
+            },
+            "scorers": {},
+        }
+        arrays = {"frequency": self.frequency, "inverse": self.inverse}
+        if final.trees is not None:
+            arrays |= named_arrays("final_ranker", final.trees)
+        for name, scorer in self.scorers.items():
+            numbers["scorers"][name], own = scorer.state()
+            arrays |= {f"{name}.{key}": array for key, array in own.items()}
+        if isinstance(self.seen, SeenItems) and self.seen.items is not None:
+            arrays["seen.items"] = self.seen.items
+        if isinstance(self.seen, SeenLabels):
+            arrays |= {"seen.keys": self.seen.keys.view(np.int64), "seen.rows": self.seen.rows}
+            arrays |= named_arrays("seen.labels", self.seen.labels)
+        return numbers, arrays
 
-    def _count(self, train: Split, exclude: bool) -> None:
-        sizes = train.num_features, train.num_labels
+    @classmethod
+    def restored(cls, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> "EnsembleRanker":
+        """The ranker that had this `state`; its arrays are views of these."""
+        ranker = cls(objective=numbers["objective"], known=numbers["known"])
+        ranker.kind = numbers["kind"]
+        for name, scorer in ranker.scorers.items():
+            if name in numbers["scorers"]:
+                prefix = f"{name}."
+                own = {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+                scorer.restore(numbers["scorers"][name], own)
+            else:  # The model is of a version that did not have it.
+                del ranker.all_scorers[name]
+        ranker.frequency, ranker.inverse = arrays["frequency"], arrays["inverse"]
+        ranker._lay_out(numbers["features"])
+        vars(ranker.final_ranker).update(numbers["final_ranker"])
+        if "final_ranker.roots" in arrays:
+            ranker.final_ranker.trees = taken_arrays(Trees, "final_ranker", arrays)
+        if numbers["excludes_seen"] and ranker.kind == "items":
+            ranker.seen = SeenItems(len(ranker.frequency), arrays.get("seen.items"))
+        elif numbers["excludes_seen"]:
+            keys = arrays["seen.keys"].view(np.uint64)
+            labels = taken_arrays(Pattern, "seen.labels", arrays)
+            ranker.seen = SeenLabels.restored(keys, arrays["seen.rows"], labels)
+        return ranker
+
+    def grown(self, labels: int = 0, features: int = 0) -> "EnsembleRanker":
+        """A ranker that takes more labels or features, which no training row of it had.
+
+        Args:
+            labels: number of new labels, which come last.
+            features: number of new features, which come last.
+        """
+        large = copy.copy(self)
+        large.frequency = padded(self.frequency, labels, 0)
+        # The inverse propensity of a label without a row is that of the rarest.
+        large.inverse = padded(self.inverse, labels, self.inverse.max(initial=0))
+        large.all_scorers = self.all_scorers | {
+            name: scorer.grown(labels, features) for name, scorer in self.scorers.items()
+        }
+        if isinstance(self.seen, SeenItems) and labels:
+            large.seen = self.seen.grown(labels)
+        return large
+
+    def selected(self, kept: np.ndarray) -> "EnsembleRanker":
+        """A ranker of some labels; training rows and all that is of features are shared.
+
+        Args:
+            kept: ``(n,)`` numbers of labels, ascending.
+        """
+        small, count = copy.copy(self), len(self.frequency)
+        small.frequency, small.inverse = self.frequency[kept], self.inverse[kept]
+        small.all_scorers = self.all_scorers | {
+            name: scorer.selected(kept, count) for name, scorer in self.scorers.items()
+        }
+        if isinstance(self.seen, SeenItems):
+            small.seen = self.seen.restricted(kept)
+        elif self.seen is not None:
+            labels = keep_labels(self.seen.labels, kept, count)
+            small.seen = SeenLabels.restored(self.seen.keys, self.seen.rows, labels)
+        return small
+
+    def _lay_out(self, names: list[str] | None = None) -> None:
+        """Order the features of the scorers, for a new final ranker."""
+        self.layout = Layout(self.scorers.values(), names)
+        self.final_ranker = type(self.final_ranker)(self.layout.signs, self.layout.ranked)
+
+    def _learn(
+        self, train: Split, exclude: bool, held: Split | None = None, slow: bool = True
+    ) -> None:
+        """Let the scorers learn from rows, and find seen labels in them."""
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
-        self.associations.fit(train.features, train.labels, *sizes)
-        self.substitutes = Substitutes()  # Of rows that are questions only.
-        if self.kind == "graph":
-            self.substitutes.fit(train.features, train.labels, *sizes)
-        self.known_labels = find_seen(train, self.kind) if exclude else None
-
-    def _fit_classifiers(self, train: Split) -> None:
-        """Train the classifiers: on items, or with labels of near rows as negatives."""
-        sizes = train.num_features, train.num_labels
-        if counts_items(self.kind, train.weights is not None):
-            self.classifiers.fit_items(labels_and_items(train), *sizes)
-            return
-        count = min(self.negatives, train.num_labels)
-        negatives = self.neighbours.own_candidates(count, self._right_or_known(train))
-        self.classifiers.fit(train.features, train.labels, negatives, *sizes, train.weights)
-
-    def _right_or_known(self, train: Split) -> Callable[[int, int], Pattern]:
-        """For some training rows the labels that are no negatives."""
-        known = self.known_labels
-        right = labels_and_items(train) if isinstance(known, SeenItems) else train.labels
-        if not isinstance(known, SeenLabels):
-            return right.slice
-        # The labels of a row are among those of equal rows.
-        return lambda begin, end: known.of(train.features.slice(begin, end), _MOST_EQUAL)
+        self.seen = find_seen(train, self.kind) if exclude else None
+        training = Training(train, self.kind, self.seen, held, slow, self.scorers, self.notes)
+        for name in training.scorers:
+            training.learnt(name)
 
     def _excludes(self, train: Split) -> bool:
-        """Whether known labels are left out of the answers."""
-        if self.known == "auto" and self.kind in _KNOWN:
-            what, shown = _KNOWN[self.kind]
+        """Whether seen labels are left out of the answers."""
+        if self.known == "auto" and self.kind in _SEEN:
+            what, shown = _SEEN[self.kind]
             found = f", because {shown}" if train.kind == "auto" else ""
             self.notes.append(f"known labels: {what}{found}")
             return True
         return self.known == "exclude"
 
-    def _choose_neighbours(self, train: Split, held: Split) -> Neighbours:
-        """Neighbours by plain or by weighted features, the better ones for held-out rows."""
-        # Files may be sorted, so the rows come from all of them.
-        rows = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, places, found = held.take(rows), validation_cutoffs(train.num_labels), []
-        known = None if self.known_labels is None else self.known_labels.of(trial.features)
-        for weighted in (False, True):
-            model = self._neighbours(train, weighted)
-            right = hits(model.votes(trial.features, places[-1], known).ids, trial.labels)
-            found.append((100 * float(np.mean([right[:, :k].mean() for k in places])), model))
-        (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
-        how = model.fitted().weighting if model.weighted else "as they are"
-        self.notes.append(
-            f"features of the nearest rows: {how}, "
-            f"precision {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
-        )
-        return model
+    def _check_trained(self) -> None:
+        if not len(self.inverse):
+            raise RuntimeError("the ranker is not trained: call fit first")

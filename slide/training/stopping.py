@@ -14,7 +14,7 @@ from slide.backend import on_host
 from slide.data import Batches, Split, find_seen, first_unseen
 from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
-from slide.ranking.unknown_labels import best_unknown, rows_by_depth
+from slide.ranking.scorers.network import best_unknown, rows_by_depth
 from slide.sparse import Pattern
 from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_files import (

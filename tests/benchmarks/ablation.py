@@ -13,9 +13,8 @@ after each row; rows that there are for this commit and machine are not measured
 import argparse
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
 from hydra.utils import instantiate
 from report import (
     ROOT,
@@ -36,8 +35,7 @@ from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
 from slide.data import kind_of
 from slide.ranking import EnsembleRanker
-from slide.ranking.evidence import COLUMNS
-from slide.ranking.judge import Judge
+from slide.ranking.base_scorer import RankingFeatures
 from slide.training import Trainer
 from slide.training.evaluation import evaluate
 
@@ -64,15 +62,17 @@ RANKER = {
     "objective: psp": ["ranker.objective=psp"],
     KEEP: ["ranker.known=keep"],
 }
-# What the judge does not see if an expert is left out.
+# What the final ranker does not see if a base scorer is left out.
 UNSEEN = {
     "no network": ["network", "network_behind", "network_rank", "network_best"],
     "no linear classifiers": ["linear", "linear_behind", "linear_rank"],
-    "no nearest rows": ["votes", "sharp_votes", "votes_rank", "nearest", "mean_similarity"],
-    "no labels of the features": [
-        *("association", "association_best", "association_rank", "naive_bayes")
+    "no nearest rows": [
+        *("neighbours", "neighbours_sharp", "neighbours_rank", "nearest", "mean_similarity")
     ],
-    UNASKED: ["substitutes", "substitutes_best"],
+    "no labels of the features": [
+        *("cooccurrence", "cooccurrence_best", "cooccurrence_rank", "naive_bayes")
+    ],
+    UNASKED: ["analogous", "analogous_best"],
 }
 # Overrides of runs that train another network.
 NETWORK = {
@@ -90,31 +90,23 @@ NETWORK = {
 WITHOUT = RANKER | NETWORK
 
 
-class PartlyBlind(Judge):
-    """A judge that does not see some columns of the evidence."""
+class PartlyBlind(EnsembleRanker):
+    """A re-ranker that does not see some ranking features."""
 
-    def __init__(self, unseen: list[str]):
-        super().__init__(list(COLUMNS.values()))
-        self.unseen = [list(COLUMNS).index(name) for name in unseen]
+    unseen: ClassVar[list[str]] = []
 
-    def fit(self, columns: np.ndarray, hits: np.ndarray, weights=None) -> "PartlyBlind":
-        super().fit(self._seen(columns), hits, weights)
-        return self
-
-    def probabilities(self, columns: np.ndarray) -> np.ndarray:
-        return super().probabilities(self._seen(columns))
-
-    def _seen(self, columns: np.ndarray) -> np.ndarray:
-        columns = columns.copy()
-        columns[:, self.unseen] = 0
-        return columns
+    def ranking_features(self, *arguments, **more) -> RankingFeatures:
+        found = super().ranking_features(*arguments, **more)
+        some = [place for place, name in enumerate(found.names) if name in self.unseen]
+        found.columns[:, some] = 0
+        return found
 
 
 def ranker_of(variant: str) -> EnsembleRanker:
     """The re-ranker of a variant, not trained yet."""
     ranker = instantiate(read_config(RANKER[variant]).ranker)
     if variant in UNSEEN:
-        ranker.judge = PartlyBlind(UNSEEN[variant])
+        ranker.__class__, ranker.unseen = PartlyBlind, UNSEEN[variant]
     return ranker
 
 

@@ -464,7 +464,7 @@ def test_each_part_of_the_ranker_takes_them(tmp_path):
 
     def fitted(train, held):
         ranker = EnsembleRanker().fit(network, train, held)
-        return ranker.classifiers.weights.values, ranker.judge.trees.values
+        return ranker.scorers["linear"].weights.values, ranker.final_ranker.trees.values
 
     def heavy(split):
         some = np.where(np.arange(len(split)) % 2, 9.0, 0.1)

@@ -172,37 +172,18 @@ def count_votes(near, weights, labels, left_out):
     return found
 
 
-def fill_evidence(ids, scores, known, frequency, of_row):
-    """The columns of the evidence of one row, a list for each candidate.
+def rank_scores(scores):
+    """How far each score is behind the best one, its rank, and the best one, of one row."""
+    best = max(scores, default=0)
+    best = best if math.isfinite(best) else 0
+    order = sorted(range(len(scores)), key=lambda i: -scores[i])
+    return [[score - best, order.index(i), best] for i, score in enumerate(scores)]
 
-    Args:
-        ids: numbers of the candidates; those below 0 are none.
-        scores: those of the network and of the classifiers, as long as ``ids``.
-        known: dictionaries from ids to shares and to sharp shares, and for each candidate three
-            numbers of its features and two of answers.
-        frequency: of all labels.
-        of_row: three numbers.
-    """
 
-    def ranks(values):
-        order = sorted(range(len(values)), key=lambda i: -values[i])
-        return [order.index(i) for i in range(len(values))]
-
-    def behind(values):
-        most = max(values, default=0)
-        return [value - most for value in values]
-
-    kept = [i for i, label in enumerate(ids) if label >= 0]
-    network, linear = ([float(values[i]) for i in kept] for values in scores)
-    share, sharp = ([float(each.get(int(ids[i]), 0)) for i in kept] for each in known[:2])
-    related = [[float(numbers[i]) for numbers in known[2]] for i in range(3)]
-    columns = [network, behind(network), ranks(network), linear, behind(linear), ranks(linear)]
-    columns += [share, sharp, ranks(share), *related, ranks(related[0])]
-    columns += [[math.log1p(frequency[ids[i]]) for i in kept]]
-    columns += [[float(number)] * len(kept) for number in of_row]
-    columns += [[max(network, default=0)] * len(kept)]
-    columns += [[float(numbers[i]) for numbers in known[3]] for i in range(2)]
-    return [list(row) for row in zip(*columns, strict=True)]
+def look_up_lists(ids, listed, one, other):
+    """The values of the ids of one row in a list of labels with two values each, or zeros."""
+    known = {int(n): [x, y] for n, x, y in zip(listed, one, other, strict=True) if n >= 0}
+    return [known.get(int(n), [0, 0]) for n in ids if n >= 0]
 
 
 def best_of_lists(lists, labels, vectors, rows, bias, best):

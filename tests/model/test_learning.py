@@ -71,10 +71,10 @@ def test_a_graph_with_new_people_has_its_answers():
     network = slide.SlideNetwork(graph.num_features, [8], PEOPLE, slide.FullSampler)
     model = Model(network, EnsembleRanker().fit(network, train, held, every=graph))
     every = np.tile(np.arange(PEOPLE), (len(graph), 1))
-    before = model.ranker.substitutes.relate(graph.features, every)
+    before = model.ranker.scorers["analogous"].relate(graph.features, every)
     model.add_labels(2)
     model.add_features(3)
-    answers = model.ranker.substitutes
+    answers = model.ranker.scorers["analogous"]
     np.testing.assert_array_equal(answers.relate(graph.features, every), before)
     assert not answers.relate(graph.features, np.full((len(graph), 1), PEOPLE + 1)).any()
     row = ([1.0, 1.0], [2, graph.num_features + 2], [0, 2])
@@ -413,9 +413,11 @@ def test_similar_questions_have_the_answers_that_are_left():
     train, held = divide(graph, 0.2, seed=0)
     ranker = EnsembleRanker().fit(network, train, held, every=graph)
     small = Model(network, ranker).restricted(np.arange(3, PEOPLE, 2)).ranker
-    whole = ranker.substitutes.relate(graph.features, np.tile(np.arange(PEOPLE), (len(graph), 1)))
+    whole = ranker.scorers["analogous"].relate(
+        graph.features, np.tile(np.arange(PEOPLE), (len(graph), 1))
+    )
     left = np.tile(np.arange(len(range(3, PEOPLE, 2))), (len(graph), 1))
-    found = small.substitutes.relate(graph.features, left).reshape(*left.shape, 2)
+    found = small.scorers["analogous"].relate(graph.features, left).reshape(*left.shape, 2)
     np.testing.assert_array_equal(found, whole.reshape(len(graph), PEOPLE, 2)[:, 3::2])
     assert found.any()
 
@@ -432,15 +434,15 @@ def test_models_of_items_are_saved_and_restricted(tmp_path):
     torch.manual_seed(0)
     network = SlideNetwork(60, [8], 60, FullSampler)
     ranker = EnsembleRanker().fit(network, *holdout(every, 0.3, 0), every=every)
-    assert ranker.classifiers.counts_items
+    assert ranker.scorers["linear"].counts_items
     model, some = Model(network, ranker), np.arange(1, 60, 2)
     model.save(tmp_path / "m")
     expected, found = (each.predict(features) for each in (model, load(tmp_path / "m")))
     np.testing.assert_array_equal(found.scores, expected.scores)
     ids = np.tile(np.arange(60), (600, 1))
-    small = model.restricted(some).ranker.classifiers
+    small = model.restricted(some).ranker.scorers["linear"]
     left = small.scores(features, ids[:, :30])
-    np.testing.assert_array_equal(left, ranker.classifiers.scores(features, ids)[:, 1::2])
+    np.testing.assert_array_equal(left, ranker.scorers["linear"].scores(features, ids)[:, 1::2])
 
 
 def test_the_network_alone_has_equal_scores(raw):

@@ -1,7 +1,5 @@
 """A re-ranker as numbers and tensors, and those of earlier versions."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from helpers.graphs import make_graph
 
 from slide import FullSampler, SlideNetwork
 from slide.data import divide, holdout
-from slide.model.ranker_state import ranker_settings, ranker_tensors, restored_ranker
+from slide.model.ranker_state import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
 from slide.ranking import EnsembleRanker
 
 pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]
@@ -18,22 +16,39 @@ pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """Data, a network, and its ranker, whose judge has trees."""
+    """Data, a network, and its ranker, whose final ranker has trees."""
     data = job.make_data(tmp_path_factory.mktemp("data"), train_samples=600, test_samples=50)
     torch.manual_seed(0)
     network = SlideNetwork(60, [8], 80, FullSampler)
     ranker = EnsembleRanker(depth=20, voted=20).fit(network, *holdout(data.train, 0.3, 0))
-    assert ranker.judge.trees is not None
+    assert ranker.final_ranker.trees is not None
     return data, network, ranker
 
 
+def earlier(settings, tensors):
+    """Settings and tensors by the names of the version before."""
+    numbers = {**settings["scorers"], "final_ranker": settings["final_ranker"]}
+    old = {name: settings[name] for name in ("objective", "known", "kind")}
+    for name, (new, *_) in _NUMBERS.items():
+        scorer, _, key = new.rpartition(".")
+        old[name] = numbers[scorer][key] if scorer else settings[key]
+    found = {}
+    for name, each in tensors.items():
+        pairs = (
+            (was, now) for was, all_ in _ARRAYS.items() for now in all_ if name.startswith(now)
+        )
+        was, now = next(pairs, ("", ""))
+        found[was + name.removeprefix(now)] = each
+    return old, found
+
+
 def without_trees(tensors):
-    return {name: values for name, values in tensors.items() if not name.startswith("judge.")}
+    return {n: each for n, each in tensors.items() if not n.startswith(("judge.", "final_ranker."))}
 
 
 def test_it_ranks_as_before(fitted):
     data, network, ranker = fitted
-    other = restored_ranker(ranker_settings(ranker), ranker_tensors(ranker))
+    other = restored_ranker(*ranker_state(ranker))
     one, two = (each.rank(network, data.test.features, 5) for each in (ranker, other))
     np.testing.assert_array_equal(one.ids, two.ids)
     np.testing.assert_array_equal(one.scores, two.scores)
@@ -51,47 +66,70 @@ def of_graph():
 
 def test_answers_to_similar_questions_are_kept(of_graph):
     graph, network, ranker = of_graph
-    assert len(ranker.substitutes.rests)
-    other = restored_ranker(ranker_settings(ranker), ranker_tensors(ranker))
+    assert not ranker.scorers["analogous"].empty
+    other = restored_ranker(*ranker_state(ranker))
     for search in ("exact", "index"):
         one, two = (each.rank(network, graph.features, 5, search) for each in (ranker, other))
         np.testing.assert_array_equal(one.ids, two.ids)
         np.testing.assert_array_equal(one.scores, two.scores)
 
 
-def test_a_graph_of_an_earlier_version_knows_no_similar_questions(of_graph):
+@pytest.mark.parametrize("which", ["fitted", "of_graph"])
+def test_models_of_the_version_before_answer_as_before(request, which):
+    rows, network, ranker = request.getfixturevalue(which)
+    features = rows.features if which == "of_graph" else rows.test.features
+    settings, tensors = ranker_state(ranker)
+    settings["final_ranker"]["rank_share"] = 0.0  # Trees alone counted.
+    ranker = restored_ranker(settings, tensors)
+    settings, tensors = earlier(settings, tensors)
+    assert {"judge_base", "idf", "excludes_known"} < settings.keys()
+    assert {"judge.roots", "row_labels.indptr", "associations.unseen"} < tensors.keys()
+    other = restored_ranker(settings, tensors)
+    one, two = (each.rank(network, features, 5) for each in (ranker, other))
+    np.testing.assert_array_equal(one.ids, two.ids)
+    np.testing.assert_array_equal(one.scores, two.scores)
+
+
+def test_equal_labels_are_stored_once(of_graph):
+    settings, tensors = ranker_state(of_graph[2])
+    assert settings["same"]["seen.labels.indices"] == "analogous.labels.indices"
+    assert "seen.labels.indices" not in tensors
+
+
+def test_a_graph_of_an_earlier_version_knows_no_analogous_queries(of_graph):
     graph, network, ranker = of_graph
-    later = ("substitutes.", "questions.")
-    old = {n: each for n, each in ranker_tensors(ranker).items() if not n.startswith(later)}
-    other = restored_ranker(ranker_settings(ranker), old)
-    assert not len(other.substitutes.rests)
+    settings, tensors = earlier(*ranker_state(ranker))
+    old = {
+        n: each for n, each in tensors.items() if not n.startswith(("substitutes.", "questions."))
+    }
+    other = restored_ranker(settings, old)
+    assert other.scorers["analogous"].empty
     assert other.rank(network, graph.features, 5).ids.shape == (len(graph), 5)
 
 
 @pytest.mark.parametrize("items", [False, True])
 def test_it_is_kept_whether_values_count(fitted, items):
     _, _, ranker = fitted
-    other = copy.copy(ranker)
-    other.classifiers = copy.copy(ranker.classifiers)
-    other.classifiers.counts_items = items
-    settings = ranker_settings(other)
-    assert restored_ranker(settings, ranker_tensors(other)).classifiers.counts_items == items
+    settings, tensors = ranker_state(ranker)
+    settings["scorers"]["linear"]["counts_items"] = items
+    assert restored_ranker(settings, tensors).scorers["linear"].counts_items == items
+    settings, tensors = earlier(settings, tensors)
     del settings["counts_items"]
-    earlier = restored_ranker(settings, ranker_tensors(other))
-    assert not earlier.classifiers.counts_items
+    assert not restored_ranker(settings, tensors).scorers["linear"].counts_items
 
 
-def test_the_votes_of_a_judge_without_trees_are_kept(fitted):
+def test_weights_of_a_final_ranker_without_trees_are_kept(fitted):
     _, _, ranker = fitted
-    settings = ranker_settings(ranker) | {"judge_trust": [0.5, 0.25, 0.125]}
-    other = restored_ranker(settings, without_trees(ranker_tensors(ranker)))
-    assert other.judge.trees is None
-    assert list(other.judge.trust) == [0.5, 0.25, 0.125]
+    settings, tensors = ranker_state(ranker)
+    settings["final_ranker"]["weights"] = [0.5, 0.25, 0.125, 1.0]
+    other = restored_ranker(settings, without_trees(tensors))
+    assert other.final_ranker.trees is None
+    assert list(other.final_ranker.weights) == [0.5, 0.25, 0.125, 1.0]
 
 
 def test_an_earlier_model_without_trees_is_refused(fitted):
     _, _, ranker = fitted
-    settings, tensors = ranker_settings(ranker), ranker_tensors(ranker)
+    settings, tensors = earlier(*ranker_state(ranker))
     del settings["judge_trust"]
     restored_ranker(settings, tensors)  # With trees it had the same answers.
     with pytest.raises(ValueError, match="of an earlier slide, which ranked in another way"):
@@ -100,4 +138,4 @@ def test_an_earlier_model_without_trees_is_refused(fitted):
 
 def test_a_ranker_that_is_not_trained_has_no_state():
     with pytest.raises(RuntimeError, match="not trained: call fit first"):
-        ranker_settings(EnsembleRanker())
+        ranker_state(EnsembleRanker())

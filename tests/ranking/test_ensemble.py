@@ -7,9 +7,13 @@ from helpers import job
 
 from slide import FullSampler, SlideNetwork
 from slide.data import SeenLabels, Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, neighbours
-from slide.ranking.neighbours import num_near_rows
+from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, row_blocks
+from slide.ranking.final_ranker import FinalRanker
+from slide.ranking.scorers import neighbours
+from slide.ranking.scorers.linear import item_regressions
+from slide.ranking.scorers.neighbours import num_near_rows
 from slide.sparse import CSR, Pattern, hits
+from slide.utils import progress_bar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -33,10 +37,10 @@ def fitted(data, network):
 
 @pytest.mark.not_as_python
 def test_it_is_better_than_its_parts(data, network, fitted):
-    """The network is untrained; the others know something, and the judge learns whom to trust."""
+    """The network is untrained; the final ranker learns how much each of the others counts."""
     features, labels = data.test.features, data.test.labels
     found = fitted.rank(network, features, 5)
-    votes = fitted.neighbours.votes(features, 5).ids
+    votes = fitted.scorers["neighbours"].votes(features, 5).ids
     precision = {
         name: hits(ids, labels).mean()
         for name, ids in [("all", found.ids), ("network", found.network_ids), ("votes", votes)]
@@ -127,12 +131,12 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     ranker = EnsembleRanker(known=known).fit(network, train, held)
     own = Pattern(held.features.indptr, held.features.indices)
     assert ranker.kind == "items"
-    assert ranker.classifiers.counts_items
+    assert ranker.scorers["linear"].counts_items
     found = ranker.rank(network, held.features, 3).ids
     if known == "auto":
         assert not hits(found, own).any()
         assert any(note.startswith("known labels") for note in ranker.notes)
-    votes = ranker.neighbours.votes(held.features, 10).ids
+    votes = ranker.scorers["neighbours"].votes(held.features, 10).ids
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
 
@@ -183,11 +187,11 @@ def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
     found = {}
     for idf in (False, True):
         ranker = EnsembleRanker()
-        ranker.neighbours.weighted = idf
-        model = ranker.neighbours.fit(train.features, train.labels, 60, 80)
+        ranker.scorers["neighbours"].weighted = idf
+        model = ranker.scorers["neighbours"].fit(train.features, train.labels, 60, 80)
         found[idf] = hits(model.votes(held.features, 5).ids, held.labels).sum()
     ranker = EnsembleRanker().fit(network, train, held)
-    assert ranker.neighbours.weighted == max(found, key=found.__getitem__)
+    assert ranker.scorers["neighbours"].weighted == max(found, key=found.__getitem__)
     assert found[True] != found[False]
 
 
@@ -203,7 +207,7 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
         return whole(self, features, *more)
 
     monkeypatch.setattr(Neighbours, "votes", votes)
-    monkeypatch.setattr("slide.ranking.ensemble._TRIAL_ROWS", 2)
+    monkeypatch.setattr("slide.ranking.scorers.neighbours._TRIAL_ROWS", 2)
     EnsembleRanker().fit(network, train, held)
     expected = held.take(np.array([0, len(held) - 1])).features
     for one, other in zip(asked[0], expected, strict=True):
@@ -211,17 +215,20 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
 
 
 @pytest.mark.not_as_python
-def test_with_few_held_out_rows_all_experts_vote(data, network):
+def test_with_few_held_out_rows_all_scorers_vote(data, network):
     train, held = holdout(data.train, 0.01, 0)
     ranker = EnsembleRanker().fit(network, train, held, every=data.train)
-    assert ranker.judge.trees is None
-    assert len(ranker.judge.trust) == 4
+    assert ranker.final_ranker.trees is None
+    assert len(ranker.final_ranker.weights) == 4
     found = ranker.rank(network, data.test.features, 5)
     better = hits(found.ids[:, :1], data.test.labels).mean()
     assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02
-    # Too few rows for a judge are not worth less to the classifiers.
+    # Too few rows for a final ranker are not worth less to the classifiers.
     other = EnsembleRanker().fit(network, train, held)
-    assert ranker.classifiers.weights.values.shape != other.classifiers.weights.values.shape
+    assert (
+        ranker.scorers["linear"].weights.values.shape
+        != other.scorers["linear"].weights.values.shape
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +252,7 @@ def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
     def fail(*_):
         raise MemoryError
 
-    monkeypatch.setattr(fitted.judge, "fit", fail)
+    monkeypatch.setattr(FinalRanker, "fit", fail)
     with pytest.raises(MemoryError):
         fitted.fit(network, *holdout(data.train, 0.3, 0))
     with pytest.raises(RuntimeError, match="call fit first"):
@@ -255,3 +262,24 @@ def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
 def test_use_before_training(data, network):
     with pytest.raises(RuntimeError, match="call fit first"):
         EnsembleRanker().rank(network, data.test.features, 5)
+
+
+def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
+    data = job.make_data(tmp_path, train_samples=300)
+    train, held = holdout(data.train, 0.5, seed=0)
+    network = job.make_network(data)
+    before = EnsembleRanker().fit(network, train, held)
+    assert capsys.readouterr().err == "", "short phases have none"
+    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
+    found = EnsembleRanker().fit(network, train, held)
+    said = capsys.readouterr().err
+    for name in ("candidates", "co-occurrence", "classifiers", "ranking features"):
+        assert f"{name}: " in said
+    # Some labels at a time, the classifiers are the same.
+    assert (found.scorers["linear"].weights.values == before.scorers["linear"].weights.values).all()
+    item_regressions(data.train.labels, data.num_labels, data.num_labels)
+    said = capsys.readouterr().err
+    assert "items that go together: " in said
+    assert "regressions of items: " in said

@@ -1,4 +1,4 @@
-"""What is known of the candidates of rows, and the votes of near rows."""
+"""Numbers of candidates that follow from scores and lists, and the votes of nearest rows."""
 
 import numpy as np
 
@@ -8,71 +8,67 @@ from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace
 
 @serial
 def _put_ranks(values, out):
-    """The place of each value, 0 for the largest; of equal ones the first is the better one."""
+    """The rank of each value, 0 for the largest; of equal ones the first is the better one."""
     order = np.argsort(-values, kind="mergesort")
-    for place in range(len(order)):
-        out[order[place]] = place
-
-
-@serial
-def _put_known(own, known, values, out):
-    """The values of ``own`` ids, which descend, in a list of ids; 0 for ids that are not in it."""
-    out[:] = 0
-    for j in range(len(known)):
-        first, size = 0, len(own)
-        if known[j] < 0 or not size:
-            continue
-        while size > 1:
-            half = size // 2
-            first += half if own[first + half] >= known[j] else 0
-            size -= half
-        if own[first] == known[j]:
-            out[first] = values[j]
+    for rank in range(len(order)):
+        out[order[rank]] = rank
 
 
 @parallel
-def fill_evidence(
-    ids, starts, network, linear, votes, related, answered, frequency, of_row, columns
-):
-    """The columns of `slide.ranking.evidence.COLUMNS` for all candidates.
+def rank_scores(starts, derived, columns):
+    """Numbers of candidates that follow from their scores within a row.
 
     Args:
-        ids: ``(B, K)`` int64; the numbers of a row descend. Numbers below 0, anywhere, are none.
         starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``columns``.
-        network, linear: ``(B, K)`` float32, scores of the candidates.
-        votes: ids ``(B, V)`` int32, shares and sharp shares ``(B, V)`` float32.
-        related: ``(pairs, 3)`` float32, see `slide.ops.kernels.base_scorers.relate_candidates`.
-        answered: ``(pairs, 2)`` float32, see `slide.ops.kernels.base_scorers.ask_similar`.
-        frequency: ``(N,)`` int64.
-        of_row: ``(B, 3)`` float32, the columns from the 15th on, which are those of a row.
-        columns: ``(pairs, 20)`` float32 output.
+        derived: ``(S, 4)`` int64. For each scorer the column of its score, and those for how far a
+            candidate is behind the best one, for its rank, and for the score of the best one, 0 if
+            that is not finite; -1: none.
+        columns: ``(C, F)`` float32 with the scores, output.
     """
-    voted, shares, sharp = votes
-    for b in prange(len(ids)):
+    for b in prange(len(starts) - 1):
         out = columns[starts[b] : starts[b + 1]]
-        own = np.empty(len(out), np.int64)
-        count, best, most = 0, np.float32(-np.inf), np.float32(-np.inf)
-        for j in range(ids.shape[1]):
-            if ids[b, j] < 0:
+        for s in range(len(derived)):
+            score, behind, rank, top = derived[s]
+            if behind >= 0 or top >= 0:
+                best = np.float32(-np.inf)
+                for i in range(len(out)):
+                    best = max(best, out[i, score])
+                best = best if np.isfinite(best) else np.float32(0)
+                for i in range(len(out)):
+                    if behind >= 0:
+                        out[i, behind] = out[i, score] - best
+                    if top >= 0:
+                        out[i, top] = best
+            if rank >= 0:
+                _put_ranks(out[:, score], out[:, rank])
+
+
+@parallel
+def look_up_lists(ids, starts, listed, values, found):
+    """The values that lists of labels have for candidates; 0 for those that are not in the list.
+
+    Args:
+        ids: ``(B, K)`` int64 candidates; those of a row descend, and those below 0 come last.
+        starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
+        listed: ``(B, V)`` int32, labels, each once in a row; -1 for none.
+        values: two arrays ``(B, V)`` float32.
+        found: ``(C, 2)`` float32 output.
+    """
+    one, other = values
+    for b in prange(len(ids)):
+        out = found[starts[b] : starts[b + 1]]
+        out[:] = 0
+        own = ids[b, : len(out)]
+        for j in range(listed.shape[1]):
+            first, size = 0, len(own)
+            if listed[b, j] < 0 or not size:
                 continue
-            own[count], out[count, 0], out[count, 3] = ids[b, j], network[b, j], linear[b, j]
-            best, most = max(best, network[b, j]), max(most, linear[b, j])
-            count += 1
-        best = best if np.isfinite(best) else np.float32(0)
-        most = most if np.isfinite(most) else np.float32(0)
-        _put_known(own, voted[b], shares[b], out[:, 6])
-        _put_known(own, voted[b], sharp[b], out[:, 7])
-        out[:, 9:12] = related[starts[b] : starts[b + 1]]
-        out[:, 18:20] = answered[starts[b] : starts[b + 1]]
-        for i in range(count):
-            out[i, 1], out[i, 4] = out[i, 0] - best, out[i, 3] - most
-            out[i, 13] = np.log1p(frequency[own[i]])
-            out[i, 14:17] = of_row[b]
-            out[i, 17] = best
-        _put_ranks(out[:, 0], out[:, 2])
-        _put_ranks(out[:, 3], out[:, 5])
-        _put_ranks(out[:, 6], out[:, 8])
-        _put_ranks(out[:, 9], out[:, 12])
+            while size > 1:
+                half = size // 2
+                first += half if own[first + half] >= listed[b, j] else 0
+                size -= half
+            if own[first] == listed[b, j]:
+                out[first, 0], out[first, 1] = one[b, j], other[b, j]
 
 
 @parallel

@@ -1,4 +1,4 @@
-"""Evidence on candidates and votes of near rows: the kernels against their naive twins."""
+"""Numbers of candidates and votes of nearest rows: the kernels against their naive twins."""
 
 from itertools import pairwise
 
@@ -7,8 +7,7 @@ import pytest
 from helpers import naive_ranking as naive
 from helpers.matrices import make_pattern
 
-from slide.ops.kernels.evidence import count_votes, fill_evidence
-from slide.ranking.evidence import COLUMNS
+from slide.ops.kernels.evidence import count_votes, look_up_lists, rank_scores
 from slide.sparse import Pattern
 
 LABELS, ROWS = 25, 12
@@ -21,30 +20,31 @@ def lists(rng, length):
     return ids, rng.integers(1, 4, ids.shape).astype(np.float32)
 
 
-def test_evidence_of_candidates():
+def test_what_follows_from_scores():
+    rng = np.random.default_rng(0)
+    starts = np.concatenate([[0], np.cumsum([3, 0, 1, 7, 5])])
+    found = rng.integers(-3, 3, (16, 5)).astype(np.float32)
+    found[3, 1] = -np.inf  # The only score of its row.
+    scores = found[:, [1, 3]].copy()
+    rank_scores(starts, np.array([[1, 0, 4, 2], [3, -1, -1, -1]]), found)
+    for a, b in pairwise(starts):
+        expected = naive.rank_scores(scores[a:b, 0].tolist())
+        np.testing.assert_array_equal(found[a:b, [0, 4, 2]], np.reshape(expected, (b - a, 3)))
+    np.testing.assert_array_equal(found[:, [1, 3]], scores)
+
+
+def test_lists_are_looked_up():
     rng = np.random.default_rng(0)
     ids = -np.sort(-np.stack([rng.permutation(LABELS)[:9] for _ in range(ROWS)]), axis=1)
-    ids[rng.random(ids.shape) < 0.3] = -1
-    ids[3] = -1  # Nothing is known of this row.
-    scores = [rng.integers(-3, 3, ids.shape).astype(np.float32) for _ in range(2)]
-    votes, shares = lists(rng, 6)
-    sharp, frequency = shares**2 + 1, rng.integers(0, 50, LABELS)
-    of_row = rng.random((ROWS, 3)).astype(np.float32)
+    for row in range(ROWS):
+        ids[row, 9 - row % 10 :] = -1  # Of one row nothing is left.
+    (listed, one), (_, other) = lists(rng, 6), lists(rng, 6)
     starts = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
-    related = rng.integers(-3, 3, (starts[-1], 3)).astype(np.float32)
-    answered = rng.random((starts[-1], 2)).astype(np.float32)
-    found = np.full((starts[-1], len(COLUMNS)), np.nan, np.float32)
-    said = related, answered
-    fill_evidence(*(ids, starts, *scores, (votes, shares, sharp), *said, frequency, of_row, found))
+    found = np.full((starts[-1], 2), np.nan, np.float32)
+    look_up_lists(ids, starts, listed, (one, other), found)
     for b in range(ROWS):
-        known = [
-            {int(n): x for n, x in zip(*pair, strict=True) if n >= 0}
-            for pair in ((votes[b], shares[b]), (votes[b], sharp[b]))
-        ]
-        known += [numbers[starts[b] : starts[b + 1]] for numbers in said]
-        expected = naive.fill_evidence(ids[b], [s[b] for s in scores], known, frequency, of_row[b])
-        own = found[starts[b] : starts[b + 1]]
-        np.testing.assert_allclose(own, np.reshape(expected, own.shape), rtol=1e-6)
+        expected = naive.look_up_lists(ids[b], listed[b], one[b], other[b])
+        np.testing.assert_array_equal(found[starts[b] : starts[b + 1]].tolist(), expected)
 
 
 @pytest.mark.parametrize("k", [2, LABELS + 3])

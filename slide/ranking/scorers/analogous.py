@@ -1,10 +1,23 @@
-"""What the answers to similar questions say of a label: evidence in a knowledge graph."""
+"""The answers to analogous queries: what they say of a label in a knowledge graph."""
+
+import copy
+from typing import Any, ClassVar
 
 import numpy as np
 
 from slide.data.dataset import take_labels
-from slide.data.row_transform import mix_bits
+from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.kernels.base_scorers import Questions, ask_similar
+from slide.ranking.base_scorer import (
+    FOR,
+    BaseScorer,
+    Candidates,
+    Queries,
+    Training,
+    more_rows,
+    named_arrays,
+    taken_arrays,
+)
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import shortened
@@ -20,7 +33,7 @@ _MOST_SHARING = 100
 _NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class Substitutes:
+class AnalogousQueries(BaseScorer):
     """Scores labels by the answers to questions in which one feature is another, similar one.
 
     A row of a knowledge graph is a question, such as head and relation, and its labels are known
@@ -44,11 +57,11 @@ class Substitutes:
 
     Example:
         >>> import numpy as np, slide
-        >>> from slide.ranking import Substitutes
+        >>> from slide.ranking import AnalogousQueries
         >>> rows = slide.Pattern.from_lists([[0, 8], [0, 9], [1, 8], [2, 9]])
         >>> features = slide.CSR(*rows, np.ones(8, np.float32))
         >>> answers = slide.Pattern.from_lists([[4], [4], [5], [6]])
-        >>> model = Substitutes().fit(features, answers, num_features=10, num_labels=7)
+        >>> model = AnalogousQueries().fit(features, answers, num_features=10, num_labels=7)
         >>> model.relate(slide.CSR(*rows.slice(2, 3), np.ones(2, np.float32)), np.array([[5, 6]]))
         array([[0., 0.],
                [0., 0.]], dtype=float32)
@@ -57,6 +70,9 @@ class Substitutes:
         array([[0. , 0. ],
                [1. , 0.2]], dtype=float32)
     """
+
+    name, kinds = "analogous", ("graph",)
+    features: ClassVar = {"analogous": FOR, "analogous_best": FOR}
 
     def __init__(self, longest: int = MOST_SIMILAR):
         checks.whole("longest", longest, 1)
@@ -67,7 +83,7 @@ class Substitutes:
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
-    ) -> "Substitutes":
+    ) -> "AnalogousQueries":
         """Find similar features, and list the rows by all of their features but one.
 
         Args:
@@ -168,6 +184,43 @@ class Substitutes:
         kept = np.bincount(feature[others], minlength=num_features)
         lists = CSR(row_bounds(kept), similar[others], weights)
         return shortened(lists, self.longest)
+
+    def learn(self, training: Training) -> None:
+        train = training.train
+        self.fit(train.features, train.labels, train.num_features, train.num_labels)
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        found = self.relate(queries.features, candidates.ids)
+        return dict(zip(self.features, found.T, strict=True))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        arrays = named_arrays("similar", self.similar) | named_arrays("questions", self.questions)
+        arrays |= named_arrays("labels", self.labels) | {"rests": self.rests.view(np.int64)}
+        return {"num_labels": self.num_labels}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        if "rests" not in arrays:  # A model of an earlier slide has none.
+            return
+        self.num_labels = numbers["num_labels"]
+        self.similar = taken_arrays(CSR, "similar", arrays)
+        self.questions = taken_arrays(Questions, "questions", arrays)
+        self.labels = taken_arrays(Pattern, "labels", arrays)
+        self.rests = arrays["rests"].view(np.uint64)
+
+    def grown(self, labels: int, features: int) -> "AnalogousQueries":
+        if self.empty:
+            return self
+        large = copy.copy(self)
+        large.num_labels += labels
+        large.similar = more_rows(self.similar, features)
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "AnalogousQueries":
+        if self.empty:
+            return self
+        small = copy.copy(self)
+        small.labels, small.num_labels = keep_labels(self.labels, kept, num_labels), len(kept)
+        return small
 
 
 def _rest_keys(features: CSR) -> np.ndarray:

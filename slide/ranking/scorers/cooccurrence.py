@@ -1,8 +1,25 @@
-"""Which labels go with a feature: conditional frequencies, counted in the training rows."""
+"""Feature-label co-occurrence: the share of the training rows of a feature that have a label."""
+
+import copy
+from typing import Any, ClassVar
 
 import numpy as np
 
+from slide.data.row_transform import keep_labels
 from slide.ops.kernels.base_scorers import relate_candidates
+from slide.ranking.base_scorer import (
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Named,
+    Queries,
+    Training,
+    more_rows,
+    named_arrays,
+    padded,
+    taken_arrays,
+)
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
@@ -18,7 +35,7 @@ MOST_LABELS = 512
 _NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class Associations:
+class Cooccurrence(BaseScorer):
     """Scores labels by the share of the rows of each feature that have them.
 
     The score of a label is the sum over the features of a row of ``value * count(feature, label) /
@@ -27,28 +44,39 @@ class Associations:
 
     Args:
         longest: number of labels of a feature that are kept, those with the most rows.
+        proposed: number of candidates that the features of a row name.
 
     Raises:
         ValueError: for a number out of range.
 
     Example:
         >>> import numpy as np, slide
-        >>> from slide.ranking import Associations
+        >>> from slide.ranking import Cooccurrence
         >>> features = slide.CSR(np.arange(4), np.zeros(3, np.int32), np.ones(3, np.float32))
         >>> labels = slide.Pattern(np.arange(4), np.array([5, 5, 7], np.int32))
-        >>> model = Associations().fit(features, labels, 1, 8)
+        >>> model = Cooccurrence().fit(features, labels, 1, 8)
         >>> model.best(features, k=2)[1][0].tolist()
         [5, 7]
     """
 
-    def __init__(self, longest: int = MOST_LABELS):
+    name = "cooccurrence"
+    features: ClassVar = {
+        "cooccurrence": FOR,
+        "cooccurrence_best": FOR,
+        "naive_bayes": FOR,
+        "cooccurrence_rank": RANK,
+    }
+
+    def __init__(self, longest: int = MOST_LABELS, proposed: int = 20):
         checks.whole("longest", longest, 1)
-        self.longest, self.num_labels, self.lists = longest, 0, _NOTHING
+        checks.whole("proposed", proposed, 1)
+        self.longest, self.proposed = longest, proposed
+        self.num_labels, self.num_rows, self.lists = 0, 0, _NOTHING
         self.unseen = self.label_shares = np.empty(0, np.float32)
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
-    ) -> "Associations":
+    ) -> "Cooccurrence":
         """Count features and labels.
 
         Args:
@@ -67,11 +95,11 @@ class Associations:
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.lists = _NOTHING  # Before new ones are made, which take as much memory.
         rows = column_lists(features, num_features)
-        lists = count_together(rows, labels, num_labels, self.longest, "associations")
+        lists = count_together(rows, labels, num_labels, self.longest, "co-occurrence")
         smoothed = np.diff(rows.indptr) + _PRIOR
         of_feature = np.repeat(smoothed, np.diff(lists.indptr))
         np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")
-        self.lists, self.num_labels = lists, num_labels
+        self.lists, self.num_labels, self.num_rows = lists, num_labels, features.num_rows
         self.unseen = (_PRIOR / smoothed).astype(np.float32)
         # A label without a row counts as one with a row.
         frequency = np.maximum(np.bincount(labels.indices, minlength=num_labels), 1)
@@ -121,3 +149,43 @@ class Associations:
         counts = self.lists, self.unseen, self.label_shares
         relate_candidates(features, *counts, ids, starts, places, found)
         return found
+
+    def learn(self, training: Training) -> None:
+        train = training.train
+        self.fit(train.features, train.labels, train.num_features, train.num_labels)
+
+    def propose(self, queries: Queries) -> Named:
+        count = min(self.proposed, queries.num_labels)
+        return Named(self.best(queries.features, count, queries.seen)[1])
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        found = self.relate(queries.features, candidates.ids)
+        names = "cooccurrence", "cooccurrence_best", "naive_bayes"
+        return dict(zip(names, found.T, strict=True))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        arrays = named_arrays("lists", self.lists)
+        arrays |= {"unseen": self.unseen, "label_shares": self.label_shares}
+        names = "longest", "proposed", "num_rows"
+        return {name: getattr(self, name) for name in names}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        vars(self).update(numbers)
+        self.lists = taken_arrays(CSR, "lists", arrays)
+        self.unseen, self.label_shares = arrays["unseen"], arrays["label_shares"]
+        self.num_labels = len(self.label_shares)
+
+    def grown(self, labels: int, features: int) -> "Cooccurrence":
+        large = copy.copy(self)
+        large.num_labels += labels
+        large.lists = more_rows(self.lists, features)
+        large.unseen = padded(self.unseen, features, 1)
+        # A label without a row counts as one with a row, as in `fit`.
+        large.label_shares = padded(self.label_shares, labels, 1 / max(self.num_rows, 1))
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "Cooccurrence":
+        small = copy.copy(self)
+        small.num_labels, small.lists = len(kept), keep_labels(self.lists, kept, num_labels)
+        small.label_shares = self.label_shares[kept]
+        return small

@@ -8,12 +8,18 @@ multi-label classification", section 2), with fewer negatives: a row is a negati
 if the label is one of its candidates. The re-ranker of Astec has the same negatives (Dahiya et al.
 2021, "DeepXML: a deep extreme multi-label learning framework").
 
-In a recommender, where features and labels are the same items, regressions on all rows are better
-(`slide.ranking.item_regressions`). They do not know weights of rows.
+In a recommender, where features and labels are the same items, item-item ridge regressions on all
+rows are better (`item_regressions`). They do not know weights of rows.
 """
+
+import copy
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
+from slide.data import SeenItems, SeenLabels, labels_and_items
+from slide.ops.kernels.base_scorers import regress_items
 from slide.ops.kernels.linear_classifiers import (
     DualScratch,
     Solver,
@@ -22,15 +28,35 @@ from slide.ops.kernels.linear_classifiers import (
     list_training_rows,
     score_labels,
 )
-from slide.ops.kernels.ragged import RowRoom
-from slide.ranking.item_regressions import item_regressions
-from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.ops.kernels.ragged import RowRoom, select_rows
+from slide.ranking.base_scorer import (
+    BEHIND,
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Queries,
+    Training,
+    more_rows,
+    named_arrays,
+    taken_arrays,
+)
+from slide.ranking.row_blocks import collect_rows, count_together, sums_over
 from slide.runtime import num_threads
+from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
 
-# Entries of the rows of a label of which a thread makes copies, at most.
+# A thread copies the rows of a label side by side, up to a million entries (8 MB).
 MOST_COPIED = 1 << 20
+# 1,000 equal training rows are looked at for labels that are no negatives: the time of more would
+# grow with the square of their number.
+_MOST_EQUAL = 1000
+# 256 items that share the most rows with an item have sums of products; of few items more, up to 8
+# million pairs in all.
+_MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
+# 64 weights an item at most; |w|^2 counts 30 times; 20 passes over the weights of an item.
+WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
 
 
 def counts_items(kind: str, weighted: bool) -> bool:
@@ -41,14 +67,14 @@ def counts_items(kind: str, weighted: bool) -> bool:
         weighted: whether rows have weights.
 
     Example:
-        >>> from slide.ranking.linear_classifiers import counts_items
+        >>> from slide.ranking.scorers.linear import counts_items
         >>> counts_items("items", weighted=False), counts_items("other", weighted=False)
         (True, False)
     """
     return kind == "items" and not weighted
 
 
-class LinearClassifiers:
+class LinearClassifiers(BaseScorer):
     """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
 
     After `fit_items` they are ridge regressions, for which of the numbers only ``bias`` counts.
@@ -70,6 +96,7 @@ class LinearClassifiers:
     Attributes:
         weights: CSR ``(N, D)`` after `fit`; the columns of a row ascend.
         counts_items: whether `fit_items` was the last; then all values of features count as 1.
+        negatives: number of labels of its nearest neighbours that are negatives of a training row.
 
     Example:
         >>> import numpy as np, slide
@@ -83,6 +110,9 @@ class LinearClassifiers:
         >>> scores.argmax(axis=1).tolist()
         [0, 1]
     """
+
+    name, slow = "linear", True
+    features: ClassVar = {"linear": FOR, "linear_behind": BEHIND, "linear_rank": RANK}
 
     def __init__(
         self,
@@ -99,7 +129,9 @@ class LinearClassifiers:
         checks.not_negative("threshold", threshold)
         self.threshold = threshold
         self.solver = Solver(float(C), float(bias), max_iter, float(tol))
-        self.num_features, self.counts_items = 0, False
+        # The score of a label with which a row shares no feature is the bias of its classifier.
+        self.nothing = float(bias)
+        self.num_features, self.counts_items, self.negatives = 0, False, 50
         self.weights: CSR | None = None
 
     def fit(
@@ -143,7 +175,7 @@ class LinearClassifiers:
         return self
 
     def fit_items(self, items: Pattern, num_features: int, num_labels: int) -> "LinearClassifiers":
-        """Take the weights of `slide.ranking.item_regressions.item_regressions` in their place.
+        """Take the weights of `item_regressions` in their place.
 
         Args:
             items: R rows of items, each once, in [0, N).
@@ -199,6 +231,56 @@ class LinearClassifiers:
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
 
+    def learn(self, training: Training) -> None:
+        """Learn from items, or with labels of the nearest neighbours as negatives."""
+        train, near = training.train, training.learnt("neighbours")
+        sizes = train.num_features, train.num_labels
+        if counts_items(training.kind, train.weights is not None):
+            self.fit_items(labels_and_items(train), *sizes)
+            return
+        count = min(self.negatives, train.num_labels)
+        negatives = near.own_candidates(count, self._right_or_seen(training))
+        self.fit(train.features, train.labels, negatives, *sizes, train.weights)
+
+    def _right_or_seen(self, training: Training) -> Callable[[int, int], Pattern]:
+        """For some training rows the labels that are no negatives."""
+        train, seen = training.train, training.seen
+        right = labels_and_items(train) if isinstance(seen, SeenItems) else train.labels
+        if not isinstance(seen, SeenLabels):
+            return right.slice
+        # The labels of a row are among those of equal rows.
+        return lambda begin, end: seen.of(train.features.slice(begin, end), _MOST_EQUAL)
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        return {"linear": candidates.flat(self.scores(queries.features, candidates.ids))}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        numbers = {
+            name: getattr(self, name) for name in ("num_features", "counts_items", "negatives")
+        }
+        return {**numbers, "bias": self.solver.bias}, named_arrays("weights", self.weights)
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        numbers = dict(numbers)
+        self.nothing = numbers.pop("bias")
+        self.solver = self.solver._replace(bias=self.nothing)
+        vars(self).update(numbers)
+        self.weights = taken_arrays(CSR, "weights", arrays)
+
+    def grown(self, labels: int, features: int) -> "LinearClassifiers":
+        large = copy.copy(self)
+        assert self.weights is not None
+        large.weights = more_rows(self.weights, labels)
+        large.num_features += features
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "LinearClassifiers":
+        small = copy.copy(self)
+        assert self.weights is not None
+        indptr, *entries = self.weights
+        small.weights = CSR(*select_rows(indptr, kept, *entries))
+        return small
+
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:
     """The training rows of each label: its positives, and rows with it as a wrong candidate."""
@@ -209,3 +291,56 @@ def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Tr
     rows, signs = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
     list_training_rows(labels, candidates, marks, indptr[:-1].copy(), rows, signs)
     return TrainingRows(indptr, rows, signs)
+
+
+def num_sharing(num_items: int) -> int:
+    """How many of the items that share rows with an item are kept, of ``num_items``.
+
+    Example:
+        >>> from slide.ranking.scorers.linear import num_sharing
+        >>> num_sharing(10_000), num_sharing(1_000_000)
+        (838, 256)
+    """
+    return max(_MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
+
+
+def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
+    """The weights by which the items of a row say how likely each other item is.
+
+    Each item is regressed on the 64 other items that are closest to it, over all rows: its weights
+    minimise the squared error with a penalty on |w|^2. No item has a weight for itself. With all
+    items in place of the closest ones this is the model of Steck 2019, "Embarrassingly shallow
+    autoencoders for sparse data", section 3; with few it is solved for millions of items, as in
+    Steck 2019, "Markov random fields for collaborative filtering", section 3.2. Unlike counts of
+    pairs, weights do not count again what two similar items say.
+
+    Args:
+        items: the items of each row, each once.
+        num_features: D, items from here on are no features.
+        num_items: N.
+
+    Returns:
+        ``(N, D)``; the columns of a row ascend. A row of items ``x`` of 0 and 1 gives the items the
+        scores ``weights @ x``.
+
+    Example:
+        >>> from slide.ranking.scorers.linear import item_regressions
+        >>> from slide.sparse import Pattern
+        >>> baskets = Pattern.from_lists([[0, 1, 2]] * 60 + [[0, 1]] * 60 + [[2, 3]] * 60)
+        >>> item_regressions(baskets, num_features=4, num_items=4)[1]
+        array([1, 2, 0, 2, 0, 1, 3, 2], dtype=int32)
+    """
+    ones = CSR(*items, np.ones(len(items.indices), np.float32))
+    rows, threads = column_lists(ones, num_items), num_threads()
+    counts = np.diff(rows.indptr)
+    most = num_sharing(num_items)
+    lists = count_together(rows, items, num_items, most, "items that go together")
+    places = np.zeros((threads, num_items), np.int32)
+    close = np.empty((threads, WEIGHTS), np.int32)
+    gram = np.empty((threads, WEIGHTS + 1, WEIGHTS + 1), np.float32)
+
+    def regress(begin: int, end: int, room: RowRoom) -> None:
+        how = num_features, np.float32(_PENALTY), _SWEEPS
+        regress_items(lists, counts, begin, *how, places, close, gram, room)
+
+    return collect_rows(np.minimum(np.diff(lists.indptr), WEIGHTS), regress, "regressions of items")

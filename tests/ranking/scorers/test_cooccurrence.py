@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ranking import Associations
+from slide.ranking import Cooccurrence
 
 FEATURES, LABELS, ROWS = 12, 9, 40
 
@@ -27,7 +27,7 @@ def naive_shares(features, labels):
 
 
 def test_scores_are_sums_of_shares(rows):
-    model = Associations().fit(*rows, FEATURES, LABELS)
+    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     queries = queries._replace(values=np.abs(queries.values))
     scores, ids = model.best(queries, LABELS)
@@ -40,7 +40,7 @@ def test_scores_are_sums_of_shares(rows):
 
 
 def test_negative_values_subtract(rows):
-    model = Associations().fit(*rows, FEATURES, LABELS)
+    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     assert (queries.values < 0).any()
     scores, ids = model.best(queries, LABELS)
@@ -51,7 +51,7 @@ def test_negative_values_subtract(rows):
 
 
 def test_a_feature_keeps_its_most_frequent_labels(rows):
-    model = Associations(longest=3).fit(*rows, FEATURES, LABELS)
+    model = Cooccurrence(longest=3).fit(*rows, FEATURES, LABELS)
     kept, shares = to_dense(model.lists, LABELS).numpy(), naive_shares(*rows)
     for own, expected in zip(kept, shares, strict=True):
         assert (own > 0).sum() == 3
@@ -61,21 +61,21 @@ def test_a_feature_keeps_its_most_frequent_labels(rows):
 
 def test_impossible_inputs_are_refused(rows):
     with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
-        Associations(0)
+        Cooccurrence(0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
-        Associations().fit(*rows, FEATURES, 2)
-    model, ids = Associations().fit(*rows, FEATURES, LABELS), np.zeros((ROWS, 2), np.int64)
+        Cooccurrence().fit(*rows, FEATURES, 2)
+    model, ids = Cooccurrence().fit(*rows, FEATURES, LABELS), np.zeros((ROWS, 2), np.int64)
     with pytest.raises(ValueError, match=f"ids must be below {LABELS}, not {LABELS}"):
         model.relate(rows[0], ids + LABELS)
     with pytest.raises(ValueError, match=f"do not fit {ROWS} rows"):
         model.relate(rows[0], ids[1:])
     with pytest.raises(ValueError, match="features must lie in"):
-        Associations().relate(rows[0], ids)
+        Cooccurrence().relate(rows[0], ids)
 
 
 @pytest.mark.parametrize("longest", [3, LABELS])
 def test_what_features_say_of_candidates(rows, longest):
-    model = Associations(longest).fit(*rows, FEATURES, LABELS)
+    model = Cooccurrence(longest).fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     ids = np.tile(np.arange(LABELS), (10, 1))
     found = model.relate(queries, ids).reshape(10, LABELS, 3)
@@ -94,7 +94,7 @@ def test_what_features_say_of_candidates(rows, longest):
 
 
 def test_candidates_that_are_none_have_no_rows(rows):
-    model = Associations().fit(*rows, FEATURES, LABELS)
+    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     ids = np.full((ROWS, 3), -1)
     assert model.relate(rows[0], ids).shape == (0, 3)
     ids[5, 1] = 4

@@ -6,8 +6,8 @@ import torch
 from helpers.matrices import make_csr
 
 from slide import FullSampler, SlideNetwork
-from slide.ranking import unknown_labels
-from slide.ranking.unknown_labels import best_unknown, rows_by_depth
+from slide.ranking.scorers import network as module
+from slide.ranking.scorers.network import best_unknown, rows_by_depth
 from slide.sparse import Pattern
 
 FEATURES, LABELS, K = 20, 300, 4
@@ -26,7 +26,7 @@ def case():
 
 @pytest.mark.parametrize("most", [1 << 22, 300])
 def test_they_are_the_best_of_all_unknown_ones(case, monkeypatch, most):
-    monkeypatch.setattr(unknown_labels, "_MOST_ASKED", most)
+    monkeypatch.setattr(module, "_MOST_ASKED", most)
     network, x, known = case
     found = best_unknown(network.output, network.embed(x), known, K)
     every = network.predict(x, LABELS)[1].tolist()

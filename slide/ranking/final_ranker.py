@@ -1,4 +1,4 @@
-"""A calibrated model that turns evidence into the probability of a label."""
+"""The final ranker: it turns ranking features of a candidate into the probability of a label."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from threadpoolctl import threadpool_limits
 
 from slide.ops.kernels.trees import Splits, Trees, splits_of, sum_trees
 
-# Fewer true labels among the candidates do not suffice to fit a model.
+# 50 true labels among the candidates at least suffice to fit trees.
 _LEAST_HITS = 50
-# Wrong candidates for each true label that the trees learn from, at most.
+# 4 wrong candidates for each true label: more of them taught the trees nothing.
 _WRONG = 4
 _SETTINGS: dict[str, Any] = {
     "learning_rate": 0.1,
@@ -17,40 +17,46 @@ _SETTINGS: dict[str, Any] = {
     "early_stopping": False,
     "random_state": 0,
 }
-# From fewer true labels than this, large trees would learn chance. The judge is then the mean of
+# From fewer than 10,000 true labels large trees would learn chance. The ranker is then the mean of
 # several models of small trees, each with other wrong candidates.
 _FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
-# How little the slope of a logistic regression with few hits is drawn to 0: votes are small.
+# 5 folds of held-out rows decide how much a logistic regression of ranks counts beside few trees.
+_FOLDS = 5
+# C = 0.01: ranks of scorers are much alike, and their weights stay small and alike.
+_RANKS_C = 0.01
+# C = 10: the slope of a logistic regression with few hits is hardly drawn to 0, as votes are small.
 _SOFT = 10.0
 
 
-class Judge:
+class FinalRanker:
     """Gradient-boosted trees with a logistic loss, fitted on held-out rows.
 
-    Columns in which more evidence can only speak for a label are monotone. The trees are those of
+    Features that can only speak for a label are monotone. The trees are those of
     ``sklearn.ensemble.HistGradientBoostingClassifier`` (Friedman 2001, "Greedy function
     approximation: a gradient boosting machine"; Ke et al. 2017, "LightGBM"). Scores that minimise
     the logistic loss are probabilities, so they can be compared across rows. Of many wrong
     candidates a part is drawn for learning, and the scores are corrected for it (King and Zeng
     2001, "Logistic regression in rare events data", section 4.1). With few true labels it is the
     mean of several models, which learn from other draws (Breiman 1996, "Bagging predictors"),
-    unless all candidates are needed.
+    unless all candidates are needed. Beside the trees counts a logistic regression of the ranks by
+    the scorers, which needs fewer rows to be as good as the best scorer alone. Its share is the one
+    with the least loss on rows that neither has learnt from, by folds of the held-out rows.
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
-            Columns with -1 are ranks by experts, 0 for the best candidate of a row.
+            Columns with -1 are ranks by scorers, 0 for the best candidate of a row.
         ranked: for each of these, the column of the numbers that it ranks, and the number by which
-            the expert says that it knows nothing of a candidate. None: it knows something of each.
+            the scorer says that it knows nothing of a candidate. None: it knows something of each.
 
     Example:
         >>> import numpy as np
-        >>> from slide.ranking.judge import Judge
+        >>> from slide.ranking.final_ranker import FinalRanker
         >>> columns = np.random.default_rng(0).random((2000, 1), dtype=np.float32)
-        >>> judge = Judge([1]).fit(columns, columns[:, 0] > 0.7)
-        >>> judge.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
+        >>> ranker = FinalRanker([1]).fit(columns, columns[:, 0] > 0.7)
+        >>> ranker.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
         array([False,  True])
     """
 
@@ -59,38 +65,68 @@ class Judge:
         self.trees: Trees | None = None
         self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * vote.
         self._ranks = [column for column, sign in enumerate(signs) if sign < 0]
-        self.trust = [1.0] * len(self._ranks)  # The weight of each expert in the vote.
+        # Beside trees, the share and the weights of a logistic regression of ranks.
+        self.rank_share, self.rank_weights = 0.0, [0.0] * (1 + 2 * len(self._ranks))
+        self.weights = [1.0] * len(self._ranks)  # The weight of each scorer in the vote.
         self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
-        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None = None
-    ) -> "Judge":
-        """Learn from candidates of rows that no expert has seen.
+        self,
+        columns: np.ndarray,
+        hits: np.ndarray,
+        weights: np.ndarray | None = None,
+        rows: np.ndarray | None = None,
+    ) -> "FinalRanker":
+        """Learn from candidates of rows from which no scorer has learnt.
 
         Args:
             columns: ``(pairs, C)`` float32.
             hits: ``(pairs,)`` bool, whether the candidate is a label of its row.
             weights: ``(pairs,)``, how much each counts; None: all the same.
+            rows: ``(pairs,)`` integers, the row of each candidate; None: trees alone count.
 
         Returns:
-            The judge itself. With too few hits it has no trees, and ranks by a weighted sum of the
+            The ranker itself. With too few hits it has no trees, and ranks by a weighted sum of the
             reciprocal ranks (as Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet
             and individual rank learning methods"), which a logistic regression turns into
             probabilities (Platt 1999, "Probabilistic outputs for support vector machines",
-            section 2). An expert counts by the log-odds that its best candidate is right, less
+            section 2). An scorer counts by the log-odds that its best candidate is right, less
             those of a choice at random (Zhu et al. 2009, "Multi-class AdaBoost", section 2).
         """
-        self.trees, self.base, self.slope = None, 0.0, 1.0
+        self.trees, self.base, self.slope, self.rank_share = None, 0.0, 1.0, 0.0
         if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
             counts = np.ones(len(hits)) if weights is None else weights
-            self.trust = self._trust(columns, hits, counts)
+            self.weights = self._weigh(columns, hits, counts)
             self._scale(self._vote(columns), hits, counts)
             return self
+        few = hits.sum() < _FEW_HITS
+        self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW if few else 1)
+        if few and rows is not None and self._ranks:
+            self.rank_share = self._share_of_ranks(columns, hits, weights, rows)
+            self.rank_weights = self._weigh_ranks(columns, hits, weights)
+        return self
+
+    def probabilities(self, columns: np.ndarray) -> np.ndarray:
+        """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
+        if self.trees is None:
+            return _sigmoid(self.base + self.slope * self._vote(columns))
+        if self._splits is None or self._splits[0] is not self.trees:
+            self._splits = self.trees, splits_of(self.trees, len(self.signs))
+        log_odds = _log_odds(columns, self._splits[1], self.base)
+        if self.rank_share:
+            ranks = self._rank_log_odds(columns, self.rank_weights)
+            log_odds = (1 - self.rank_share) * log_odds + self.rank_share * ranks
+        return _sigmoid(log_odds)
+
+    def _grow(
+        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, most: int
+    ) -> tuple[Trees, float]:
+        """Trees whose sum and a base are log-odds: the mean of up to ``most`` models."""
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
         few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
         settings, models = _SETTINGS | (_FEW if few else _ENOUGH), []
         # All draws are equal if they take all candidates.
-        for _ in range(_MODELS_OF_FEW if few and share < 1 else 1):
+        for _ in range(most if few and share < 1 else 1):
             drawn = hits | (draws.random(len(hits)) < share)
             model = load_learner()(**settings, monotonic_cst=self.signs)
             counts = None if weights is None else weights[drawn]
@@ -100,26 +136,58 @@ class Judge:
                 models.append(model.fit(columns[drawn], hits[drawn], counts))
         # The odds are larger by 1 / share among the drawn ones.
         base = np.mean([model._baseline_prediction[0, 0] for model in models]) + np.log(share)
-        self.trees, self.base = _mean_trees(models), float(base)
-        return self
+        return _mean_trees(models), float(base)
 
-    def probabilities(self, columns: np.ndarray) -> np.ndarray:
-        """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
-        if self.trees is None:
-            return _sigmoid(self.base + self.slope * self._vote(columns))
-        if self._splits is None or self._splits[0] is not self.trees:
-            self._splits = self.trees, splits_of(self.trees, len(self.signs))
-        log_odds = np.empty(len(columns), np.float32)
-        sum_trees(np.ascontiguousarray(columns), self._splits[1], self.base, log_odds)
-        return _sigmoid(log_odds.astype(np.float64))
+    def _share_of_ranks(
+        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, rows: np.ndarray
+    ) -> float:
+        """The share of the model of ranks with the least logistic loss on rows of other folds.
+
+        Wolpert 1992, "Stacked generalization": each fold is scored by models of the others.
+        """
+        order: np.ndarray = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
+        fold, trees, ranks = order[rows] % _FOLDS, np.empty(len(hits)), np.empty(len(hits))
+        for number in range(_FOLDS):
+            own, other = fold == number, fold != number
+            if min(hits[other].sum(), (~hits[other]).sum()) < 2 * _LEAST_HITS:
+                return 0.0  # Smaller trees than those of all rows would be compared.
+            counts = None if weights is None else weights[other]
+            learnt = columns[other], hits[other], counts
+            grown, base = self._grow(*learnt, 1)
+            trees[own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
+            ranks[own] = self._rank_log_odds(columns[own], self._weigh_ranks(*learnt))
+        shares, signs = np.linspace(0, 1, 11), np.where(hits, -1.0, 1.0)
+        losses = [
+            np.average(np.logaddexp(0, signs * ((1 - s) * trees + s * ranks)), weights=weights)
+            for s in shares
+        ]
+        return float(shares[int(np.argmin(losses))])
+
+    def _weigh_ranks(
+        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None
+    ) -> list[float]:
+        """A logistic regression of ranks: its intercept, then its weights."""
+        from sklearn.linear_model import LogisticRegression
+
+        model = LogisticRegression(C=_RANKS_C, max_iter=300)
+        model.fit(self._rank_numbers(columns), hits, weights)
+        return [*map(float, np.ravel(model.intercept_)), *map(float, np.ravel(model.coef_))]
+
+    def _rank_log_odds(self, columns: np.ndarray, weights: list[float]) -> np.ndarray:
+        return weights[0] + self._rank_numbers(columns) @ np.array(weights[1:])
+
+    def _rank_numbers(self, columns: np.ndarray) -> np.ndarray:
+        """Reciprocals and logarithms of the ranks by each scorer, float64."""
+        ranks = columns[:, self._ranks].astype(np.float64)
+        return np.hstack([1 / (1 + ranks), -np.log1p(ranks)])
 
     def _vote(self, columns: np.ndarray) -> np.ndarray:
         """The weighted sum of the reciprocal ranks of each candidate, float64."""
         reciprocal = 1 / (1 + columns[:, self._ranks].astype(np.float64))
-        return (self.trust * reciprocal * self._knows(columns)).sum(1)
+        return (self.weights * reciprocal * self._knows(columns)).sum(1)
 
     def _knows(self, columns: np.ndarray) -> np.ndarray:
-        """Whether each expert knows something of each candidate ``(pairs, experts)``.
+        """Whether each scorer knows something of each candidate ``(pairs, scorers)``.
 
         Of equal candidates its rank tells one from the other by their numbers alone.
         """
@@ -128,11 +196,11 @@ class Judge:
         places, nothing = zip(*self.ranked, strict=True)
         return columns[:, places] != np.array(nothing, np.float32)
 
-    def _trust(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
-        """The weight of each expert; all the same where none is better than chance."""
+    def _weigh(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
+        """The weight of each scorer; all the same where none is better than chance."""
         first = (columns[:, self._ranks] == 0) & self._knows(columns)
         best = first * counts[:, None]
-        # Each expert has one best candidate a row at most.
+        # Each scorer has one best candidate a row at most.
         chance = min(int(first.sum(0).max(initial=0)) / max(len(columns), 1), 0.5) or 0.5
         # As if each had named two more at random.
         right = (2 * chance + (best * hits[:, None]).sum(0)) / (2 + best.sum(0))
@@ -154,6 +222,13 @@ class Judge:
         # Their share, as if there had been half a pair more of each.
         mean = votes.mean() if len(votes) else 0.0
         self.base = float(np.log((right + 0.5) / (wrong + 0.5)) - self.slope * mean)
+
+
+def _log_odds(columns: np.ndarray, splits: Splits, base: float) -> np.ndarray:
+    """The sum of trees and a base, float64."""
+    found = np.empty(len(columns), np.float32)
+    sum_trees(np.ascontiguousarray(columns), splits, base, found)
+    return found.astype(np.float64)
 
 
 def _sigmoid(log_odds: np.ndarray) -> np.ndarray:

@@ -7,8 +7,8 @@ import pytest
 from helpers.graphs import PEOPLE, RELATIONS, make_graph
 
 from slide.data import divide, kind_of
-from slide.ranking import Substitutes
-from slide.ranking.substitutes import MOST_SIMILAR
+from slide.ranking import AnalogousQueries
+from slide.ranking.scorers.analogous import MOST_SIMILAR
 from slide.sparse import CSR, Pattern
 
 FEATURES = PEOPLE + RELATIONS
@@ -57,7 +57,7 @@ def naive_answers(questions, weights, row):
 
 
 def test_weights_and_answers_are_those_of_loops(graph):
-    model = Substitutes().fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    model = AnalogousQueries().fit(graph.features, graph.labels, FEATURES, PEOPLE)
     questions = questions_of(graph)
     weights = naive_weights(questions)
     for own, expected in enumerate(weights):
@@ -78,7 +78,7 @@ def test_held_out_answers_are_found(graph):
     """Relations with the same answers speak for each other; nothing speaks for random answers."""
     train, held = divide(graph, 0.1, seed=0)
     assert kind_of(graph) == "graph"
-    model = Substitutes().fit(train.features, train.labels, FEATURES, PEOPLE)
+    model = AnalogousQueries().fit(train.features, train.labels, FEATURES, PEOPLE)
     scores = model.relate(held.features, np.tile(np.arange(PEOPLE), (len(held), 1)))
     scores = scores[:, 1].reshape(len(held), PEOPLE)
     asked, known = held.features.indices.reshape(-1, 2).tolist(), questions_of(train)
@@ -91,11 +91,11 @@ def test_held_out_answers_are_found(graph):
 
 
 def test_only_the_most_similar_features_are_kept(graph):
-    few = Substitutes(longest=4).fit(graph.features, graph.labels, FEATURES, PEOPLE)
-    every = Substitutes().fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    few = AnalogousQueries(longest=4).fit(graph.features, graph.labels, FEATURES, PEOPLE)
+    every = AnalogousQueries().fit(graph.features, graph.labels, FEATURES, PEOPLE)
     sizes = np.diff(every.similar.indptr)
     assert sizes.max() > 4
-    assert Substitutes().longest == MOST_SIMILAR > sizes.max()
+    assert AnalogousQueries().longest == MOST_SIMILAR > sizes.max()
     np.testing.assert_array_equal(np.diff(few.similar.indptr), np.minimum(sizes, 4))
 
 
@@ -103,7 +103,7 @@ def test_equal_rows_with_equal_answers_count_once(graph):
     rows = np.concatenate([np.arange(len(graph)), np.repeat([0, 7], 60)])
     again = graph.take(rows)
     one, other = (
-        Substitutes().fit(each.features, each.labels, FEATURES, PEOPLE).similar
+        AnalogousQueries().fit(each.features, each.labels, FEATURES, PEOPLE).similar
         for each in (graph, again)
     )
     for expected, found in zip(one, other, strict=True):
@@ -113,7 +113,7 @@ def test_equal_rows_with_equal_answers_count_once(graph):
 def test_no_more_features_than_asked_for_among_equal_ones():
     rows = [[head, 20 + relation] for head in range(20) for relation in range(2)]
     features = CSR(*Pattern.from_lists(rows), np.ones(80, np.float32))
-    model = Substitutes(longest=2).fit(features, Pattern.from_lists([[0]] * 40), 22, 1)
+    model = AnalogousQueries(longest=2).fit(features, Pattern.from_lists([[0]] * 40), 22, 1)
     assert np.diff(model.similar.indptr).max() == 2
 
 
@@ -122,14 +122,14 @@ def test_places_that_many_features_share_do_not_count():
     for heads, similar in ((101, 0), (100, 99)):
         rows = [[head, 200] for head in range(heads)]
         features = CSR(*Pattern.from_lists(rows), np.ones(2 * heads, np.float32))
-        model = Substitutes().fit(features, Pattern.from_lists([[0]] * heads), 201, 1)
+        model = AnalogousQueries().fit(features, Pattern.from_lists([[0]] * heads), 201, 1)
         assert np.diff(model.similar.indptr).max() == similar
 
 
 def test_rows_of_one_feature_and_rows_without_any():
     features = CSR(*Pattern.from_lists([[0], [1], [], [2]]), np.ones(3, np.float32))
     labels = Pattern.from_lists([[3, 4], [3, 5], [6], [0]])
-    model = Substitutes().fit(features, labels, 3, 7)
+    model = AnalogousQueries().fit(features, labels, 3, 7)
     found = model.relate(features, np.tile(np.arange(7), (4, 1))).reshape(4, 7, 2)
     assert found[0, :, 0].tolist() == [0, 0, 0, 1, 0, 1, 0]
     np.testing.assert_allclose(found[0, 5, 1], 1 / (2 + 3))
@@ -139,19 +139,19 @@ def test_rows_of_one_feature_and_rows_without_any():
 def test_nothing_is_known_before_fit(graph):
     ids = np.zeros((len(graph), 2), np.int64)
     ids[3] = -1
-    found = Substitutes().relate(graph.features, ids)
+    found = AnalogousQueries().relate(graph.features, ids)
     assert found.shape == (2 * len(graph) - 2, 2)
     assert not found.any()
 
 
 def test_impossible_inputs_are_refused(graph):
     with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
-        Substitutes(0)
+        AnalogousQueries(0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
-        Substitutes().fit(graph.features, graph.labels, FEATURES, 2)
+        AnalogousQueries().fit(graph.features, graph.labels, FEATURES, 2)
     with pytest.raises(ValueError, match="features must lie in"):
-        Substitutes().fit(graph.features, graph.labels, 3, PEOPLE)
-    model = Substitutes().fit(graph.features, graph.labels, FEATURES, PEOPLE)
+        AnalogousQueries().fit(graph.features, graph.labels, 3, PEOPLE)
+    model = AnalogousQueries().fit(graph.features, graph.labels, FEATURES, PEOPLE)
     with pytest.raises(ValueError, match=f"ids must be below {PEOPLE}, not {PEOPLE}"):
         model.relate(graph.features, np.full((len(graph), 2), PEOPLE))
     with pytest.raises(ValueError, match=f"do not fit {len(graph)} rows"):

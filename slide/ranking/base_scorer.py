@@ -1,0 +1,313 @@
+"""What a base scorer of the re-ranker is: it names candidates, and says numbers of them.
+
+Each file of `slide.ranking.scorers` defines one or more classes with a ``name``; nothing else has
+to know them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+
+from slide.data import SeenItems, SeenLabels, Split
+from slide.nn import SlideNetwork
+from slide.ops.kernels.evidence import rank_scores
+from slide.sparse import CSR, Pattern, row_bounds
+
+# Ranking features of a scorer: numbers that it says, and which only speak for a label if they are
+# larger (FOR) or may do both (ANY); and numbers that follow from its first one: how far a candidate
+# is behind the best one of its row, its rank from 0 on, and the number of the best one.
+FOR, ANY, BEHIND, RANK, BEST = "for", "any", "behind", "rank", "best"
+_SIGNS = {FOR: 1, ANY: 0, BEHIND: 1, RANK: -1, BEST: 0}
+# The order of the first ranking features. The trees of models without names of features number them
+# in it; and of two features that split the rows in the same way, trees take the first.
+FIRST_FEATURES = (
+    *("network", "network_behind", "network_rank", "linear", "linear_behind", "linear_rank"),
+    *("neighbours", "neighbours_sharp", "neighbours_rank", "cooccurrence", "cooccurrence_best"),
+    *("naive_bayes", "cooccurrence_rank", "log_frequency", "features", "nearest"),
+    *("mean_similarity", "network_best", "analogous", "analogous_best"),
+)
+
+
+class Queries(NamedTuple):
+    """B rows that ask for labels.
+
+    Attributes:
+        features: ``(B, D)``.
+        seen: B rows of labels that are no answers; None: all labels may be.
+        network: a trained network.
+        search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
+        least: number of labels that the network names for each row, at least.
+        num_labels: N.
+    """
+
+    features: CSR
+    seen: Pattern | None
+    network: SlideNetwork
+    search: str
+    least: int
+    num_labels: int
+
+
+class Named(NamedTuple):
+    """What a scorer says of queries before it knows all candidates.
+
+    Attributes:
+        ids: ``(B, k)`` its candidates, -1 for none; None: it names none.
+        more: what it needs again to score.
+    """
+
+    ids: np.ndarray | None = None
+    more: Any = None
+
+
+class Candidates(NamedTuple):
+    """The candidates of B rows.
+
+    Attributes:
+        ids: ``(B, K)`` int64, each label once in a row, descending; -1 for none.
+        starts: ``(B + 1,)`` int64, where the candidates of each row begin in a list of all.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+
+    def flat(self, values: np.ndarray) -> np.ndarray:
+        """Values ``(B, K)`` of the candidates as a list."""
+        return values[self.ids >= 0]
+
+    def of_rows(self, values: np.ndarray) -> np.ndarray:
+        """Values ``(B,)`` of the rows, for each candidate."""
+        return np.repeat(values, np.diff(self.starts))
+
+
+@dataclass
+class Training:
+    """What base scorers learn from.
+
+    Attributes:
+        train: the training rows.
+        kind: `slide.data.kind_of` the rows.
+        seen: finds labels that are no answers; None: all may be.
+        held: rows for choices; None: the scorers have made their choices and take further rows.
+        slow: whether scorers learn, too, that take long.
+        scorers: all that learn, by name.
+        notes: sentences about choices are added to it.
+    """
+
+    train: Split
+    kind: str
+    seen: SeenLabels | SeenItems | None
+    held: Split | None
+    slow: bool
+    scorers: "dict[str, BaseScorer]"
+    notes: list[str]
+    _learnt: set[str] = field(default_factory=set)
+
+    def learnt(self, name: str) -> Any:
+        """The scorer of that name, after it has learnt from the rows."""
+        scorer = self.scorers[name]
+        if name not in self._learnt:
+            self._learnt.add(name)
+            if self.slow or not scorer.slow:
+                scorer.learn(self)
+        return scorer
+
+
+class BaseScorer:
+    """Names candidates of rows and says numbers of all candidates, the ranking features.
+
+    A class with a ``name`` in a file of `slide.ranking.scorers` is part of each re-ranker. Its
+    settings are its arguments, ``ranker.scorers.<name>`` in a configuration.
+
+    Attributes:
+        name: of the scorer, in settings and model folders; ``""``: a class for others to build on.
+        features: names of its ranking features, the first of which is its score, and what each of
+            them is (`FOR`, `ANY`, `BEHIND`, `RANK`, `BEST`).
+        kinds: kinds of rows (`slide.data.kind_of`) of which it knows something; None: all.
+        slow: it takes long to learn. It learns from the held-out rows in the end, too, only if they
+            are many.
+        nothing: the score of a candidate of which it knows nothing.
+
+    Example:
+        A scorer that prefers labels with small numbers:
+
+        >>> import numpy as np
+        >>> from slide.ranking.base_scorer import FOR, RANK, BaseScorer
+        >>> class First(BaseScorer):
+        ...     name, features = "first", {"first": FOR, "first_rank": RANK}
+        ...     def score(self, queries, candidates, more):
+        ...         return {"first": candidates.flat(-candidates.ids)}
+    """
+
+    name: ClassVar[str] = ""
+    features: ClassVar[dict[str, str]] = {}
+    kinds: ClassVar[tuple[str, ...] | None] = None
+    slow: ClassVar[bool] = False
+    nothing: float = 0.0
+
+    def learn(self, training: Training) -> None:
+        """Learn from training rows."""
+
+    def propose(self, queries: Queries) -> Named:
+        """Name candidates of rows."""
+        return Named()
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        """The features that do not follow from others, by name.
+
+        Args:
+            queries: the rows.
+            candidates: C candidates of all scorers.
+            more: what `propose` named besides candidates.
+
+        Returns:
+            ``(C,)`` numbers each, in the order of `Candidates.flat`.
+        """
+        raise NotImplementedError
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Its numbers, as JSON can hold them, and its arrays, by name."""
+        return {}, {}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        """Take over what `state` returned; the arrays may be views of a file."""
+
+    def grown(self, labels: int, features: int) -> "BaseScorer":
+        """The scorer with further labels and features, which come last and which no row had."""
+        return self
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "BaseScorer":
+        """The scorer of the labels ``kept`` (numbers, ascending) alone, of ``num_labels``."""
+        return self
+
+
+class Layout:
+    """The ranking features of some scorers in order.
+
+    Args:
+        scorers: the scorers.
+        names: of the features in their order; None: that of `FIRST_FEATURES`, and then others.
+
+    Attributes:
+        names: of the features.
+        signs: for each feature 1, -1 or 0: it only speaks for a label, only against it, or both.
+        ranked: for each rank, the column of the score that it ranks, and the score by which the
+            scorer says that it knows nothing of a candidate.
+    """
+
+    def __init__(self, scorers: Iterable[BaseScorer], names: Iterable[str] | None = None):
+        known = {"log_frequency": ANY, "features": ANY}
+        found = {**known, **{n: kind for each in scorers for n, kind in each.features.items()}}
+        first = [name for name in FIRST_FEATURES if name in found]
+        rest = [name for name in found if name not in FIRST_FEATURES]
+        self.names = [*first, *rest] if names is None else list(names)
+        self.signs = [_SIGNS[found[name]] for name in self.names]
+        self.ranked: list[tuple[int, float]] = []
+        columns, of_rank = {name: i for i, name in enumerate(self.names)}, {}
+        derived = []
+        for scorer in scorers:
+            score = columns[next(iter(scorer.features))]
+            kinds = {kind: columns[name] for name, kind in scorer.features.items()}
+            derived.append([score, *(kinds.get(kind, -1) for kind in (BEHIND, RANK, BEST))])
+            of_rank[kinds.get(RANK)] = score, scorer.nothing
+        self.ranked = [of_rank[i] for i, sign in enumerate(self.signs) if sign < 0]
+        # What follows from scores: columns of scores, of what is behind, of ranks, of the best.
+        self._derived = np.array(derived, np.int64).reshape(-1, 4)
+
+    def fill(self, candidates: Candidates, values: Iterator[tuple[str, np.ndarray]]) -> np.ndarray:
+        """The features ``(C, F)`` float32 of C candidates.
+
+        Args:
+            candidates: of B rows.
+            values: names and ``(C,)`` numbers of all features that do not follow from others.
+        """
+        columns = np.empty((candidates.starts[-1], len(self.names)), np.float32)
+        for name, numbers in values:
+            columns[:, self.names.index(name)] = numbers
+        rank_scores(candidates.starts, self._derived, columns)
+        return columns
+
+
+class RankingFeatures(NamedTuple):
+    """Candidates of B rows, and what is known of them.
+
+    Attributes:
+        ids: ``(B, K)`` int64, each label once; -1: no candidate.
+        columns: ``(C, F)`` float32, a row for each candidate.
+        names: of the F features.
+        network_ids: ``(B, depth)`` int64, the best labels of the network that are not seen, best
+            first; -1: there are no more.
+    """
+
+    ids: np.ndarray
+    columns: np.ndarray
+    names: list[str]
+    network_ids: np.ndarray
+
+
+def ranking_features(
+    scorers: dict[str, BaseScorer], layout: Layout, queries: Queries, frequency: np.ndarray
+) -> RankingFeatures:
+    """The candidates of all scorers, with the features that each of them says of each candidate.
+
+    Args:
+        scorers: by name.
+        layout: of their features.
+        queries: the rows.
+        frequency: ``(N,)`` number of training rows of each label.
+
+    Raises:
+        ValueError: for a row whose scores are not finite.
+    """
+    # The network comes first: it refuses rows whose scores are not finite.
+    named = {"network": scorers["network"].propose(queries)}
+    named |= {name: each.propose(queries) for name, each in scorers.items() if name not in named}
+    ids = join(*(each.ids for each in named.values() if each.ids is not None))
+    candidates = Candidates(ids, row_bounds((ids >= 0).sum(1)))
+
+    def values() -> Iterator[tuple[str, np.ndarray]]:
+        yield "log_frequency", np.log1p(frequency[candidates.flat(ids)])
+        yield "features", candidates.of_rows(np.diff(queries.features.indptr))
+        for name, own in named.items():
+            yield from scorers[name].score(queries, candidates, own.more).items()
+
+    columns = layout.fill(candidates, values())
+    network_ids = cast(np.ndarray, named["network"].ids)
+    return RankingFeatures(ids, columns, layout.names, network_ids)
+
+
+def join(*lists: np.ndarray) -> np.ndarray:
+    """The ids of several lists, each id once in a row.
+
+    Args:
+        lists: ``(B, k)`` integers each, -1 for none.
+
+    Returns:
+        ``(B, K)`` int64, descending, the rows filled up with -1.
+    """
+    ids = np.sort(np.concatenate(lists, 1).astype(np.int64), axis=1)
+    ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
+    ids = -np.sort(-ids, axis=1)
+    return ids[:, : int((ids >= 0).sum(1).max(initial=1))]
+
+
+def more_rows(matrix: CSR, count: int) -> CSR:
+    """The matrix with ``count`` empty rows at its end."""
+    return matrix._replace(indptr=padded(matrix.indptr, count, matrix.indptr[-1]))
+
+
+def padded(array: np.ndarray, count: int, value: float) -> np.ndarray:
+    """The array with ``count`` further entries, in its type."""
+    return np.concatenate([array, np.full(count, value, array.dtype)])
+
+
+def named_arrays(prefix: str, arrays: Any) -> dict[str, np.ndarray]:
+    """The arrays of a named tuple, as ``prefix.field``; for `BaseScorer.state`."""
+    return {f"{prefix}.{name}": array for name, array in arrays._asdict().items()}
+
+
+def taken_arrays(kind: Any, prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    """The named tuple of the type ``kind`` that `named_arrays` took apart."""
+    return kind(*(arrays[f"{prefix}.{name}"] for name in kind._fields))

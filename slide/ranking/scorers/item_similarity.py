@@ -1,0 +1,163 @@
+"""Item-item similarity in a recommender: counts of rows that have both items, and their cosine."""
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+
+from slide.data import labels_and_items
+from slide.ops.kernels.linear_classifiers import score_labels
+from slide.ops.kernels.ragged import select_rows
+from slide.ranking.base_scorer import (
+    BEHIND,
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Named,
+    Queries,
+    Training,
+    more_rows,
+    named_arrays,
+    taken_arrays,
+)
+from slide.ranking.row_blocks import count_together
+from slide.ranking.scorers.linear import num_sharing
+from slide.runtime import num_threads
+from slide.search import column_lists, sparse_top_k
+from slide.sparse import CSR, Pattern, check_pattern
+from slide.utils import checks
+
+
+class ItemSimilarity(BaseScorer):
+    """Scores items by their similarity to the items of a row, summed up.
+
+    The similarity of two items is ``shared / (sqrt(a * b) + shrink)``: ``shared`` rows have both, a
+    and b rows one of them. So it is the cosine of their columns, but small where few rows have them
+    (Sarwar et al. 2001, "Item-based collaborative filtering recommendation algorithms"; Bell and
+    Koren 2007, "Improved neighborhood-based collaborative filtering", section 3). The sum of
+    ``shared`` itself is a second feature, which favours frequent items.
+
+    Args:
+        shrink: number of rows that is added, at least 0.
+        proposed: number of candidates.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.ranking.scorers.item_similarity import ItemSimilarity
+        >>> from slide.sparse import CSR, Pattern
+        >>> baskets = Pattern.from_lists([[0, 1], [0, 1], [1, 2]])
+        >>> model = ItemSimilarity(shrink=0).fit(baskets, num_features=3, num_items=3)
+        >>> row = CSR(*Pattern.from_lists([[1]]), np.full(1, 0.3, np.float32))
+        >>> cosines, counts = model.scores(row, np.array([[0, 2]]))
+        >>> counts
+        array([[2., 1.]], dtype=float32)
+    """
+
+    name, kinds = "item_similarity", ("items",)
+    features: ClassVar = {
+        "cosine": FOR,
+        "cosine_behind": BEHIND,
+        "cosine_rank": RANK,
+        "shared_rows": FOR,
+    }
+
+    def __init__(self, shrink: float = 10.0, proposed: int = 20):
+        checks.not_negative("shrink", shrink)
+        checks.whole("proposed", proposed, 1)
+        self.shrink, self.proposed, self.num_features = shrink, proposed, 0
+        self.cosines: CSR | None = None  # (N, D), and the numbers of shared rows of its entries.
+        self.shared = np.empty(0, np.float32)
+        self._by_feature: CSR | None = None
+
+    def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemSimilarity":
+        """Count pairs of items.
+
+        Args:
+            items: R rows of items, each once, in [0, N).
+            num_features: D; items from here on are no features.
+            num_items: N.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for items out of range.
+        """
+        check_pattern("items", items, None, num_items)
+        self.cosines = self._by_feature = None  # Before new ones are made.
+        rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
+        counts = np.diff(rows.indptr)
+        most = num_sharing(num_items)
+        lists = count_together(rows, items, num_items, most, "items of the same rows")
+        lists = lists.keep((lists.indices < num_features) & (lists.indices != lists.entry_rows()))
+        lengths = np.sqrt(counts[lists.entry_rows()] * counts[lists.indices])
+        values = (lists.values / np.maximum(lengths + self.shrink, 1e-9)).astype(np.float32)
+        self.cosines, self.shared = lists._replace(values=values), lists.values
+        self.num_features = num_features
+        return self
+
+    def scores(self, features: CSR, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Sums of cosines and of shared rows ``(B, K)`` float32 each; -inf for ids below 0.
+
+        Args:
+            features: ``(B, D)`` rows of items; values do not count.
+            ids: ``(B, K)`` items.
+
+        Raises:
+            RuntimeError: before `fit`.
+            ValueError: for features out of range.
+        """
+        if self.cosines is None:
+            raise RuntimeError("there are no items: call fit first")
+        check_pattern("features", features, None, self.num_features)
+        rows = features._replace(values=np.ones_like(features.values))
+        dense = np.zeros((num_threads(), self.num_features), np.float32)
+        found = np.empty(ids.shape, np.float32), np.empty(ids.shape, np.float32)
+        ids = ids.astype(np.int64, copy=False)
+        for values, out in zip((self.cosines.values, self.shared), found, strict=True):
+            score_labels(rows, self.cosines._replace(values=values), 0.0, ids, dense, out)
+        return found
+
+    def learn(self, training: Training) -> None:
+        train = training.train
+        self.fit(labels_and_items(train), train.num_features, train.num_labels)
+
+    def propose(self, queries: Queries) -> Named:
+        assert self.cosines is not None
+        if self._by_feature is None:
+            self._by_feature = column_lists(self.cosines, self.num_features)
+        count = min(self.proposed, queries.num_labels)
+        ones = queries.features._replace(values=np.ones_like(queries.features.values))
+        found = sparse_top_k(ones, self._by_feature, queries.num_labels, count, queries.seen)
+        return Named(found[1])
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        cosines, shared = self.scores(queries.features, candidates.ids)
+        return {"cosine": candidates.flat(cosines), "shared_rows": candidates.flat(shared)}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        names = "shrink", "proposed", "num_features"
+        arrays = named_arrays("cosines", self.cosines) | {"shared": self.shared}
+        return {name: getattr(self, name) for name in names}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        vars(self).update(numbers)
+        self.cosines, self.shared = taken_arrays(CSR, "cosines", arrays), arrays["shared"]
+
+    def grown(self, labels: int, features: int) -> "ItemSimilarity":
+        assert self.cosines is not None
+        large = copy.copy(self)
+        large.cosines, large._by_feature = more_rows(self.cosines, labels), None
+        large.num_features += features
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "ItemSimilarity":
+        assert self.cosines is not None
+        small, (indptr, *entries) = copy.copy(self), self.cosines
+        *found, small.shared = select_rows(indptr, kept, *entries, self.shared)
+        small.cosines, small._by_feature = CSR(*found), None
+        return small

@@ -1,0 +1,576 @@
+"""Nearest neighbours: the training rows nearest to a row by cosine, and the votes of their labels.
+
+Sparse rows are found by inverted lists (`ListSearch`), dense ones by an index of FAISS
+(`DenseSearch`).
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from slide.data import Split, labels_and_items
+from slide.data.kind import DENSE
+from slide.data.row_transform import keep_labels
+from slide.ops.kernels.evidence import look_up_lists
+from slide.ops.kernels.ragged import select_rows
+from slide.ranking.base_scorer import (
+    ANY,
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Named,
+    Queries,
+    Training,
+    named_arrays,
+    taken_arrays,
+)
+from slide.runtime import library_threads
+from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
+from slide.utils import checks
+from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import validation_cutoffs
+
+# 10,000 labels or more with fewer than 10 training rows on average: only the nearest rows have such
+# labels. Of fewer labels or rows, all neighbours are needed for enough candidates.
+RARE, MANY = 10, 10_000
+# 20 neighbours where labels are rare, otherwise 50.
+RARE_NEAR, USUAL_NEAR = 20, 50
+# 1,000 held-out rows decide how features are weighted.
+_TRIAL_ROWS = 1000
+# 16,384 list entries are read for a row on average; longer lists are cut off.
+WORK = 16_384
+# 8,192 for negatives: they need not be as exact, and there is a search for each training row.
+_OWN_WORK = 8192
+# 8,192 training rows are looked at a time.
+BLOCK = 8192
+# An eighth of the features in a row on average makes rows dense where lists would be cut off.
+_NEARLY = 1 / 8
+# 2 sqrt(R) lists, as FAISS advises, which have at least 39 rows each.
+_LISTS, _LIST_ROWS = 2, 39
+# 32 lists are visited for a query, 4 for negatives.
+_VISITED, _OWN_VISITED = 32, 4
+# A deviation below a millionth of the mean may come from rounding.
+_ROUNDING = 1e-6
+# 5 passes of k-means over 39 rows a list; 8 million numbers are made dense at a time.
+_PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
+
+
+class Near(NamedTuple):
+    """The nearest training rows of B rows.
+
+    Attributes:
+        scores: ``(B, count)`` float32, cosines above 0, the largest first; 0: there are no more.
+        ids: ``(B, count)`` int32, numbers of rows; -1: there are no more.
+    """
+
+    scores: np.ndarray
+    ids: np.ndarray
+
+
+class ListSearch:
+    """Sparse rows in inverted lists, of which a search reads those of the features of a row.
+
+    The lists (Zobel and Moffat 2006, "Inverted files for text search engines") of frequent features
+    are cut off, so that a search reads about 16,000 entries for a row.
+
+    Args:
+        features: ``(R, D)`` training rows.
+        num_features: D.
+        weighted: whether features count by their inverse document frequency (Spärck Jones 1972, "A
+            statistical interpretation of term specificity and its application in retrieval").
+
+    Attributes:
+        num_rows: R.
+        weights: ``(D,)`` float32, the factor of each feature.
+        lists: CSR ``(D, R)`` of rows with weighted features, at length 1.
+    """
+
+    weighting, ARRAYS = "weighted by idf", CSR._fields
+
+    def __init__(self, features: CSR, num_features: int, weighted: bool):
+        self.num_rows, self.weighted = features.num_rows, weighted
+        counts = np.bincount(features.indices, minlength=num_features)
+        self.weights = np.ones(num_features, np.float32)
+        if weighted:
+            self.weights = np.log((1 + self.num_rows) / (1 + counts)).astype(np.float32)
+        self.rows: CSR | None = self._weighted(features)
+        self.lists = column_lists(
+            self.rows, num_features, longest_list(counts, self.num_rows, WORK)
+        )
+
+    @classmethod
+    def restored(
+        cls, state: dict[str, np.ndarray], weights: np.ndarray, num_rows: int, weighted: bool
+    ) -> "ListSearch":
+        """The search that had this `state` and these attributes, without the rows themselves."""
+        search = cls.__new__(cls)
+        search.lists, search.weights, search.rows = CSR(**state), weights, None
+        search.num_rows, search.weighted = num_rows, weighted
+        return search
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Arrays for `restored`, beside ``weights``."""
+        return self.lists._asdict()
+
+    def grown(self, features: int) -> "ListSearch":
+        """The same search for rows with a number of features more, which come last."""
+        unseen = np.log(1 + self.num_rows) if self.weighted else 1.0
+        weights = np.pad(self.weights, (0, features), constant_values=unseen)
+        indptr = np.pad(self.lists.indptr, (0, features), mode="edge")
+        state = self.lists._replace(indptr=indptr)._asdict()
+        return self.restored(state, weights, self.num_rows, self.weighted)
+
+    def nearest(self, features: CSR, count: int) -> Near:
+        """The ``count`` nearest training rows of each of B rows."""
+        rows = self._weighted(features)
+        return Near(*sparse_top_k(rows, self.lists, self.num_rows, count))
+
+    def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
+        """The nearest other rows of all training rows, ``block`` of them at a time.
+
+        The lists are shorter than in `nearest`, so some of the nearest rows may be missing.
+        """
+        assert self.rows is not None, "the training rows are not known"
+        counts = np.bincount(self.rows.indices, minlength=len(self.weights))
+        lists = shortened(self.lists, longest_list(counts, self.num_rows, _OWN_WORK))
+        for begin in range(0, self.num_rows, block):
+            part = self.rows.slice(begin, begin + block)
+            rows = np.arange(begin, begin + part.num_rows, dtype=np.int32)
+            itself = Pattern(np.arange(len(rows) + 1), rows)
+            yield Near(*sparse_top_k(part, lists, self.num_rows, count, itself))
+
+    def _weighted(self, features: CSR) -> CSR:
+        """The rows with weighted features, at length 1."""
+        found, bounds = np.empty(len(features.indices), np.float32), features.indptr
+        for begin in range(0, features.num_rows, BLOCK):
+            part = features.slice(begin, begin + BLOCK)
+            values = part.values * self.weights[part.indices]
+            owner = part.entry_rows()
+            norms = np.sqrt(np.bincount(owner, values**2, minlength=part.num_rows))
+            end = min(begin + BLOCK, features.num_rows)
+            found[bounds[begin] : bounds[end]] = values / np.maximum(norms, 1e-9)[owner]
+        return CSR(bounds, features.indices, found)
+
+
+def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
+    """The greatest power of 2 for which a search reads at most ``work`` entries on average.
+
+    Args:
+        counts: ``(D,)`` number of rows of each feature.
+        num_rows: number of rows.
+        work: number of entries.
+    """
+    longest = 64
+    while longest < num_rows and (counts * np.minimum(counts, 2 * longest)).sum() <= (
+        work * num_rows
+    ):
+        longest *= 2
+    return longest
+
+
+def are_dense(features: CSR, num_features: int) -> bool:
+    """Whether rows are for `DenseSearch`: inverted lists would hold nearly all rows, or be cut off.
+
+    Args:
+        features: ``(R, D)`` training rows.
+        num_features: D.
+    """
+    counts = np.bincount(features.indices, minlength=num_features).astype(np.float64)
+    read = float(counts @ counts) / max(features.num_rows, 1)
+    share = len(features.indices) / max(features.num_rows * num_features, 1)
+    return count_as_dense(share, read)
+
+
+def count_as_dense(share: float, read: float) -> bool:
+    """`are_dense` by sizes.
+
+    Args:
+        share: of the entries that rows have, on average.
+        read: number of entries that a search in whole inverted lists would read for a row.
+    """
+    return share > DENSE or (share >= _NEARLY and read > WORK)
+
+
+class DenseSearch:
+    """Dense rows in lists of near rows, of which a search visits the nearest.
+
+    The lists are those of FAISS (Johnson et al. 2021, "Billion-scale similarity search with GPUs").
+    Of up to a thousand rows, a search looks at all.
+
+    Args:
+        features: ``(R, D)`` training rows.
+        num_features: D.
+        weighted: whether features are standardised: mean 0 and standard deviation 1.
+
+    Attributes:
+        num_rows: R.
+        means, weights: ``(D,)`` float32, what is subtracted from each feature, and its factor then.
+        index: of FAISS, over rows of length 1.
+    """
+
+    weighting, ARRAYS = "standardised", ("means", "index")
+
+    def __init__(self, features: CSR, num_features: int, weighted: bool):
+        import faiss  # Imported here: it loads slowly, and few data sets need it.
+
+        self.num_rows, self.weighted = features.num_rows, weighted
+        self.features: CSR | None = features
+        self.means = np.zeros(num_features, np.float32)
+        self.weights = np.ones(num_features, np.float32)
+        if weighted:
+            self.means, self.weights = _scaling(features, num_features)
+        lists = min(round(_LISTS * self.num_rows**0.5), self.num_rows // _LIST_ROWS)
+        faiss.omp_set_num_threads(library_threads())
+        if lists <= _VISITED:
+            self.index: Any = faiss.IndexFlatIP(num_features)
+        else:
+            centres, inner = faiss.IndexFlatIP(num_features), faiss.METRIC_INNER_PRODUCT
+            self.index = faiss.IndexIVFFlat(centres, num_features, lists, inner)
+            self.index.cp.niter = _PASSES
+            rows = np.random.default_rng(0).permutation(self.num_rows)[: _SAMPLE * lists]
+            entries = features.indices, features.values
+            sample = CSR(*select_rows(features.indptr, np.sort(rows), *entries))
+            self.index.train(np.concatenate([*self._blocks(sample, BLOCK)]))
+        for part in self._blocks(features, BLOCK):
+            self.index.add(part)
+
+    @classmethod
+    def restored(
+        cls, state: dict[str, np.ndarray], weights: np.ndarray, num_rows: int, weighted: bool
+    ) -> "DenseSearch":
+        """The search that had this `state` and these attributes, without the rows themselves."""
+        import faiss
+
+        search = cls.__new__(cls)
+        search.means, search.weights, search.features = state["means"], weights, None
+        search.index = faiss.deserialize_index(state["index"])
+        search.num_rows, search.weighted = num_rows, weighted
+        return search
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Arrays for `restored`, beside ``weights``."""
+        import faiss
+
+        return {"means": self.means, "index": faiss.serialize_index(self.index)}
+
+    def grown(self, features: int) -> "DenseSearch":
+        """The same search: a feature that no training row has does not count."""
+        return self
+
+    def nearest(self, features: CSR, count: int) -> Near:
+        """The ``count`` nearest training rows of each of B rows; some may be missed."""
+        parts = [self._search(rows, _VISITED, count) for rows in self._blocks(features, BLOCK)]
+        if not parts:
+            return Near(np.empty((0, count), np.float32), np.empty((0, count), np.int32))
+        return Near(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
+        """The nearest other rows of all training rows, ``block`` of them at a time.
+
+        Fewer lists are visited than in `nearest`, so more of the nearest rows may be missing.
+        """
+        assert self.features is not None, "the training rows are not known"
+        begin = 0
+        for rows in self._blocks(self.features, block):
+            near = self._search(rows, _OWN_VISITED, count + 1)
+            itself = near.ids == np.arange(begin, begin + len(rows))[:, None]
+            # A row that is not among its own nearest ones has one too many of them.
+            itself[:, -1] |= ~itself.any(1)
+            yield Near(*(each[~itself].reshape(-1, count) for each in near))
+            begin += len(rows)
+
+    def _search(self, rows: np.ndarray, visited: int, count: int) -> Near:
+        """The nearest training rows of prepared rows."""
+        import faiss
+
+        faiss.omp_set_num_threads(library_threads())
+        lists = hasattr(self.index, "nprobe")
+        options = faiss.SearchParametersIVF(nprobe=visited) if lists else None  # pyright: ignore[reportCallIssue]
+        scores, ids = self.index.search(rows, count, params=options)
+        none = (scores <= 0) | (ids < 0)
+        scores[none], ids[none] = 0, -1
+        return Near(scores, ids.astype(np.int32))
+
+    def _blocks(self, features: CSR, most: int) -> Iterator[np.ndarray]:
+        """Rows as the index has them, some at a time."""
+        width = len(self.weights)
+        most = max(min(most, _NUMBERS // max(width, 1)), 1)
+        for begin in range(0, features.num_rows, most):
+            part = features.slice(begin, begin + most)
+            part = part.keep(part.indices < width)
+            rows = np.zeros((part.num_rows, width), np.float32)
+            rows[part.entry_rows(), part.indices] = part.values
+            rows = (rows - self.means) * self.weights
+            yield rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def _scaling(features: CSR, num_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each feature, and 1 / its standard deviation; 0 where it never varies."""
+    sums, squares = np.zeros((2, num_features))
+    for begin in range(0, features.num_rows, BLOCK):
+        part = features.slice(begin, begin + BLOCK)
+        values = part.values.astype(np.float64)
+        sums += np.bincount(part.indices, values, num_features)
+        squares += np.bincount(part.indices, values**2, num_features)
+    means, squares = sums / features.num_rows, squares / features.num_rows
+    deviations = np.sqrt(np.maximum(squares - means**2, 0))
+    # Rounding leaves a deviation to a feature that is always the same.
+    varies = deviations > _ROUNDING * np.abs(means)
+    factors = np.divide(1, deviations, where=varies, out=np.zeros(num_features))
+    return means.astype(np.float32), factors.astype(np.float32)
+
+
+class Votes(NamedTuple):
+    """Labels of the nearest training rows.
+
+    Attributes:
+        ids: ``(B, k)`` int32, labels with the most votes first; -1: there are no more.
+        shares: ``(B, k)`` float32, votes weighted by similarity, as shares of all votes of the row.
+        sharp: ``(B, k)`` float32, the same with the fourth power of the similarity.
+        nearest: ``(B,)`` float32, similarity of the nearest row.
+        mean: ``(B,)`` float32, mean similarity of the neighbours.
+    """
+
+    ids: np.ndarray
+    shares: np.ndarray
+    sharp: np.ndarray
+    nearest: np.ndarray
+    mean: np.ndarray
+
+
+class Neighbours(BaseScorer):
+    """Finds the training rows that are nearest by cosine, and lets their labels vote.
+
+    Sparse rows are found by `ListSearch`, dense ones by `DenseSearch`.
+
+    Args:
+        count: number of neighbours of a row; None: see `num_near_rows`.
+        weighted: whether features count by how rare they are, or in dense rows by how little they
+            vary.
+        proposed: number of labels with the most votes that are candidates.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Attributes:
+        search: finds the nearest rows; None before `fit`.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ranking import Neighbours
+        >>> indptr, ones = np.arange(4), np.ones(3, np.float32)
+        >>> features = slide.CSR(indptr, np.array([0, 1, 1], np.int32), ones)
+        >>> labels = slide.Pattern(indptr, np.array([5, 6, 7], np.int32))
+        >>> model = Neighbours(count=2, weighted=False).fit(features, labels, 8, 8)
+        >>> model.votes(features, k=2).ids.tolist()
+        [[5, -1], [6, 7], [6, 7]]
+    """
+
+    name = "neighbours"
+    features: ClassVar = {
+        "neighbours": FOR,
+        "neighbours_sharp": FOR,
+        "neighbours_rank": RANK,
+        "nearest": ANY,
+        "mean_similarity": ANY,
+    }
+
+    def __init__(self, count: int | None = USUAL_NEAR, weighted: bool = True, proposed: int = 60):
+        if count is not None:
+            checks.whole("count", count, 1)
+        checks.flag("weighted", weighted)
+        checks.whole("proposed", proposed, 1)
+        self._found, self.count = count is None, count or USUAL_NEAR
+        self.weighted, self.proposed = weighted, proposed
+        self.search: ListSearch | DenseSearch | None = None
+        self.labels = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        self.num_labels = 0
+
+    def fit(
+        self, features: CSR, labels: Pattern, num_features: int, num_labels: int
+    ) -> "Neighbours":
+        """Take rows to search in.
+
+        Args:
+            features: ``(R, D)`` training rows.
+            labels: R rows of labels, in [0, N).
+            num_features: D.
+            num_labels: N.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for ids out of range, numbers of rows that differ, or values that are not
+                finite.
+        """
+        check_pattern("labels", labels, features.num_rows, num_labels)
+        check_pattern("features", features, None, num_features)
+        checks.finite("features", features.values)
+        self.search = None  # Before a new one is made, which takes as much memory.
+        search = DenseSearch if are_dense(features, num_features) else ListSearch
+        self.search = search(features, num_features, self.weighted)
+        self.labels = CSR(*labels, np.ones(len(labels.indices), np.float32))
+        self.num_labels = num_labels
+        return self
+
+    def votes(self, features: CSR, k: int, left_out: Pattern | None = None) -> Votes:
+        """The k labels that the nearest rows of each row name most often.
+
+        Args:
+            features: ``(B, D)``.
+            k: number of labels.
+            left_out: B rows of labels that are not returned, although they have votes; None: none.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        scores, near = self.fitted().nearest(features, self.count)
+        labels = Pattern(self.labels.indptr, self.labels.indices)
+        ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k, left_out)
+        sums = scores.sum(1, keepdims=True), (scores**4).sum(1, keepdims=True)
+        return Votes(
+            ids,
+            votes / np.maximum(sums[0], 1e-9),
+            sharp / np.maximum(sums[1], 1e-9),
+            scores[:, 0],
+            sums[0][:, 0] / np.maximum((near >= 0).sum(1), 1),
+        )
+
+    def own_candidates(
+        self,
+        k: int,
+        left_out: Callable[[int, int], Pattern] | None = None,
+        block: int = BLOCK,
+    ) -> Pattern:
+        """For each training row the k labels with the most votes of its other neighbours.
+
+        The search is quicker than in `votes`, so some of the nearest rows may be missing.
+
+        Args:
+            k: number of labels.
+            left_out: called with a first row and the row after the last one; it returns for each of
+                these rows the labels that are no candidates. None: all labels are.
+            block: number of rows in a search, at most.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        search, begin = self.fitted(), 0
+        sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        with ProgressBar(total=search.num_rows, desc="candidates", leave=False) as bar:
+            for scores, near in search.own_nearest(self.count, block):
+                end = begin + len(near)
+                without = None if left_out is None else left_out(begin, end)
+                rows = CSR(*Pattern.from_padded(near), scores[near >= 0])
+                _, found = sparse_top_k(rows, self.labels, self.num_labels, k, without)
+                sizes.append((found >= 0).sum(1))
+                ids.append(found[found >= 0])
+                bar.update(end - begin)
+                begin = end
+        return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))
+
+    def fitted(self) -> ListSearch | DenseSearch:
+        """What finds the nearest rows.
+
+        Raises:
+            RuntimeError: before `fit`.
+        """
+        if self.search is None:
+            raise RuntimeError("there are no training rows: call fit first")
+        return self.search
+
+    def learn(self, training: Training) -> None:
+        """Take rows to search in; with held-out rows, choose how features are weighted."""
+        train, held = training.train, training.held
+        # What a nearest row of items holds is as good an answer as what it asks for.
+        labels = labels_and_items(train) if training.kind == "items" else train.labels
+        rows = train.features, labels, train.num_features, train.num_labels
+        if held is None:
+            self.fit(*rows)
+            return
+        self.search = None  # Before new ones are made, which take as much memory.
+        if self._found:
+            self.count = num_near_rows(train, training.kind)
+        # Files may be sorted, so the rows come from all of them.
+        some = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
+        trial, cut_offs, found = held.take(some), validation_cutoffs(train.num_labels), []
+        seen = None if training.seen is None else training.seen.of(trial.features)
+        for weighted in (False, True):
+            model = copy.copy(self)
+            model.weighted = weighted
+            model.fit(*rows)
+            right = hits(model.votes(trial.features, cut_offs[-1], seen).ids, trial.labels)
+            found.append((100 * float(np.mean([right[:, :k].mean() for k in cut_offs])), model))
+        (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
+        vars(self).update(vars(model))
+        how = self.fitted().weighting if self.weighted else "as they are"
+        training.notes.append(
+            f"features of the nearest rows: {how}, "
+            f"precision {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
+        )
+
+    def propose(self, queries: Queries) -> Named:
+        votes = self.votes(queries.features, min(self.proposed, queries.num_labels), queries.seen)
+        return Named(votes.ids, votes)
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        found = np.empty((candidates.starts[-1], 2), np.float32)
+        look_up_lists(*candidates, more.ids, (more.shares, more.sharp), found)
+        return {
+            "neighbours": found[:, 0],
+            "neighbours_sharp": found[:, 1],
+            "nearest": candidates.of_rows(more.nearest),
+            "mean_similarity": candidates.of_rows(more.mean),
+        }
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        search = self.fitted()
+        arrays = {f"search.{name}": array for name, array in search.state().items()}
+        arrays |= {"feature_weights": search.weights}
+        arrays |= named_arrays("labels", Pattern(*self.labels[:2]))
+        numbers = {
+            name: getattr(self, name) for name in ("count", "weighted", "proposed", "num_labels")
+        }
+        return {**numbers, "num_rows": search.num_rows}, arrays
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        numbers = dict(numbers)
+        num_rows = numbers.pop("num_rows")
+        vars(self).update(numbers, _found=False)
+        search = DenseSearch if "search.index" in arrays else ListSearch
+        state = {name: arrays[f"search.{name}"] for name in search.ARRAYS}
+        weights = arrays["feature_weights"]
+        self.search = search.restored(state, weights, num_rows, self.weighted)
+        indptr, indices = taken_arrays(Pattern, "labels", arrays)
+        self.labels = CSR(indptr, indices, np.ones(len(indices), np.float32))
+
+    def grown(self, labels: int, features: int) -> "Neighbours":
+        large = copy.copy(self)
+        large.num_labels += labels
+        large.search = self.fitted().grown(features)
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "Neighbours":
+        small = copy.copy(self)
+        small.labels, small.num_labels = keep_labels(self.labels, kept, num_labels), len(kept)
+        return small
+
+
+def num_near_rows(train: Split, kind: str) -> int:
+    """How many nearest rows vote, by default.
+
+    Args:
+        train: training rows.
+        kind: `slide.data.kind_of` the rows.
+
+    Returns:
+        20 where `MANY` labels or more have fewer than `RARE` rows on average, except in a
+        recommender or a graph; else 50.
+    """
+    rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
+    return RARE_NEAR if rare and kind not in ("graph", "items") else USUAL_NEAR

@@ -1,0 +1,119 @@
+"""The network as a base scorer, and its best labels where some are seen, which are no answers."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.backend import on_host
+from slide.data import first_unseen
+from slide.data.dataset import take_labels
+from slide.nn import SampledLinear
+from slide.nn.sampled_layer import check_finite
+from slide.ranking.base_scorer import (
+    BEHIND,
+    BEST,
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Named,
+    Queries,
+)
+from slide.sparse import Pattern
+from slide.utils import checks
+
+# A row is asked for 16, 64, 256, ... labels more, the first number not below that of its seen
+# labels: so the number depends on the row alone, and there are few different ones.
+_MORE = 16 * 4 ** np.arange(15, dtype=np.int64)
+# 4 million labels at a time: 48 MB of scores and ids.
+_MOST_ASKED = 1 << 22
+
+
+class Network(BaseScorer):
+    """Names the best labels of the network of a query, and says its scores.
+
+    Args:
+        proposed: number of candidates.
+    """
+
+    name = "network"
+    features: ClassVar = {
+        "network": FOR,
+        "network_behind": BEHIND,
+        "network_rank": RANK,
+        "network_best": BEST,
+    }
+
+    def __init__(self, proposed: int = 30):
+        checks.whole("proposed", proposed, 1)
+        self.proposed = proposed
+
+    def propose(self, queries: Queries) -> Named:
+        output, hidden = queries.network.output, queries.network.embed(queries.features)
+        check_finite(hidden)
+        count = min(max(self.proposed, queries.least), queries.num_labels)
+        if queries.seen is None:
+            ids = on_host(output.top_k(hidden, count, queries.search)[1])
+        else:
+            ids = best_unknown(output, hidden, queries.seen, count, queries.search)
+        return Named(ids, hidden)
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        scores = queries.network.output.scores_of(more, candidates.ids)
+        check_finite(torch.from_numpy(scores))
+        return {"network": candidates.flat(scores)}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return {"proposed": self.proposed}, {}
+
+    def restore(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self.proposed = numbers["proposed"]
+
+
+def best_unknown(
+    output: SampledLinear, hidden: Tensor, known: Pattern, k: int, search: str = "exact"
+) -> np.ndarray:
+    """A layer's k best labels of each row that are not known.
+
+    Args:
+        output: asked for more labels of a row, the more of them are known.
+        hidden: ``(B, H)``, its inputs.
+        known: B rows of labels that are left out.
+        k: number of labels.
+        search: see `slide.SampledLinear.top_k`.
+
+    Returns:
+        ``(B, k)`` int64, best first; -1: there are no more.
+    """
+    found = np.full((len(hidden), k), -1, np.int64)
+    for rows, depth in rows_by_depth(known, k, output.out_features):
+        ids = on_host(output.top_k(hidden[rows], depth, search)[1])
+        found[rows] = first_unseen(ids, take_labels(known, rows), k)
+    return found
+
+
+def rows_by_depth(known: Pattern, k: int, num_labels: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Rows in groups, and how many labels to ask for so that k of them are not known.
+
+    Args:
+        known: rows of labels.
+        k: number of labels.
+        num_labels: N, the most that can be asked for.
+
+    Example:
+        >>> from slide.ranking.scorers.network import rows_by_depth
+        >>> from slide.sparse import Pattern
+        >>> known = Pattern.from_lists([[], range(70), [3], [5, 7]])
+        >>> [(rows.tolist(), depth) for rows, depth in rows_by_depth(known, 5, 1000)]
+        [([0], 5), ([2, 3], 21), ([1], 261)]
+    """
+    counts = np.diff(known.indptr)
+    more = np.where(counts > 0, _MORE[np.searchsorted(_MORE, counts)], 0)
+    for level in np.unique(more):
+        depth = min(k + int(level), num_labels)
+        rows, step = np.flatnonzero(more == level), max(_MOST_ASKED // depth, 1)
+        for start in range(0, len(rows), step):
+            yield rows[start : start + step], depth

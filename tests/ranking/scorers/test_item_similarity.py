@@ -1,0 +1,113 @@
+"""Similarity of items, against the matrix of all products."""
+
+import numpy as np
+import pytest
+
+from slide.ranking.base_scorer import Candidates, Queries
+from slide.ranking.scorers import linear
+from slide.ranking.scorers.item_similarity import ItemSimilarity
+from slide.sparse import CSR, Pattern, row_bounds
+
+ITEMS = 30
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def baskets():
+    rng = np.random.default_rng(0)
+    rows = [np.flatnonzero(rng.random(ITEMS) < 0.15).tolist() for _ in range(200)]
+    return Pattern.from_lists(rows)
+
+
+def dense(items):
+    found = np.zeros((items.num_rows, ITEMS))
+    found[items.entry_rows(), items.indices] = 1
+    return found
+
+
+def naive_similarities(baskets, shrink):
+    """Cosines and numbers of shared rows of all pairs of items."""
+    shared = dense(baskets).T @ dense(baskets)
+    counts = np.diag(shared).copy()
+    np.fill_diagonal(shared, 0)
+    return shared / (np.sqrt(np.outer(counts, counts)) + shrink), shared
+
+
+@pytest.mark.parametrize("shrink", [0, 10.0])
+def test_scores_are_sums_of_similarities(baskets, shrink):
+    model = ItemSimilarity(shrink).fit(baskets, ITEMS, ITEMS)
+    rows = CSR(*baskets, np.full(len(baskets.indices), 0.3, np.float32))  # Values do not count.
+    ids = np.tile(np.arange(ITEMS), (200, 1))
+    ids[3, 4] = -1
+    found = model.scores(rows, ids)
+    for own, expected in zip(found, naive_similarities(baskets, shrink), strict=True):
+        assert own[3, 4] == -np.inf
+        every = dense(baskets) @ expected
+        np.testing.assert_allclose(own[ids >= 0], every[ids >= 0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_most_similar_items_are_candidates(baskets):
+    model = ItemSimilarity(proposed=4).fit(baskets, ITEMS, ITEMS)
+    rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
+    seen = Pattern(baskets.indptr, baskets.indices)
+    queries = Queries(rows, seen, None, "exact", 1, ITEMS)
+    ids = np.where((named := model.propose(queries).ids) < 0, -1, named).astype(np.int64)
+    every = dense(baskets) @ naive_similarities(baskets, 10.0)[0] - 1e9 * dense(baskets)
+    asked = np.flatnonzero(np.diff(baskets.indptr))
+    best = -np.sort(-every[asked], axis=1)[:, :4]
+    found = np.take_along_axis(every[asked], ids[asked], 1)
+    np.testing.assert_allclose(-np.sort(-found, axis=1), best, rtol=1e-4)
+    ids = -np.sort(-ids, axis=1)
+    candidates = Candidates(ids, row_bounds((ids >= 0).sum(1)))
+    scores = model.score(queries, candidates, None)
+    assert scores.keys() == {"cosine", "shared_rows"}
+    assert all(len(numbers) == (ids >= 0).sum() for numbers in scores.values())
+
+
+def test_it_grows_and_selects_and_is_kept(baskets):
+    model = ItemSimilarity(3.0).fit(baskets, ITEMS, ITEMS)
+    rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
+    whole = model.scores(rows, np.tile(np.arange(ITEMS), (200, 1)))
+    kept = np.arange(1, ITEMS, 2)
+    for found, every in zip(
+        model.selected(kept, ITEMS).scores(rows, np.tile(np.arange(15), (200, 1))),
+        whole,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, every[:, kept])
+    large = model.grown(2, 1)
+    for found, every in zip(
+        large.scores(rows, np.tile(np.arange(ITEMS + 2), (200, 1))), whole, strict=True
+    ):
+        np.testing.assert_array_equal(found[:, :ITEMS], every)
+        assert not found[:, ITEMS:].any()
+    assert large.num_features == ITEMS + 1
+    other = ItemSimilarity()
+    other.restore(*model.state())
+    assert other.shrink == 3.0
+    np.testing.assert_array_equal(other.scores(rows, np.zeros((200, 1), int))[0], whole[0][:, :1])
+
+
+def test_many_items_keep_those_that_share_the_most_rows(baskets, monkeypatch):
+    monkeypatch.setattr(linear, "_MOST_SHARING", 5)
+    monkeypatch.setattr(linear, "_MOST_PAIRS", 0)
+    model = ItemSimilarity().fit(baskets, ITEMS, ITEMS)
+    assert np.diff(model.cosines.indptr).max() <= 5
+
+
+def test_items_beyond_the_features_have_no_similarity(baskets):
+    model = ItemSimilarity().fit(baskets, 20, ITEMS)
+    assert model.cosines.indices.max() == 19
+    assert (np.diff(model.cosines.indptr)[20:] > 0).all()
+
+
+def test_impossible_inputs_are_refused(baskets):
+    with pytest.raises(ValueError, match="shrink must be a number of at least 0, not -1"):
+        ItemSimilarity(shrink=-1)
+    with pytest.raises(ValueError, match="proposed must be a whole number of at least 1, not 0"):
+        ItemSimilarity(proposed=0)
+    with pytest.raises(ValueError, match=r"items must lie in \[0, 20\)"):
+        ItemSimilarity().fit(baskets, ITEMS, 20)
+    rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
+    with pytest.raises(RuntimeError, match="call fit first"):
+        ItemSimilarity().scores(rows, np.zeros((200, 1), int))
