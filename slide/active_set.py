@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import device_of, on_host
-from slide.kernels import pattern_products as kernels
+from slide.ops.kernels import products as kernels
 from slide.sparse import Pattern, check_pattern
 from slide.utils.profiling import profiled
 

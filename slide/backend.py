@@ -1,9 +1,9 @@
-"""Which code computes, the kernels or the same operations in plain torch; devices of tensors.
+"""Which backend computes, numba kernels or the reference in torch; devices of tensors.
 
 Kernels read the memory of the CPU. Where a tensor lies on another device, the functions of
-`slide.plain` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too: tests
-compare the two, and it helps where numba does not run well. Nothing else decides this: every
-operation asks `plain`, and nothing depends on an import of CUDA.
+`slide.ops.reference` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too:
+tests compare the two, and it helps where numba does not run well. Nothing else decides this, and
+nothing depends on an import of CUDA.
 """
 
 import functools
@@ -28,7 +28,7 @@ checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
 def plain(*operands: Any) -> bool:
-    """Whether an operation on these tensors runs in plain torch.
+    """Whether an operation on these tensors runs in the reference backend.
 
     Args:
         operands: tensors or devices. Anything else, such as an array or None, is on the CPU.
@@ -49,7 +49,7 @@ def backend(name: str) -> Iterator[None]:
     """Choose how the CPU computes, within a ``with`` block, for all threads.
 
     Args:
-        name: ``"kernels"``, or ``"torch"`` for plain torch.
+        name: ``"kernels"``, or ``"torch"`` for the reference.
 
     Raises:
         ValueError: for another name.
@@ -108,10 +108,15 @@ def on_host(values: np.ndarray | Tensor) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
+def number_of(scalar: Tensor) -> float | Tensor:
+    """A scalar as a number; on another device as it is, since the host would wait for it."""
+    return scalar.item() if scalar.is_cpu else scalar
+
+
 def native(values: Tensor) -> Any:
     """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is.
 
-    Row numbers and codes have this form outside of `slide.plain`.
+    Row numbers and codes have this form outside of `slide.ops.reference`.
     """
     return values.numpy() if values.device.type == "cpu" else values
 

@@ -20,25 +20,33 @@ Example:
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, plain
-from slide.kernels import pattern_products as kernels
-from slide.plain.pattern_products import total_rows
+from slide.ops.kernels import products as kernels
+from slide.ops.reference.products import total_rows
 
 # Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
 # The optimizers that take row gradients.
 takers: WeakSet[torch.optim.Optimizer] = WeakSet()
+# Of weights with row gradients: the optimizer of the last step, and the ``grad`` that it used.
+_stepped = WeakTensorKeyDictionary()
+# Called once, before the first row gradient of the process is left on a weight.
+before_first_rows: list[Callable[[], None]] = []
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ class RowGradient:
             on the device of the rows. None: all rows, in order.
         rows: ``(R, D)`` floats, their gradients.
         first: ``(R,)`` bools if ids may repeat: true for the first of equal ids, whose rows are
-            equal (`slide.plain.pattern_products.TotalRows`). None: ids are distinct.
+            equal (`slide.ops.reference.products.TotalRows`). None: ids are distinct.
     """
 
     ids: Any
@@ -65,16 +73,6 @@ class RowGradient:
         """The gradient times ``factor``; with ``copy``, always in new memory."""
         same = not isinstance(factor, torch.Tensor) and factor == 1 and not copy
         return self if same else replace(self, rows=self.rows * factor)
-
-    def to_host(self) -> "RowGradient":
-        """The gradient in the memory of the host, with distinct ids; the host waits for it."""
-        ids, rows = self.ids, self.rows.cpu()
-        if isinstance(ids, torch.Tensor):
-            ids = ids.cpu().numpy()
-        if self.first is None:
-            return RowGradient(ids, rows)
-        first = self.first.cpu().numpy()
-        return RowGradient(ids[first], rows[torch.from_numpy(first)])
 
 
 @dataclass(frozen=True)
@@ -185,8 +183,10 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
     pending = getattr(parameter, "row_gradients", None)
     if pending is None:
         pending = parameter.row_gradients = []  # type: ignore[attr-defined]
+    if not pending:
+        _watch()
+        parameter.shape_of_rows = tuple(parameter.shape)  # type: ignore[attr-defined]
     pending.append(gradient)
-    _watch_optimizers()
     if len(pending) == MANY_PENDING:
         warnings.warn(
             f"{MANY_PENDING} backward passes left gradients on a weight {tuple(parameter.shape)}, "
@@ -196,9 +196,40 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
 
 
 @cache
-def _watch_optimizers() -> None:
+def _watch() -> None:
     """From the first row gradient on, look at each step of any optimizer of PyTorch."""
+    for call in before_first_rows:
+        call()
+    register_optimizer_step_pre_hook(_check_one_owner)
+    register_optimizer_step_post_hook(_note_owner)
     register_optimizer_step_post_hook(_warn_of_left_rows)
+
+
+def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Raise RuntimeError if another optimizer has made a step with the same gradient of a weight.
+
+    A dense gradient beside rows, as of an embedding that is tied to the output layer, would move
+    the weight twice.
+    """
+    for p in _parameters(optimizer):
+        if p.grad is None or p not in _stepped:
+            continue
+        owner, grad, version = _stepped[p]
+        owner = owner()
+        if owner not in (None, optimizer) and grad() is p.grad and version == p.grad._version:
+            raise RuntimeError(
+                f"{type(owner).__name__} has made a step with the gradient of a weight "
+                f"{tuple(p.shape)}, and {type(optimizer).__name__} has it, too: one optimizer must "
+                "own a weight. If an embedding is tied to the output layer, leave the weight to "
+                "slide.RowSparseAdam alone, which takes its dense and row gradients"
+            )
+
+
+def _note_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Note which gradient an optimizer has used of a weight with row gradients."""
+    for p in _parameters(optimizer):
+        if p.grad is not None and hasattr(p, "row_gradients"):
+            _stepped[p] = ref(optimizer), ref(p.grad), p.grad._version
 
 
 def _warn_of_left_rows(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -233,6 +264,16 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
     if gradients:
         parameter.row_gradients = []  # type: ignore[attr-defined]
     grad = parameter.grad
+    for shape in (
+        getattr(parameter, "shape_of_rows", None) if gradients else None,
+        None if grad is None else tuple(grad.shape),
+    ):
+        if shape not in (None, tuple(parameter.shape)):
+            raise ValueError(
+                f"a gradient of a parameter {shape} does not fit one of "
+                f"{tuple(parameter.shape)}: its rows were changed after the backward pass; use "
+                "slide.nn.add_outputs or remove_outputs, which drop such gradients"
+            )
     if grad is not None and grad.layout == torch.sparse_coo:
         axes, found = row_axes(parameter), grad.sparse_dim()
         if found != axes:

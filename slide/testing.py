@@ -131,7 +131,7 @@ def check_hash_family(
     least_agreement: float = 0.5,
     seed: int = 0,
 ) -> None:
-    """Raise unless hash families do what `slide.hashing.family.HashFamily` says.
+    """Raise unless hash families do what `slide.hashing.families.HashFamily` says.
 
     The check looks at shapes, types and range of codes. The codes of a row must not depend on the
     other rows or on earlier calls. ``redraw`` must change the codes. Equal vectors must collide in

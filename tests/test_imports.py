@@ -16,22 +16,21 @@ STRUCTURES = ("active_set", "row_gradients")
 # A room, and the rooms that it may import from, beside itself.
 ROOMS = {
     "utils": "",
-    "kernels": "utils",
-    "plain": "utils kernels",
-    "structures": "utils kernels plain",
-    "hashing": "utils kernels plain",
-    "functional": "utils kernels plain structures",
-    "optim": "utils kernels plain structures",
-    "data": "utils kernels",
-    "search": "utils kernels structures functional",
-    "sampling": "utils kernels plain structures hashing search",
+    "ops": "utils",
+    "structures": "utils ops",
+    "hashing": "utils ops",
+    "functional": "utils ops structures",
+    "optim": "utils ops structures",
+    "data": "utils ops",
+    "search": "utils ops structures functional",
+    "sampling": "utils ops structures hashing search",
     "testing": "utils structures hashing sampling",
     "nn": "utils structures functional optim sampling search",
-    "distributed": "utils plain structures functional sampling nn",
-    "check": "utils kernels plain structures functional hashing optim data sampling search",
-    "ranking": "utils kernels data search nn",
-    "model": "utils hashing functional optim data sampling nn ranking",
+    "distributed": "utils ops structures functional sampling nn",
+    "check": "utils ops structures functional hashing optim data sampling search",
+    "ranking": "utils ops data search nn",
     "training": "utils structures data optim search nn distributed ranking",
+    "model": "utils hashing functional optim data sampling nn ranking training",
     "predict": "utils data model training",
     "report": "utils",
     "compare": "utils report",
@@ -41,9 +40,9 @@ ROOMS = {
 }
 # Who alone may import these packages; (): nobody in the library.
 ONLY = {
-    "numba": ("slide.kernels", "slide.runtime", "slide.utils.profiling"),
+    "numba": ("slide.ops.kernels", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
-    "faiss": ("slide.sampling.faiss_proposer", "slide.ranking.scorers.neighbours"),
+    "faiss": ("slide.sampling.search_proposers", "slide.ranking.scorers.neighbours"),
     "tensorboard": (),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),
@@ -184,13 +183,13 @@ def test_packages_have_one_importer(package):
 @pytest.mark.parametrize("word", ["njit", "fastmath"])
 def test_compiler_flags_are_set_in_one_place(word):
     using = {m for m, path in MODULES.items() if word in path.read_text()}
-    assert using == {"slide.kernels.compile"}
+    assert using == {"slide.ops.kernels.compile"}
 
 
 def test_kernels_know_no_classes_and_no_globals():
     """Functions, named tuples and constants, that is."""
     for module, path in MODULES.items():
-        if not within(module, ["slide.kernels"]):
+        if not within(module, ["slide.ops.kernels"]):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             assert not isinstance(node, ast.Global | ast.Nonlocal)

@@ -10,7 +10,7 @@ from helpers import job
 
 from slide.data import SparseDataset, Split, write_xmc
 from slide.sparse import CSR, Pattern
-from slide.training.metrics import calibration_error
+from slide.training.evaluation import calibration_error
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = json.loads((ROOT / "tests/benchmarks/published.json").read_text())
@@ -256,7 +256,7 @@ def published(bench, monkeypatch, tmp_path):
 
     def run_train(*words):
         asked.append(words)
-        seconds = dict.fromkeys(("train_seconds", "held_seconds", "ranker_seconds"), 1.0)
+        seconds = {"train_seconds": 3.0, "ranker_seconds": 1.0}
         return scored(0.25 + 0.1 * len(asked), peak_rss_mb=99.0) | seconds
 
     monkeypatch.setattr(program, "run_train", run_train)

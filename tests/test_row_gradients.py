@@ -11,7 +11,6 @@ from helpers.products import draw_product
 from slide.active_set import transpose
 from slide.backend import backend
 from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
-from slide.functional.host_rows import fetch_set
 from slide.optim import resize_rows
 from slide.row_gradients import (
     FactoredRowGradient,
@@ -58,9 +57,6 @@ OPERATIONS = {
     "loss": lambda weight: active_linear_loss(draw(B, D), weight, None, TARGETS, "bce"),
     "sparse input": lambda weight: sparse_linear(FEATURES, weight, None),
     "convolution": lambda weight: active_conv2d(draw(B, D, 5, 5), weight),
-    "rows of the host": lambda weight: fetch_set(
-        weight, None, make_active("shared"), torch.device("cpu")
-    )[0],
 }
 
 

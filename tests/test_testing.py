@@ -17,8 +17,7 @@ from helpers.samplers import (
 )
 
 from slide.active_set import ActiveSet
-from slide.hashing.dwta import DWTA
-from slide.hashing.simhash import SimHash
+from slide.hashing.families import DWTA, SimHash
 from slide.nn.sampled_linear import SampledLinear
 from slide.sampling import FullSampler, Sampler
 from slide.sampling.schedules import fixed

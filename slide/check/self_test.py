@@ -1,30 +1,55 @@
-"""Slide's kernels against plain formulas of NumPy and PyTorch, on random small inputs."""
+"""Slide's kernels against their references in torch, and against formulas, on small inputs."""
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
-from slide.check.choice_kernels import CHOICE_TESTS
-from slide.check.comparing import Test, equal, gradient, near, random_csr
-from slide.check.data_kernels import DATA_TESTS
-from slide.check.inner_kernels import INNER_TESTS
-from slide.check.row_kernels import ROW_TESTS
+from slide.backend import backend
+from slide.check.formulas import FORMULAS, Test, equal, gradient, near, random_csr
 from slide.data.dataset import Split
-from slide.functional import CSRMatrix, active_conv2d, active_linear, csr_matmul, loss_on_active
+from slide.functional import (
+    CSRMatrix,
+    active_conv2d,
+    active_linear,
+    active_linear_loss,
+    csr_matmul,
+    loss_on_active,
+    relu_dropout,
+    sparse_linear,
+)
+from slide.functional.losses import LOSSES
 from slide.hashing import DWTA, HashTables, SimHash
+from slide.hashing.tables import fold
+from slide.ops.kernels import random as random_kernels
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.kernels.sketches import (
+    CODES,
+    PRIOR,
+    SCALE,
+    WIDTH,
+    Head,
+    largest_scores,
+    rank_buckets,
+    sketch_rows,
+)
+from slide.ops.reference import active_sets as reference
+from slide.ops.reference.random import random_below, random_bits
 from slide.optim import RowSparseAdam
-from slide.sampling import ActiveSampler, LSHProposer
+from slide.sampling import ActiveSampler
+from slide.sampling.protocol import best_of_voted
 from slide.search import RowIndex, exact_top_k
 from slide.sparse import Pattern
 
 SECONDS = 10.0
-# Sizes of the random inputs: rows, inputs and outputs at most.
+# Sizes of the random inputs: samples, inputs and outputs.
 _ROWS, _WIDTH, _OUTPUTS = 24, 40, 300
+# What an operation gives, by name: floats are compared up to rounding, all else exactly.
+Found = dict[str, Any]
 
 
 def run_self_tests(
@@ -64,169 +89,259 @@ def _outcome(test: Test, rng: np.random.Generator) -> str | None:
     return None
 
 
-def _random_set(rng: np.random.Generator, rows: int, shared: bool) -> tuple[ActiveSet, Tensor]:
-    """An active set with targets, and for each sample whether an output is in its set."""
-    sets = [rng.permutation(_OUTPUTS)[: rng.integers(8, 60)] for _ in range(1 if shared else rows)]
+def _both(operation: Callable[[np.random.Generator], Found]) -> Test:
+    """A test that kernels and reference find the same from equal draws."""
+
+    def test(rng: np.random.Generator) -> None:
+        seed, found = int(rng.integers(1 << 31)), []
+        for way in ("kernels", "torch"):
+            torch.manual_seed(seed)
+            with backend(way):
+                found.append(operation(np.random.default_rng(seed)))
+        for name, own in found[0].items():
+            if isinstance(own, Tensor) and own.is_floating_point():
+                near(name, own, found[1][name], 1e-3)
+            else:
+                equal(name, *(np.asarray(each[name]).tolist() for each in found))
+
+    return test
+
+
+def _random_set(rng: np.random.Generator, shared: bool) -> ActiveSet:
+    """An active set with targets in its first places, where weights are 1."""
+    sets = [rng.permutation(_OUTPUTS)[: rng.integers(8, 60)] for _ in range(1 if shared else _ROWS)]
     indptr, ids = Pattern.from_lists([each.tolist() for each in sets])
-    targets = Pattern.from_lists([sorted(rng.permutation(8)[:3].tolist()) for _ in range(rows)])
-    within = torch.zeros(rows, _OUTPUTS, dtype=torch.bool)
-    for row in range(rows):
-        within[row, torch.from_numpy(sets[0 if shared else row]).long()] = True
-    return ActiveSet(_OUTPUTS, ids, None if shared else indptr, targets), within
+    targets = Pattern.from_lists([sorted(rng.permutation(8)[:3].tolist()) for _ in range(_ROWS)])
+    logs = rng.uniform(0, 3, len(ids)).astype(np.float32)
+    for begin in indptr[:-1]:
+        logs[begin : begin + 8] = 0
+    return ActiveSet(_OUTPUTS, ids, None if shared else indptr, targets, logs)
 
 
-def _linear(rng: np.random.Generator, shared: bool) -> None:
-    active, within = _random_set(rng, _ROWS, shared)
-    x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_OUTPUTS, _WIDTH) / 6
-    bias = torch.randn(_OUTPUTS)
-    leaves = [each.clone().requires_grad_() for each in (x, weight, bias)]
-    scores = active_linear(leaves[0], leaves[1], leaves[2], active, sparse_grad=True)
-    plain = [each.clone().requires_grad_() for each in (x, weight, bias)]
-    dense = F.linear(*plain)
-    rows = torch.arange(_ROWS).repeat_interleave(within.sum(1))
-    ids = torch.from_numpy(active.ids).long()
-    chosen = dense[:, ids] if shared else dense[rows, ids]
-    near("the product", scores, chosen)
-    up = torch.randn_like(scores)
-    scores.backward(up)
-    chosen.backward(up)
-    for name, own, other in zip(("input", "weight", "bias"), leaves, plain, strict=True):
-        near(f"the gradient of the {name}", gradient(own).to_dense(), gradient(other))
+def _leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
-def _losses(rng: np.random.Generator) -> None:
-    active, _ = _random_set(rng, _ROWS, shared=True)
-    assert active.targets is not None
-    truth = torch.zeros(_ROWS, len(active.ids))
-    for row in range(_ROWS):
-        begin, end = active.targets.indptr[row : row + 2]
-        truth[row, torch.from_numpy(active.targets.indices[begin:end]).long()] = 1
-    formulas: dict[str, Callable[[Tensor], Tensor]] = {
-        "bce": lambda z: F.binary_cross_entropy_with_logits(z, truth, reduction="none").sum(1),
-        "squared_hinge": lambda z: (1 - (2 * truth - 1) * z).clamp(min=0).square().sum(1),
-        "softmax": lambda z: -(z.log_softmax(1) * truth).sum(1) / truth.sum(1),
+def _gradients(value: Tensor, **leaves: Tensor) -> Found:
+    """A value, and the gradients of leaves after a backward pass from random numbers."""
+    value.backward(torch.randn_like(value))
+    return {"the value": value.detach()} | {
+        f"the gradient of {name}": gradient(leaf).to_dense() for name, leaf in leaves.items()
     }
-    for name, formula in formulas.items():
-        own = torch.randn(_ROWS, len(active.ids)).requires_grad_()
-        plain = own.detach().clone().requires_grad_()
-        loss, expected = loss_on_active(own, active, name), formula(plain).mean()
-        near(f"the loss {name}", loss, expected)
-        loss.backward()
-        expected.backward()
-        near(f"the gradient of {name}", gradient(own), gradient(plain))
 
 
-def _csr_product(rng: np.random.Generator) -> None:
-    sparse, dense = random_csr(rng, _OUTPUTS, _WIDTH)
-    own = torch.randn(_WIDTH, 5)
-    plain = own.clone().requires_grad_()
-    own.requires_grad_()
-    found, expected = csr_matmul(CSRMatrix(sparse, _WIDTH), own), dense @ plain
-    near("the product", found, expected)
-    up = torch.randn_like(found)
-    found.backward(up)
-    expected.backward(up)
-    near("the gradient", gradient(own), gradient(plain))
+def _linear(rng: np.random.Generator, shared: bool) -> Found:
+    active = _random_set(rng, shared)
+    x, weight, bias = _leaves((_ROWS, _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
+    with torch.no_grad():
+        alone = active_linear(x, weight, bias, active)
+    scores = active_linear(x, weight, bias, active, sparse_grad=True)
+    return {"without a gradient": alone} | _gradients(scores, x=x, weight=weight, bias=bias)
 
 
-def _convolution(rng: np.random.Generator) -> None:
+def _sparse_input(rng: np.random.Generator) -> Found:
+    features, _ = random_csr(rng, _ROWS, _WIDTH)
+    weight, bias = _leaves((_WIDTH, 9), (9,))
+    return _gradients(sparse_linear(features, weight, bias, True), weight=weight, bias=bias)
+
+
+def _losses(rng: np.random.Generator) -> Found:
+    found, weights = {}, rng.random(_ROWS)
+    for name in LOSSES:
+        for shared in (True, False):
+            active = _random_set(rng, shared)
+            (scores,) = _leaves((_ROWS, len(active.ids)) if shared else (len(active.ids),))
+            loss = loss_on_active(scores, active, name, 0.5, weights)
+            parts = _gradients(loss, scores=scores)
+            found |= {f"{part} of {name}, {shared=}": each for part, each in parts.items()}
+    return found
+
+
+def _linear_loss(rng: np.random.Generator) -> Found:
+    active = _random_set(rng, shared=True)
+    x, weight, bias = _leaves((_ROWS, _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
+    options = {"hard_fraction": 0.5, "sparse_grad": True}
+    loss = active_linear_loss(x / 9, weight, bias, active, "squared_hinge", **options)
+    return _gradients(loss, x=x, weight=weight, bias=bias)
+
+
+def _csr_product(rng: np.random.Generator) -> Found:
+    matrix = CSRMatrix(random_csr(rng, _OUTPUTS, _WIDTH)[0], _WIDTH)
+    x, values = _leaves((_WIDTH, 5), tuple(matrix.values.shape))
+    own = csr_matmul(matrix, x.detach())
+    return {"with its own": own} | _gradients(csr_matmul(matrix, x, values), x=x, values=values)
+
+
+def _convolution(rng: np.random.Generator) -> Found:
     """Of some channels of images, which lie in memory by pixels or by channels."""
-    weight = torch.randn(12, 8, 3, 3)
-    outs, ins = (torch.from_numpy(np.sort(rng.permutation(n)[:5])) for n in (12, 8))
+    outs, ins = (np.sort(rng.permutation(n)[:5]) for n in (12, 8))
+    found = {}
     for layout in (torch.channels_last, torch.contiguous_format):
-        images = torch.randn(3, 8, 9, 9).contiguous(memory_format=layout)
-        own, plain = (images.clone().requires_grad_() for _ in range(2))
-        found = active_conv2d(own, weight, out_channels=outs, in_channels=ins, padding=1)
-        expected = F.conv2d(plain[:, ins], weight[outs][:, ins], padding=1)
-        near("the convolution", found, expected, 1e-3)
-        up = torch.randn_like(found)
-        found.backward(up)
-        expected.backward(up)
-        near("the gradient", gradient(own), gradient(plain), 1e-3)
+        x = torch.randn(3, 8, 9, 9).contiguous(memory_format=layout).requires_grad_()
+        (weight,) = _leaves((12, 8, 3, 3))
+        options = {"in_channels": ins, "out_channels": outs, "padding": 1, "sparse_grad": True}
+        parts = _gradients(active_conv2d(x, weight, **options), x=x, weight=weight)
+        found |= {f"{part}, {layout}": each for part, each in parts.items()}
+    return found
 
 
-def _adam(rng: np.random.Generator) -> None:
-    start = torch.randn(_OUTPUTS, _WIDTH)
-    own, plain = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    ours = RowSparseAdam([own], lr=0.01, weight_decay=0.1)
-    theirs = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1)
-    for _ in range(3):
-        own.grad = torch.randn_like(own)
-        plain.grad = own.grad.clone()
-        ours.step()
-        theirs.step()
-    near("the weight after three steps", own.detach(), plain.detach())
+def _dropout(rng: np.random.Generator) -> Found:
+    (x,) = _leaves((_ROWS, 400))
+    return _gradients(relu_dropout(x, 0.5), x=x)
 
 
-def _mostly_equal(what: str, found: np.ndarray, expected: np.ndarray) -> None:
-    """Codes of `what` agree; where a sum is nearly zero, its sign depends on rounding."""
-    share = float((found == expected).mean())
-    if share < 0.9:
-        raise ValueError(f"only {share:.0%} of the codes of {what} agree")
+def _adam(rng: np.random.Generator) -> Found:
+    """Of dense gradients, of rows and of their factors, with and without a first moment."""
+    found = {}
+    for beta1 in (0.0, 0.9):
+        x, weight, bias = _leaves((_ROWS, _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
+        weight, bias = torch.nn.Parameter(weight.detach()), torch.nn.Parameter(bias.detach())
+        optimizer = RowSparseAdam([weight, bias], betas=(beta1, 0.99), lr=0.1, weight_decay=0.1)
+        for shared in (True, False, True):
+            scores = active_linear(x, weight, bias, _random_set(rng, shared))
+            scores.backward(torch.rand_like(scores))
+            optimizer.step()
+        weight.grad = torch.randn_like(weight)
+        optimizer.step()
+        found |= {f"the weight, {beta1=}": weight.detach(), f"the bias, {beta1=}": bias.detach()}
+    return found
 
 
 def _hashes(rng: np.random.Generator) -> None:
-    sparse, dense = random_csr(rng, _ROWS, _WIDTH)
-    family = SimHash(_WIDTH, hashes_per_table=6, num_tables=5, seed=int(rng.integers(99)))
-    _mostly_equal("sparse rows", family.sparse_codes(sparse), family.codes(dense))
-    full = torch.randn(_ROWS, _WIDTH)
-    opposite = family.num_buckets - 1 - family.codes(-full)
-    _mostly_equal("opposite vectors", opposite, family.codes(full))
-    winners = DWTA(_WIDTH, hashes_per_table=3, num_tables=5, seed=int(rng.integers(99)))
-    _mostly_equal("equal orders", winners.codes(full.exp()), winners.codes(3 * full.exp()))
+    """Where a sum is nearly zero, its sign depends on rounding, so most codes agree, not all."""
+    sparse, _ = random_csr(rng, _ROWS, _WIDTH)
+    dense, seed = torch.randn(_ROWS, _WIDTH), int(rng.integers(99))
+    for kind in (SimHash, DWTA):
+        family = kind(_WIDTH, hashes_per_table=3, num_tables=5, seed=seed)
+        for name in ("codes", "sparse_codes", "probe_codes"):
+            words = {"codes": (dense,), "sparse_codes": (sparse,), "probe_codes": (dense, 2)}[name]
+            found = []
+            for way in ("kernels", "torch"):
+                with backend(way):
+                    found.append(np.asarray(getattr(family, name)(*words)))
+            share = float((found[0] == found[1]).mean())
+            if share < 0.9:
+                raise ValueError(f"only {share:.0%} of {name} of {kind.__name__} agree")
 
 
-def _tables(rng: np.random.Generator) -> None:
-    codes = rng.integers(0, 16, (3, 60)).astype(np.int32)
-    tables = HashTables(3, 16, bucket_capacity=60)
-    tables.build(codes)
+def _tables(rng: np.random.Generator) -> Found:
+    found: Found = {"buckets of codes": fold(rng.integers(0, 1 << 31, 60).astype(np.int32), 37)}
     queries = rng.integers(0, 16, (3, 7)).astype(np.int32)
-    found = tables.query(queries)
-    for i in range(7):
-        own = sorted(found.indices[found.indptr[i] : found.indptr[i + 1]].tolist())
-        expected = [j for t in range(3) for j in np.flatnonzero(codes[t] == queries[t, i]).tolist()]
-        equal("what a query finds", own, sorted(expected))
+    for capacity in (4, 60, None):
+        tables = HashTables(3, 16, capacity)
+        codes, new = (rng.integers(0, 16, (3, 60)).astype(np.int32) for _ in range(2))
+        tables.build(codes[:, :40])
+        tables.insert(np.arange(40, 60, dtype=np.int32), codes[:, 40:])
+        full = tables.query(queries)
+        found[f"what queries find, {capacity=}"] = _sorted(full)
+        if capacity != 4:  # Full buckets lose the order in which their ids came.
+            ids = rng.permutation(60)[:20].astype(np.int32)
+            tables.move(ids, codes[:, ids], new[:, ids])
+            found[f"after moves, {capacity=}"] = _sorted(tables.query(queries))
+    return found
 
 
-def _sets(rng: np.random.Generator) -> None:
+def _sorted(found: Pattern) -> np.ndarray:
+    """The ids of each row, sorted, after the bounds of the rows."""
+    return np.concatenate(
+        [found.indptr, found.indices[np.lexsort((found.indices, found.entry_rows()))]]
+    )
+
+
+def _random_numbers(rng: np.random.Generator) -> None:
+    counters = rng.integers(0, 1 << 62, 20)
+    key, bound = int(rng.integers(1 << 62)), int(rng.integers(1, 1 << 31))
+    bits = [int(random_kernels.random_bits(np.uint64(key), each)) for each in counters]
+    below = [int(random_kernels.random_below(np.uint64(key), each, bound)) for each in counters]
+    expected = random_bits(key, torch.from_numpy(counters)).numpy().view(np.uint64)
+    equal("random bits", bits, expected.tolist())
+    equal("random numbers", below, random_below(key, torch.from_numpy(counters), bound).tolist())
+
+
+def _sets(rng: np.random.Generator) -> Found:
+    """Labels, then uniform ids, with the weights that make their sums unbiased."""
     labels = Pattern.from_lists([rng.permutation(_OUTPUTS)[:4].tolist() for _ in range(_ROWS)])
-    weight, x = torch.randn(_OUTPUTS, _WIDTH), torch.randn(_ROWS, _WIDTH)
-    for mode in ("per_sample", "shared"):
-        seed = int(rng.integers(99))
-        options = {"active": 150, "mode": mode, "seed": seed}
-        sampler = ActiveSampler(_WIDTH, _OUTPUTS, LSHProposer, **options)
-        sampler.update(weight, None, x)
+    found, x = {}, torch.randn(_ROWS, _WIDTH)
+    for mode, size in (("per_sample", 40), ("shared", 100)):
+        # In a set of more than a quarter of all outputs the reference draws in another way.
+        options = {"active": size, "mode": mode, "weighting": "stratified", "out_features": 5000}
+        sampler = ActiveSampler(_WIDTH, seed=int(rng.integers(99)), **options)
         active = sampler.select(x, labels)
         assert active.targets is not None
-        bounds = [0, len(active.ids)] if active.indptr is None else active.indptr.tolist()
-        for row in range(_ROWS):
-            part = 0 if active.indptr is None else row
-            ids = active.ids[bounds[part] : bounds[part + 1]]
-            equal("the number of distinct ids", len(set(ids.tolist())), 150)
-            begin, end = active.targets.indptr[row : row + 2]
-            own = sorted(ids[active.targets.indices[begin:end]].tolist())
-            expected = labels.indices[labels.indptr[row] : labels.indptr[row + 1]]
-            equal("the labels in a set", own, sorted(expected.tolist()))
+        found |= {f"the ids, {mode}": active.ids, f"the labels, {mode}": active.targets.indices}
+        found[f"the weights, {mode}"] = torch.as_tensor(active.log_weights)
+    return found
 
 
-def _largest(rng: np.random.Generator) -> None:
-    x, weight, bias = (
-        torch.randn(_ROWS, _WIDTH),
-        torch.randn(_OUTPUTS, _WIDTH),
-        torch.randn(_OUTPUTS),
-    )
+def _draw_sketches(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Rounded rows, and the same memory as floats."""
+    sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
+    floats = sketches.view(np.float32)
+    floats[:, [SCALE, PRIOR]] = rng.random((_OUTPUTS, 2))
+    return sketches, floats
+
+
+def _best_sketches(rng: np.random.Generator) -> None:
+    """The best rounded rows, if a half is in the head and the others are in two buckets."""
+    sketches, floats = _draw_sketches(rng)
+    queries, half = np.zeros((_ROWS, WIDTH), np.float32), _OUTPUTS // 2
+    queries[:, :CODES] = rng.integers(-9, 10, (_ROWS, CODES))  # Equal sums in any order.
+    labels = Pattern.from_lists([[row] for row in range(_ROWS)])
+    tables, ids = HashTables(1, 3, bucket_capacity=None), np.empty((_ROWS, 6), np.int32)
+    codes = np.where(np.arange(_OUTPUTS) < half, 0, 1 + np.arange(_OUTPUTS) % 2)
+    with backend("kernels"):
+        tables.build(codes[None].astype(np.int32))
+    products = queries[:, :CODES] @ sketches[:half, :CODES].T.astype(np.float32)
+    head = Head(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
+    asked = np.repeat(np.array([[1], [2]], np.int32), _ROWS, 1)
+    arrays = np.zeros(2, np.int64), asked, tables.arrays(), (sketches, floats)
+    looked = rank_buckets(products, head, queries, *arrays, labels, _OUTPUTS, ids)
+    pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
+    every = torch.from_numpy(queries[:, :CODES]), torch.from_numpy(sketches), pairs
+    equal("the best rows", ids.tolist(), reference.rank_all(*every, 6).tolist())
+    equal("the number of rows", looked.tolist(), [_OUTPUTS] * _ROWS)
+
+
+def _rounded_rows(rng: np.random.Generator) -> None:
+    projected, found = torch.randn(_OUTPUTS, 9), np.empty((_OUTPUTS, WIDTH), np.int8)
+    sketch_rows(projected.numpy(), projected[0].numpy(), (found, found.view(np.float32)))
+    expected = reference.sketch_rows(projected, projected[0]).numpy()
+    # A quotient that is nearly half a number may be rounded to either side.
+    errors = np.abs(found[:, :CODES].astype(int) - expected[:, :CODES])
+    equal("numbers of rounded rows", bool((errors <= 1).all()), True)
+    own, other = (x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected))
+    near("scales of rounded rows", torch.from_numpy(own), torch.from_numpy(other))
+
+
+def _largest_scores(rng: np.random.Generator) -> None:
+    """The score that a rounded row may have."""
+    (sketches, floats), variances = _draw_sketches(rng), np.zeros(WIDTH, np.float32)
+    variances[:CODES], found = rng.random(CODES), np.empty(_OUTPUTS, np.float32)
+    largest_scores((sketches, floats), variances, np.float32(2), found)
+    spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
+    expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)
+    near("largest scores", torch.from_numpy(found), expected.float())
+
+
+def _best_of_lists(rng: np.random.Generator) -> Found:
+    lists = np.stack([rng.permutation(_OUTPUTS)[:20] for _ in range(_ROWS)]).astype(np.int32)
+    labels = Pattern.from_lists([row[:2].tolist() for row in lists])
+    x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
+    ranked = RankedIds(lists, rng.integers(8, 20, _ROWS))
+    return {"the best ids": best_of_voted(x, weight, bias, ranked, labels, 5)}
+
+
+def _largest(rng: np.random.Generator) -> Found:
+    x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
     scores, ids = exact_top_k(x, weight, bias, 7)
-    expected = F.linear(x, weight, bias).topk(7)
-    near("the scores", scores, expected.values)
-    equal("the ids", ids.tolist(), expected.indices.tolist())
+    return {"the scores": scores, "the ids": ids}
 
 
 def _index(rng: np.random.Generator) -> None:
     """Few rows are all seen, so the index misses none of the best."""
-    x, weight = torch.randn(_ROWS, _WIDTH), torch.randn(_OUTPUTS, _WIDTH)
-    bias = torch.randn(_OUTPUTS)
+    x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
     scores, ids = RowIndex(weight, bias, int(rng.integers(99))).top_k(x, 7)
-    dense = F.linear(x, weight, bias)
+    dense = torch.nn.functional.linear(x, weight, bias)
     near("the scores", scores, dense.topk(7).values)
     # Rounding may swap equal scores, so each id is compared by its score.
     near("the scores of the ids", dense.gather(1, ids), scores)
@@ -240,27 +355,32 @@ def _rows(rng: np.random.Generator) -> None:
     taken = Split(sparse, labels, _WIDTH, _ROWS).take(rows)
     indptr, indices, values = taken.features
     found = torch.zeros(30, _WIDTH)
-    places = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
-    found[places, torch.from_numpy(indices).long()] = torch.from_numpy(values)
+    owner = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
+    found[owner, torch.from_numpy(indices).long()] = torch.from_numpy(values)
     near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
     equal("their labels", taken.labels.indices.tolist(), rows.tolist())
 
 
 SELF_TESTS: dict[str, Test] = {
-    "products on a shared set": lambda rng: _linear(rng, shared=True),
-    "products on a set for each sample": lambda rng: _linear(rng, shared=False),
-    "losses": _losses,
-    "products of sparse matrices": _csr_product,
-    "convolution": _convolution,
-    "Adam": _adam,
+    "products on a shared set": _both(lambda rng: _linear(rng, shared=True)),
+    "products on a set for each sample": _both(lambda rng: _linear(rng, shared=False)),
+    "products of sparse inputs": _both(_sparse_input),
+    "losses": _both(_losses),
+    "products and loss in one": _both(_linear_loss),
+    "products of sparse matrices": _both(_csr_product),
+    "convolution": _both(_convolution),
+    "dropout": _both(_dropout),
+    "Adam": _both(_adam),
     "hashes": _hashes,
-    "hash tables": _tables,
-    "active sets": _sets,
-    "largest scores": _largest,
+    "hash tables": _both(_tables),
+    "random numbers": _random_numbers,
+    "active sets": _both(_sets),
+    "best rows of buckets": _best_sketches,
+    "rounded rows": _rounded_rows,
+    "largest scores of rows": _largest_scores,
+    "best ids of lists": _both(_best_of_lists),
+    "largest scores": _both(_largest),
     "index over rows": _index,
     "rows of data": _rows,
-    **INNER_TESTS,
-    **CHOICE_TESTS,
-    **ROW_TESTS,
-    **DATA_TESTS,
+    **FORMULAS,
 }

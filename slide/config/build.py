@@ -35,7 +35,7 @@ from slide.sampling import FullSampler, IndexProposer
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 from slide.utils import checks
 from slide.utils.files import write_text
 from slide.utils.progress_bar import log
@@ -88,7 +88,6 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     fill_in(config, 1024, 8)
     network, hidden = config.network, config.network.hidden
     checks.flag("prior_bias", network.prior_bias)
-    checks.flag("host_rows", network.get("host_rows", False))
     checks.listing("hidden", hidden)
     if not hidden:
         raise ValueError("hidden must name at least one width, such as [128], not []")
@@ -216,8 +215,6 @@ def build_network(
         made = ShardedNetwork(*shape, **options)
     else:
         made = SlideNetwork(*shape, **options)
-        if network.get("host_rows", False):  # Runs of earlier versions have no such key.
-            made.keep_rows_on_host()
     if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
         checks.positive("network.bias_scale", scale)
         with torch.no_grad():
@@ -355,7 +352,7 @@ def put_together(
         group=group,
     )
     if config.network.prior_bias and trainer.step == 0:
-        start_biases(network, trainer.learner.loss, trainer.train_split.labels)
+        start_biases(network, trainer.loop.loss, trainer.train_split.labels)
     return trainer
 
 

@@ -45,15 +45,14 @@ from slide.data.row_transform import old_label_ids
 from slide.distributed import ShardedNetwork
 from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_place
-from slide.distributed.whole import whole_blocks, whole_shapes
+from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
-from slide.model.folder import MODEL_FILE
-from slide.model.saving import write_model
+from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
 from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint_folders import last_checkpoint
-from slide.training.interrupt import exit_status, raised_terminations
+from slide.training.checkpoint_files import last_checkpoint
+from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
 from slide.utils.checks import error_message, override_key
 from slide.utils.profiling import tell_first
@@ -234,13 +233,13 @@ def write_run_model(trainer: Trainer) -> None:
     """Write the trained model into the folder of its run; all processes of the run call this."""
     network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
     if isinstance(network, ShardedNetwork):
-        blocks = whole_blocks(network)
-        if trainer.together.leads:
+        blocks = full_blocks(network)
+        if trainer.is_main_process:
             (folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
-            weights = stream_file(folder, "network", whole_shapes(network), blocks)
+            weights = stream_file(folder, "network", full_shapes(network), blocks)
         for _ in blocks:
             pass
-    if not trainer.together.leads:
+    if not trainer.is_main_process:
         return
     model = Model(
         network,

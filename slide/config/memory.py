@@ -45,10 +45,11 @@ def memory_needs(
     rows, entries = len(split), len(split.features.indices)
     weights = features * widths[0] + sum(a * b for a, b in pairwise(widths)) + sum(widths)
     states = features + 2 * sum(widths) - widths[0]  # Rows of weights; each bias is one.
-    moments = (optimizer.betas[0] != 0) * weights + (states if optimizer.rowwise else weights)
+    first = optimizer.get("betas", [0])[0] != 0  # Other optimizers may have no such keys.
+    moments = first * weights + (states if optimizer.get("rowwise", False) else weights)
     always = {
         "weights": 4 * weights,
-        "moments": 4 * (moments + bool(optimizer.correct_skipped) * states),
+        "moments": 4 * (moments + optimizer.get("correct_skipped", False) * states),
         "rows": 8 * rows,  # The order of an epoch.
         "index of the sampler": 0,
     }
@@ -167,7 +168,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     narrower = str([*hidden[:-1], max(hidden[-1] // 2, 1)]).replace(" ", "")
     advice = {
         "weights": f"network.hidden={narrower}",
-        "moments": "" if config.optimizer.rowwise else "optimizer.rowwise=true",
+        "moments": "" if config.optimizer.get("rowwise", True) else "optimizer.rowwise=true",
         "copy for checkpoints": "trainer.checkpoint_every=0",
         "a step": "a smaller trainer.batch_size or sampler.active",
         "re-ranker": "ranker=none" + ("" if regressions else ", or a smaller ranker.negatives"),

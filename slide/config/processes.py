@@ -211,11 +211,6 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
     if ranks.group.size == 1:
         return
     check_loss_of_group(instantiate(config.loss), ranks.group)
-    if config.network.get("host_rows", False):
-        raise ValueError(
-            "network.host_rows=true needs a run of one process: set network.host_rows=false, or "
-            "start it without torchrun"
-        )
     sizes = config.network.hidden_active
     first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
     looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)

@@ -10,7 +10,7 @@ import numpy as np
 
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
-from slide.kernels.ragged import select_rows
+from slide.ops.kernels.ragged import select_rows
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.names import Names

@@ -16,8 +16,8 @@ import numpy as np
 
 from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_not_compressed, out_of_range
-from slide.kernels import format_rows as kernel
-from slide.kernels import parse_rows as parse
+from slide.ops.kernels import text_rows as kernel
+from slide.ops.kernels import text_rows as parse
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.files import write_atomic

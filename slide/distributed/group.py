@@ -94,6 +94,11 @@ class Group:
         group._reset()
         return group
 
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is rank 0, which writes what the processes leave, and shows progress."""
+        return self.rank == 0
+
     def _reset(self) -> None:
         self.seconds, self.bytes_sent = 0.0, 0
         self.calls: Counter[str] = Counter()

@@ -20,14 +20,7 @@ _LONG = 30 * 24 * 3600
 
 
 class Place(NamedTuple):
-    """Which of the processes of a run this one is.
-
-    Attributes:
-        rank: number of this process, in [0, size).
-        size: number of processes.
-        local_rank: number of this process on its machine.
-        local_size: number of processes on this machine.
-    """
+    """Which of the processes of a run this one is, and which of those on its machine."""
 
     rank: int = 0
     size: int = 1
@@ -36,27 +29,12 @@ class Place(NamedTuple):
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that ``torchrun`` gave this process; without it, that of a single process.
-
-    Args:
-        environment: the variables of the environment.
-
-    Raises:
-        ValueError: for variables that are no numbers, or that do not fit each other.
-
-    Example:
-        >>> from slide.distributed.launch import find_place
-        >>> find_place({})
-        Place(rank=0, size=1, local_rank=0, local_size=1)
-        >>> told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-        >>> find_place({**told, "MASTER_ADDR": "host", "MASTER_PORT": "29400"})
-        Place(rank=3, size=4, local_rank=1, local_size=2)
-    """
+    """The place that ``torchrun`` gave this process; without it, that of a single process."""
     if any(name not in environment for name in _NEEDED):
         return Place()
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    local = _number(environment, "LOCAL_RANK", 0), _number(environment, "LOCAL_WORLD_SIZE", 1)
-    place = Place(rank, size, *local)
+    local_rank = _number(environment, "LOCAL_RANK", 0)
+    place = Place(rank, size, local_rank, _number(environment, "LOCAL_WORLD_SIZE", 1))
     if not (rank < size and place.local_rank < place.local_size <= size):
         raise ValueError(f"the variables of torchrun do not fit each other: {place}")
     return place
@@ -72,14 +50,8 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
 class Errors:
     """Lets one process alone say what several processes find.
 
-    Args:
-        store: a store of `torch.distributed` that all processes share; None: they have not joined
-            yet, and each speaks: the others may not know what it has found.
-
-    Example:
-        >>> from slide.distributed.launch import Errors
-        >>> Errors().first("there is no key epoch")
-        True
+    Without a ``store`` of `torch.distributed` that all share, they have not joined yet, and each
+    speaks: the others may not know what it has found.
     """
 
     def __init__(self, store: Any = None):
@@ -88,10 +60,7 @@ class Errors:
     def first(self, sentence: str, of_another: bool = False) -> bool:
         """Whether this process is to say a sentence: no other process has said it.
 
-        Args:
-            sentence: what it has to say.
-            of_another: whether it is about another process that has ended; then it is not said if
-                that one has said why.
+        One about ``of_another`` process, that has ended, is not said if that one has said why.
         """
         if self._store is None:  # Better twice than never.
             return True
@@ -106,16 +75,7 @@ class Errors:
 
 
 def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
-    """Wait for the other processes and connect with them; returns the store they share.
-
-    Args:
-        place: of this process, from `find_place`; there are at least two.
-        timeout: seconds to wait for them, now and in each exchange.
-        device: where this process computes; see `backends_for`.
-
-    Raises:
-        ValueError: for a time out of range, or if a process has not come in this time.
-    """
+    """Wait for the other processes and connect with them; returns the store they share."""
     checks.positive("timeout", timeout)
     import torch.distributed as dist
 
@@ -136,21 +96,9 @@ def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
 
 
 def find_rank_device(name: str, place: Place) -> torch.device:
-    """The device of that name for one of the processes of a run.
+    """The device of that name for one process; with ``"cuda"`` each one of a machine takes its own.
 
-    Args:
-        name: as in `slide.backend.find_device`; with ``"cuda"`` each process of a machine takes a
-            GPU of its own, by its number there.
-        place: of this process, from `find_place`.
-
-    Raises:
-        ValueError: as in `find_device`, for fewer GPUs than processes on this machine, or for one
-            GPU that all processes of a machine would take.
-
-    Example:
-        >>> from slide.distributed.launch import Place, find_rank_device
-        >>> find_rank_device("cpu", Place(rank=1, size=2, local_rank=1, local_size=2))
-        device(type='cpu')
+    Raises ValueError for fewer GPUs than processes there, or one GPU that all would take.
     """
     device = find_device(name)
     if device.type == "cpu" or place.size == 1:
@@ -176,12 +124,6 @@ def backends_for(device: torch.device) -> str:
     """What carries tensors between processes, as ``init_process_group`` takes it.
 
     Labels and sizes are on the host, so gloo is always there; NCCL carries what is on GPUs.
-
-    Example:
-        >>> import torch
-        >>> from slide.distributed.launch import backends_for
-        >>> backends_for(torch.device("cpu")), backends_for(torch.device("cuda", 1))
-        ('gloo', 'cpu:gloo,cuda:nccl')
     """
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 

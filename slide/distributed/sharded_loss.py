@@ -4,57 +4,45 @@ Each rank has the scores of its own active set. What the ranks exchange for a lo
 `loss_over_ranks`. No gradient of a weight is sent.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import on_device, plain
+from slide.backend import number_of, on_device
 from slide.distributed.group import Group
-from slide.distributed.sharded_softmax import SOFTMAXES, OwnTargets
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.functional.hard_samples import hardest_count
+from slide.functional.active_loss import hardest_count
+from slide.functional.autograd import FirstDerivatives
 from slide.functional.linear import LinearOptions, linear_on_set
 from slide.functional.linear_loss import linear_loss_on_set
-from slide.functional.plain_loss import aimed_at, score_matrix
 from slide.nn import ActiveLoss
+from slide.ops.reference.losses import aimed_at, score_matrix
+from slide.ops.reference.products import samples_of
 from slide.row_gradients import hand_over, take_row_gradients
+from slide.sparse import Pattern
 from slide.utils import checks
 
 
 class Task(NamedTuple):
-    """What the loss of a step is computed from, beside inputs and weights.
+    """What the loss of a step is computed from, beside inputs and weights."""
 
-    Attributes:
-        active: the active set of this rank, by local numbers.
-        label_counts: ``(B,)`` int64, number of labels of each sample, on all ranks together.
-        loss: the loss.
-        products: how products are computed.
-        weights: ``(B,)`` factors of the losses of the samples; None: all are 1.
-        group: the processes.
-    """
-
-    active: ActiveSet
-    label_counts: np.ndarray
+    active: ActiveSet  # Of this rank, by local numbers.
+    label_counts: np.ndarray  # (B,) int64, labels of each sample on all ranks together.
     loss: ActiveLoss
     products: LinearOptions
-    weights: np.ndarray | None
+    weights: np.ndarray | None  # (B,) factors of the losses of the samples; None: all are 1.
     group: Group
 
 
 def check_loss_of_group(loss: Any, group: Group) -> None:
     """Raise an error for a loss that the processes of a group cannot compute together.
 
-    Args:
-        loss: the loss; a function of values and active set is none, because each process has the
-            values of its own outputs only.
-        group: the processes.
-
-    Raises:
-        TypeError: if it is no `slide.ActiveLoss`.
-        ValueError: on several processes, if it is neither a known softmax nor a sum over outputs.
+    A function of values and active set is none, because each process has the values of its own
+    outputs only (TypeError); nor is a softmax that is not in `SOFTMAXES` (ValueError).
     """
     if not isinstance(loss, ActiveLoss):
         raise TypeError(
@@ -77,14 +65,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     sum over outputs if ``hard_fraction`` is below 1, B numbers. The forward pass computes all
     gradients, and the backward pass leaves those of the rows.
 
-    Args:
-        x: ``(B, H)``, the same on all ranks.
-        weight: ``(n, H)``, the rows of this rank.
-        bias: ``(n,)`` or None.
-        task: the other parts of the step.
-
-    Raises:
-        ValueError: for targets or weights of samples that do not fit.
+    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank.
     """
     check_targets(task.active, len(x))
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))
@@ -109,10 +90,7 @@ class _LossOverRanks(FirstDerivatives):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
-        upstream: float | Tensor = grads[0]
-        if not plain(grads[0]):  # Else the host would wait for the value.
-            upstream = grads[0].item()
-        sparse, found = ctx.sparse_grad, []
+        upstream, sparse, found = number_of(grads[0]), ctx.sparse_grad, []
         wanted = ctx.needs_input_grad[1:3]
         for parameter, gradient, needed in zip(ctx.parameters, ctx.rows, wanted, strict=True):
             if not needed or gradient is None:
@@ -130,11 +108,7 @@ def _leaf(tensor: Tensor | None) -> Any:
 
 
 class _Sums:
-    """The gradient of ``x`` and the loss, added up over the ranks by one all-reduce.
-
-    Args:
-        group: the processes.
-    """
+    """The gradient of ``x`` and the loss, added up over the ranks by one all-reduce."""
 
     def __init__(self, group: Group):
         self._group, self._end = group, None
@@ -153,24 +127,29 @@ class _Sums:
 
 
 def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tensor | None]:
-    """Compute the gradients of this rank's part, and leave them on the leaves.
+    """This rank's part of the loss, and the loss if all ranks know it; leaves have the gradients.
 
     Where it can, it begins ``sums`` before the gradient of the weight is computed.
-
-    Returns:
-        This rank's part of the loss, and the loss if all ranks know it already.
     """
     loss, fraction = task.loss.record, task.loss.hard_fraction
     products = task.products._replace(sparse_grad=False)
     x, weight, bias = leaves
-    layer = x, weight, bias, task.active
     if task.group.size == 1 or (not loss.splits_target and fraction == 1):
-        options = loss, fraction, products, task.weights
-        mean = linear_loss_on_set(*layer, *options, early=sums.begin)
+        mean = linear_loss_on_set(
+            x,
+            weight,
+            bias,
+            task.active,
+            loss,
+            fraction,
+            products,
+            task.weights,
+            early=sums.begin,
+        )
         if mean.requires_grad:
             mean.backward()
         return mean.detach(), None
-    scores, logs = linear_on_set(*layer, products), task.active.log_weights
+    scores, logs = linear_on_set(x, weight, bias, task.active, products), task.active.log_weights
     if scores.dtype == torch.bfloat16:
         scores = scores.float()
     if logs is not None:
@@ -188,19 +167,12 @@ def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tenso
 
 
 def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Tensor]:
-    """The losses of the samples ``(B,)`` float64, equal on all ranks, and their gradients.
-
-    Args:
-        scores: ``(B, A)``, those of this rank's set.
-        logs: ``(A,)`` or ``(B, A)``, or None.
-        task: the other parts of the step.
-    """
+    """The losses of the samples ``(B,)`` float64, equal on all ranks, and their gradients."""
     loss, targets = task.loss.record, task.active.targets
     assert targets is not None
     if loss.splits_target:
-        return SOFTMAXES[loss.name](
-            scores, logs, OwnTargets.of(targets, task.label_counts, scores.device), task.group
-        )
+        own_targets = OwnTargets.of(targets, task.label_counts, scores.device)
+        return SOFTMAXES[loss.name](scores, logs, own_targets, task.group)
     with torch.enable_grad():
         own = loss.dense(scores.requires_grad_(), aimed_at(targets, scores), logs)
         (gradient,) = torch.autograd.grad(own.sum(), scores)
@@ -231,3 +203,81 @@ def _over_ranks(
     total = found[-1].clone() if known is None else known.to(found.dtype)
     grad_x = None if x.grad is None else found[: x.numel()].view(x.shape).to(x.dtype)
     return grad_x, total
+
+
+# Softmaxes over outputs that are shared out: each function takes the scores of this rank's active
+# sets, and returns the losses of the samples (B,) float64, equal on all ranks, and their gradients
+# (B, A) by these scores.
+
+
+class OwnTargets(NamedTuple):
+    """The targets among this rank's scores."""
+
+    rows: Tensor  # (T,) int64, sample of each target.
+    columns: Tensor  # (T,) int64, its column.
+    share: Tensor  # (T,) float64, 1 / |y|, where y are the labels of the sample on all ranks.
+    labelled: Tensor  # (B,) bools, whether a sample has labels.
+
+    @classmethod
+    def of(cls, targets: Pattern, label_counts: np.ndarray, device: torch.device) -> "OwnTargets":
+        """From the targets of a set, and ``(B,)`` numbers of labels on all ranks."""
+        counts = on_device(label_counts, device)
+        rows = samples_of(on_device(np.diff(targets.indptr), device), len(targets.indices))
+        columns = on_device(targets.indices, device).long()
+        return cls(rows, columns, 1 / counts[rows].double(), counts > 0)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sums of ``(..., T)`` float64 over the targets of each sample, ``(..., B)``."""
+        sums = values.new_zeros(*values.shape[:-1], len(self.labelled))
+        return sums.index_add_(-1, self.rows, values)
+
+
+def _softmax(
+    scores: Tensor, logs: Tensor | None, targets: OwnTargets, group: Group
+) -> tuple[Tensor, Tensor]:
+    """`slide.functional.losses.softmax`: log-sum-exp minus the mean of the targets' scores."""
+    logits = scores if logs is None else scores + logs
+    at = targets.rows, targets.columns
+    pulled = targets.total(scores[at].double() * targets.share)
+    top, pulled = _gathered(torch.logsumexp(logits, 1), pulled, group)
+    losses = torch.where(targets.labelled, top - pulled, 0)
+    gradient = (logits - top.to(logits.dtype)[:, None]).exp_()
+    gradient[at] -= targets.share.to(gradient.dtype)
+    gradient.masked_fill_(~targets.labelled[:, None], 0)
+    return losses, gradient
+
+
+def _decoupled_softmax(
+    scores: Tensor, logs: Tensor | None, targets: OwnTargets, group: Group
+) -> tuple[Tensor, Tensor]:
+    """`slide.functional.losses.decoupled_softmax`: each target against all negatives."""
+    at = targets.rows, targets.columns
+    logits = scores.clone() if logs is None else scores + logs
+    logits[at] = -torch.inf
+    top, _ = _gathered(torch.logsumexp(logits, 1), None, group)
+    gaps = top[targets.rows] - scores[at].double()
+    parts = torch.stack([softplus(gaps), gaps.sigmoid()]) * targets.share
+    losses, pull = group.all_reduce(targets.total(parts))
+    # Without negatives there is nothing to push, and -inf - -inf is not a number.
+    top = torch.where(top == -torch.inf, 0, top).to(logits.dtype)
+    gradient = logits.sub_(top[:, None]).exp_().mul_(pull.to(logits.dtype)[:, None])
+    gradient[at] = -parts[1].to(gradient.dtype)
+    return losses, gradient
+
+
+def _gathered(logs: Tensor, sums: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
+    """Log-sum-exps ``(B,)`` and sums ``(B,)`` or None, over all ranks, float64.
+
+    One gather takes the place of a maximum and a sum of exponentials, since the ranks need as many
+    messages for it as for a half of one of these.
+    """
+    logs = logs.double()
+    own = torch.stack([logs, torch.zeros_like(logs) if sums is None else sums])
+    every = torch.stack(group.all_gather(own, [2] * group.size))
+    return torch.logsumexp(every[:, 0], 0), every[:, 1].sum(0)
+
+
+SOFTMAXES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "softmax": _softmax,
+    "decoupled_softmax": _decoupled_softmax,
+}

@@ -1,14 +1,19 @@
-"""Which process owns which row of a weight."""
+"""Which process owns which weight row, and first weights that do not depend on that."""
 
+import math
+from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from slide.ops.reference.random import random_bits, shifted
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
-# So many rounds look at the work of the ranks so far. A row of the others is little work.
+# Rounds that look at the work of the ranks so far: a weight row of later rounds is little work.
 _WEIGHED = 4096
 
 
@@ -20,7 +25,7 @@ class Shares:
     of a round, so ranks have equally many rows of each frequency; the rank with the least work so
     far gets the most frequent one (as in Graham 1969, "Bounds on multiprocessing timing
     anomalies"). Without counts, row i goes to rank i modulo ``size``. A rank keeps its rows in
-    rising order; a row's place there is its local number.
+    rising order; a row's index there is its local number.
 
     Args:
         what: what the rows are, for messages: "features", "labels".
@@ -68,10 +73,10 @@ class Shares:
             raise ValueError(f"counts of {what} must be at least 0, not {counts.min()}")
         self._owner = _deal(counts, size)
         self.ids = np.flatnonzero(self._owner == rank).astype(dtype)
-        self._place = np.empty(rows, dtype)
+        self._index = np.empty(rows, dtype)
         for each in range(size):
             own = self._owner == each
-            self._place[own] = np.arange(np.count_nonzero(own))
+            self._index[own] = np.arange(np.count_nonzero(own))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,9 +85,9 @@ class Shares:
         """The rank that owns each of the rows ``ids``."""
         return ids % self.size if self._owner is None else self._owner[ids]
 
-    def places(self, ids: np.ndarray) -> np.ndarray:
+    def local_ids(self, ids: np.ndarray) -> np.ndarray:
         """The local number of each of the rows ``ids``, at its owner."""
-        return ids // self.size if self._owner is None else self._place[ids]
+        return ids // self.size if self._owner is None else self._index[ids]
 
     def ids_of(self, rank: int) -> np.ndarray:
         """The rows of any rank, rising."""
@@ -111,7 +116,7 @@ class Shares:
         if self.size == 1:
             return x
         own = x.keep(self.owners(x.indices) == self.rank)
-        return own._replace(indices=self.places(own.indices).astype(np.int32))
+        return own._replace(indices=self.local_ids(own.indices).astype(np.int32))
 
     def evenness(self, ids: np.ndarray) -> float:
         """The largest rank's share of some rows, as a multiple of the mean rank's; at least 1.
@@ -146,3 +151,46 @@ def _deal(counts: np.ndarray, size: int) -> np.ndarray:
     owner = np.empty(len(counts), np.uint16)
     owner[order] = turns[: len(counts)]
     return owner
+
+
+_BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
+
+
+def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
+    """Weight rows that are uniform in [-bound, bound), ``(n, width)`` float32.
+
+    They are functions of a key in [0, 2^64) and a row's number. So they do not depend on how many
+    processes share out the rows, and each process draws only its own. The generator is that of
+    `slide.ops.reference.random`.
+    """
+    out = torch.empty(len(ids), width)
+    for part, bits in _blocks(key, ids, width):
+        out[part] = shifted(bits, 40).float()  # 24 bits, exactly.
+    return out.mul_(2 * bound / 2**24).sub_(bound)
+
+
+def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tensor:
+    """Likewise weight rows of normal numbers with mean 0, ``(n, width)`` float32.
+
+    They are made in pairs (Box and Muller 1958, "A note on the generation of random normal
+    deviates").
+    """
+    out = torch.empty(len(ids), width)
+    half = -(-width // 2)
+    for part, bits in _blocks(key, ids, half):
+        # In (0, 1], so that the logarithm is finite.
+        share = (shifted(bits, 40).float() + 1) * 2**-24
+        angle = torch.bitwise_and(bits, 0xFFFFFF).float() * (2 * math.pi / 2**24)
+        length = (-2 * share.log()).sqrt() * deviation
+        out[part, :half] = length * angle.cos()
+        out[part, half:] = (length * angle.sin())[:, : width - half]
+    return out
+
+
+def _blocks(key: int, ids: np.ndarray, width: int) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of rows, and their random bits ``(rows, width)``: one counter for each number."""
+    columns, step = torch.arange(width), max(1, _BLOCK // max(width, 1))
+    for begin in range(0, len(ids), step):
+        part = slice(begin, begin + step)
+        numbers = torch.from_numpy(ids[part].astype(np.int64))
+        yield part, random_bits(key, numbers[:, None] * width + columns)

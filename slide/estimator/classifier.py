@@ -40,11 +40,11 @@ from slide.estimator.targets import (
     without_torch,
 )
 from slide.model import Model, Predicted
-from slide.model.saving import write_model
+from slide.model.folder import write_model
 from slide.nn import SlideNetwork
 from slide.sampling import ActiveSampler
 from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 from slide.utils import checks
 from slide.utils.names import Names
 from slide.utils.progress_bar import silenced
@@ -206,7 +206,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                     stacklevel=2,
                 )
             model = self._model(config, network, trainer.ranker, steps)
-            model.optimizer = trainer.learner.optimizer
+            model.optimizer = trainer.loop.optimizer
             # For a model that is saved, opened and learns on.
             model.settings["optimizer"] = as_dict(config.optimizer)
             self._keep(model, targets)

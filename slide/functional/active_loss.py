@@ -1,4 +1,8 @@
-"""A loss of scores on an active set, and its gradient by one kernel."""
+"""A loss of scores on an active set, and its gradient.
+
+The mean may be over the hardest samples of a batch (online hard example mining: Shrivastava, Gupta
+and Girshick 2016, "Training region-based object detectors with online hard example mining").
+"""
 
 from typing import Any
 
@@ -6,14 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import ops
 from slide.active_set import ActiveSet, check_sets, check_targets
-from slide.backend import array_view, plain
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
+from slide.functional.autograd import FirstDerivatives
 from slide.functional.losses import Loss, find_loss
-from slide.functional.plain_loss import plain_loss
-from slide.kernels.loss_rows import Rows
-from slide.kernels.ragged import clear_rows
 from slide.utils import checks
 from slide.utils.profiling import profiled, untraced
 
@@ -63,47 +63,7 @@ def loss_on_active(
         raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
-    if plain(scores):
-        return plain_loss(scores, active, loss, hard_fraction, weights)
     return _ActiveLoss.apply(scores, active, loss, hard_fraction, weights)  # type: ignore[return-value]
-
-
-def loss_rows(
-    loss: Loss,
-    active: ActiveSet,
-    part: slice,
-    kept: int,
-    tensors: tuple[Tensor, Tensor],
-    weights: np.ndarray | None,
-) -> np.ndarray:
-    """The losses of the samples ``part``; writes the gradient of the mean over ``kept`` samples.
-
-    ``tensors`` are the scores and the gradient. ``weights`` ``(B,)`` are those of all samples.
-    """
-    scores, gradient = tensors
-    targets = active.targets
-    assert targets is not None
-    bounds, flat = targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
-    indptr = active.indptr
-    if indptr is None:
-        indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
-    log_weights = np.empty(0, flat.dtype)
-    if active.log_weights is not None:
-        log_weights = active.log_weights.astype(flat.dtype, copy=False)
-    losses = np.empty(len(bounds) - 1)
-    scale = 1 / max(kept, 1)
-    rows = Rows(indptr, flat, bounds, targets.indices, log_weights, active.shared, scale)
-    flat_gradient = array_view(gradient).reshape(-1)
-    loss.kernel(rows, losses, flat_gradient)
-    if weights is not None:
-        losses *= weights[part]
-        flat_gradient *= np.repeat(weights[part], np.diff(indptr)).astype(flat.dtype)
-    return losses
-
-
-def mean_loss(losses: np.ndarray, dtype: torch.dtype) -> Tensor:
-    """The mean as a scalar tensor; 0 if there are no samples."""
-    return torch.tensor(losses.mean() if len(losses) else 0.0, dtype=dtype)
 
 
 class _ActiveLoss(FirstDerivatives):
@@ -118,21 +78,30 @@ class _ActiveLoss(FirstDerivatives):
         weights: np.ndarray | None,
     ):
         assert active.targets is not None
-        scores, count = scores.contiguous(), active.targets.num_rows
+        count = active.targets.num_rows
         kept = hardest_count(hard_fraction, count)
-        ctx.gradient = torch.empty_like(scores)
-        tensors = scores, ctx.gradient
-        losses = loss_rows(loss, active, slice(0, count), kept, tensors, weights)
+        losses, ctx.gradient = ops.loss_rows(
+            scores.contiguous(), active, loss, 1 / max(kept, 1), weights
+        )
         if kept < count:
-            order, indptr = hardest_first(losses), active.indptr
-            if indptr is None:
-                indptr = np.arange(count + 1, dtype=np.int64) * len(active.ids)
-            clear_rows(indptr, order[kept:], array_view(ctx.gradient).reshape(-1))
+            order = losses.argsort(descending=True)  # NaN counts as the largest loss.
+            ops.clear_samples(ctx.gradient, active.indptr, order[kept:])
             losses = losses[order[:kept]]
-        return mean_loss(losses, scores.dtype)
+        return ops.mean_loss(losses, scores.dtype)
 
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         # In new memory even where the factor is 1, since callers may change it in place.
         return ctx.gradient * grads[0], None, None, None, None
+
+
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise ValueError unless ``fraction`` lies in (0, 1]."""
+    checks.positive(name, fraction)
+    checks.share(name, fraction, with_one=True)
+
+
+def hardest_count(fraction: float, num_samples: int) -> int:
+    """The number of samples in a ``fraction`` of them, rounded; at least one."""
+    return min(num_samples, max(1, round(fraction * num_samples)))

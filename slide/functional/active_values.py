@@ -4,7 +4,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import on_device
-from slide.functional.plain_products import samples_on
+from slide.ops.reference.products import samples_on
 from slide.utils.profiling import untraced
 
 

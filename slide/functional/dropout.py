@@ -1,15 +1,14 @@
-"""ReLU and dropout in one pass over the values."""
+"""Dropout: of hidden values, in one pass with ReLU, and of the features of sparse inputs."""
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import KERNEL_DTYPES, array_view, plain
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.kernels import relu_dropout as kernels
-from slide.plain.relu_dropout import relu_dropout_forward
+from slide import ops
+from slide.backend import KERNEL_DTYPES, array_view
+from slide.functional.autograd import FirstDerivatives
+from slide.sparse import CSR
 from slide.utils import checks
 from slide.utils.profiling import untraced
 from slide.utils.random_keys import random_key
@@ -48,29 +47,56 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) 
     if x.dtype not in KERNEL_DTYPES:  # Kernels do not read other types.
         return relu_dropout(x.float(), p, generator).to(x.dtype)
     key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
-    if plain(x):
-        return relu_dropout_forward(x, int(random_key(key)), p)
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
 
 
 class _ReluDropout(FirstDerivatives):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, key: int):
-        x, ctx.scale = x.detach().contiguous(), 1 / (1 - p)
-        out, least = torch.empty_like(x), np.uint64(round(p * 2**32))
-        kernels.relu_dropout_forward(_flat(x), random_key(key), least, ctx.scale, _flat(out))
+        ctx.p = p
+        out = ops.relu_dropout_forward(x.detach().contiguous(), int(random_key(key)), p)
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (out,) = ctx.saved_tensors
-        grad_x = torch.empty_like(out)
-        kernels.relu_dropout_backward(
-            _flat(out), _flat(grads[0].contiguous()), ctx.scale, _flat(grad_x)
-        )
-        return grad_x, None, None
+        return ops.relu_dropout_backward(out, grads[0], ctx.p), None, None
 
 
-def _flat(x: Tensor) -> np.ndarray:
-    return array_view(x).reshape(-1)
+@untraced
+def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) -> CSR:
+    """A matrix without a random share of its non-zeros.
+
+    A network that learns from such rows cannot rely on single features, and learns rows by heart
+    more slowly (Vincent et al. 2008, "Extracting and composing robust features with denoising
+    autoencoders", section 2.3; for recommenders Liang et al. 2018, "Variational autoencoders for
+    collaborative filtering", section 2). The draws come from the generator of torch, so
+    ``torch.manual_seed`` determines them.
+
+    Args:
+        x: CSR ``(B, D)``.
+        p: probability that a non-zero is left out, in [0, 1); others are divided by ``1 - p``.
+        generator: what draws, on the CPU; None: the generator of torch.
+
+    Returns:
+        ``x`` itself for p = 0; else a CSR matrix ``(B, D)`` with fewer non-zeros, in their order.
+
+    Raises:
+        ValueError: for a share out of range.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.functional import drop_features
+        >>> one = np.ones(1000, np.float32)
+        >>> row = slide.CSR(np.array([0, 1000]), np.arange(1000, dtype=np.int32), one)
+        >>> left = drop_features(row, p=0.5)
+        >>> 400 < len(left.indices) < 600, set(left.values.tolist())
+        (True, {2.0})
+    """
+    checks.share("p", p)
+    if not p:
+        return x
+    kept = array_view(torch.rand(len(x.indices), generator=generator, device="cpu")) >= p
+    left = x.keep(kept)
+    return left._replace(values=left.values * x.values.dtype.type(1 / (1 - p)))

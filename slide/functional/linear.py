@@ -6,19 +6,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.active_set import ActiveSet, check_sets
-from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device, plain
-from slide.functional.autocast import outside_autocast
-from slide.functional.averaged_weights import check_not_averaged
-from slide.functional.drawn_ids import check_drawn, drawn_ids
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import rows_to_visit, scatter_rows
-from slide.functional.plain_products import PlainPerSampleLinear, exact
-from slide.kernels import pattern_products as kernels
-from slide.kernels.ragged import select_rows
-from slide.row_gradients import FactoredRowGradient, RowGradient, check_leaves, hand_over
-from slide.runtime import num_threads
+from slide import ops
+from slide.active_set import ActiveSet, Scratch, Transposed, check_sets
+from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device
+from slide.functional.autograd import (
+    FirstDerivatives,
+    check_drawn,
+    check_not_averaged,
+    drawn_ids,
+    outside_autocast,
+)
+from slide.ops.kernels.ragged import select_rows
+from slide.ops.reference.products import TotalRows
+from slide.row_gradients import (
+    AnyRowGradient,
+    FactoredRowGradient,
+    RowGradient,
+    check_leaves,
+    hand_over,
+)
+from slide.sparse import CSR
 from slide.utils import checks
 from slide.utils.profiling import profiled, untraced
 
@@ -84,7 +91,7 @@ def active_linear(
             bfloat16. This is faster if the processor has instructions for it, and slower if not.
             ``"auto"`` rounds only if rounding is faster. The weight itself is not rounded. If most
             entries of a gradient are zero, sums over the others are not rounded
-            (`slide.functional.nonzero_entries`).
+            (`slide.ops.nonzeros`).
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
@@ -145,12 +152,16 @@ def linear_on_set(
         check_leaves(weight, bias)
     if active.shared:
         return _SharedLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
-    kernels_read_it = not plain(weight) and weight.dtype != torch.bfloat16
-    if kernels_read_it and not torch.is_grad_enabled():
-        return _on_own_sets(x, weight, bias, active)
-    if plain(weight):
-        return PlainPerSampleLinear.apply(x, weight, bias, active, products.sparse_grad)  # type: ignore[return-value]
+    if not torch.is_grad_enabled():
+        return _scores_without_grad(x, weight, bias, active)
     return _PerSampleLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
+
+
+@profiled("output_layer")
+def _scores_without_grad(
+    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet
+) -> Tensor:
+    return _scores_of_sets(x, weight, bias, active, grouped=False)
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
@@ -159,16 +170,6 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
     if active.complete:
         return weight
     return weight.index_select(0, on_device(active.ids, weight.device))
-
-
-@profiled("output_layer")
-def _on_own_sets(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> Tensor:
-    """The products of each sample with the rows of its own set."""
-    out = torch.empty(len(active.ids), dtype=x.dtype)
-    added = np.empty(0, array_view(out).dtype) if bias is None else array_view(bias)
-    factors = array_view(x.detach().contiguous()), array_view(weight), added
-    kernels.sampled_product(active.indptr, active.ids, *factors, array_view(out))
-    return out
 
 
 class _PerSampleLinear(FirstDerivatives):
@@ -186,62 +187,89 @@ class _PerSampleLinear(FirstDerivatives):
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
-        groups, rows, added, x = active.transposed, weight.detach(), bias, exact(x.detach())
-        if weight.dtype == torch.bfloat16:
-            at = torch.from_numpy(groups.ids)
-            rows = rows.index_select(0, at).float()
-            added = None if bias is None else bias.detach().index_select(0, at).float()
-            groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
-        out = torch.empty(len(active.ids), dtype=x.dtype)
-        biases = np.empty(0, array_view(out).dtype) if added is None else array_view(added)
-        factors = groups, array_view(x), array_view(rows), biases
-        kernels.grouped_product(*factors, 4 * num_threads(), array_view(out))
-        return out.to(weight.dtype)
+        return _scores_of_sets(x, weight, bias, active, grouped=True)
 
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x, _, ids), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         check_drawn(ctx, ids)
-        x, grad, num_samples = exact(x), exact(grads[0]), len(x)
-        visited, grad = rows_to_visit(grad, active.indptr), array_view(grad)
+        x, grad, num_samples = ops.exact(x), ops.exact(grads[0]), len(x)
+        visited = ops.rows_to_visit(grad, active.indptr)
         if visited is None:
-            grad = grad.copy()  # As x below.
+            grad = grad.clone()  # As x below.
         else:
-            indptr, ids, grad = select_rows(active.indptr, visited, active.ids, grad)
+            indptr, ids, some = select_rows(active.indptr, visited, active.ids, array_view(grad))
             active = ActiveSet(active.out_features, ids, indptr, scratch=active.scratch)
-            x = x[torch.from_numpy(visited)]
+            grad, x = torch.from_numpy(some), x[torch.from_numpy(visited)]
         grad_x, grad_weight, grad_bias = None, None, None
         if ctx.needs_input_grad[0]:
-            grad_x = torch.zeros_like(x)
-            ids, rows = _for_kernels(active.ids, weight)
-            kernels.weighted_sum(active.indptr, ids, grad, array_view(rows), array_view(grad_x))
+            assert active.indptr is not None
+            grad_x = ops.weighted_sum(active.indptr, active.ids, grad, weight.detach())
             if visited is not None:
                 grad_x = scatter_rows(grad_x, visited, num_samples)
             grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
             # A copy: the optimizer computes the product later, and x may change before that.
-            gradient = FactoredRowGradient(active.transposed, grad, array_view(x.clone()))
+            gradient = pattern_gradient(active, grad, x.clone())
             grad_weight = hand_over(ctx, weight, gradient, ctx.sparse_grad)
         if ctx.needs_input_grad[2]:
-            gradient = FactoredRowGradient(
-                active.transposed, grad, np.ones((len(x), 1), grad.dtype)
-            )
+            gradient = pattern_gradient(active, grad, x.new_ones(len(x), 1))
             grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None
 
 
-def _for_kernels(ids: np.ndarray, weight: Tensor) -> tuple[np.ndarray, Tensor]:
-    """Row numbers and rows of a type that kernels read.
+def _scores_of_sets(
+    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, grouped: bool
+) -> Tensor:
+    """The products of each sample with the rows of its own set; see `slide.ops.sampled_product`."""
+    added = None if bias is None else bias.detach()
+    found = ops.sampled_product(active, ops.exact(x.detach()), weight.detach(), added, grouped)
+    return found.to(weight.dtype)
 
-    Kernels do not read bfloat16. The active rows of a bfloat16 weight are copied to float32.
+
+def pattern_gradient(pattern: ActiveSet, coefficients: Any, vectors: Tensor) -> AnyRowGradient:
+    """`slide.ops.row_gradient` as the gradient of a weight."""
+    found = ops.row_gradient(pattern, coefficients, vectors)
+    return RowGradient(*found) if isinstance(found, TotalRows) else FactoredRowGradient(*found)
+
+
+def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
+    """``gradient @ rows``, ``(B, D)``, for ``rows`` ``(A, D)`` of the same type."""
+    if isinstance(gradient, Tensor):
+        return gradient @ rows
+    return ops.weighted_sum(*gradient, rows.contiguous())
+
+
+def weight_gradient(
+    gradient: Tensor | CSR, x: Tensor, ids: Any, scratch: Scratch, dtype: torch.dtype
+) -> AnyRowGradient:
+    """``gradient.T @ x``, with one row for each of the outputs ``ids``.
+
+    Outputs without a non-zero entry also have a row, of zeros. An optimizer with momentum moves a
+    row whose gradient is zero, but it does not move a row without a gradient.
+
+    Args:
+        gradient: ``(B, A)``.
+        x: ``(B, D)`` of the same type.
+        ids: ``(A,)`` int32; None: all rows, in order.
+        scratch: the layer's scratch arrays.
+        dtype: type of the weight and of the rows; a CSR gradient has this type already.
     """
-    weight = weight.detach()
-    if weight.dtype == torch.bfloat16:
-        distinct, ids = np.unique(ids, return_inverse=True)
-        weight = weight.index_select(0, torch.from_numpy(distinct)).float()
-        ids = ids.astype(np.int32)
-    return ids, weight
+    if isinstance(gradient, Tensor):
+        return RowGradient(ids, (gradient.T @ x).to(dtype))
+    if ids is None:
+        ids = np.arange(scratch.out_features, dtype=np.int32)
+    transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
+    # A copy: the optimizer computes the product later, and the caller may change x before that.
+    vectors = array_view(x.clone(memory_format=torch.contiguous_format))
+    return FactoredRowGradient(transposed, gradient.values, vectors)
+
+
+def scatter_rows(values: Tensor, rows: np.ndarray | Tensor, num_rows: int) -> Tensor:
+    """``(num_rows, D)`` with ``values`` ``(R, D)`` in ``rows`` and zeros elsewhere."""
+    out = values.new_zeros(num_rows, values.shape[1])
+    return out.index_copy_(0, torch.as_tensor(rows), values)
 
 
 class _SharedLinear(FirstDerivatives):
@@ -273,11 +301,11 @@ class _SharedLinear(FirstDerivatives):
         x, rows, ids = ctx.saved_tensors
         check_drawn(ctx, ids)
         given, active, num_samples = grads[0].contiguous(), ctx.active, len(x)
-        dtype, visited = given.dtype, rows_to_visit(exact(given))
+        dtype, visited = given.dtype, ops.rows_to_visit(ops.exact(given))
         if visited is not None:
             kept = torch.from_numpy(visited)
             x, given = x.index_select(0, kept), given.index_select(0, kept)
-        grad = nonzeros(given)
+        grad = ops.nonzeros(given)
         if grad is None:
             grad = given.to(x.dtype)
         else:

@@ -1,30 +1,31 @@
 """A linear layer on a shared set and its loss in one operation, some samples at a time."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from slide import ops
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import plain
-from slide.functional.active_loss import loss_on_active, loss_rows, mean_loss
-from slide.functional.autocast import outside_autocast
-from slide.functional.averaged_weights import check_not_averaged
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.functional.hard_samples import check_fraction, hardest_count, hardest_first
-from slide.functional.linear import LinearOptions, check_active, gather_rows, linear_on_set
+from slide.backend import number_of
+from slide.functional.active_loss import check_fraction, hardest_count, loss_on_active
+from slide.functional.autograd import FirstDerivatives, check_not_averaged, outside_autocast
+from slide.functional.linear import (
+    LinearOptions,
+    check_active,
+    gather_rows,
+    input_gradient,
+    linear_on_set,
+    scatter_rows,
+    weight_gradient,
+)
 from slide.functional.losses import Loss, find_loss
-from slide.functional.nonzero_entries import input_gradient, nonzeros, weight_gradient
-from slide.functional.nonzero_rows import scatter_rows
 from slide.row_gradients import RowGradient, check_leaves, hand_over
 from slide.utils import checks
 from slide.utils.profiling import profiled, untraced
 
-# Number of scores in a block: they stay in the second-level caches. A block has at least this many
-# samples, because a product of fewer samples is inefficient.
-_BLOCK_SCORES, _LEAST_SAMPLES = 2**19, 64
 # Takes the gradient of the inputs ``(B, D)`` and the loss, a scalar.
 Early = Callable[[Tensor, Tensor], object]
 
@@ -93,10 +94,9 @@ def linear_loss_on_set(
     Where the gradients are computed in blocks, ``early`` is called before the gradient of the
     weight is computed.
     """
-    if plain(weight) or not active.shared or active.complete or weight.dtype == torch.bfloat16:
+    if not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
-        options = products._replace(for_loss=not plain(weight))
-        scores = linear_on_set(x, weight, bias, active, options)
+        scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
         return loss_on_active(scores, active, loss, hard_fraction, weights)
     check_not_averaged(weight, bias)
     if not products.sparse_grad:
@@ -105,31 +105,10 @@ def linear_loss_on_set(
     check_fraction("hard_fraction", hard_fraction)
     kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
     weights = checks.row_weights("weights", weights, len(x))
-    options = _Options(loss, kept, products.rounded, learns, products.sparse_grad, weights, early)
     with active.scratch.alone():
-        return _SharedLinearLoss.apply(x, weight, bias, active, options)  # type: ignore[return-value]
-
-
-class _Options(NamedTuple):
-    """Options of `_SharedLinearLoss`.
-
-    Attributes:
-        loss: the loss.
-        kept: number of samples that the mean is over.
-        rounded: see `LinearOptions`.
-        learns: whether gradients are needed.
-        sparse_grad: see `LinearOptions`.
-        weights: factors of the losses of the samples; None: all are 1.
-        early: called as soon as the gradient of ``x`` is known; None: nothing is.
-    """
-
-    loss: Loss
-    kept: int
-    rounded: torch.dtype
-    learns: bool
-    sparse_grad: bool
-    weights: np.ndarray | None
-    early: Early | None
+        return _SharedLinearLoss.apply(  # type: ignore[return-value]
+            x, weight, bias, active, loss, kept, products, learns, weights, early
+        )
 
 
 class _SharedLinearLoss(FirstDerivatives):
@@ -141,33 +120,42 @@ class _SharedLinearLoss(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        options: _Options,
+        loss: Loss,
+        kept: int,
+        products: LinearOptions,
+        learns: bool,
+        weights: np.ndarray | None,
+        early: Early | None,
     ):
         x, rows = x.detach(), gather_rows(weight, active)
-        exact, factors = x.dtype, (x.to(options.rounded), rows.to(options.rounded))
+        rounded, scale = products.rounded, 1 / max(kept, 1)
+        exact, factors = x.dtype, (x.to(rounded), rows.to(rounded))
         added = None if bias is None else gather_rows(bias, active)
-        losses, gradient = _losses_in_blocks(factors, added, active, options, exact)
+        losses, gradient = ops.losses_of_products(
+            *factors, added, active, loss, scale, weights, exact
+        )
         hard, count = None, len(x)
-        if options.kept < count:
-            hard = np.sort(hardest_first(losses)[: options.kept])
-            losses, at = losses[hard], torch.from_numpy(hard)
-            gradient, x = gradient[at], x[at]
-            factors = factors[0][at], factors[1]
-        mean = mean_loss(losses, exact)
-        if not options.learns:
+        if kept < count:
+            hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
+            losses, gradient, x = losses[hard], gradient[hard], x[hard]
+            factors = factors[0][hard], factors[1]
+        mean = ops.mean_loss(losses, exact)
+        if not learns:
             return mean
-        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, options.sparse_grad
-        grad = nonzeros(gradient)
+        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, products.sparse_grad
+        grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
-            if options.rounded != exact:
-                room = active.scratch.tensor("rounded", tuple(gradient.shape), options.rounded)
+            if rounded != exact and gradient.is_cpu:
+                room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
                 grad = room.copy_(gradient)
+            elif rounded != exact:  # Scratch memory is that of the host.
+                grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, rows).to(exact)
             ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
-            if options.early is not None:
-                options.early(ctx.grad_x, mean)
+            if early is not None:
+                early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
             ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
@@ -177,49 +165,14 @@ class _SharedLinearLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        upstream, grad_weight, grad_bias = grads[0].item(), None, None
+        upstream, grad_weight, grad_bias = number_of(grads[0]), None, None
         # What autograd gets is in new memory, since it or a caller may change it in place.
         sparse = ctx.sparse_grad
         grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
         if ctx.needs_input_grad[1]:
-            grad_weight = hand_over(
-                ctx, ctx.weight, ctx.grad_weight.scaled(upstream, sparse), sparse
-            )
+            gradient = ctx.grad_weight.scaled(upstream, sparse)
+            grad_weight = hand_over(ctx, ctx.weight, gradient, sparse)
         if ctx.needs_input_grad[2]:
-            grad_bias = hand_over(ctx, ctx.bias, ctx.grad_bias.scaled(upstream, sparse), sparse)
-        return grad_x, grad_weight, grad_bias, None, None
-
-
-def _losses_in_blocks(
-    factors: tuple[Tensor, Tensor],
-    bias: Tensor | None,
-    active: ActiveSet,
-    options: _Options,
-    exact: torch.dtype,
-) -> tuple[np.ndarray, Tensor]:
-    """The losses of the samples ``(B,)``, and the gradient of their scores ``(B, A)``.
-
-    The gradient is in scratch memory.
-
-    ``factors`` are the inputs ``(B, D)`` and the rows ``(A, D)``, both rounded.
-    """
-    x, rows = factors
-    count, size, scratch = len(x), len(active.ids), active.scratch
-    step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
-    gradient = scratch.tensor("gradient", (count, size), exact)
-    scores = scratch.tensor("scores", (min(step, count), size), exact)
-    products = scores
-    if options.rounded != exact:
-        products = scratch.tensor("products", tuple(scores.shape), options.rounded)
-    blocks = [np.empty(0)]
-    for start in range(0, count, step):
-        part = slice(start, min(start + step, count))
-        z, product = scores[: part.stop - start], products[: part.stop - start]
-        torch.mm(x[part], rows.T, out=product)
-        if bias is not None:
-            torch.add(product, bias, out=z)
-        elif options.rounded != exact:
-            z.copy_(product)
-        both = z, gradient[part]
-        blocks.append(loss_rows(options.loss, active, part, options.kept, both, options.weights))
-    return np.concatenate(blocks), gradient
+            gradient = ctx.grad_bias.scaled(upstream, sparse)
+            grad_bias = hand_over(ctx, ctx.bias, gradient, sparse)
+        return grad_x, grad_weight, grad_bias, *(None,) * 7

@@ -5,16 +5,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.active_set import transpose
-from slide.backend import KERNEL_DTYPES, array_view, plain
-from slide.functional.averaged_weights import check_not_averaged
-from slide.functional.first_derivatives import FirstDerivatives
-from slide.functional.nonzero_rows import rows_to_visit
-from slide.functional.plain_products import PlainSparseLinear
-from slide.kernels import pattern_products as kernels
-from slide.kernels.ragged import select_rows
-from slide.row_gradients import FactoredRowGradient, check_leaves, hand_over
-from slide.sparse import CSR, Pattern, as_csr, check_pattern
+from slide import ops
+from slide.active_set import ActiveSet
+from slide.backend import KERNEL_DTYPES
+from slide.functional.autograd import FirstDerivatives, check_not_averaged
+from slide.functional.linear import pattern_gradient
+from slide.ops.kernels.ragged import select_rows
+from slide.row_gradients import check_leaves, hand_over
+from slide.sparse import CSR, as_csr, check_pattern
 from slide.utils.profiling import profiled, untraced
 
 
@@ -57,8 +55,6 @@ def sparse_linear(
     check_not_averaged(weight)  # The bias has an ordinary gradient.
     if not sparse_grad:
         check_leaves(weight)
-    if plain(weight):
-        return PlainSparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
     if not torch.is_grad_enabled():
         return _sum_rows(x, weight, bias)
     return _SparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
@@ -66,22 +62,12 @@ def sparse_linear(
 
 @profiled("input_layer")
 def _sum_rows(x: CSR, weight: Tensor, bias: Tensor | None) -> Tensor:
-    out = torch.zeros(x.num_rows, weight.shape[1], dtype=weight.dtype)
-    if bias is not None:
-        out += bias.detach()
-    kernels.weighted_sum(*x, array_view(weight), array_view(out))
-    return out
+    return ops.weighted_sum(*x, weight.detach(), None if bias is None else bias.detach())
 
 
 class _SparseLinear(FirstDerivatives):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: CSR,
-        weight: Tensor,
-        bias: Tensor | None,
-        sparse_grad: bool,
-    ):
+    def forward(ctx: Any, x: CSR, weight: Tensor, bias: Tensor | None, sparse_grad: bool):
         ctx.x, ctx.weight, ctx.sparse_grad = x, weight, sparse_grad
         return _sum_rows(x, weight, bias)
 
@@ -90,7 +76,7 @@ class _SparseLinear(FirstDerivatives):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:
-            x, visited = ctx.x, rows_to_visit(grad)
+            x, visited = ctx.x, ops.rows_to_visit(grad)
             if visited is None:
                 # Copies: the optimizer computes the product later, and the caller may have put the
                 # next batch, or another gradient, into the same memory by then.
@@ -98,7 +84,7 @@ class _SparseLinear(FirstDerivatives):
             else:
                 x = CSR(*select_rows(x.indptr, visited, x.indices, x.values))
                 vectors = grad[torch.from_numpy(visited)]
-            transposed = transpose(Pattern(x.indptr, x.indices), len(ctx.weight))
-            gradient = FactoredRowGradient(transposed, x.values, array_view(vectors))
+            features = ActiveSet(len(ctx.weight), x.indices, x.indptr)
+            gradient = pattern_gradient(features, x.values, vectors)
             grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
         return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None

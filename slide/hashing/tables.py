@@ -5,18 +5,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.backend import device_of, native, on_device, on_host, plain
-from slide.kernels import buckets as kernels
-from slide.kernels.buckets import Buckets
-from slide.plain import buckets as plain_buckets
-from slide.plain.buckets import BucketTensors
+from slide.backend import device_of, on_device, on_host, plain
+from slide.ops import fold as fold
+from slide.ops.kernels import hashing as kernels
+from slide.ops.kernels.hashing import Buckets
+from slide.ops.reference import hashing as plain_buckets
+from slide.ops.reference.hashing import BucketTensors
 from slide.sparse import Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.random_keys import random_key
 
 _INT32 = np.dtype(np.int32), torch.int32
 _POLICIES = {"fifo": kernels.FIFO, "reservoir": kernels.RESERVOIR}
-# With so many buckets for each id, few ids of different codes share one.
+# 2 buckets for each id: few ids of different codes share one.
 _BUCKETS_PER_ID = 2
 _UNBOUNDED = 2**31 - 1
 
@@ -30,27 +32,6 @@ def bucket_count(num_codes: int, num_ids: int) -> int:
         (512, 2000)
     """
     return min(num_codes, _BUCKETS_PER_ID * num_ids)
-
-
-def fold(codes: Any, num_buckets: int) -> Any:
-    """Buckets for codes of which there are more than buckets: equal codes have equal buckets.
-
-    Different codes fall into the same bucket as if their buckets were drawn.
-
-    Args:
-        codes: int32 of at least 0, an array or a tensor.
-        num_buckets: number of buckets.
-
-    Returns:
-        Of the form of ``codes``, in ``[0, num_buckets)``.
-    """
-    if plain(codes):
-        device = device_of(codes)
-        return native(plain_buckets.fold(on_device(codes, device), num_buckets))
-    codes = np.ascontiguousarray(on_host(codes))
-    out = np.empty_like(codes)
-    kernels.fold(codes.reshape(-1), num_buckets, out.reshape(-1))
-    return out
 
 
 class HashTables:
@@ -233,7 +214,7 @@ class HashTables:
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:
         """The buckets of codes, which are `fold` of them if there are more codes than buckets.
 
-        Kernels that read ``buckets`` themselves take these. Arguments and errors are those of
+        Kernels that read ``buckets`` take the result. Arguments and errors are those of
         `check_codes`.
         """
         self.check_codes(codes, probes)
@@ -244,7 +225,7 @@ class HashTables:
 
         Args:
             codes: ``(P * L, n)`` int32 in ``[0, num_codes)``. On another device than the CPU
-                nobody looks at them, since the host would wait for the device.
+                they are not checked, since the host would wait for the device.
             probes: P, number of buckets in each table.
 
         Raises:
@@ -293,7 +274,7 @@ class HashTables:
     def occupancy(self) -> tuple[float, int, float]:
         """Share of buckets that are not empty, ids in the fullest one, and share of full buckets.
 
-        A bucket holds at most ``bucket_capacity`` ids of those that were added.
+        A bucket holds at most ``bucket_capacity`` of the ids that were added.
         """
         seen = on_host(self.buckets.seen)
         filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= self.capacity))
@@ -318,13 +299,22 @@ class HashTables:
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: for the state of tables of another shape.
+            ValueError: for the state of tables of another shape, and for buckets that do not lie in
+                their table's pool: inserting writes where they say.
         """
-        expected = (self.num_tables, self.num_buckets)
-        if state["starts"].shape != expected:
-            raise ValueError(
-                f"tables of shape {state['starts'].shape} do not fit tables of shape {expected}"
-            )
+        shape = (self.num_tables, self.num_buckets)
+        if (found := getattr(state.get("starts"), "shape", None)) not in (None, shape):
+            raise ValueError(f"tables of shape {found} do not fit tables of shape {shape}")
+        what, width = "the state of hash tables", np.shape(state.get("pool", ()))[-1:] or (0,)
+        counts = dict.fromkeys(("starts", "rooms", "seen"), Expected(shape, "int32", 0))
+        pool = Expected((self.num_tables, None), "int32", 0)
+        used = Expected((self.num_tables,), "int64", 0, width[0])
+        check_arrays(what, state, {**counts, "pool": pool, "used": used})
+        ends = state["starts"].astype(np.int64) + state["rooms"]
+        if (ends > state["used"][:, None]).any():
+            raise ValueError(f"{what} is damaged: buckets lie outside of the pool")
+        if (np.minimum(state["seen"], self.capacity) > state["rooms"]).any():
+            raise ValueError(f"{what} is damaged: buckets hold more ids than they have room for")
         self.buckets = Buckets(**{name: state[name].copy() for name in Buckets._fields})
 
     def _policy(self) -> tuple[int, Any]:

@@ -3,8 +3,33 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from slide.data import RowTransform, TextVectorizer
+from slide.model.ranker_state import ranker_state, restored_ranker
+from slide.model.state import (
+    index_settings,
+    index_tensors,
+    network_settings,
+    network_tensors,
+    restored_index,
+    restored_network,
+)
+from slide.utils.array_checks import Expected, Stored
+from slide.utils.names import Names
 from slide.utils.run_folders import resume_word
-from slide.utils.tensor_folder import FolderKind, check_files, read_folder
+from slide.utils.tensor_folder import (
+    NEW_FILES,
+    SUFFIX,
+    FolderKind,
+    Written,
+    check_files,
+    listed_files,
+    read_folder,
+    read_tensors,
+    write_folder,
+)
 
 MODEL_FILE = "model.json"
 # Models of format 3 know no similar questions and no regressions of items.
@@ -12,16 +37,7 @@ MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=4, oldest=3)
 
 
 def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:
-    """Read and check ``model.json``, and compare the files; see `slide.utils.tensor_folder`.
-
-    Args:
-        folder: the folder.
-        verify: whether to read all files and compare their SHA-256.
-
-    Raises:
-        FileNotFoundError: if there is no model, or one of its files is missing.
-        ValueError: if the format is another one, or a file is not the one that was written.
-    """
+    """Read and check ``model.json``; with ``verify`` compare the SHA-256 of all files."""
     try:
         content = read_folder(MODEL_FOLDER, folder)
     except FileNotFoundError as error:
@@ -32,3 +48,127 @@ def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:
     if verify:
         check_files(MODEL_FOLDER, folder, content, content["files"])
     return content
+
+
+def check_target(folder: Path) -> None:
+    """Raise ValueError if a model cannot be saved as ``folder``: something else is there."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file: a model needs a folder")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    # These are what an interrupted call may have left.
+    others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
+    if others and listed_files(folder / MODEL_FILE) is None:
+        raise ValueError(f"{folder} holds something else than a model: name a new folder")
+
+
+def write_model(
+    folder: Path, model: Any, dtype: str = "float32", weights: Written | None = None
+) -> None:
+    """Write a `slide.model.Model` beside what is in a folder; see `Model.save`.
+
+    ``weights`` is the file ``network``, if several processes have written it together, in float32.
+    """
+    network, ranker = model.network, model.ranker
+    files = {} if weights else {"network": network_tensors(network, dtype)}
+    numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)
+    sampler = None
+    if not weights:  # Of several processes each has an index of its own rows, of no use to one.
+        sampler = network.output.sampler
+    content: dict[str, Any] = {
+        "name": model.name,
+        "features": model.num_features,
+        "labels": model.num_labels,
+        "network": network_settings(network, dtype),
+        "index": index_settings(sampler),
+        "ranker": numbers,
+        "steps": [step.settings() for step in model.steps],
+        "label_names": _kind(model.label_names),
+        "feature_names": _kind(model.feature_names),
+        "settings": model.settings,
+    }
+    if model.vectorizer is not None:
+        content["vectorizer"] = model.vectorizer.settings()
+        files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
+    if index := index_tensors(sampler):
+        files["index"] = index
+    if tensors is not None:
+        files["ranker"] = tensors
+    steps = {
+        f"{number}.{name}": torch.from_numpy(np.array(array))
+        for number, step in enumerate(model.steps)
+        for name, array in step.arrays().items()
+    }
+    names = {}
+    for prefix in ("label_names", "feature_names"):
+        found: Names | None = getattr(model, prefix)
+        if found is not None:
+            names |= found.tensors(prefix)
+    files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
+    write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
+
+
+def _kind(names: Names | None) -> str | None:
+    return None if names is None else names.kind
+
+
+def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[str, Any]:
+    """What a model in a folder is made of: the arguments of `slide.model.Model`."""
+
+    def stored(name: str, numbers: Any) -> Stored:
+        """Numbers of the list, and the arrays of the file of that name, if there is one."""
+        file = f"{name}{SUFFIX}"
+        arrays = read_tensors(folder, name) if file in content["files"] else {}
+        return Stored(numbers, arrays, f"{folder / MODEL_FILE}", f"{folder / file}")
+
+    if verify:  # By a mapping that is closed again: pages that were only checked are not kept.
+        restored_network(stored("network", content["network"]))
+    network = restored_network(stored("network", content["network"]), finite=False)
+    sizes = network.output.out_features, network.first.in_features
+    if content["index"] is not None:
+        index = stored("index", content["index"])
+        network.output.sampler = restored_index(index, network.output.in_features, sizes[0])
+    ranker = content["ranker"]
+    if ranker is not None:
+        ranker = restored_ranker(stored("ranker", ranker), *sizes)
+    arrays = stored("steps", {})
+    steps = [
+        _restored_step(arrays.part(f"{place}", numbers))
+        for place, numbers in enumerate(content["steps"])
+    ]
+    text = stored("names", {})
+    names = {
+        which: Names.restored(text.part(which, {}), content[which])
+        for which in ("label_names", "feature_names")
+        if content[which] is not None
+    }
+    vectorizer = content.get("vectorizer")
+    if vectorizer is not None:
+        terms = names["feature_names"]
+        idf = stored("vectorizer", vectorizer).array("idf", Expected((len(terms),), "float64"))
+        vectorizer = TextVectorizer.restored(vectorizer, terms, idf)
+    return {
+        "network": network,
+        "ranker": ranker,
+        "steps": steps,
+        "label_names": names.get("label_names"),
+        "feature_names": names.get("feature_names"),
+        "settings": content["settings"],
+        "name": content["name"],
+        "vectorizer": vectorizer,
+    }
+
+
+def _restored_step(stored: Stored) -> RowTransform:
+    """A step whose arrays fit its numbers."""
+    features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
+    arrays = {}
+    if "tf_idf_weights" in stored:
+        expected = Expected((features,), "float64")
+        arrays["tf_idf_weights"] = stored.array("tf_idf_weights", expected)
+    if "label_ids" in stored:
+        arrays["label_ids"] = stored.array("label_ids", Expected((None,), "int", 0, labels - 1))
+        if (np.diff(arrays["label_ids"]) <= 0).any():
+            stored.refuse_array("label_ids", "ascend")
+    stored.flag("l2_norm")
+    stored.count("hashed_features", 0, 2**31)
+    return RowTransform.restored(stored.numbers, arrays)

@@ -1,4 +1,4 @@
-"""A trained model: from rows as people have them to the labels that they get."""
+"""A trained model: from rows as people have them to the labels that they get; it can learn on."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -7,21 +7,33 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.data import RowTransform, TextVectorizer
+from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.data.row_transform import old_label_ids
-from slide.model.learning import LearningMixin
-from slide.model.restrict import kept_network
-from slide.model.saving import check_target, write_model
-from slide.nn import SlideNetwork
-from slide.nn.predicting import check_finite
-from slide.nn.searched_layer import SEARCHES as SEARCHES
+from slide.functional.losses import LOSSES
+from slide.model.folder import check_target, read_model_folder, restored_parts, write_model
+from slide.model.resizing import (
+    extended_names,
+    kept_network,
+    own_layers,
+    with_features,
+    with_label_ids,
+)
+from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.nn.sampled_layer import check_finite
+from slide.nn.sampled_linear import SEARCHES as SEARCHES
+from slide.nn.stored_layers import make_float32
+from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
-from slide.sparse import CSR, as_csr, check_pattern
+from slide.sampling import ActiveSampler
+from slide.sparse import CSR, Pattern, as_csr, as_pattern, check_labels, check_pattern
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
-from slide.utils.sizes import default_search
+from slide.utils.sizes import DEFAULTS, active_outputs, batch_size, default_search
 
+# Scale of the first weights of new labels: that of very many labels, since the hidden layer has
+# learnt already (see `slide.utils.sizes.output_scale`).
+_OUTPUT_SCALE = 0.1
 _BATCH = 1024
 
 
@@ -46,7 +58,7 @@ class Predicted(NamedTuple):
     scores: np.ndarray
 
 
-class Model(LearningMixin):
+class Model:
     """A trained network with its re-ranker, and all that rows and answers go through.
 
     Args:
@@ -66,6 +78,8 @@ class Model(LearningMixin):
     Attributes:
         num_features: number of features of a row.
         num_labels: number of labels; answers are numbers below it, or their names.
+        optimizer: of the network; None: there was no training since the model was made.
+        passes: number of calls of `partial_fit`.
 
     Example:
         >>> import numpy as np, slide, tempfile
@@ -91,8 +105,8 @@ class Model(LearningMixin):
     ):
         self.network, self.ranker, self.steps = network, ranker, tuple(steps)
         self.name, self.settings = name, dict(settings or {})
-        widths = network.first.in_features, network.output.out_features
-        self.num_features, self.num_labels = widths
+        self.num_features = network.first.in_features
+        self.num_labels = network.output.out_features
         for step in reversed(self.steps):
             if step.num_columns != (self.num_features, self.num_labels):
                 raise ValueError(
@@ -107,6 +121,9 @@ class Model(LearningMixin):
         self.feature_names = _names(feature_names, self.num_features, "feature_names")
         # The old number of each output; None: the outputs are numbered as the labels.
         self._label_ids = old_label_ids(self.steps)
+        self.optimizer: RowSparseAdam | None = None
+        self.passes = 0
+        self._shares_layers = False  # With another model, since `restricted`.
 
     def predict(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
         """The k best labels of each row, with their names if they have any.
@@ -115,7 +132,7 @@ class Model(LearningMixin):
             rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes, or texts: a list,
                 an array ``(B,)`` or an iterator. What was done to the training rows is done to
                 them.
-            k: number of labels. Where there are fewer, the places left have the number -1, the name
+            k: number of labels. Where there are fewer, the last ones have the number -1, the name
                 None and the score 0. A re-ranker looks at more candidates if k is larger than their
                 number, and its first answers may then be others.
             search: ``"exact"``, ``"index"``, which is many times as fast with very many labels
@@ -229,17 +246,21 @@ class Model(LearningMixin):
             ValueError: for a label that the model does not have, or none at all.
         """
         numbers = np.array([self._number(label) for label in labels], np.int64)
-        outputs = np.arange(self.network.output.out_features)
-        own = outputs if self._label_ids is None else self._label_ids
-        kept = outputs[np.isin(own, numbers)].astype(np.int32)
+        outputs = self.network.output.out_features
+        kept = np.flatnonzero(np.isin(self._outputs(), numbers)).astype(np.int32)
         if not len(kept):
             raise ValueError("restricted needs at least one label that the model can answer with")
-        network = self.network
-        step = RowTransform(network.first.in_features, len(outputs), label_ids=kept)
-        ranker = None if self.ranker is None else self.ranker.selected(kept)
-        names = {"label_names": self.label_names, "feature_names": self.feature_names}
-        more = {"settings": self.settings, "name": self.name, "vectorizer": self.vectorizer}
-        small = Model(kept_network(network, kept), ranker, (*self.steps, step), **names, **more)
+        step = RowTransform(self.network.first.in_features, outputs, label_ids=kept)
+        small = Model(
+            kept_network(self.network, kept),
+            None if self.ranker is None else self.ranker.selected(kept),
+            (*self.steps, step),
+            label_names=self.label_names,
+            feature_names=self.feature_names,
+            settings=self.settings,
+            name=self.name,
+            vectorizer=self.vectorizer,
+        )
         small._shares_layers = self._shares_layers = True
         return small
 
@@ -248,6 +269,249 @@ class Model(LearningMixin):
         if not isinstance(number, int | np.integer) or not 0 <= number < self.num_labels:
             raise ValueError(f"the model has no label {label!r}")
         return int(number)
+
+    def partial_fit(
+        self,
+        rows: Any,
+        labels: Any,
+        *,
+        weights: Any = None,
+        lr: float = DEFAULTS["optimizer.lr"],
+        input_rate: float = DEFAULTS["optimizer.input_rate"],
+        rows_in_step: int | None = None,
+        loss: str | None = None,
+    ) -> Any:
+        """Train the network on: one pass over samples, at a constant learning rate.
+
+        The re-ranker is dropped: it was trained on scores of the former network. Loss, dropout and
+        options of the optimizer are those of the run or classifier that made the model. The moments
+        of the optimizer live as long as the model and are not in its folder. Weights of a folder in
+        bfloat16 or int8 become float32 first, as they do where labels or features come and go.
+
+        Args:
+            rows: ``(B, D)``, as `predict` takes them.
+            labels: of the rows: numbers in any form that `slide.as_pattern` takes, each of them
+                once in a row; or names, a list for each row or one for each, if labels have names.
+                `add_labels` makes new ones. Numbers, and columns of a matrix, of labels that the
+                model does not answer with (rare ones that were left out, removed ones) are skipped;
+                their names are refused.
+            weights: ``(B,)``, how much each row counts, at least 0; None: all the same.
+            lr: learning rate.
+            input_rate: learning rate of the first layer, as a multiple of ``lr``.
+            rows_in_step: rows in a step; None: 64 to 512, by the number of rows.
+            loss: name of the loss; None: that of the run that trained the model, else squared
+                hinge.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: for a number out of range, rows that `predict` refuses, an unknown label, or
+                a frame whose columns are not the names of the labels. Nothing has changed then.
+            TypeError: see `predict`.
+            slide.training.DivergenceError: if the loss is NaN or infinite, before the step that
+                would ruin the weights; the steps before it have changed them.
+
+        Example:
+            >>> import numpy as np, slide
+            >>> network = slide.SlideNetwork(4, [8], 2, slide.FullSampler)
+            >>> model = slide.Model(network, label_names=["fruit", "tree"])
+            >>> model.add_labels(["tool"])
+            array([2])
+            >>> for _ in range(50):
+            ...     model = model.partial_fit(np.eye(4)[:2], ["tree", "tool"], lr=0.02)
+            >>> model.predict(np.eye(4)[:2], k=1).labels.tolist()
+            [['tree'], ['tool']]
+        """
+        from slide.training.loop import TrainingLoop  # Here: predicting needs no training.
+
+        checks.positive("lr", lr)
+        split = self._split(rows, labels, weights)
+        size = batch_size(len(split)) if rows_in_step is None else rows_in_step
+        batches = Batches(split, size, seed=0)
+        kind = ActiveLoss(_loss_of(self.settings) if loss is None else loss)
+        network = self._own_network()
+        _make_trainable(network)
+        groups = network.parameter_groups(lr, input_rate)
+        if self.optimizer is None:
+            self.optimizer = RowSparseAdam(groups, lr, **_optimizer_options(self.settings))
+        for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
+            group["lr"] = rate["lr"]
+        self.ranker = None
+        try:
+            for _ in TrainingLoop(network, self.optimizer, kind).steps(batches.epoch(self.passes)):
+                pass
+        finally:
+            network.eval()
+        self.passes += 1
+        return self
+
+    def add_labels(self, labels: Any) -> np.ndarray:
+        """Add labels, which `partial_fit` then learns.
+
+        The others keep their numbers and answers. New ones begin with small weights and with the
+        bias of rare labels (`slide.nn.add_outputs`), so they hardly ever are answers before they
+        are learnt. The moments of the optimizer and indexes follow; a re-ranker knows no row of
+        them.
+
+        Args:
+            labels: names, if the labels have names, else how many. A name that was removed comes
+                back, under its number; in a recommender it may then be an answer to rows that have
+                it as a feature.
+
+        Returns:
+            ``(n,)`` int64, their numbers.
+
+        Raises:
+            ValueError: for a name that the model has, names where there are none, or a number where
+                there are names.
+        """
+        numbers, names = self._new_numbers(labels)
+        count = len(numbers)
+        own = np.concatenate([self._outputs(), numbers])
+        make_float32(self.network)
+        add_outputs(self.network.output, count, self.optimizer, _OUTPUT_SCALE)
+        if self.ranker is not None:
+            self.ranker = self.ranker.grown(labels=count)
+        self._take_outputs(own, max(self.num_labels, int(numbers.max()) + 1))
+        self.label_names = names
+        return numbers
+
+    def remove_labels(self, labels: Iterable[Any]) -> None:
+        """Answer some labels no more; their weights, moments and lists go.
+
+        The others keep their numbers, and the removed ones are not given again.
+
+        Args:
+            labels: names or numbers.
+
+        Raises:
+            ValueError: for a label that the model does not answer with, or if none would be left.
+        """
+        own = self._outputs()
+        numbers = np.array([self._number(label) for label in labels], np.int64)
+        for number in numbers[~np.isin(numbers, own)]:
+            raise ValueError(f"label {number} was removed before")
+        positions = np.flatnonzero(np.isin(own, numbers))
+        make_float32(self.network)
+        kept = remove_outputs(self.network.output, positions.tolist(), self.optimizer)
+        if self.ranker is not None:
+            self.ranker = self.ranker.selected(kept.astype(np.int32))
+        self._take_outputs(own[kept], self.num_labels)
+
+    def rename_labels(self, names: Iterable[Any] | None) -> None:
+        """Number the labels that are left from 0 on, and name them anew.
+
+        Args:
+            names: a name for each label that the model answers with, in the order of their numbers;
+                None: labels are numbers.
+
+        Raises:
+            ValueError: for another number of names.
+        """
+        count = self.network.output.out_features
+        found = None if names is None else Names.of(names, "label_names")
+        if found is not None and len(found) != count:
+            raise ValueError(f"{len(found)} label_names do not fit {count} of them")
+        self._take_outputs(np.arange(count), count)
+        self.label_names = found
+
+    def add_features(self, features: Any) -> None:
+        """Add features, which come last; `partial_fit` then learns them.
+
+        Args:
+            features: names, if the features have names, else how many. Of a model that takes
+                texts, they are words.
+
+        Raises:
+            ValueError: for a name that the model has, names where there are none, a number where
+                there are names, or a word that the model finds in no text.
+        """
+        names, count = extended_names(self.feature_names, features, "features")
+        if self.vectorizer is not None and names is not None:
+            self.vectorizer.check_terms(
+                map(names.__getitem__, range(self.num_features, len(names)))
+            )
+        steps, seen = with_features(self.steps, count)
+        if seen:  # First what may be refused.
+            make_float32(self._own_network())
+            add_features(self.network.first, seen, self.optimizer, DEFAULTS["network.init_scale"])
+        self.steps = steps
+        if self.vectorizer is not None and names is not None:
+            idf = self.vectorizer.idf
+            rarest = np.pad(idf, (0, count), constant_values=idf.max(initial=1.0))
+            self.vectorizer = TextVectorizer(self.vectorizer.options, names, rarest)
+        if seen and self.ranker is not None:
+            self.ranker = self.ranker.grown(features=seen)
+        self.feature_names, self.num_features = names, self.num_features + count
+
+    def _outputs(self) -> np.ndarray:
+        """The label of each output, int64."""
+        if self._label_ids is None:
+            return np.arange(self.network.output.out_features)
+        return self._label_ids.astype(np.int64)
+
+    def _take_outputs(self, own: np.ndarray, num_labels: int) -> None:
+        self.steps = with_label_ids(self.steps, own, num_labels, self.num_features)
+        self.num_labels = num_labels
+        self._label_ids = self.steps[0].label_ids if self.steps else None
+
+    def _own_network(self) -> SlideNetwork:
+        """The network, which is the model's own from now on."""
+        if self._shares_layers:
+            self.network, self.optimizer = own_layers(self.network, self.optimizer)
+            self._shares_layers = False
+        return self.network
+
+    def _new_numbers(self, labels: Any) -> tuple[np.ndarray, Names | None]:
+        """Numbers for new labels, and the names of all."""
+        every, again = self.label_names, []
+        if every is not None and isinstance(labels, Iterable) and not isinstance(labels, str):
+            names, own = list(labels), set(self._outputs().tolist())
+            again = [n for n in map(every.number, names) if n is not None and n not in own]
+            labels = [name for name in names if every.number(name) not in again]
+        more = range(0)
+        if not again or len(labels):
+            every, count = extended_names(every, labels, "labels")
+            more = range(self.num_labels, self.num_labels + count)
+        if len(set(again)) < len(again):
+            raise ValueError("a label occurs twice among the new ones")
+        return np.array([*again, *more], np.int64), every
+
+    def _split(self, rows: Any, labels: Any, weights: Any) -> Split:
+        """Rows and labels as the network sees them."""
+        x = self._checked(rows)
+        y = self._numbered(labels)
+        check_labels("labels", y, x.num_rows, self.num_labels)
+        for step in self.steps:
+            x, y = step.features(x), step.labels(y)
+        weights = checks.row_weights("weights", weights, x.num_rows)
+        return Split(
+            x, y, self.network.first.in_features, self.network.output.out_features, weights
+        )
+
+    def _numbered(self, labels: Any) -> Pattern:
+        """Labels before the steps as numbers."""
+        matrix = isinstance(labels, CSR | Pattern) or hasattr(labels, "tocsr")
+        if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
+            found, columns = as_pattern(labels, self.num_labels), getattr(labels, "columns", None)
+            if self.label_names is not None and columns is not None:
+                check_columns("labels", columns, self.label_names)
+            return found
+        names = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
+        lists = [list(dict.fromkeys(row)) for row in names]
+        found = Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
+        for position in np.flatnonzero(~np.isin(found.indices, self._outputs()))[:1]:
+            name = [name for row in lists for name in row][position]
+            raise ValueError(f"label {name!r} was removed: add_labels([{name!r}]) brings it back")
+        return found
+
+    def _known_number(self, name: Any) -> int:
+        assert self.label_names is not None
+        number = self.label_names.number(name)
+        if number is None:
+            raise ValueError(f"the model has no label {name!r}: add_labels([{name!r}]) adds it")
+        return number
 
     def save(self, path: str | Path, dtype: str = "float32") -> None:
         """Write the model into a folder; `slide.load` opens it.
@@ -266,6 +530,77 @@ class Model(LearningMixin):
         folder = Path(path)
         check_target(folder)
         write_model(folder, self, dtype)
+
+
+def load(path: str | Path, verify: bool = True) -> Model:
+    """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
+
+    The weights are mapped: pages come from the disk when they are used, and processes that open the
+    same folder share them; only the index of dense training rows is copied. All files are read once
+    before that, to compare their SHA-256. Each array is compared with what it must be, so that no
+    kernel reads outside of one, whoever wrote the folder.
+
+    Args:
+        path: the folder.
+        verify: whether to compare the SHA-256 of all files with ``model.json``, which reads and
+            hashes every byte, so its time grows with their size. Without it a model of any size
+            opens at once, and a changed byte in a file of its former size gives other answers.
+            Weights of the network that are not finite are then noticed by rows that use them.
+
+    Raises:
+        FileNotFoundError: if there is no model, or one of its files is missing.
+        ValueError: if the format is another one, a file is not the one that was written, or what it
+            holds is no model; the message names the file and the array.
+
+    Example:
+        See `Model`.
+
+        >>> import slide
+        >>> slide.load("results")
+        Traceback (most recent call last):
+        FileNotFoundError: there is no model in results: no model.json
+    """
+    folder = Path(path)
+    content = read_model_folder(folder, verify)
+    try:
+        return Model(**restored_parts(folder, content, verify))
+    except MemoryError as error:
+        raise ValueError(f"the model of {folder} takes more memory than there is") from error
+    except ValueError as error:
+        if str(folder) in str(error):
+            raise
+        raise ValueError(f"the files of {folder} do not fit each other: {error}") from error
+    except (KeyError, TypeError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"the files of {folder} do not fit each other: {error!r}") from error
+
+
+def _make_trainable(network: SlideNetwork) -> None:
+    """Let a network that was opened for prediction learn, from uniform draws."""
+    make_float32(network)
+    layer = network.output
+    if not layer.weight.requires_grad:
+        layer.sampler = ActiveSampler(
+            layer.in_features,
+            layer.out_features,
+            active=active_outputs(layer.out_features),
+            weighting="none",
+        )
+    network.requires_grad_(True)
+
+
+def _loss_of(settings: Mapping[str, Any]) -> str:
+    """The loss that a run was trained with."""
+    found = settings.get("loss")
+    names = found.get("_args_") if isinstance(found, dict) else None
+    return names[0] if names and names[0] in LOSSES else "squared_hinge"
+
+
+def _optimizer_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the optimizer of a run or classifier was made with, but for its rates."""
+    found = settings.get("optimizer")
+    found = found if isinstance(found, dict) else {}
+    names = ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+    return {name: found[name] for name in names if name in found}
 
 
 def _are_texts(rows: Any, wanted: bool) -> bool:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
-from slide.functional.hard_samples import check_fraction, hardest_count
+from slide.functional.active_loss import check_fraction, hardest_count
 from slide.functional.losses import Loss, find_loss
 from slide.sparse import Pattern
 
@@ -27,9 +27,9 @@ class ActiveLoss:
     All are means over the batch. The softmaxes of a sample without labels are 0.
 
     Args:
-        loss: the name of one of these, or a record `slide.functional.losses.Loss` of another loss.
-        hard_fraction: share of the batch that the mean is over, in (0, 1]; these are the samples
-            with the largest losses, at least one. The backward pass visits only these samples; see
+        loss: the name of a loss above, or a record `slide.functional.losses.Loss` of another one.
+        hard_fraction: share of the batch that the mean is over, in (0, 1]: the samples with the
+            largest losses, at least one. The backward pass visits only these samples; see
             `hardest`.
 
     Raises:

@@ -1,17 +1,16 @@
-"""A network from sparse features to sampled outputs, and prediction with it."""
+"""A network from sparse features to sampled outputs, prediction with it, and its export."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 from slide.functional import drop_features, relu_dropout
-from slide.nn.activation import Activation
-from slide.nn.predicting import learns, predicting
+from slide.nn.sampled_layer import Activation, learns, predicting
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear
-from slide.nn.torch_twin import TorchTwin
+from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import Sampler
 from slide.sparse import as_csr
 from slide.utils import checks
@@ -136,31 +135,7 @@ class SlideNetwork(nn.Module):
         """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
 
-    def keep_rows_on_host(self) -> "SlideNetwork":
-        """Keep the rows of features and of outputs on the CPU wherever the network is moved.
-
-        A step brings the rows that it uses to the device; see ``host_rows`` of
-        `slide.SampledLinear`.
-
-        Returns:
-            The network.
-
-        Raises:
-            ValueError: for a first layer whose sampler has a proposer, for ``sparse_grad``, or on
-                another device than the CPU.
-
-        Example:
-            >>> import slide
-            >>> network = slide.SlideNetwork(100, [16], 1000, slide.FullSampler)
-            >>> network = network.keep_rows_on_host().to("meta")
-            >>> network.output.weight.device, network.first.bias.device
-            (device(type='cpu'), device(type='meta'))
-        """
-        for layer in (self.first, self.output):
-            layer.keep_rows_on_host()
-        return self
-
-    def to_torch(self, k: int = 5) -> TorchTwin:
+    def to_torch(self, k: int = 5) -> "TorchTwin":
         """A plain PyTorch network with copies of all weights, for ``torch.export`` and ONNX.
 
         Its parameters have the same names: ``network.load_state_dict(twin.state_dict())`` takes
@@ -201,3 +176,74 @@ class SlideNetwork(nn.Module):
     def layers(self) -> list[SparseInputLinear | SampledLinear]:
         """All layers, from input to output."""
         return [self.first, *self.hidden, self.output]  # type: ignore[list-item]
+
+
+class TorchTwin(nn.Module):
+    """``EmbeddingBag -> ReLU -> (Linear -> ReLU ...) -> Linear -> topk``, on any device.
+
+    It has no sampler and computes all outputs. All of its parts are PyTorch's, so `torch.export`
+    and `torch.onnx.export` take it. The names of its parameters are those of `slide.SlideNetwork`,
+    so each of the two loads the weights of the other.
+
+    Args:
+        first: weight ``(D, H)`` and bias ``(H,)`` of the first layer.
+        others: the other layers, outputs last; at least one.
+        k: number of outputs that are returned for each row, in [1, number of outputs].
+
+    Raises:
+        ValueError: for a k out of range.
+
+    Example:
+        >>> import scipy.sparse, slide, torch
+        >>> network = slide.SlideNetwork(100, [16], 1000, slide.FullSampler)
+        >>> twin = network.to_torch(k=5)
+        >>> rows = slide.as_csr(scipy.sparse.random_array((2, 100), density=0.1))
+        >>> scores, ids = twin(*map(torch.from_numpy, rows))
+        >>> torch.equal(ids, network.predict(rows, k=5)[1])
+        True
+    """
+
+    def __init__(self, first: tuple[Tensor, Tensor], others: Sequence[nn.Linear], k: int):
+        super().__init__()
+        checks.whole("k", k, 1)
+        if k > others[-1].out_features:
+            raise ValueError(f"k must be in [1, {others[-1].out_features}], not {k}")
+        self.k = k
+        self.first = _BagWithBias(*first)
+        self.hidden, self.output = nn.ModuleList(others[:-1]), others[-1]
+
+    def forward(self, indptr: Tensor, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The k best outputs of B rows, given as the arrays of a `slide.CSR`.
+
+        Args:
+            indptr: ``(B + 1,)`` integers.
+            indices: ``(nnz,)`` integers, numbers of features.
+            values: ``(nnz,)``, of the type of the weights.
+
+        Returns:
+            Scores and ids (int64), both ``(B, k)``, best first.
+        """
+        x = torch.relu(self.first(indptr, indices, values))
+        for layer in self.hidden:
+            x = torch.relu(layer(x))
+        scores, ids = self.output(x).topk(self.k, dim=1)
+        return scores, ids
+
+
+class _BagWithBias(nn.Module):
+    """The weighted sums of the weight rows of the features, as `nn.EmbeddingBag`, and a bias."""
+
+    def __init__(self, weight: Tensor, bias: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach().clone())
+        self.bias = nn.Parameter(bias.detach().clone())
+
+    def forward(self, indptr: Tensor, indices: Tensor, values: Tensor) -> Tensor:
+        bounds = indptr.long()
+        sums = embedding_bag(
+            *(indices.long(), self.weight, bounds),
+            mode="sum",
+            per_sample_weights=values,
+            include_last_offset=True,
+        )
+        return sums + self.bias

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim import resize_rows
-from slide.optim.resizing import check_has
+from slide.optim.row_sparse_adam import check_has
 from slide.sampling import ActiveSampler
 from slide.utils import checks
 
@@ -35,8 +35,8 @@ def add_outputs(
         count: number of new outputs.
         optimizer: of weight and bias; None: no state follows.
         init_scale: scale of the first weights; see `slide.SampledLinear`.
-        bias: the first bias of all new outputs; None: a low one of those that the layer has (a
-            tenth of them is lower), since a new label is rare.
+        bias: the first bias of all new outputs; None: a low one of the layer (a tenth of its biases
+            is lower), since a new label is rare.
 
     Raises:
         ValueError: for a number below 1, or an optimizer of other parameters.

@@ -12,17 +12,15 @@ from torch import Tensor, nn
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, on_device, on_host
-from slide.functional.autocast import outside_autocast
-from slide.functional.channels import (
+from slide.functional.autograd import outside_autocast
+from slide.functional.convolution import (
     Channels,
     IntPair,
     as_pair,
     check_convolution,
     input_ids,
 )
-from slide.nn.activation import Activation
-from slide.nn.place import check_dtype
-from slide.nn.sampled_layer import SampledLayer
+from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype
 from slide.sampling import Sampler
 from slide.utils import checks
 from slide.utils.profiling import untraced
@@ -192,7 +190,7 @@ class SampledConv2d(SampledLayer):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-            f"groups={self.groups}, sampler={type(self.sampler).__name__}"
+            f"groups={self.groups}, sampler={self.sampler!r}"
         )
 
 

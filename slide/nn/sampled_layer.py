@@ -1,40 +1,129 @@
-"""The base class of sampled layers: a sampler, which is part of the state of the layer."""
+"""What sampled layers share: the base class, the output on an active set, and prediction.
 
-from typing import Any
+Predictions of a network in training mode do not call ``eval()`` and ``train()``: these would change
+modules that other threads may use at the same time, and would forget that some of them were in
+``eval()`` before. So the thread that predicts says it by `predicting`.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
+from slide import functional as F
 from slide.active_set import ActiveSet
-from slide.backend import CPU, on_host
-from slide.functional.averaged_weights import check_not_averaged
-from slide.nn.predicting import learns
+from slide.backend import on_host
+from slide.functional.autograd import check_not_averaged
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import CSR, as_pattern
 from slide.utils import checks
+from slide.utils.checks import ScoresNotFinite
 
 # The living layer that a sampler was given to, by the sampler's id.
 _OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()
+_thread = threading.local()
+
+
+class Activation(NamedTuple):
+    """The outputs of a layer on its active set.
+
+    Attributes:
+        values: ``(nnz,)`` in the order of ``active.ids``; for a shared set ``(B, A)``, or
+            ``(B, A, H, W)`` from a convolution.
+        active: the active set, out of N outputs.
+        num_samples: B.
+
+    Example:
+        >>> import slide, torch
+        >>> layer = slide.SampledLinear(4, 100, slide.ActiveSampler(4, 100, active=10))
+        >>> out = layer(torch.randn(2, 4))
+        >>> out.values.shape, out.to_dense().shape
+        (torch.Size([2, 10]), torch.Size([2, 100]))
+    """
+
+    values: Tensor
+    active: ActiveSet
+    num_samples: int
+
+    def to_dense(self) -> Tensor:
+        """``(B, N)`` with zeros outside of the set.
+
+        This is for hidden layers, where N is some thousands: it takes B x N numbers.
+        """
+        return F.scatter_active(self.values, self.active, self.num_samples)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        """Functions of PyTorch take tensors: the message names the ways on."""
+        name = getattr(function, "__name__", function)
+        raise TypeError(
+            f"{name} takes a tensor, not the Activation of a sampled layer. For a loss call "
+            "layer.loss(x, labels, 'softmax'), or slide.ActiveLoss('softmax')(out.values, "
+            "out.active); out.values are the scores of the active set, and out.to_dense() has "
+            "zeros for the other outputs"
+        )
+
+
+class ToDense(nn.Module):
+    """Turns an `Activation` into a tensor with zeros, for the next module of an ``nn.Sequential``.
+
+    Example:
+        >>> import slide, torch
+        >>> sampler = slide.ActiveSampler(4, 100, active=10)
+        >>> stack = torch.nn.Sequential(slide.SampledLinear(4, 100, sampler), slide.ToDense())
+        >>> stack(torch.randn(2, 4)).shape
+        torch.Size([2, 100])
+    """
+
+    def forward(self, x: Activation) -> Tensor:
+        """``(B, N)``; see `Activation.to_dense`."""
+        return x.to_dense()
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Networks and layers of slide compute as in ``eval()`` in this thread.
+
+    Example:
+        >>> import slide
+        >>> from slide.nn.sampled_layer import learns, predicting
+        >>> layer = slide.SampledLinear(4, 9)
+        >>> with predicting():
+        ...     learns(layer), layer.training
+        (False, True)
+    """
+    before, _thread.predicts = getattr(_thread, "predicts", False), True
+    try:
+        yield
+    finally:
+        _thread.predicts = before
+
+
+def learns(module: nn.Module) -> bool:
+    """Whether a module computes as in training mode."""
+    return module.training and not getattr(_thread, "predicts", False)
+
+
+def check_finite(scores: Tensor) -> None:
+    """Raise `slide.utils.checks.ScoresNotFinite` for a row of ``(B, n)`` that is not finite.
+
+    These are scores, or the hidden layer that they follow from: a search finds no output whose
+    score is NaN, so the scores that it found do not show it.
+    """
+    fine = scores.isfinite().all(1)
+    if not fine.all():
+        raise ScoresNotFinite(int(fine.logical_not().nonzero()[0]))
 
 
 class SampledLayer(nn.Module):
-    """A layer with a sampler.
-
-    Args:
-        in_features: length of the inputs that the sampler sees.
-        out_features: N, number of outputs.
-        sampler: chooses among N outputs; None chooses all.
-        sparse_grad: whether gradients of the weight are sparse tensors in its ``grad``.
-
-    Raises:
-        ValueError: for a number out of range, or a sampler with another number of outputs.
-        TypeError: for an object that is no sampler.
-    """
+    """A layer with a sampler, which chooses among its outputs and is part of its state."""
 
     bias: nn.Parameter | None
-    host_rows = False
-    # What has row gradients, and stays on the host with ``host_rows``.
+    # What has row gradients.
     _of_rows: tuple[str, ...] = ("weight", "bias")
 
     def __init__(
@@ -55,32 +144,31 @@ class SampledLayer(nn.Module):
                 f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "
                 f"{out_features}"
             )
-        self._take_sampler()
+        self._own_sampler()
 
-    def _take_sampler(self) -> None:
-        """Raise ValueError if the sampler has another layer, whose rows its index holds."""
+    def _own_sampler(self) -> Sampler:
+        """The sampler, for use: it may have been assigned, or copied together with the layer.
+
+        Raises:
+            ValueError: if it is the sampler of another layer, whose rows its index holds.
+        """
         sampler = self.sampler
-        if not isinstance(sampler, ActiveSampler):
-            return
+        owner = _OWNERS.get(id(sampler))
+        if owner is self or not isinstance(sampler, ActiveSampler):
+            return sampler
         width = getattr(sampler.proposer, "in_features", None)
         if width not in (None, self.in_features):
             raise ValueError(
                 f"a sampler for inputs of {width} numbers does not fit a layer with inputs of "
                 f"{self.in_features}"
             )
-        owner = _OWNERS.get(id(sampler))
-        if owner not in (None, self) and owner.sampler is sampler:
+        if owner is not None and owner.sampler is sampler:
             raise ValueError(
                 f"this sampler chooses for another layer, {owner}: its index and its counters "
                 "belong to that layer; make a sampler for each layer"
             )
         _OWNERS[id(sampler)] = self
-
-    def _own_sampler(self) -> Sampler:
-        """The sampler, for use: it may have been assigned, or copied together with the layer."""
-        if _OWNERS.get(id(self.sampler)) is not self:
-            self._take_sampler()
-        return self.sampler
+        return sampler
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
@@ -97,51 +185,9 @@ class SampledLayer(nn.Module):
         sampler.update(rows, self.bias, x if training else None)
         return sampler.select(x, labels)
 
-    def keep_rows_on_host(self) -> None:
-        """Set ``host_rows``, before the layer is moved to another device.
-
-        Raises:
-            ValueError: for a layer with ``sparse_grad``, or on another device than the CPU.
-        """
-        weight = getattr(self, "weight", None)  # The constructor has none yet.
-        if weight is not None and weight.device != CPU:
-            raise ValueError(
-                f"the rows of this layer are on {weight.device}: call keep_rows_on_host before "
-                "the layer is moved"
-            )
-        if self.sparse_grad:
-            raise ValueError(
-                "host_rows=True leaves the gradients of its rows to slide.RowSparseAdam: set "
-                "sparse_grad=False"
-            )
-        self.host_rows = True
-
-    def _on_host(self, x: Tensor) -> Tensor:
-        """Inputs as the sampler of rows of the host sees them."""
-        if not self.host_rows or not isinstance(x, Tensor) or x.device == CPU:
-            return x
-        sampler = self.sampler
-        if isinstance(sampler, FullSampler) or getattr(sampler, "proposer", self) is None:
-            return torch.empty_like(x, device=CPU)  # Their number is enough, and none waits.
-        return x.detach().to(CPU)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves to other devices leave rows of the host where they are."""
-        if not self.host_rows:
-            return super()._apply(fn, recurse)
-        rows = [p for name in self._of_rows if (p := getattr(self, name)) is not None]
-        own = {id(each) for p in rows for each in (p, p.grad)}
-
-        def stay(tensor: Tensor) -> Tensor:
-            if id(tensor) not in own:
-                return fn(tensor)
-            probe = fn(torch.empty(0, dtype=tensor.dtype))
-            return fn(tensor) if probe.device == CPU else tensor.to(probe.dtype)
-
-        return super()._apply(stay, recurse)
-
     def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, sampler={type(self.sampler).__name__}"
+        bias = ", bias=False" if self.bias is None else ""
+        return f"{self.in_features}, {self.out_features}{bias}, sampler={self.sampler!r}"
 
     def get_extra_state(self) -> dict[str, Any]:
         """The state of the sampler; part of ``state_dict``."""
@@ -176,3 +222,27 @@ def _to_arrays(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _to_arrays(value) for key, value in state.items()}
     return on_host(state) if isinstance(state, Tensor) else state
+
+
+def check_dtype(dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
+    """Raise TypeError for a type that a layer does not compute with; None: PyTorch's default."""
+    if dtype is not None and dtype not in dtypes:
+        raise TypeError(f"dtype must be one of {', '.join(map(str, dtypes))}, not {dtype}")
+
+
+def new_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """An ``nn.Linear`` with copies of a weight ``(N, D)`` and a bias ``(N,)``."""
+    linear = nn.Linear(1, 1, bias is not None)  # Drawing N x D first weights would take seconds.
+    linear.out_features, linear.in_features = weight.shape
+    for name, values in (("weight", weight), ("bias", bias)):
+        if values is not None:
+            setattr(linear, name, nn.Parameter(values.detach().clone().contiguous()))
+    return linear
+
+
+def check_module(module: Any, kind: type[nn.Module], dtypes: Sequence[torch.dtype]) -> None:
+    """Raise TypeError unless a layer can take the weights of a module of PyTorch."""
+    if not isinstance(module, kind):
+        raise TypeError(f"weights come from an nn.{kind.__name__}, not {type(module).__name__}")
+    for parameter in module.parameters():
+        check_dtype(parameter.dtype, dtypes)

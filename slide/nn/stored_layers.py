@@ -1,4 +1,4 @@
-"""Layers whose weights stay in a file as short numbers; they predict, and do not learn."""
+"""Layers whose weights stay in a file as quantized rows; they predict, and do not learn."""
 
 from typing import Any, TypeVar
 
@@ -8,14 +8,13 @@ from torch import Tensor, nn
 
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, sparse_linear
-from slide.nn.activation import Activation
 from slide.nn.network import SlideNetwork
-from slide.nn.place import new_linear
-from slide.nn.sampled_linear import SampledLinear
-from slide.nn.searched_layer import SEARCHES, IndexedRows, at_ids, check_has_index
-from slide.nn.sparse_input_linear import SparseInputLinear
+from slide.nn.sampled_layer import Activation, new_linear
+from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids, check_has_index
+from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
-from slide.search import exact_top_k, index_top_k
+from slide.search import RowIndex, exact_top_k, index_top_k
+from slide.search.row_index import LazyRowIndex
 from slide.sparse import CSR, as_csr, check_pattern
 from slide.utils import checks
 from slide.utils.quantized import QuantizedRows
@@ -51,13 +50,6 @@ class _StoredLayer(nn.Module):
         """A copy of the weight as float32."""
         return self.rows.float()
 
-    def keep_rows_on_host(self) -> None:
-        """Raises ValueError: stored rows go where the network goes."""
-        raise ValueError(
-            f"rows stored as {self.codes.dtype} go where the network goes: keep_rows_on_host needs "
-            "a model that was saved in float32"
-        )
-
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, {self.codes.dtype}"
 
@@ -92,7 +84,7 @@ class StoredInputLinear(_StoredLayer):
         return _with_weight(SparseInputLinear(1, self.out_features), self)
 
 
-class StoredLinear(IndexedRows, _StoredLayer):
+class StoredLinear(_StoredLayer):
     """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some.
 
     Args:
@@ -107,6 +99,7 @@ class StoredLinear(IndexedRows, _StoredLayer):
 
     def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[1])
+        self._index = LazyRowIndex()
         self._whole: list[Tensor] = []  # The weight as float32, once a search needs it.
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
@@ -144,8 +137,9 @@ class StoredLinear(IndexedRows, _StoredLayer):
         self.sampler.update(weight, self.bias, None)
         return index_top_k(x, weight, self.bias, self.sampler.candidates(x), k)
 
-    def _searched(self) -> tuple[QuantizedRows, Tensor]:
-        return self.rows, self.bias
+    def row_index(self) -> RowIndex:
+        """See `slide.SampledLinear.row_index`."""
+        return self._index.of(self.rows, self.bias)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_whole": []}
@@ -166,7 +160,7 @@ class StoredLinear(IndexedRows, _StoredLayer):
 
 
 def make_float32(network: SlideNetwork) -> None:
-    """Put float32 layers in place of those of stored rows, so that a network can be trained.
+    """Put float32 layers in place of layers of quantized rows, so that a network can be trained.
 
     Args:
         network: changed in place.

@@ -5,5 +5,5 @@ Optimizer and clipping use the row gradients that the layers of slide leave on t
 """
 
 from slide.optim.clipping import clip_grad_norm_ as clip_grad_norm_
-from slide.optim.resizing import resize_rows as resize_rows
 from slide.optim.row_sparse_adam import RowSparseAdam as RowSparseAdam
+from slide.optim.row_sparse_adam import resize_rows as resize_rows

@@ -1,13 +1,21 @@
 """Gradient clipping for dense, sparse and row gradients."""
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad
 
 from slide.backend import CPU
-from slide.row_gradients import FactoredRowGradient, RowGradient, sharing_group, take_row_gradients
+from slide.row_gradients import (
+    FactoredRowGradient,
+    RowGradient,
+    before_first_rows,
+    sharing_group,
+    take_row_gradients,
+)
 from slide.utils import checks
 
 _Tensors = Tensor | Iterable[Tensor]
@@ -20,31 +28,34 @@ def clip_grad_norm_(
     *,
     sharded: _Tensors = (),
     group: Any = None,
+    error_if_nonfinite: bool = False,
 ) -> Tensor:
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
     This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients. PyTorch's function raises
-    for sparse gradients and ignores the row gradients that layers of slide leave on their weights.
-    The gradients of several backward passes on one weight are added up first.
+    for sparse gradients, and calls this one for parameters on which layers of slide have left row
+    gradients. The gradients of several backward passes on one weight are added up first.
 
     Layers of `slide.distributed` mark the parameters of which each process has other rows. Their
-    norm is that of the rows of all processes, so all of these must call this; gradients of other
+    norm is that of the rows of all processes, so all processes must call this; gradients of other
     parameters must be equal on all of them.
 
     Args:
         parameters: one tensor or several; their gradients are scaled.
         max_norm: largest total norm, above 0.
         norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
-        sharded: more parameters, which differ between processes: those of layers of your own,
+        sharded: more parameters, which differ between processes: of layers of your own,
             which mark none.
         group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
             that of their mark.
+        error_if_nonfinite: whether a total norm that is not finite is an error.
 
     Returns:
         The total norm before the scaling, a scalar.
 
     Raises:
         ValueError: for a number that is not above 0, or sharded parameters without group and mark.
+        RuntimeError: for a norm that is not finite, with ``error_if_nonfinite``.
 
     Example:
         >>> import slide, torch
@@ -58,31 +69,84 @@ def clip_grad_norm_(
     checks.positive("max_norm", max_norm)
     if norm_type != float("inf"):
         checks.positive("norm_type", norm_type)
-    several, found, norms = _by_group(parameters, sharded, group), [], []
-    for sharers, own in several.items():
+    found, norms = [], []
+    for sharers, own in _by_group(parameters, sharded, group).items():
         gradients = [pair for parameter in own if (pair := _values(parameter)) is not None]
         found += gradients
         norm = _norm([values for values, _ in gradients], norm_type)
-        # A process may have no gradient of its rows, but the others wait for its norm.
-        norms += [norm] if sharers is None else _of_all(norm.to(_device(own)), sharers)
+        if sharers is None:
+            norms.append(norm)
+        else:  # A process may have no gradient of its rows, but the others wait for its norm.
+            norm = norm.to(own[0].device if own else CPU)
+            every = sharers.all_gather(norm[None], [1] * sharers.size)
+            norms += [each.squeeze(0) for each in every]
     if len(norms) > 1:
         norms = [_norm([norm.to(norms[0].device) for norm in norms], norm_type)]
     total = norms[0] if norms else torch.tensor(0.0)
+    if error_if_nonfinite and not total.isfinite():
+        raise RuntimeError(f"the total norm of the gradients is {total}, so they are not scaled")
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
     for _, rows in found:
         rows.mul_(scale.to(rows.dtype))
     return total
 
 
+def _see_rows() -> None:
+    """Make the clipping of PyTorch see row gradients: it would pass over them silently."""
+
+    def has_rows(parameters: _Tensors) -> bool:
+        several = [parameters] if isinstance(parameters, Tensor) else parameters
+        return any(getattr(p, "row_gradients", ()) for p in several)
+
+    def refused(whole: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(whole)
+        def call(parameters: _Tensors, *arguments: Any, **keywords: Any) -> Any:
+            parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
+            if has_rows(parameters):
+                raise RuntimeError(
+                    "this function does not see the row gradients that layers of slide leave on "
+                    "their weights: call slide.clip_grad_norm_, or make the layers with "
+                    "sparse_grad=True"
+                )
+            return whole(parameters, *arguments, **keywords)
+
+        return call
+
+    whole = clip_grad.clip_grad_norm_
+
+    @functools.wraps(whole)
+    def clip(
+        parameters: _Tensors,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> Tensor:
+        parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
+        if has_rows(parameters):
+            return clip_grad_norm_(
+                parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
+            )
+        return whole(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = clip
+    # The second half of the same function: whoever imported it before comes to it.
+    for name in ("clip_grad_value_", "_clip_grads_with_norm_", "clip_grads_with_norm_"):
+        for module in (clip_grad, torch.nn.utils):
+            if hasattr(module, name):
+                setattr(module, name, refused(getattr(module, name)))
+
+
+before_first_rows.append(_see_rows)
+
+
 def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:
     """Parameters by the group that shares out their rows; None: each process has all of them."""
     found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
-    given = list(_several(sharded))
-    twice = {
-        id(parameter) for parameter in given
-    }  # Those of a layer may be among those of a model.
-    for parameter in _several(parameters):
-        if id(parameter) not in twice:
+    given = [sharded] if isinstance(sharded, Tensor) else list(sharded)
+    known = {id(parameter) for parameter in given}  # They may be parameters of a model, too.
+    for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+        if id(parameter) not in known:
             found.setdefault(sharing_group(parameter), []).append(parameter)
     for parameter in given:
         sharers = sharing_group(parameter) if group is None else group
@@ -92,19 +156,6 @@ def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, 
             )
         found.setdefault(sharers, []).append(parameter)
     return found
-
-
-def _several(tensors: _Tensors) -> Iterable[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else tensors
-
-
-def _device(tensors: list[Tensor]) -> torch.device:
-    return tensors[0].device if tensors else CPU
-
-
-def _of_all(norm: Tensor, group: Any) -> list[Tensor]:
-    """The norms of all processes, by rank."""
-    return [each.squeeze(0) for each in group.all_gather(norm[None], [1] * group.size)]
 
 
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:

@@ -1,4 +1,8 @@
-"""Row-sparse Adam: a step updates only the rows that have a gradient, in place."""
+"""Row-sparse Adam: a step updates only the rows that have a gradient, in place.
+
+The file has the optimizer with its state, what ``torch.amp.GradScaler`` needs of it, and
+`resize_rows`, by which parameters and states get more or fewer rows.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -6,35 +10,38 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, on_host, plain
-from slide.kernels import adam as kernels
-from slide.kernels.adam import AdamHyper, AdamRows
-from slide.optim.adam_state import check_names, check_state, moment_type, prepare
-from slide.optim.scaling import scale_factor, show_rows
-from slide.plain.adam import AdamTensors
-from slide.plain.adam import adam_rows as plain_adam_rows
+from slide.ops.kernels import products as kernels
+from slide.ops.kernels.products import AdamHyper, AdamRows
+from slide.ops.reference.products import AdamTensors
+from slide.ops.reference.products import adam_rows as plain_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
     RowGradient,
     as_rows,
     num_rows,
+    renumber_rows,
+    sharing_group,
     take_row_gradients,
     takers,
+    to_sparse,
 )
 from slide.runtime import num_threads
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled, untraced
 
 _EMPTY = np.empty(0, np.int32)
-# As PyTorch wraps them, these import the compiler, which takes longer than all else at a start.
+# As PyTorch wraps the methods, they import the compiler, the longest part of a start.
 _UNWRAPPED = {
     name: inspect.unwrap(getattr(torch.optim.Optimizer, name))
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 }
-_LEAST_EPS = 1e-37  # What is much less is 0 in float32.
+_LEAST_EPS = 1e-37  # A much smaller number is 0 in float32.
 
 
 class RowSparseAdam(torch.optim.Optimizer):
@@ -135,10 +142,21 @@ class RowSparseAdam(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
 
-        With row gradients the step itself unscales; see `slide.optim.scaling`.
+        A scaler looks for infinities in the ``grad`` of parameters, so row gradients become sparse
+        tensors in ``grad`` here, and the step itself unscales them.
         """
-        self._shown = show_rows(self)
+        self._shown = []
+        for p in self._parameters():
+            if getattr(p, "row_gradients", ()):
+                gradient = take_row_gradients(p)
+                assert gradient is not None
+                p.grad = to_sparse(p, gradient)
+                self._shown.append(p)
+        self._shown += _share_infinities(self._parameters())
         return bool(self._shown)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -151,10 +169,15 @@ class RowSparseAdam(torch.optim.Optimizer):
             The loss, or None without a closure.
 
         Raises:
-            ValueError: for a parameter that is not contiguous.
-            RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients.
+            ValueError: for a parameter that is not contiguous or has other rows than its gradient,
+                or a learning rate or weight decay that is no number of at least 0.
+            RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients; or if another
+                optimizer has made a step with the same gradient.
         """
-        loss, shown, factor = None, self.__dict__.pop("_shown", ()), scale_factor(self)
+        for group in self.param_groups:  # Before any row changes.
+            checks.not_negative("lr", float(group["lr"]))
+            checks.not_negative("weight_decay", float(group["weight_decay"]))
+        loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
         if factor is None:
             for p in shown:  # As after a step, no row gradients are left.
                 p.grad = None
@@ -175,17 +198,28 @@ class RowSparseAdam(torch.optim.Optimizer):
             p.grad = None
         return loss
 
+    def _scale_factor(self) -> float | None:
+        """What a step multiplies gradients by; None: it is left out, because some are infinite."""
+        infinities, scale = getattr(self, "found_inf", None), self.__dict__.get("grad_scale")
+        if infinities is None:
+            return 1.0
+        if scale is None:
+            raise RuntimeError(
+                "GradScaler.unscale_ does not see row gradients: leave it out, since scaler.step "
+                "unscales them, and clip before it by slide.clip_grad_norm_(parameters, max_norm * "
+                "scaler.get_scale()); or make the layer with sparse_grad=True"
+            )
+        return None if infinities.item() else 1 / scale.item()
+
     @profiled("adam")
-    def _update(self, p: torch.Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
+    def _update(self, p: Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
         if not p.is_contiguous():
             raise ValueError(
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
-        if isinstance(gradient, RowGradient) and gradient.rows.device != p.device:
-            gradient = gradient.to_host()  # The rows are there, and were fetched.
         state = self.state[p]
-        prepare(state, p, group)
+        _prepare(state, p, group)
         state["step"] += 1
         hyper = AdamHyper(
             float(group["lr"]),
@@ -207,51 +241,156 @@ class RowSparseAdam(torch.optim.Optimizer):
         Raises:
             ValueError: for the state of another optimizer, or of parameters of other shapes.
         """
-        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
-        own = [p for group in self.param_groups for p in group["params"]]
-        for group in state_dict["param_groups"]:  # Copied and loaded optimizers have one more.
-            # Earlier states lack the last one, which is then false.
+        groups, states = state_dict["param_groups"], state_dict["state"]
+        for group in groups:
+            # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}
-            check_names("its groups lack", names, group)
+            _check_names("its groups lack", names, group)
+        saved = [(i, group["betas"][0] != 0) for group in groups for i in group["params"]]
+        own = self._parameters()
         if len(saved) == len(own):  # Else the base class raises an error.
-            betas = [g["betas"] for g in state_dict["param_groups"] for _ in g["params"]]
-            for i, p, (beta1, _) in zip(saved, own, betas, strict=True):
-                check_state(state_dict["state"].get(i), p, with_first=beta1 != 0)
+            for (i, has_first), p in zip(saved, own, strict=True):
+                if state := states.get(i):
+                    names = ("step", *(["exp_avg"] if has_first else []), "exp_avg_sq")
+                    _check_names("that of a parameter lacks", names, state)
+                    _check_shapes(state, p)
+                    _check_values(state)
         _UNWRAPPED["load_state_dict"](self, state_dict)
-        for i, p in zip(saved, own, strict=True):
+        for (i, _), p in zip(saved, own, strict=True):
             # The base class has converted all state to the type of the parameter.
-            for name, value in state_dict["state"].get(i, {}).items():
-                if isinstance(value, torch.Tensor):
-                    dtype = torch.int32 if name == "last_step" else moment_type(p)
+            for name, value in states.get(i, {}).items():
+                if isinstance(value, Tensor):
+                    dtype = torch.int32 if name == "last_step" else _moment_type(p)
                     self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
+
+
+def _prepare(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
+    """Fit the state of a parameter to the options of its group, which may have changed."""
+    try:
+        _check_shapes(state, p)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}: give the optimizer to what adds or removes rows, as in "
+            "add_outputs(layer, count, optimizer), so that its state follows"
+        ) from None
+    rows, dtype = num_rows(p), _moment_type(p)
+    if not state:
+        state["step"] = 0
+        shape = (rows, 1) if group["rowwise"] else p.shape
+        state["exp_avg_sq"] = torch.zeros(shape, dtype=dtype, device=p.device)
+    if not group["betas"][0]:
+        state.pop("exp_avg", None)
+    elif "exp_avg" not in state:
+        state["exp_avg"] = torch.zeros_like(p, dtype=dtype)
+    if not group["correct_skipped"]:
+        state.pop("last_step", None)
+    elif "last_step" not in state:  # Steps before do not count as skipped.
+        moments: Tensor = state["exp_avg_sq"]
+        state["last_step"] = moments.new_full((rows,), state["step"], dtype=torch.int32)
+
+
+def _moment_type(p: Tensor) -> torch.dtype:
+    return torch.float32 if p.dtype == torch.bfloat16 else p.dtype
+
+
+def _check_names(what: str, names: Iterable[str], found: dict[str, Any]) -> None:
+    """Raise ValueError unless all names are in a saved state."""
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"this is no state of a RowSparseAdam: {what} {', '.join(missing)}")
+
+
+def _check_shapes(state: dict[str, Any], p: Tensor) -> None:
+    """Raise ValueError unless moments and last steps fit a parameter: kernels do not check it."""
+    rows, shape = num_rows(p), tuple(p.shape)
+    fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
+    for name, shapes in fits.items():
+        if name in state and tuple(state[name].shape) not in shapes:
+            raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
+
+
+def _check_values(state: dict[str, Any]) -> None:
+    """Raise ValueError for moments and steps that no training has: weights would be NaN."""
+    what = "the state of a RowSparseAdam"
+    step = check_counter(what, "step", state["step"])
+    expected = {}
+    for name, least, most in (
+        ("exp_avg", None, None),
+        ("exp_avg_sq", 0, None),
+        ("last_step", 0, step),
+    ):
+        if name in state:
+            tensor = state[name]
+            kind = str(tensor.dtype).removeprefix("torch.")
+            expected[name] = Expected(tuple(tensor.shape), kind, least, most)
+    check_arrays(what, state, expected)
+
+
+def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:
+    """Make an infinite ``grad`` where another process has one for its rows; returns the parameters.
+
+    Where processes share out the rows of a parameter, each of them has other infinities; then all
+    scalers are to leave the step out and lower their factor, or none.
+    """
+    of_group: dict[Any, list[Tensor]] = {}
+    for p in parameters:
+        group = sharing_group(p)
+        if group is not None and group.size > 1:
+            of_group.setdefault(group, []).append(p)
+    made = []
+    for group, shared in of_group.items():
+        own = any(p.grad is not None and _has_infinities(p.grad) for p in shared)
+        anywhere = group.all_reduce(torch.tensor([float(own)]), "max").item() > 0
+        if anywhere and not own:  # The step is left out, so nothing but the scaler reads it.
+            p = shared[0]
+            row = p.new_full((1, *p.shape[1:]), torch.inf)
+            p.grad = torch.sparse_coo_tensor(torch.zeros(1, 1).long(), row, p.shape)
+            made.append(p)
+    return made
+
+
+def _has_infinities(gradient: Tensor) -> bool:
+    values = gradient._values() if gradient.is_sparse else gradient
+    return not bool(values.isfinite().all())
 
 
 def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam on the rows of a gradient."""
-    p = tensors.weight
+    p, ids = tensors.weight, gradient.ids
     if plain(p):
-        _update_plain(tensors, hyper, gradient)
+        positions = None if ids is None else on_device(ids, p.device)
+        factored = isinstance(gradient, FactoredRowGradient)
+        values = gradient.values() if factored else gradient.rows
+        plain_adam_rows(_in_rows(tensors), hyper, positions, values)
         return
-    if p.dtype == torch.bfloat16:
-        _update_copies(tensors, hyper, gradient)
-        return
-    rows = _as_adam_rows(tensors)
     chunks = 4 * num_threads()
-    if isinstance(gradient, FactoredRowGradient):
+    if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
         t = gradient.transposed
-        kernels.adam_factored(
-            rows,
-            hyper,
-            kernels.Factors(
-                t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
-            ),
-            chunks,
+        factors = kernels.Factors(
+            t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
         )
-    else:
-        kernels.adam_rows(rows, hyper, _ids(gradient), array_view(gradient.rows), chunks)
+        kernels.adam_factored(_as_arrays(tensors), hyper, factors, chunks)
+        return
+    ids = np.arange(num_rows(p), dtype=np.int32) if ids is None else on_host(ids)
+    if p.dtype != torch.bfloat16:
+        assert isinstance(gradient, RowGradient)
+        kernels.adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
+        return
+    # Kernels do not read bfloat16: they update float32 copies of the touched rows.
+    at, tensors = torch.from_numpy(ids).long(), _in_rows(tensors)
+    rows = AdamTensors(
+        tensors.weight.index_select(0, at).float(),
+        None if tensors.first is None else tensors.first.index_select(0, at),
+        tensors.second.index_select(0, at),
+        None if tensors.last_step is None else tensors.last_step.index_select(0, at),
+    )
+    values = array_view(gradient.values().float().contiguous())
+    kernels.adam_rows(_as_arrays(rows), hyper, np.arange(len(at), dtype=np.int32), values, chunks)
+    for tensor, changed in zip(tensors, rows, strict=True):
+        if tensor is not None and changed is not None:
+            tensor.index_copy_(0, at, changed.to(tensor.dtype))
 
 
-def _no_gradient(p: torch.Tensor, but: Any) -> AnyRowGradient:
+def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
     """A gradient of 0 for all rows but these."""
     idle = np.ones(num_rows(p), bool)
     idle[on_host(but)] = False
@@ -263,7 +402,7 @@ def _no_gradient(p: torch.Tensor, but: Any) -> AnyRowGradient:
     return FactoredRowGradient(none, np.empty(0, kind), np.zeros((1, width), kind))
 
 
-def _as_adam_rows(tensors: AdamTensors) -> AdamRows:
+def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
     weight, second = (array_view(as_rows(t)) for t in (tensors.weight, tensors.second))
     first, last = np.empty((0, 0), weight.dtype), _EMPTY
@@ -280,38 +419,72 @@ def _in_rows(tensors: AdamTensors) -> AdamTensors:
     return AdamTensors(as_rows(tensors.weight), first, as_rows(tensors.second), tensors.last_step)
 
 
-def _update_plain(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
-    """Adam in plain torch, on the device of the parameter."""
-    ids = gradient.ids
-    rows = gradient.values() if isinstance(gradient, FactoredRowGradient) else gradient.rows
-    places = None if ids is None else on_device(ids, tensors.weight.device)
-    plain_adam_rows(_in_rows(tensors), hyper, places, rows)
+def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:
+    """Raise ValueError unless an optimizer, if there is one, has all these parameters."""
+    if optimizer is None:
+        return
+    known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for p in parameters:
+        if p is not None and id(p) not in known:
+            raise ValueError(f"the optimizer does not have this parameter, {tuple(p.shape)}")
 
 
-def _ids(gradient: RowGradient | FactoredRowGradient) -> np.ndarray:
-    """The row numbers of a gradient for kernels."""
-    if gradient.ids is None:
-        return np.arange(len(gradient.values()), dtype=np.int32)
-    return on_host(gradient.ids)
+@torch.no_grad()
+def resize_rows(
+    p: torch.nn.Parameter,
+    kept: Tensor | None,
+    added: Tensor,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> None:
+    """Keep some rows of a parameter and append others; the state of its optimizer follows.
 
+    The parameter stays the same object with new memory, so the optimizer keeps it. State with a row
+    for each row of the parameter (moments), or for each kernel of a convolution, keeps these rows;
+    the new ones begin at 0, as in an optimizer that has not seen them. Gradients that wait are
+    dropped. All rows are copied.
 
-def _update_copies(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
-    """Adam on float32 copies of the touched rows, because kernels do not read bfloat16."""
-    at = torch.from_numpy(_ids(gradient)).long()
-    tensors = _in_rows(tensors)
-    rows = AdamTensors(
-        tensors.weight.index_select(0, at).float(),
-        None if tensors.first is None else tensors.first.index_select(0, at),
-        tensors.second.index_select(0, at),
-        None if tensors.last_step is None else tensors.last_step.index_select(0, at),
-    )
-    kernels.adam_rows(
-        _as_adam_rows(rows),
-        hyper,
-        np.arange(len(at), dtype=np.int32),
-        array_view(gradient.values().float().contiguous()),
-        4 * num_threads(),
-    )
-    for tensor, changed in zip(tensors, rows, strict=True):
-        if tensor is not None and changed is not None:
-            tensor.index_copy_(0, at, changed.to(tensor.dtype))
+    Args:
+        p: ``(N, ...)``.
+        kept: ``(n,)`` int64 numbers of rows, in their new order; None: all, in order.
+        added: ``(m, ...)`` new rows, which come last.
+        optimizer: of the parameter: `slide.RowSparseAdam`, or one of PyTorch's; None: no state
+            follows, and an optimizer that has some refuses its next step.
+
+    Raises:
+        ValueError: for rows of another shape, numbers out of range, or an optimizer of other
+            parameters.
+
+    Example:
+        >>> import slide, torch
+        >>> from slide.optim import resize_rows
+        >>> weight = torch.nn.Parameter(torch.tensor([[1.0], [2.0], [3.0]]))
+        >>> optimizer = slide.RowSparseAdam([weight], lr=0.5)
+        >>> resize_rows(weight, torch.tensor([2, 0]), torch.zeros(1, 1), optimizer)
+        >>> weight.tolist()
+        [[3.0], [1.0], [0.0]]
+    """
+    rows = len(p)
+    if added.shape[1:] != p.shape[1:]:
+        raise ValueError(f"new rows {tuple(added.shape)} do not fit a weight {tuple(p.shape)}")
+    if kept is not None and len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) < rows:
+        raise ValueError(f"rows to keep must lie in [0, {rows})")
+    state = {}
+    check_has(optimizer, p)
+    if optimizer is not None:
+        state = optimizer.state.get(p, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.ndim and len(value) in (rows, num_rows(p)):
+            if value.layout == torch.sparse_coo:  # Momentum of sparse gradients.
+                value = value.to_dense()
+            # Steps before a row existed are none that it skipped.
+            first = int(state["step"]) if name == "last_step" else 0
+            # State of a convolution may have a row for each kernel, so ``I`` for each output.
+            value = value.unflatten(0, (rows, 1 if len(value) == rows else p.shape[1]))
+            new = value.new_full((len(added), *value.shape[1:]), first)
+            state[name] = torch.cat([value if kept is None else value[kept], new]).flatten(0, 1)
+    p.grad, p.row_gradients = None, []  # type: ignore[attr-defined]
+    old = p.data if kept is None else p.data[kept]
+    p.data = torch.cat([old, added.to(old.dtype)])
+    # Backward passes of earlier forward passes must raise, also through operations of PyTorch.
+    renumber_rows(p)
+    torch.autograd.graph.increment_version(p)

@@ -16,8 +16,8 @@ from slide.model import Model, Names, load
 from slide.model.model import SEARCHES
 from slide.predict.rows import ROW_FORMATS, Numbering, read_rows
 from slide.sparse import Pattern, row_bounds
-from slide.training.interrupt import exit_status
-from slide.training.metrics import ndcg_at_k, precision_at_k
+from slide.training.coordination import exit_status
+from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
 from slide.utils.files import replacing
 from slide.utils.progress_bar import until_reader_goes

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from slide.data import SeenItems, SeenLabels, Split
-from slide.kernels.evidence import rank_scores
 from slide.nn import SlideNetwork
+from slide.ops.kernels.evidence import rank_scores
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Stored
 
@@ -271,15 +271,17 @@ def ranking_features(
     Raises:
         ValueError: for a row whose scores are not finite.
     """
-    named = {name: scorer.propose(queries) for name, scorer in scorers.items()}
+    # The network comes first: it refuses rows whose scores are not finite.
+    named = {"network": scorers["network"].propose(queries)}
+    named |= {name: each.propose(queries) for name, each in scorers.items() if name not in named}
     ids = join(*(each.ids for each in named.values() if each.ids is not None))
     candidates = Candidates(ids, row_bounds((ids >= 0).sum(1)))
 
     def values() -> Iterator[tuple[str, np.ndarray]]:
         yield "log_frequency", np.log1p(frequency[candidates.flat(ids)])
         yield "features", candidates.of_rows(np.diff(queries.features.indptr))
-        for name, scorer in scorers.items():
-            yield from scorer.score(queries, candidates, named[name].more).items()
+        for name, own in named.items():
+            yield from scorers[name].score(queries, candidates, own.more).items()
 
     columns = layout.fill(candidates, values())
     network_ids = cast(np.ndarray, named["network"].ids)

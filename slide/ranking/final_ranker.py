@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slide.kernels.trees import LEAVES, Splits, Trees, splits_of, sum_trees
+from slide.ops.kernels.trees import LEAVES, Splits, Trees, splits_of, sum_trees
 from slide.utils.array_checks import Expected, Stored
 
 # 50 true labels among the candidates at least suffice to fit trees.
@@ -160,7 +160,7 @@ class FinalRanker:
 
         Wolpert 1992, "Stacked generalization": each fold is scored by models of the others.
         """
-        order = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
+        order: np.ndarray = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
         fold, trees, ranks = order[rows] % _FOLDS, np.empty(len(hits)), np.empty(len(hits))
         for number in range(_FOLDS):
             own, other = fold == number, fold != number
@@ -186,7 +186,7 @@ class FinalRanker:
 
         model = LogisticRegression(C=_RANKS_C, max_iter=300)
         model.fit(self._rank_numbers(columns), hits, weights)
-        return [float(model.intercept_[0]), *map(float, model.coef_[0])]
+        return [*map(float, np.ravel(model.intercept_)), *map(float, np.ravel(model.coef_))]
 
     def _rank_log_odds(self, columns: np.ndarray, weights: list[float]) -> np.ndarray:
         return weights[0] + self._rank_numbers(columns) @ np.array(weights[1:])

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from slide.kernels.label_counts import count_labels
-from slide.kernels.ragged import RowRoom, gather_ragged
+from slide.ops.kernels.base_scorers import count_labels
+from slide.ops.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.progress_bar import ProgressBar

@@ -45,9 +45,10 @@ _SELECTION = {
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
     "training": "train_seconds",
-    "of which rebuilds": "rebuild_seconds",
-    "held-out rows": "held_seconds",
-    "re-ranker": "ranker_seconds",
+    "of it network": "network_seconds",
+    "of it rebuilds": "rebuild_seconds",
+    "of it held-out rows": "validation_seconds",
+    "of it re-ranker": "ranker_seconds",
     "evaluation": "eval_seconds",
     "compilation": "compile_seconds",
 }
@@ -166,6 +167,16 @@ def calibration(answers: Answers, bins: int = 10) -> tuple[np.ndarray, np.ndarra
     sums = np.bincount(bin_of, scores, bins), np.bincount(bin_of, right, bins)
     kept = counts > 0
     return sums[0][kept] / counts[kept], sums[1][kept] / counts[kept], counts[kept]
+
+
+def calibration_errors(answers: Answers) -> tuple[float, float]:
+    """The expected calibration error of all answers, and of the first answer to each row."""
+    found = []
+    for count in (answers.ids.shape[1], 1):
+        part = answers._replace(ids=answers.ids[:, :count], scores=answers.scores[:, :count])
+        scores, shares, counts = calibration(part)
+        found.append(float(np.abs(scores - shares) @ counts / max(counts.sum(), 1)))
+    return found[0], found[1]
 
 
 def hardest_and_best(answers: Answers, most: int = 10) -> tuple[list[LabelFacts], list[LabelFacts]]:
@@ -326,10 +337,16 @@ def _calibration(answers: Answers) -> list[str]:
     if not (answers.ids >= 0).any():
         return ["<p>There are no answers.</p>"]
     bins = calibration(answers)
-    kind = "probabilities" if answers.probabilities else "no probabilities"
+    said = "The scores are no probabilities."
+    if answers.probabilities:
+        every, first = calibration_errors(answers)
+        said = (
+            f"The scores are probabilities. Their calibration error is {every:.3f} for all answers "
+            f"and {first:.3f} for the first answer to each row."
+        )
     picture = draw_calibration(*bins, answers.probabilities)
     return [
-        f"<p>The scores are {kind}.</p>",
+        f"<p>{said}</p>",
         _image(picture, "share of right answers by score"),
     ]
 

@@ -58,11 +58,11 @@ class RunFiles(NamedTuple):
         return [line["step"] for line in lines], [line[name] for line in lines]
 
     def seconds_at(self, steps: list[float]) -> list[float]:
-        """Seconds of training after these steps, between lines of the log on a straight line."""
+        """Seconds of the network's training after these steps; straight lines between log lines."""
         known, seconds = ([0.0, *part] for part in self.curve("train/seconds"))
-        if "steps" in self.summary and "train_seconds" in self.summary:
+        if "steps" in self.summary and "network_seconds" in self.summary:
             known.append(self.summary["steps"])
-            seconds.append(self.summary["train_seconds"])
+            seconds.append(self.summary["network_seconds"])
         return np.interp(steps, known, seconds).tolist()
 
 
@@ -89,8 +89,17 @@ def read_run(folder: Path) -> RunFiles:
     settings = _read_object(folder / _CONFIG, yaml.safe_load)
     summary = {}
     if (folder / _SUMMARY).exists():
-        summary = _read_object(folder / _SUMMARY, json.loads)
+        summary = _with_parts(_read_object(folder / _SUMMARY, json.loads))
     return RunFiles(folder, summary, _flat(settings), _read_log(folder / _LOG))
+
+
+def _with_parts(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary, also of the version before, whose ``train_seconds`` were the network's alone."""
+    if "train_seconds" not in summary or "network_seconds" in summary:
+        return summary
+    parts = [summary.get(name, 0.0) for name in ("train_seconds", "held_seconds", "ranker_seconds")]
+    names = {"network_seconds": parts[0], "validation_seconds": parts[1]}
+    return {**summary, **names, "train_seconds": round(sum(parts), 3)}
 
 
 def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:

@@ -4,16 +4,16 @@ An `ActiveSampler` assembles an active set: the labels, then candidates of a `Pr
 uniform draws. A rebuild schedule says when the proposer rebuilds its index.
 """
 
-from slide.sampling.faiss_proposer import FaissProposer as FaissProposer
-from slide.sampling.full import FullSampler as FullSampler
-from slide.sampling.index_proposer import IndexProposer as IndexProposer
+from slide.sampling.label_proposers import NeighbourProposer as NeighbourProposer
+from slide.sampling.label_proposers import RecentProposer as RecentProposer
 from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
-from slide.sampling.neighbour_proposer import NeighbourProposer as NeighbourProposer
 from slide.sampling.protocol import Proposer as Proposer
 from slide.sampling.protocol import Sampler as Sampler
 from slide.sampling.published_lsh import PublishedLSHProposer as PublishedLSHProposer
-from slide.sampling.recent_proposer import RecentProposer as RecentProposer
 from slide.sampling.sampler import ActiveSampler as ActiveSampler
+from slide.sampling.sampler import FullSampler as FullSampler
 from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import fixed as fixed
 from slide.sampling.schedules import never as never
+from slide.sampling.search_proposers import FaissProposer as FaissProposer
+from slide.sampling.search_proposers import IndexProposer as IndexProposer

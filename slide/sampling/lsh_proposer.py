@@ -13,9 +13,10 @@ from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
-from slide.hashing.probing import MOST_PROBES
+from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.kernels.sketches import (
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.kernels.sketches import (
     CODES,
     PRIOR,
     SCALE,
@@ -25,14 +26,20 @@ from slide.kernels.sketches import (
     rank_buckets,
     sketch_rows,
 )
-from slide.kernels.votes import RankedIds
-from slide.plain import sketches as plain_sketches
-from slide.plain.random import random_rows
-from slide.sampling.best_ids import best_of_voted, dense, in_turns
-from slide.sampling.protocol import Proposer, Queries, num_queries
-from slide.search.changes import kept_state, unchanged
+from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference.random import random_rows
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    best_of_voted,
+    dense,
+    in_turns,
+    num_queries,
+)
+from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
@@ -308,7 +315,7 @@ class LSHProposer(Proposer):
         return out
 
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.kernels.sketches`."""
+        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias)
         if plain(projected):
             return plain_sketches.sketch_rows(projected, self._offset)
@@ -565,13 +572,25 @@ class LSHProposer(Proposer):
         rows = self.out_features if len(state["sketches"]) else 0, WIDTH
         if state["sketches"].shape != rows:
             raise ValueError(f"sketches must be {rows}, not {state['sketches'].shape}")
-        noted = np.array(state["noted"], np.int32)
-        if len(noted) and not 0 <= noted.min() <= noted.max() < self.out_features:
-            raise ValueError(f"noted rows must lie in [0, {self.out_features})")
+        width, directions = self.in_features, self.directions.shape[1]
+        what = "the state of an LSHProposer"
+        expected = {
+            "noted": Expected((None,), "int32", 0, self.out_features - 1),
+            "sketches": Expected(rows, "int8"),
+            "bounds": Expected((len(self._ends),), "float32", finite=False),
+            "_offset": Expected((1 + directions,), "float32"),
+            "_recent": Expected((None, width), "float32"),
+            "mean_input": Expected((width,), "float32"),
+            "directions": Expected((width, directions), "float32"),
+            "variances": Expected((directions,), "float32", 0),
+        }
+        check_arrays(what, state, expected)
+        rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        noted = state["noted"].copy()
         self.project_by(**{name: torch.from_numpy(state[name]) for name in self.projection()})
         for name in _KEPT:
             setattr(self, name, torch.from_numpy(state[name].copy()))
-        self.rebuilds, self._outputs = int(state["rebuilds"]), float(state["outputs"])
+        self.rebuilds, self._outputs = rebuilds, float(state["outputs"])
         self._held, self._held_first = map(float, state["held"])
         self._noted, self._followed = [noted], None
         self._redraw()

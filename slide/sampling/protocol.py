@@ -1,13 +1,19 @@
-"""The interfaces of samplers, which layers call, and of proposers, which samplers call."""
+"""The interfaces of samplers, which layers call, and of proposers, which samplers call.
+
+Below them is what several proposers share: the best few ids of each sample, without its labels.
+"""
 
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.kernels.votes import RankedIds
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.backend import KERNEL_DTYPES, array_view, on_host, plain
+from slide.ops.kernels.active_sets import RankedIds, best_of_lists
+from slide.search import index_top_k
+from slide.sparse import CSR, Pattern, check_pattern, hits
 
 Queries = Tensor | CSR
 
@@ -39,6 +45,9 @@ class Sampler(Protocol):
     sparse_inputs: bool = True
     has_index: bool = False
     rebuild_seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        return type(self).__name__
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Prepare for the present weights. The layer calls this before each `select`.
@@ -171,7 +180,7 @@ class Proposer:
     ) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct; a set takes all of them, in any order.
 
-        Here these are the ids with the most votes; of ids with equal votes, those that are nearer
+        Here the ids with the most votes are the best; of ids with equal votes, ids that are nearer
         to the front of the sample's candidates.
 
         Args:
@@ -206,7 +215,7 @@ class Proposer:
 
         In a tensor on another device than the CPU, -1 may follow the last id.
 
-        Here the votes for an id are added up over the samples. Of ids with equal votes, those that
+        Here the votes for an id are added up over the samples. Of ids with equal votes, ids that
         are nearer to the front of some sample's candidates are chosen.
 
         Args:
@@ -271,6 +280,86 @@ def num_queries(queries: Queries) -> int:
     return queries.num_rows if isinstance(queries, CSR) else len(queries)
 
 
-def proposer_kind(proposer: Proposer | None) -> str:
-    """The name of its class, by which a state knows whose it is."""
-    return type(proposer).__name__ if proposer else "no proposer"
+def dense(queries: Tensor | CSR, proposer: str) -> Tensor:
+    """Inputs that are no sparse rows, else TypeError, which names the proposer."""
+    if isinstance(queries, CSR):
+        raise TypeError(
+            f"{proposer} takes dense inputs only; use PublishedLSHProposer on this layer"
+        )
+    return queries
+
+
+def without_labels(ids: np.ndarray, labels: Pattern, most: int) -> Pattern:
+    """The first ids of each sample, at most ``most``, that are not among its labels.
+
+    ``ids`` ``(B, k)`` are distinct in a row but for -1, which is left out.
+    """
+    free = (ids >= 0) & ~hits(ids, labels)
+    return Pattern.from_padded(np.where(free & (np.cumsum(free, axis=1) <= most), ids, -1))
+
+
+def best_of_voted(
+    queries: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    voted: RankedIds | Tensor,
+    labels: Pattern,
+    best: int,
+) -> np.ndarray:
+    """The ids of each sample with the largest ``<query, row> + bias``, without its labels.
+
+    Args:
+        queries: ``(B, D)``.
+        weight: ``(N, D)``.
+        bias: ``(N,)`` or None.
+        voted: distinct ids of each sample; in a tensor ``(B, k)``, -1 stands for none.
+        labels: of B samples.
+        best: number of ids of a sample.
+
+    Returns:
+        ``(B, best)`` int32, best first; -1 after the last id of a sample.
+    """
+    x = queries.detach().to(weight.dtype)
+    out = np.full((len(x), best), -1, np.int32)
+    # Kernels know no bfloat16.
+    if isinstance(voted, RankedIds) and weight.dtype in KERNEL_DTYPES and not plain(weight):
+        added = torch.empty(0, dtype=x.dtype) if bias is None else bias
+        factors = array_view(x.contiguous()), array_view(weight), array_view(added)
+        best_of_lists(voted, labels, *factors, out)
+        return out
+    if isinstance(voted, Tensor):
+        ids = on_host(voted)
+    else:
+        ids = np.where(np.arange(voted.ids.shape[1]) < voted.counts[:, None], voted.ids, -1)
+    pool, most = Pattern.from_padded(ids), best + most_labels(labels)
+    named = index_top_k(x, weight, bias, pool, most)[1]
+    return padded(without_labels(on_host(named), labels, best), best)
+
+
+def padded(found: Pattern, width: int) -> np.ndarray:
+    """The ids of each sample, at most ``width``, as ``(B, width)`` int32; -1 after the last one."""
+    out = np.full((found.num_rows, width), -1, np.int32)
+    out[np.arange(width) < np.diff(found.indptr)[:, None]] = found.indices
+    return out
+
+
+def ranked(best: np.ndarray, limits: np.ndarray) -> RankedIds:
+    """The first ids ``(B, k)`` of each sample, at most ``limits`` ``(B,)``; -1 follows the last."""
+    return RankedIds(best, np.minimum((best >= 0).sum(1), limits))
+
+
+def in_turns(best: np.ndarray, most: int) -> np.ndarray:
+    """The first id of each sample, then the second ones, and so on: ``(n,)`` int32, distinct.
+
+    Of ids at an equal position of ``best`` ``(B, k)``, ids that more samples have come first; -1
+    follows the last id of a sample.
+    """
+    by_rank = best.T[best.T >= 0]
+    rank = np.nonzero(best.T >= 0)[0]
+    ids, arrival, votes = np.unique(by_rank, return_index=True, return_counts=True)
+    return ids[np.lexsort((-votes, rank[arrival]))][:most]
+
+
+def most_labels(labels: Pattern) -> int:
+    """The largest number of labels of a sample."""
+    return int(np.diff(labels.indptr).max(initial=0))

@@ -12,12 +12,13 @@ from slide.active_set import Scratch
 from slide.backend import on_host, plain
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
-from slide.kernels.votes import RankedIds, vote_per_sample
+from slide.ops.kernels.active_sets import RankedIds, vote_per_sample
 from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
@@ -34,10 +35,10 @@ class PublishedLSHProposer(Proposer):
 
     Weights and inputs are hashed as they are, without biases. A sample has all ids in its buckets
     of all tables, without a threshold on votes ("mode 4" there). Where these and its labels are
-    fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a place that is
+    fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a position
     drawn for the batch; that program draws it once in a second. Tables follow the weights by
     rebuilds alone. For all of them an `ActiveSampler` needs ``candidate_share=None``; where it has
-    fewer places, the ids in the most buckets stay.
+    less room, the ids in the most buckets stay.
 
     Args:
         in_features: D, length of the inputs.
@@ -139,7 +140,7 @@ class PublishedLSHProposer(Proposer):
         if getattr(self.hash, "packing", None) != "released":
             return self.hash.codes(queries.detach())
         # Most coordinates are 0 after a ReLU. Of equal ones in a bin the released program takes the
-        # first in the order of the coordinates, so its place there, the digit, is as if drawn.
+        # first in the order of the coordinates, so its position there, the digit, is as if drawn.
         falling = torch.arange(1, self.in_features + 1, device=queries.device) * -_TINY
         queries = queries.detach()
         return self.hash.codes(torch.where(queries == 0, falling.to(queries.dtype), queries))
@@ -152,7 +153,7 @@ class PublishedLSHProposer(Proposer):
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`; of ids with equal votes, those that are found first."""
+        """See `Proposer.propose`; of ids with equal votes, the first that are found."""
         if plain(queries):
             found = super().propose(queries, labels, places, key)
             assert isinstance(found, RankedIds)
@@ -174,7 +175,7 @@ class PublishedLSHProposer(Proposer):
     def _filled_up(
         self, found: RankedIds, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds:
-        """The ids that were found, without labels, and those of the list that are wanting."""
+        """The ids that were found, without labels, and ids of the list that are wanting."""
         least = self.fill if self.fill < self.out_features else 0
         start = int(random_key(int(key), 1)) % self.out_features
         length = least + found.counts.max(initial=0)  # So many may be in the set already.
@@ -200,7 +201,7 @@ class PublishedLSHProposer(Proposer):
         return RankedIds(out, counts)
 
     def statistics(self) -> dict[str, float]:
-        """See `Proposer.statistics`; rows that were seen are those of a set without the fill."""
+        """See `Proposer.statistics`; rows that were seen are the rows of a set without the fill."""
         return {"look_up/rows_seen": self.retrieved, **self.tables.statistics()}
 
     def _settings(self) -> dict[str, Any]:
@@ -232,8 +233,13 @@ class PublishedLSHProposer(Proposer):
         codes = state["codes"]
         if codes.shape not in ((self.hash.num_tables, n) for n in (0, self.out_features)):
             raise ValueError(f"codes {codes.shape} do not fit {self.out_features} outputs")
-        self.samples = int(state["samples"])
-        if int(state["draw"]) != self.draw:
-            self._redraw(int(state["draw"]))
-        self.codes, self.rebuilds = codes.copy(), int(state["rebuilds"])
+        what = "the state of a PublishedLSHProposer"
+        known = Expected(codes.shape, "int32", 0, self.hash.num_buckets - 1)
+        check_arrays(what, state, {"codes": known})
+        samples, draw, rebuilds = (
+            check_counter(what, name, state[name]) for name in ("samples", "draw", "rebuilds")
+        )
+        if draw != self.draw:
+            self._redraw(draw)
+        self.samples, self.codes, self.rebuilds = samples, codes.copy(), rebuilds
         self._build()

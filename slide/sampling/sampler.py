@@ -1,4 +1,8 @@
-"""The sampler that assembles active sets: labels, then candidates, then uniform draws."""
+"""The samplers: one assembles active sets of labels, candidates and uniform draws; one takes all.
+
+Labels are on the host, so the sizes of all sets are known there. On another device than the CPU the
+ids never leave it.
+"""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -10,13 +14,16 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet, Scratch
-from slide.backend import CPU, on_host
-from slide.kernels.votes import RankedIds
-from slide.sampling import schedules, set_ids
-from slide.sampling.full import FullSampler
-from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries, proposer_kind
+from slide.backend import CPU, native, on_device, on_host, plain
+from slide.ops.kernels import active_sets as kernels
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.reference.active_sets import assemble, stratified_log_weights
+from slide.runtime import num_threads
+from slide.sampling import schedules
+from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
+from slide.utils.array_checks import check_counter
 from slide.utils.profiling import clock, profiled
 from slide.utils.random_keys import random_key
 
@@ -24,7 +31,45 @@ MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
 _COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds")
-_ASIDE = 2  # What tells the keys of sets that are not for training from those of training.
+_ASIDE = 2  # Part of the keys of sets that are not for training, which training must not repeat.
+
+
+class FullSampler(Sampler):
+    """Chooses all outputs.
+
+    Args:
+        in_features: D, not used; other samplers have this argument, too.
+        out_features: N, number of outputs.
+
+    Example:
+        >>> import slide, torch
+        >>> slide.FullSampler(8, 5).select(torch.randn(2, 8), None).ids
+        array([0, 1, 2, 3, 4], dtype=int32)
+    """
+
+    def __init__(self, in_features: int, out_features: int):
+        self.resize(out_features)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(all {self.out_features} outputs)"
+
+    def resize(self, out_features: int) -> None:
+        """See `Sampler.resize`."""
+        self.out_features = out_features
+        self._ids = np.arange(out_features, dtype=np.int32)
+        self._scratch = Scratch(out_features)
+
+    def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
+        """Does nothing."""
+
+    def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
+        """All outputs, in order."""
+        if labels is not None:
+            check_labels("labels", labels, num_queries(queries), self.out_features)
+        return ActiveSet(self.out_features, self._ids, None, labels, None, self._scratch)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Does nothing: all outputs are computed, whatever sampler the state is of."""
 
 
 class ActiveSampler(Sampler):
@@ -39,14 +84,14 @@ class ActiveSampler(Sampler):
         out_features: N, number of outputs.
         proposer: makes the index over the weight rows. It is called as
             ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
-        active: number of outputs in a set; with ``active >= out_features`` all. A set of so many
-            labels has these and, if stratified, one uniform id, which stands for all others.
+        active: number of outputs in a set; with ``active >= out_features`` all. A set of as many
+            labels has the labels and, if stratified, one uniform id, which stands for all others.
         mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
         weighting: ``"stratified"`` corrects as sampled softmax does: uniform ids stand for all ids
             not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
             ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
-        candidate_share: in [0, 1]. The labels leave some places of a set; candidates take at most
-            this share of these places, and uniform ids the others (few make a loss noisy). None: as
+        candidate_share: in [0, 1]. Candidates take at most this share of what labels leave of a
+            set, and uniform ids the rest (few make a loss noisy). None: as
             1, but the set of a sample, not a shared one, holds all candidates, and is larger than
             ``active`` where they need it, as published.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
@@ -110,6 +155,10 @@ class ActiveSampler(Sampler):
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._size()
+
+    def __repr__(self) -> str:
+        index = "" if self.proposer is None else f", proposer={type(self.proposer).__name__}"
+        return f"{type(self).__name__}(active={self.active}, mode={self.mode!r}{index})"
 
     def resize(self, out_features: int) -> None:
         """See `Sampler.resize`; seeds, counters and the size of a set stay."""
@@ -193,15 +242,15 @@ class ActiveSampler(Sampler):
         return found
 
     def statistics(self) -> dict[str, float]:
-        """How many candidates the last set has, sets of samples in the mean; and the proposer's."""
+        """How many candidates the last set has, on average over the samples; and the proposer's."""
         if self.proposer is None:
             return {}
         known, labels, sets = self._chosen
         candidates = (float(on_host(known).sum()) - labels) / max(sets, 1)
         return {"selection/candidates": candidates, **self.proposer.statistics()}
 
-    def _places_for_candidates(self, free: np.ndarray) -> np.ndarray:
-        """The largest number of candidates, int64, if labels leave ``free`` places."""
+    def _limits(self, free: np.ndarray) -> np.ndarray:
+        """The largest number of candidates, int64, if labels leave ``free`` positions of a set."""
         if self.proposer is None:
             return np.zeros_like(free)
         if self.candidate_share is None and self.mode == "per_sample":
@@ -215,17 +264,30 @@ class ActiveSampler(Sampler):
     ) -> ActiveSet:
         counts = np.diff(labels.indptr)
         sizes = np.maximum(counts + self._reserve, self.active)
-        places = self._places_for_candidates(np.maximum(self.active - counts, 0))
+        limits = self._limits(np.maximum(self.active - counts, 0))
         none = np.empty((len(counts), 0), np.int32)
-        proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(places))
-        if self.proposer is not None and places.any():
+        proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(limits))
+        if self.proposer is not None and limits.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
-            proposed = self.proposer.propose(queries, labels, places, random_key(int(key), 1))
+            proposed = self.proposer.propose(queries, labels, limits, random_key(int(key), 1))
         if self.candidate_share is None:
-            sizes = np.maximum(sizes, counts + self._reserve + set_ids.num_proposed(proposed))
+            if isinstance(proposed, Tensor):
+                found = on_host((proposed >= 0).sum(1))
+            else:
+                found = proposed.counts
+            sizes = np.maximum(sizes, counts + self._reserve + found)
         indptr = row_bounds(np.minimum(sizes, self.out_features))
-        place = self._scratch, self._place(queries)
-        ids, known = set_ids.per_sample_ids(labels, proposed, indptr, key, *place)
+        device = self._device_of(queries)
+        if plain(device):
+            if not isinstance(proposed, Tensor):
+                kept = np.arange(proposed.ids.shape[1]) < proposed.counts[:, None]
+                proposed = on_device(np.where(kept, proposed.ids, np.int32(-1)), device)
+            own = padded(labels, most_labels(labels))
+            ids, known = _plain_ids(own, proposed, np.diff(indptr), key, self.out_features)
+        else:
+            ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
+            marks, n = self._scratch.marks(num_threads()), self.out_features
+            kernels.assemble_per_sample(labels, proposed, n, key, marks, indptr, ids, known)
         self._chosen = known, int(counts.sum()), len(counts)
         targets = None
         if supervised:
@@ -237,26 +299,46 @@ class ActiveSampler(Sampler):
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        distinct = set_ids.distinct_labels(labels, self._scratch)
-        places = int(self._places_for_candidates(np.array([self.active - distinct]))[0])
+        if plain():
+            distinct = len(np.unique(labels.indices))
+        else:
+            distinct = kernels.count_distinct(labels.indices, self._scratch.marks(1)[0])
+        most = int(self._limits(np.array([self.active - distinct]))[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
-        if self.proposer is not None and places:
+        if self.proposer is not None and most:
             draws = random_key(int(key), 1)  # As for sets of each sample.
-            proposed = self.proposer.propose_shared(queries, labels, places, draws)
+            proposed = self.proposer.propose_shared(queries, labels, most, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
-        place = self._scratch, self._place(queries)
-        ids, positions, known = set_ids.shared_ids(labels, proposed, size, key, *place)
+        device = self._device_of(queries)
+        if plain(device):
+            own, positions = _by_appearance(labels)
+            best, sizes = on_device(proposed, device)[None], np.array([size])
+            ids, known = _plain_ids(own[None], best, sizes, key, self.out_features)
+        else:
+            ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
+            room = self._scratch.marks(1)[0], self._scratch.slots(), ids, positions
+            known = np.array(
+                [kernels.assemble_shared(labels, proposed, self.out_features, key, *room)]
+            )
         self._chosen = known, distinct, 1
         targets = Pattern(labels.indptr, positions) if supervised else None
         weights = self._log_weights(np.array([0, size]), known)
         return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
 
     def _log_weights(self, indptr: np.ndarray, known: np.ndarray | Tensor) -> Any:
-        weighted = self.weighting != "none"
-        return set_ids.log_weights(indptr, known, self.out_features) if weighted else None
+        """The log weights of sets with these bounds, of which ``known`` ids were not drawn."""
+        if self.weighting == "none":
+            return None
+        if isinstance(known, Tensor):
+            sizes = np.diff(indptr)
+            wanted, width = on_device(sizes, known.device), int(sizes.max(initial=0))
+            return _flat(stratified_log_weights(known, wanted, width, self.out_features), sizes)
+        out = np.empty(indptr[-1], np.float32)
+        kernels.stratified_log_weights(indptr, known, self.out_features, out)
+        return out
 
-    def _place(self, queries: Queries) -> torch.device:
-        """Where sets are put together: sparse inputs are on the host, their layer may not be."""
+    def _device_of(self, queries: Queries) -> torch.device:
+        """Where sets are assembled: sparse inputs are on the host, their layer may not be."""
         return queries.device if isinstance(queries, Tensor) else self._device
 
     @property
@@ -272,11 +354,15 @@ class ActiveSampler(Sampler):
         """See `Sampler.forget_index`."""
         self._built = False
 
+    def _proposer_kind(self) -> str:
+        """The name of the proposer's class, by which a state knows whose it is."""
+        return type(self.proposer).__name__ if self.proposer else "no proposer"
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         known = self.proposer.state_dict() if self.proposer else {}
-        kind = {"proposer_kind": proposer_kind(self.proposer), "built": self._built}
+        kind = {"proposer_kind": self._proposer_kind(), "built": self._built}
         return counters | kind | {"proposer": known}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -285,7 +371,7 @@ class ActiveSampler(Sampler):
         Raises:
             ValueError: for the state of another kind of sampler or proposer.
         """
-        saved, own = state.get("proposer_kind"), proposer_kind(self.proposer)
+        saved, own = state.get("proposer_kind"), self._proposer_kind()
         if saved is None:
             raise ValueError(
                 "this is no state of an ActiveSampler; make the layer with the sampler that it "
@@ -300,7 +386,36 @@ class ActiveSampler(Sampler):
             self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt. Earlier states do not say "built".
             self._built = bool(state.get("built", state["rebuilds"]))
-        for name in _COUNTERS:
-            setattr(self, name, int(state.get(name, 0)))  # Earlier states have no "asides".
+        for name in _COUNTERS:  # Earlier states have no "asides".
+            count = check_counter("the state of an ActiveSampler", name, state.get(name, 0))
+            setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
         self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
+
+
+def _plain_ids(
+    labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, num_rows: int
+) -> tuple[Any, Tensor]:
+    """Ids of sets, set after set, and how many of each are not drawn; -1 is no label, no id."""
+    device, width = proposed.device, int(sizes.max(initial=0))
+    wanted, own = on_device(sizes, device), on_device(labels, device)
+    ids, known = assemble(own, proposed, wanted, width, num_rows, int(key))
+    return _flat(ids, sizes), known
+
+
+def _flat(values: Tensor, sizes: np.ndarray) -> Any:
+    """The first ``sizes[b]`` values of each row, one row after the other."""
+    width = values.shape[1]
+    if (sizes == width).all():
+        return native(values.flatten())
+    at = np.flatnonzero(np.arange(width) < sizes[:, None])
+    return native(values.flatten()[on_device(at, values.device)])
+
+
+def _by_appearance(labels: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct labels of a batch by first appearance, and the position of each label there."""
+    ids, first, inverse = np.unique(labels.indices, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order))
+    return ids[order], rank[inverse]

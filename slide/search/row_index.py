@@ -1,19 +1,22 @@
-"""An index over weight rows that finds large inner products without scoring all rows."""
+"""An index over weight rows that finds large inner products without scoring all rows.
+
+The file has the index, the inverted lists in it, and the question whether weights have changed
+since an index followed them.
+"""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
-from slide.kernels.largest import scan_lists
-from slide.kernels.pattern_products import sampled_product
-from slide.kernels.row_lists import RowLists
-from slide.search.changes import kept_state, tensors_of, unchanged
-from slide.search.clusters import WeightRows
-from slide.search.row_lists import check_lists_fit, explained, make_lists, put_rows_into, regrouped
+from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
+from slide.ops.kernels.products import sampled_product
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays, check_offsets
 from slide.utils.quantized import QuantizedRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
@@ -24,21 +27,32 @@ _LEAST_SEEN, _SEEN_EACH = 4_096, 128
 _LEAST_EXPLAINED = 0.5
 # Queries whose bounds are computed at a time, and numbers that are gathered at a time.
 _QUERIES, _GATHERED = 512, 2**24
+# A range of lengths has 3 times the rows of the next longer one, and the longest at least 1,024.
+GROWTH, LEAST_ROWS = 3, 1_024
+# A list has at least 4 rows on average, and a range at most sqrt(N) lists.
+_LEAST_LIST = 4
+# k-means: rows of the sample for each list, and passes over it.
+_SAMPLE, _PASSES = 20, 4
+# Rows that are read at a time, or of which the mean is taken; rows that are multiplied at a time.
+_READ_AT_ONCE, _MULTIPLIED = 16_384, 2_048
+# Integers of the sizes of floats.
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Rows that `unchanged` compares, and numbers of each: they are read anew in each call.
+_WITNESSES, _NUMBERS = 64, 16
 
 
 class RowIndex:
     """Finds the rows with the largest ``<query, row> + bias`` among a small part of all rows.
 
-    The rows, with the bias as one more coordinate, are put into lists of near rows
-    (`slide.search.clusters`), and kept in the order of these lists, rounded to 8 bits with a scale
-    for each row. A query sees the longest rows first, then lists in the order of the score that
-    their rows may have: that of the mean row, and a number of standard deviations more. It ends
-    where no other list is likely to hold one of the best, or when it has seen its share of the
-    rows. The best of the rounded rows are scored again with the weight itself. So scores are exact,
-    and which rows are found is not: a row far from the others of its list can be missed. Up to
-    4,096 rows are all seen.
+    The rows, with the bias as one more coordinate, are put into inverted lists, and kept in the
+    order of these lists, rounded to 8 bits with a scale for each row. A query sees the longest rows
+    first, then lists in the order of the score that their rows may have: that of the mean row, and
+    a number of standard deviations more. It ends where no other list is likely to hold one of the
+    best, or when it has seen its share of the rows. The best of the rounded rows are scored again
+    with the weight itself. So scores are exact, and which rows are found is not: a row far from the
+    others of its list can be missed. Up to 4,096 rows are all seen.
 
-    The index keeps the weight, not a copy of it. It follows the changes of those rows that `update`
+    The index keeps the weight, not a copy of it. It follows the changes of rows that `update`
     is told of, and no others: see `fits`.
 
     Args:
@@ -63,7 +77,7 @@ class RowIndex:
     """
 
     def __init__(self, weight: Tensor | QuantizedRows, bias: Tensor | None, seed: int = 0):
-        check_on_cpu("search by an index", *tensors_of(weight, bias))
+        check_on_cpu("search by an index", *_tensors_of(weight, bias))
         shape, dtype = weight.shape, weight.dtype
         if len(shape) != 2 or not shape.numel() or not dtype.is_floating_point:
             raise ValueError(f"weight must be (N, D) floats, not {dtype} {shape}")
@@ -71,8 +85,8 @@ class RowIndex:
             raise ValueError(f"a bias of shape {bias.shape} does not fit {shape[0]} rows")
         self.weight, self.bias = weight, bias
         self._state = kept_state(weight, bias)  # Before the rows are read, not after.
-        self._take(*make_lists(WeightRows(weight, bias), seed))
-        self._explained, self.seen = explained(self._lists), 0.0
+        self._take(*_make_lists(_WeightRows(weight, bias), seed))
+        self._explained, self.seen = _explained_share(self._lists), 0.0
 
     def _take(self, lists: RowLists, levels: np.ndarray) -> None:
         self._lists, self._levels = lists, levels
@@ -91,11 +105,13 @@ class RowIndex:
             ValueError: for the state of an index over rows of another shape.
         """
         index = cls.__new__(cls)
+        levels = np.array(state.get("levels", [0]), np.int64)
+        _check_state(state, levels)
         lists = RowLists(*(state[name].copy() for name in RowLists._fields))
-        check_lists_fit(lists, WeightRows(weight, bias))
+        _check_lists_fit(lists, _WeightRows(weight, bias))
         index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
         # Earlier states have neither levels nor what lists explained.
-        index._take(lists, np.array(state.get("levels", [0]), np.int64))
+        index._take(lists, levels)
         index._explained, index.seen = float(state.get("explained", 0.0)), 0.0
         return index
 
@@ -110,20 +126,13 @@ class RowIndex:
         """Number of lists."""
         return len(self._lists.means)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the index, in bytes, without weight and bias."""
-        copied = self._centres.dtype != torch.float32
-        every = (*self._lists, self._levels, np.array(self._explained))
-        return sum(each.nbytes for each in every) + copied * self._centres.nbytes
-
     def read_from(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> None:
         """Read rows from other tensors; `update` or `regroup` follows the changes in them.
 
         Raises:
             ValueError: for rows of another shape.
         """
-        check_lists_fit(self._lists, WeightRows(weight, bias))
+        _check_lists_fit(self._lists, _WeightRows(weight, bias))
         self.weight, self.bias = weight, bias
 
     def _places_of(self, numbers: np.ndarray) -> np.ndarray:
@@ -138,25 +147,25 @@ class RowIndex:
     def update(self, numbers: np.ndarray) -> None:
         """Follow the changes of some rows.
 
-        They stay in their lists, whose means and spreads follow. So the scores of these rows are
+        They stay in their lists, whose means and spreads follow. So the scores of the rows are
         right again, while a row that went far away makes its list less tight until `regroup`. The
-        time is about proportional to the number of these rows, and otherwise to that of lists.
+        time is about proportional to the number of rows, and otherwise to that of lists.
 
         Args:
             numbers: of the rows, distinct.
         """
-        rows = WeightRows(self.weight, self.bias)
-        put_rows_into(self._lists, rows, self._places_of(numbers))
+        rows = _WeightRows(self.weight, self.bias)
+        _put_rows_into(self._lists, rows, self._places_of(numbers))
         if self._centres.dtype != torch.float32:
             self._centres.copy_(torch.from_numpy(self._lists.means))
 
     @torch.no_grad()
     def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
-        """Put rows that moved into new lists of near rows, and follow the changes of all rows.
+        """Put rows that moved into new inverted lists, and follow the changes of all rows.
 
         The time of grouping is about proportional to the number of rows that moved: see
-        `slide.search.row_lists.regrouped`. If the lists then say far less about their rows than
-        they did, other rows have moved than these, and all are grouped again. An error midway
+        `_regrouped`. If the lists then say far less about their rows than
+        they did, other rows have moved, too, and all are grouped again. An error midway
         leaves an index that must not be used.
 
         Args:
@@ -167,12 +176,12 @@ class RowIndex:
             ValueError: for a weight or a bias of another shape.
         """
         self._state = kept_state(self.weight, self.bias)
-        places, rows = self._places_of(moved), WeightRows(self.weight, self.bias)
-        self._take(*regrouped(self._lists, self._levels, places, rows, seed))
-        if explained(self._lists) < _LEAST_EXPLAINED * self._explained:
-            self._take(*make_lists(rows, seed))
+        places, rows = self._places_of(moved), _WeightRows(self.weight, self.bias)
+        self._take(*_regrouped(self._lists, self._levels, places, rows, seed))
+        if _explained_share(self._lists) < _LEAST_EXPLAINED * self._explained:
+            self._take(*_make_lists(rows, seed))
             self._explained = 0.0
-        self._explained = max(self._explained, explained(self._lists))
+        self._explained = max(self._explained, _explained_share(self._lists))
 
     def fits(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
@@ -193,7 +202,7 @@ class RowIndex:
         most_seen: int | None = None,
         deviations: float = DEVIATIONS,
     ) -> tuple[Tensor, Tensor]:
-        """The k best rows of each query, of those that the index finds.
+        """The k best rows of each query that the index finds.
 
         Args:
             queries: ``(B, D)``, of the type of the weight.
@@ -289,3 +298,301 @@ def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) 
         array_view(out.view(-1)),
     )
     return out
+
+
+class LazyRowIndex:
+    """The `RowIndex` of a layer: made at its first use, and no part of states or copies."""
+
+    def __init__(self) -> None:
+        self._index: RowIndex | None = None
+
+    def of(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> RowIndex:
+        """The index over the rows as they are now; it is made anew after they changed."""
+        index = self._index  # Another thread may replace the index.
+        if index is None or not index.fits(weight, bias):
+            index = self._index = None  # Two at a time would take twice the memory.
+            index = self._index = RowIndex(weight, bias)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_index": None}
+
+
+class _WeightRows:
+    """The rows ``[weight, bias]`` as float32, block by block, since a copy of all is large."""
+
+    def __init__(self, weight: Tensor | QuantizedRows, bias: Tensor | None):
+        self.stored, self.bias = weight_rows(weight), None if bias is None else bias.detach()
+
+    def __len__(self) -> int:
+        return self.stored.shape[0]
+
+    def take(self, numbers: Tensor) -> Tensor:
+        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias.
+
+        A row with a number that is not finite, such as a bias of -inf, is read as zeros: it would
+        be in the mean of its list, and of all rows.
+        """
+        rows = self.stored.take(numbers)
+        if self.bias is not None:
+            rows = torch.cat([rows, self.bias[numbers].float()[:, None]], 1)
+        if rows.sum().isfinite():
+            return rows
+        return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
+
+    def some(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
+        """Rows ``(r, D)``, their biases ``(r,)`` or ``(0,)``, and the numbers ``(n,)`` in these.
+
+        There is no copy if possible.
+        """
+        rows, bias, places = self.stored.some(numbers, self.bias)
+        read = (rows,) if bias is None else (rows, bias)
+        if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
+            at = torch.from_numpy(places).long()
+            rows, places = rows[at].float().contiguous(), np.arange(len(at))
+            bias = None if bias is None else bias[at].float()
+        return rows, rows.new_empty(0) if bias is None else bias, places
+
+
+def _make_lists(rows: _WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
+    """New lists of all rows, and their levels; see `_regrouped`."""
+    starts, order = _inverted_lists(rows, torch.arange(len(rows)), seed)
+    codes = np.empty(tuple(rows.stored.shape), np.int8)
+    return _filled(rows, starts.numpy(), order.numpy(), codes), np.zeros(1, np.int64)
+
+
+def _regrouped(
+    lists: RowLists, levels: np.ndarray, moved: np.ndarray, rows: _WeightRows, seed: int
+) -> tuple[RowLists, np.ndarray]:
+    """Lists in which rows that moved are near the others again; all rows are rounded anew.
+
+    To group all rows again would take long, and most rows of a large layer hardly move. So the rows
+    that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
+    the youngest levels join them, until the next older level has at least as many rows. So there
+    are usually few levels, and a row is grouped few times for each time that it moves (the
+    logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest
+    level joins, the lists of all rows are new.
+
+    ``levels`` are the numbers of the first list of each level, the oldest first, and ``moved`` the
+    positions of rows in the lists. The codes of the given lists are overwritten.
+    """
+    _check_lists_fit(lists, rows)
+    kept = np.ones(len(rows), bool)
+    kept[moved] = kept[lists.starts[-2] :] = False
+    number = len(levels)
+    while number:
+        begin = lists.starts[levels[number - 1]]
+        if np.count_nonzero(kept[begin:]) >= np.count_nonzero(~kept):
+            break
+        kept[begin:] = False
+        number -= 1
+    starts, new = _inverted_lists(rows, torch.from_numpy(np.sort(lists.ids[~kept])).long(), seed)
+    counts = np.add.reduceat(kept, lists.starts[:-1], dtype=np.int64)
+    # How many lists that keep a row there are before each one.
+    before = np.append(0, np.cumsum(counts > 0))
+    levels = before[np.append(levels[:number], len(counts))]
+    lengths = np.concatenate([counts[counts > 0], np.diff(starts.numpy())])
+    order = np.concatenate([lists.ids[kept], new.numpy()])
+    return _filled(rows, np.append(0, np.cumsum(lengths)), order, lists.codes), levels
+
+
+def _explained_share(lists: RowLists) -> float:
+    """How much the lists say about their rows: 0 if rows might as well lie in any list.
+
+    This is the share of the mean squared distance of rows from each other that is between lists, in
+    [0, 1]; the list of the longest rows is left out.
+    """
+    counts = np.diff(lists.starts)[:-1].astype(np.float64)
+    if not len(counts):
+        return 0.0
+    within = counts @ lists.spreads[:-1].astype(np.float64) ** 2
+    means = lists.means[:-1]
+    between = counts @ np.square(means - np.average(means, 0, counts)).sum(1)
+    return float(between / max(within + between, 1e-30))
+
+
+def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
+    """Raise ValueError unless saved lists are lists: kernels read and write where they say."""
+    what, codes, means = "the state of an index", state.get("codes"), state.get("means")
+    check_arrays(
+        what,
+        state,
+        {"codes": Expected((None, None), "int8"), "means": Expected((None, None), "float32")},
+    )
+    assert codes is not None
+    assert means is not None
+    (number, width), lists = codes.shape, len(means)
+    if means.shape[1] not in (width, width + 1):
+        raise ValueError(f"{what} is damaged: means must have {width} or {width + 1} columns")
+    # The scale of a row that is not finite is NaN.
+    scales = np.asarray(state.get("scales", np.zeros(0)))
+    finite = {"scales": np.where(np.isnan(scales), scales.dtype.type(0), scales)}
+    expected = {
+        "starts": Expected((lists + 1,), "int64"),
+        "ids": Expected((number,), "int32", 0, number - 1),
+        "scales": Expected((number,), "float32"),
+        "biases": Expected((number,), "float32", finite=False),
+        "spreads": Expected((lists,), "float32", 0),
+    }
+    check_arrays(what, {**state, **finite}, expected)
+    check_offsets(what, "starts", state["starts"], number)
+    if (np.bincount(state["ids"], minlength=number) != 1).any():
+        raise ValueError(f"{what} is damaged: ids must hold each row once")
+    if not len(levels) or levels[0] != 0 or levels[-1] > lists or (np.diff(levels) < 0).any():
+        raise ValueError(f"{what} is damaged: levels must rise from 0 to at most {lists}")
+
+
+def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:
+    """Raise ValueError if lists do not fit rows: the kernels would write beside the arrays."""
+    known, shape = lists.codes.shape, tuple(rows.stored.shape)
+    if known != shape:
+        raise ValueError(f"an index of {known} does not fit rows of {shape}")
+    biased = lists.means.shape[1] > known[1]
+    if biased != (rows.bias is not None):
+        has, lacks = ("index", "layer") if biased else ("layer", "index")
+        raise ValueError(f"the {has} has a bias and the {lacks} has none")
+
+
+def _put_rows_into(lists: RowLists, rows: _WeightRows, places: np.ndarray) -> None:
+    """Round rows as they are now; means and spreads of their lists follow.
+
+    ``places`` int32 are the positions of the rows in the lists, distinct and sorted.
+    """
+    _check_lists_fit(lists, rows)
+    owner = np.searchsorted(lists.starts, places, side="right") - 1
+    numbers, begins = np.unique(owner, return_index=True)
+    taken, biases, ids = rows.some(lists.ids[places])
+    block = array_view(taken)
+    changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, places)
+    put_rows(changed, np.append(begins, len(places)), numbers, lists)
+
+
+def _filled(
+    rows: _WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray
+) -> RowLists:
+    """Lists that begin in these places of ``order``, with all that they hold."""
+    count, size, biased = len(starts) - 1, len(rows), rows.bias is not None
+    lists = RowLists(
+        *(starts, order.astype(np.int32), codes),
+        scales=np.zeros(size, np.float32),
+        biases=np.zeros(size, np.float32),
+        means=np.zeros((count, codes.shape[1] + biased), np.float32),
+        spreads=np.zeros(count, np.float32),
+    )
+    for begin in range(0, size, _READ_AT_ONCE):
+        _put_rows_into(
+            lists, rows, np.arange(begin, min(begin + _READ_AT_ONCE, size), dtype=np.int32)
+        )
+    return lists
+
+
+def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Inverted lists of about the same length, and one of the longest rows.
+
+    Inner products follow the lengths of rows. Among the rows of a trained layer some are many times
+    as long as most. In lists of all rows these would hide among short ones, and the mean of a list
+    would say nothing about them. So rows are ranked by length, and each of some ranges of this
+    ranking has lists of its own (the idea of norm ranges: Yan et al. 2018, "Norm-ranging LSH for
+    maximum inner product search"). The longest rows are far from each other and are the best ones
+    of most queries: they are one list. A length is the distance from the mean of a sample of the
+    rows: subtracting the same row from all of them changes no order of scores.
+
+    Returns where each list begins, ``(L + 1,)`` int64, the longest rows last, and the numbers of
+    rows in this order, ``(n,)`` int64.
+    """
+    generator = torch.Generator().manual_seed(int(seed))
+    mean = rows.take(_some(numbers, _READ_AT_ONCE, generator)).double().mean(0).float()
+
+    def centred(part: Tensor) -> Iterator[Tensor]:
+        return (rows.take(block).sub_(mean) for block in part.split(_READ_AT_ONCE))
+
+    lengths = torch.cat([block.norm(dim=1) for block in centred(numbers)])
+    *ranges, longest = _ranges(numbers[lengths.argsort(descending=True)])
+    counts, orders = [], []
+    for part in ranges:
+        number = min(round(len(numbers) ** 0.5), len(part) // _LEAST_LIST)
+        sample = torch.cat([*centred(_some(part, _SAMPLE * number, generator))])
+        centroids = _k_means(sample, number, generator)
+        owner = torch.cat([_nearest(block, centroids) for block in centred(part)])
+        count = torch.bincount(owner, minlength=number)
+        counts.append(count[count > 0])
+        orders.append(part[owner.argsort(stable=True)])
+    counts.append(torch.tensor([len(longest)]))
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(counts).cumsum(0)])
+    return starts, torch.cat([*orders, longest])
+
+
+def _ranges(ranked: Tensor) -> list[Tensor]:
+    """Parts of a ranking, the last places first, and the first ones last."""
+    parts, end = [], len(ranked)
+    while end >= GROWTH * LEAST_ROWS:
+        parts.append(ranked[end // GROWTH : end])
+        end //= GROWTH
+    return [*parts, ranked[:end]]
+
+
+def _some(numbers: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    return numbers[torch.randperm(len(numbers), generator=generator)[:most]]
+
+
+def _k_means(sample: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """Centroids ``(number, D)`` of rows in random order, by Lloyd's method."""
+    centroids = sample[:number].clone()
+    for _ in range(_PASSES):
+        owner = _nearest(sample, centroids)
+        count = torch.bincount(owner, minlength=number)
+        centroids.zero_().index_add_(0, owner, sample)
+        centroids /= count.clamp(min=1)[:, None]
+        empty = (count == 0).nonzero().ravel()
+        again = torch.randint(len(sample), (len(empty),), generator=generator)
+        centroids[empty] = sample[again]
+    return centroids
+
+
+def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
+    """The number of the nearest centroid of each row; of nearly equal ones, any.
+
+    Rows whose mean is zero lose little by being rounded to bfloat16.
+    """
+    halves = centroids.square().sum(1).mul_(-0.5)
+    if has_bfloat16():
+        rows, centroids, halves = rows.bfloat16(), centroids.bfloat16(), halves.bfloat16()
+    parts = [
+        torch.addmm(halves, part, centroids.T).float().argmax(1) for part in rows.split(_MULTIPLIED)
+    ]
+    return torch.cat(parts)
+
+
+def _tensors_of(weight: Tensor | QuantizedRows, bias: Tensor | None) -> tuple[Tensor, ...]:
+    """What weight and bias are stored in."""
+    return (*weight_rows(weight).tensors, *(() if bias is None else (bias.detach(),)))
+
+
+def _state(weight: Tensor | QuantizedRows, bias: Tensor | None) -> tuple[list[tuple], list[Tensor]]:
+    """Marks of two tensors, and views of some of their rows, which change when the tensors do."""
+    marks, rows = [], []
+    for tensor in _tensors_of(weight, bias):
+        version = None if tensor.is_inference() else tensor._version
+        marks.append((tensor.data_ptr(), version, tensor.shape, tensor.dtype))
+        # As integers, since a NaN does not equal itself.
+        some = tensor[:: max(1, len(tensor) // _WITNESSES)]
+        if some.ndim > 1:
+            some = some[:, :: -(-some.shape[1] // _NUMBERS)]
+        rows.append(some.view(_BITS[tensor.element_size()]))
+    return marks, rows
+
+
+def kept_state(
+    weight: Tensor | QuantizedRows, bias: Tensor | None
+) -> tuple[list[tuple], list[Tensor]]:
+    """The same, with copies of the rows."""
+    marks, rows = _state(weight, bias)
+    return marks, [each.clone() for each in rows]
+
+
+def unchanged(
+    kept: tuple[list[tuple], list[Tensor]], weight: Tensor | QuantizedRows, bias: Tensor | None
+) -> bool:
+    """Whether weight and bias are as they were when this was their `kept_state`."""
+    marks, rows = _state(weight, bias)
+    return marks == kept[0] and all(map(torch.equal, rows, kept[1]))

@@ -1,17 +1,17 @@
 """Training, evaluation and metrics; not loaded by ``import slide``."""
 
-from slide.training.evaluation import evaluate
-from slide.training.lr_schedules import constant, linear
-from slide.training.metrics import (
+from slide.training.coordination import CoreShare
+from slide.training.evaluation import (
     calibration_error,
+    evaluate,
     inverse_propensities,
     ndcg_at_k,
     precision_at_k,
     psp_at_k,
 )
+from slide.training.lr_schedules import constant, linear
 from slide.training.monitor import Monitor
 from slide.training.options import TrainingOptions
-from slide.training.sharing import CoreShare
 from slide.training.trainer import Trainer
 from slide.utils.checks import DivergenceError
 

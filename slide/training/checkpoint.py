@@ -11,33 +11,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from slide.data import SparseDataset, Split, fingerprint
 from slide.distributed import Group
-from slide.nn import SlideNetwork
+from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.training.checkpoint_folders import (
+from slide.training.checkpoint_files import (
     CHECKPOINT,
     clear_unfinished,
     last_checkpoint,
-    next_checkpoint,
-    remove_older,
-    unfinished,
-)
-from slide.training.divergence import check_weights
-from slide.training.plan import Plan
-from slide.training.progress import Counters
-from slide.training.shared_checkpoint import (
+    load_network_state,
+    network_state,
     newest_of_first,
+    next_checkpoint,
     packed_rows,
     read_states,
+    remove_older,
     state_for,
+    unfinished,
     write_parts,
 )
-from slide.training.shared_state import load_network_state, network_state
+from slide.training.loop import check_weights
+from slide.training.lr_schedules import AutoSchedule
+from slide.training.monitor import Counters
+from slide.training.options import TrainingOptions
 from slide.utils.checks import DivergenceError
 from slide.utils.files import sync_folder
 from slide.utils.run_folders import hold_folder, release_folder
 from slide.utils.tensor_folder import split_state, write_folder
 
+# Counters as checkpoints of the version before this one call them.
+_OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
 
@@ -46,22 +49,12 @@ class Checkpoint:
     """The checkpoints of a run: each holds everything that a resumed run needs.
 
     That is the network (weights, and the states of the samplers), the optimizer, the random state
-    of torch, the `Plan` (if there is one) and the `Counters`; not the learning rates, because they
-    follow from the number of steps and the plan (`slide.training.lr_schedules`). A checkpoint is a
-    folder of tensors (`slide.utils.tensor_folder`), which gets its name when it is complete.
+    of torch, the `AutoSchedule` (if there is one) and the `Counters`; not the learning rates,
+    because they follow from the number of steps and the schedule. A checkpoint is a folder of
+    tensors (`slide.utils.tensor_folder`), which gets its name when it is complete.
 
-    Args:
-        run: folder of the run.
-        network: the network; its weights, indexes and draws are kept.
-        optimizer: the optimizer; its moments are kept.
-        plan: decides how long the run is; None: that is known from the start.
-        facts: what a checkpoint must agree on with the run that reads it: JSON values by names that
-            people understand.
-        keep: number of checkpoints that stay, at least 1.
-        group: the processes that share the rows of the network; None: this one has all.
-
-    Attributes:
-        closed: whether the run has ended, and other processes may have the folder.
+    A checkpoint must agree on the ``facts`` with the run that reads it. The ``keep`` newest ones
+    stay. After `close`, other processes may have the folder.
 
     Raises:
         ValueError: if another process has a checkpoint of this folder.
@@ -72,7 +65,7 @@ class Checkpoint:
         run: Path,
         network: SlideNetwork,
         optimizer: RowSparseAdam,
-        plan: Plan | None = None,
+        schedule: AutoSchedule | None = None,
         facts: Mapping[str, Any] | None = None,
         keep: int = 1,
         group: Group | None = None,
@@ -81,7 +74,7 @@ class Checkpoint:
         self.optimizer = optimizer
         self.group, self.closed = group or Group.alone(), False
         self._release: Callable[[], object] = bool  # Does nothing.
-        if self.group.rank == 0:
+        if self.group.is_main_process:
             hold_folder(run)
             # Also where nobody closes this.
             self._release = weakref.finalize(self, release_folder, run)
@@ -92,8 +85,8 @@ class Checkpoint:
             "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
-        if plan is not None:
-            self._parts["plan"] = (plan.state_dict, plan.load_state_dict)
+        if schedule is not None:  # Checkpoints call it the plan.
+            self._parts["plan"] = (schedule.state_dict, schedule.load_state_dict)
         self._writer: Thread | None = None
         self._error: BaseException | None = None
         self._written: Counters | None = None
@@ -102,11 +95,7 @@ class Checkpoint:
         self._room: dict[str, Tensor] = {}
 
     def found(self) -> bool:
-        """Whether there is a checkpoint to read; all processes call this.
-
-        Raises:
-            ValueError: if there is only one of an earlier format, or some processes do not see it.
-        """
+        """Whether there is a checkpoint to read; all processes call this."""
         return newest_of_first(self.run, self.group) is not None
 
     def last(self) -> Path | None:
@@ -116,12 +105,7 @@ class Checkpoint:
         return last_checkpoint(self.run)
 
     def write(self, counters: Counters) -> None:
-        """Write a checkpoint, and remove those that are too old.
-
-        Raises:
-            DivergenceError: if a weight is NaN or infinite; the checkpoints before stay.
-            OSError: if it cannot be written; the checkpoints before stay.
-        """
+        """Write a checkpoint, and remove those that are too old."""
         if self._is_new(counters):
             self._room.clear()  # This comes last in a run.
             self._install(*self._packed(counters))
@@ -148,10 +132,6 @@ class Checkpoint:
         The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
         before is still being written, that is waited for. Several processes write at once, each its
         own part.
-
-        Raises:
-            DivergenceError: if a weight is NaN or infinite.
-            OSError: if the checkpoint before could not be written.
         """
         if not self._is_new(counters):
             return
@@ -185,11 +165,7 @@ class Checkpoint:
         self._writer.start()
 
     def wait(self) -> None:
-        """Wait until nothing is being written.
-
-        Raises:
-            OSError: if what `begin` wrote could not be written; the checkpoints before stay.
-        """
+        """Wait until nothing is being written."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -212,12 +188,7 @@ class Checkpoint:
             self._release()
 
     def read(self) -> Counters:
-        """Load all parts of the newest checkpoint, and return the counters; all processes call it.
-
-        Raises:
-            ValueError: if a file is not the one that was written, or the checkpoint is of another
-                run: of other data, another network or other settings.
-        """
+        """Load all parts of the newest checkpoint; returns the counters. All processes call it."""
         if self._writer is not None:
             self._writer.join()
         folder = newest_of_first(self.run, self.group)
@@ -229,8 +200,9 @@ class Checkpoint:
                 load(state[name])
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"{folder} does not fit this run: {error}") from error
-        known = [field.name for field in fields(Counters) if field.name in states[0]]
-        return Counters(**{name: states[0][name] for name in known})
+        found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
+        known = [field.name for field in fields(Counters) if field.name in found]
+        return Counters(**{name: found[name] for name in known})
 
     def _is_new(self, counters: Counters) -> bool:
         """Whether there is anything to write that was not written."""
@@ -261,8 +233,8 @@ class Checkpoint:
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         # The first process may remove old files for long, and one may write longer than another.
-        group, leads = self.group.patient, self.group.rank == 0
-        if leads:  # Before the others know the name: it could remove what they make.
+        group = self.group.patient
+        if group.is_main_process:  # Before the others know the name: else it removes their files.
             clear_unfinished(self.run)
         folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
         try:
@@ -273,7 +245,7 @@ class Checkpoint:
                 write_parts(CHECKPOINT, group, unfinished(folder), run, values, tensors)
             else:
                 write_folder(CHECKPOINT, unfinished(folder), content, files)
-            if leads:
+            if group.is_main_process:
                 unfinished(folder).rename(folder)
                 sync_folder(folder.parent)
                 remove_older(self.run, self.keep)
@@ -282,7 +254,7 @@ class Checkpoint:
             kept = f"{last} is kept" if last else "there is no checkpoint before it"
             raise OSError(f"cannot write the checkpoint {folder}: {error}; {kept}") from error
         finally:
-            if leads:
+            if group.is_main_process:
                 clear_unfinished(self.run)
         group.barrier()
 
@@ -291,3 +263,54 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The state in a checkpoint that one process wrote; see `read_states`."""
     (state,) = read_states(folder)
     return state
+
+
+def run_facts(
+    *,
+    network: SlideNetwork,
+    optimizer: RowSparseAdam,
+    loss: ActiveLoss,
+    data: SparseDataset,
+    train: Split,
+    evaluated: Split,
+    options: TrainingOptions,
+) -> dict[str, Any]:
+    """What a checkpoint and the run that reads it must agree on, by names that people understand.
+
+    The splits are the samples that the run trains on, and those that it is evaluated on.
+    """
+    return {
+        "data set": data.name,
+        "trainer.kind": options.kind,
+        "number of features": data.num_features,
+        "number of labels": data.num_labels,
+        "number of training rows": len(train),
+        "number of evaluation rows": len(evaluated),
+        "checksum of the training rows": fingerprint(train),
+        "checksum of the evaluation rows": fingerprint(evaluated),
+        "widths of layers": [layer.out_features for layer in network.layers()],
+        "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
+        "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in network.layers()],
+        "loss": _loss_name(loss),
+        "share of hard samples": getattr(loss, "hard_fraction", None),
+        **{
+            f"{name} of the optimizer": [_as_json(group[name]) for group in optimizer.param_groups]
+            for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+            if name in optimizer.defaults
+        },
+        "batch size": options.batch_size,
+        "seed": options.seed,
+        "trainer.epochs=auto": options.auto,
+    }
+
+
+def _loss_name(loss: Any) -> str:
+    if hasattr(loss, "record"):
+        return loss.record.name
+    named = loss if hasattr(loss, "__qualname__") else type(loss)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _as_json(value: Any) -> Any:
+    """As JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,6 +1,10 @@
-"""Evaluation of a network: precision on a split."""
+"""Evaluation of a network: ranking metrics of extreme classification, on the samples of a split.
 
-from collections.abc import Callable
+The metrics follow the conventions of the Extreme Classification Repository: means are over all
+samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k)`` holds the ids of the
+best outputs, best first; -1 means that a sample has no more predictions.
+"""
+
 from dataclasses import replace
 from typing import Any
 
@@ -9,35 +13,186 @@ import numpy as np
 from slide.backend import on_host
 from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
-from slide.nn.searched_layer import SEARCHES
+from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
-from slide.training import metrics
+from slide.sparse import Pattern, hits
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
 
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
 NETWORK = "network_"
 _BATCH = 1024
+# Largest cut-off k of the metrics.
 _TOP = 5
 
 
-def choose_rows(
-    data: SparseDataset, share: float, seed: int, kind: str = "auto"
-) -> tuple[Split, Split]:
-    """Rows to train on, and rows to evaluate on.
+def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
+    """Share of the first k predictions that are labels, in [0, 1].
 
     Args:
-        data: the data set.
-        share: share of the training rows that is set aside for evaluation; 0: the test rows are
-            used for evaluation.
-        seed: seed of the choice of these rows.
-        kind: what the rows are; see `slide.data.Split`.
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
+        labels: of n samples.
+        k: how many predictions count, in [1, k'].
 
     Raises:
-        ValueError: if there are no rows to train or evaluate on, or none to train on has a label;
-            for items that have other numbers as features than as labels.
+        ValueError: if the numbers of samples differ, or there are none, or for another k.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import precision_at_k
+        >>> labels = Pattern.from_lists([[3], [0, 2]])
+        >>> precision_at_k(np.array([[3, 1], [1, 2]]), labels, k=2)
+        0.5
     """
-    train, judged = data.train, data.test
+    return float(_first_hits(predicted, labels, k).sum(1).mean()) / k
+
+
+def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
+    """Discounted gain of the first k predictions over the best possible one, in [0, 1].
+
+    A hit at rank i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002,
+    "Cumulated gain-based evaluation of IR techniques").
+
+    Args:
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
+        labels: of n samples.
+        k: how many predictions count, in [1, k'].
+
+    Raises:
+        ValueError: if the numbers of samples differ, or there are none, or for another k.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import ndcg_at_k
+        >>> round(ndcg_at_k(np.array([[1, 3]]), Pattern.from_lists([[3]]), k=2), 3)
+        0.631
+    """
+    found = _first_hits(predicted, labels, k)
+    discount = 1 / np.log2(np.arange(2, k + 2))
+    gain = found @ discount
+    counts = np.minimum(np.diff(labels.indptr), k)
+    best = np.concatenate([[0.0], np.cumsum(discount)])[counts]
+    return float(np.divide(gain, best, out=np.zeros(len(gain)), where=best > 0).mean())
+
+
+def calibration_error(
+    scores: np.ndarray, predicted: np.ndarray, labels: Pattern, bins: int = 10
+) -> float:
+    """Mean distance of predicted probabilities from the shares of right predictions, in [0, 1].
+
+    Predictions are put into bins of equal width by their probability, and the distances of the bins
+    are weighted by their sizes (expected calibration error: Guo et al. 2017, "On calibration of
+    modern neural networks", section 2).
+
+    Args:
+        scores: ``(n, k)`` probabilities.
+        predicted: ``(n, k)`` integers; -1: no prediction.
+        labels: of n samples.
+        bins: number of bins.
+
+    Raises:
+        ValueError: if the numbers of rows differ.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import calibration_error
+        >>> labels = Pattern.from_lists([[3], [0, 2]])
+        >>> calibration_error(np.array([[0.9, 0.1]] * 2), np.array([[3, 1], [1, 2]]), labels)
+        0.4
+    """
+    known = predicted >= 0
+    right, sure = hits(predicted, labels)[known], scores[known].astype(np.float64)
+    bin_of = np.minimum((sure * bins).astype(int), bins - 1)
+    gaps = np.bincount(bin_of, right) - np.bincount(bin_of, sure)
+    return float(np.abs(gaps).sum() / max(len(right), 1))
+
+
+def inverse_propensities(
+    train_labels: Pattern, num_labels: int, a: float = 0.55, b: float = 1.5
+) -> np.ndarray:
+    """How much a hit of each label counts: rare labels count more.
+
+    A label of n of the R training rows counts 1 + C (n + b)^-a, with C = (ln R - 1) (b + 1)^a (Jain
+    et al. 2016, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
+    missing label applications", section 5).
+
+    Args:
+        train_labels: labels of the training rows.
+        num_labels: N.
+        a, b: constants of the data set; the defaults are the paper's for most sets.
+
+    Returns:
+        ``(N,)`` float64.
+
+    Example:
+        >>> from slide import Pattern
+        >>> from slide.training import inverse_propensities
+        >>> train = Pattern.from_lists([[0], [0], [0], [0, 1]])
+        >>> inverse_propensities(train, num_labels=2).round(2)
+        array([1.25, 1.39])
+    """
+    counts = np.bincount(train_labels.indices, minlength=num_labels)
+    c = (np.log(max(train_labels.num_rows, 2)) - 1) * (b + 1) ** a
+    return 1 + c * (counts + b) ** -a
+
+
+def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray) -> float:
+    """Propensity-scored precision, divided by the best possible value, in [0, 1].
+
+    It is defined in Jain et al. 2016, section 5; see `inverse_propensities`.
+
+    Args:
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
+        labels: of n samples.
+        k: how many predictions count, in [1, k'].
+        inverse: ``(N,)`` from `inverse_propensities`.
+
+    Raises:
+        ValueError: if the numbers of samples differ, or there are none, or for another k.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import psp_at_k
+        >>> inverse = np.array([1.0, 3.0])
+        >>> psp_at_k(np.array([[1], [1]]), Pattern.from_lists([[0], [1]]), 1, inverse)
+        0.75
+    """
+    gain = (_first_hits(predicted, labels, k) * inverse[np.maximum(predicted[:, :k], 0)]).sum()
+    rows = labels.entry_rows()
+    weights = inverse[labels.indices]
+    order = np.lexsort((-weights, rows))
+    rank = np.arange(len(rows)) - labels.indptr[rows]
+    best = weights[order][rank < k].sum()
+    return float(gain / best) if best > 0 else 0.0
+
+
+def _first_hits(predicted: np.ndarray, labels: Pattern, k: int) -> np.ndarray:
+    """Which of the first k predictions are labels of their sample: ``(n, k)`` bool."""
+    most = predicted.shape[1]
+    if not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise ValueError(
+            f"k must be a whole number in [1, {most}], the number of predictions, not {k!r}"
+        )
+    if not len(predicted):
+        raise ValueError("there are no rows, so no prediction is right or wrong")
+    return hits(predicted[:, :k], labels)
+
+
+def choose_samples(
+    data: SparseDataset, holdout: float, seed: int, kind: str = "auto"
+) -> tuple[Split, Split]:
+    """Samples to train on, and samples to evaluate on: a share of the training data, or the test
+    samples if ``holdout`` is 0.
+
+    Raises:
+        ValueError: if either has no samples, or none to train on has a label; for items that have
+            other numbers as features than as labels.
+    """
+    train, evaluated = data.train, data.test
     if kind == "items" and any(step.renumbers for step in data.steps):
         raise ValueError(
             "kind=items needs items with one number, as feature and as label; hashed_features and "
@@ -45,8 +200,8 @@ def choose_rows(
         )
     if kind != "auto":
         train = replace(train, kind=kind)
-    if share:
-        train, judged = divide(train, share, seed)
+    if holdout:
+        train, evaluated = divide(train, holdout, seed)
     if not len(train):
         raise ValueError("the data set has no training rows")
     if not len(train.labels.indices):
@@ -54,9 +209,9 @@ def choose_rows(
             "no training row has a label: in text a row begins with its labels, and one without "
             "labels with a space"
         )
-    if not len(judged):
+    if not len(evaluated):
         raise ValueError("the data set has no rows to evaluate on; dataset.holdout makes some")
-    return train, judged
+    return train, evaluated
 
 
 def check_search(sampler: Any, search: str) -> None:
@@ -70,7 +225,7 @@ def check_search(sampler: Any, search: str) -> None:
 def predict_split(
     network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
 ) -> Ranked:
-    """The 5 best labels of each row; without a ranker, the scores are those of the network."""
+    """The 5 best labels of each sample; without a ranker, the scores are those of the network."""
     if not len(split):
         raise ValueError("there are no rows to evaluate")
     most = min(_TOP, network.output.out_features)
@@ -92,22 +247,23 @@ def evaluate(
     search: str = "exact",
     ranker: EnsembleRanker | None = None,
 ) -> dict[str, float]:
-    """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all rows of ``split``.
+    """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all samples of ``split``.
 
     Args:
         network: the network to evaluate.
-        split: rows with labels.
+        split: samples with labels.
         inverse: ``(N,)`` inverse propensities; see `slide.training.inverse_propensities`.
         search: ``"exact"``, ``"index"`` or ``"sampler"``; see `slide.SampledLinear.top_k`.
         ranker: re-ranks the labels; None: no re-ranking.
 
     Returns:
         ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1]. With a ranker, the same
-        of the network alone as ``network_...``, and ``calibration_error``, if its scores are
-        probabilities (`slide.training.metrics.calibration_error`).
+        of the network alone as ``network_...``, and, if its scores are probabilities,
+        ``calibration_error`` of five predictions and ``calibration_error_at_1`` of the first ones
+        (`slide.training.calibration_error`).
 
     Raises:
-        ValueError: for a split without rows, an unknown search, or ``"sampler"`` with a sampler
+        ValueError: for a split without samples, an unknown search, or ``"sampler"`` with a sampler
             that has no index.
 
     Example:
@@ -128,24 +284,25 @@ def evaluate(
 def scores_of(
     found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
 ) -> dict[str, float]:
-    """The scores of answers; the arguments and the result are those of `evaluate`.
-
-    Args:
-        found: from `predict_split`, with the same split and ranker.
-        split: rows with labels.
-        inverse: ``(N,)`` inverse propensities.
-        ranker: that re-ranked the labels; None: there was none.
-    """
-    scores = _scores(found.ids, split, inverse)
+    """The scores of answers from `predict_split`; the other arguments are those of `evaluate`."""
+    scores = _ranking_scores(found.ids, split, inverse)
     if ranker is None:
         return scores
-    alone = _scores(found.network_ids, split, inverse)
+    alone = _ranking_scores(found.network_ids, split, inverse)
     scores |= {f"{NETWORK}{name}": value for name, value in alone.items()}
     if ranker.objective == "p":
-        scores["calibration_error"] = metrics.calibration_error(
-            found.scores, found.ids, split.labels
-        )
+        for name, k in (("calibration_error", _TOP), ("calibration_error_at_1", 1)):
+            scores[name] = calibration_error(found.scores[:, :k], found.ids[:, :k], split.labels)
     return scores
+
+
+def _ranking_scores(ids: np.ndarray, split: Split, inverse: np.ndarray) -> dict[str, float]:
+    cutoffs, labels = (1, 3, 5), split.labels
+    return {
+        **{f"p_at_{k}": precision_at_k(ids, labels, k) for k in cutoffs},
+        **{f"ndcg_at_{k}": ndcg_at_k(ids, labels, k) for k in cutoffs},
+        **{f"psp_at_{k}": psp_at_k(ids, labels, k, inverse) for k in cutoffs},
+    }
 
 
 def log_lines(scores: dict[str, float], reranked: bool) -> list[dict[str, float]]:
@@ -157,23 +314,8 @@ def log_lines(scores: dict[str, float], reranked: bool) -> list[dict[str, float]
     return lines
 
 
-def _scores(found: np.ndarray, split: Split, inverse: np.ndarray) -> dict[str, float]:
-    scores: dict[str, float] = {}
-    for name, metric in _METRICS.items():
-        for k in (1, 3, 5):
-            scores[f"{name}_at_{k}"] = metric(found, split, k, inverse)
-    return scores
-
-
-_METRICS: dict[str, Callable[[np.ndarray, Split, int, np.ndarray], float]] = {
-    "p": lambda found, split, k, _: metrics.precision_at_k(found, split.labels, k),
-    "ndcg": lambda found, split, k, _: metrics.ndcg_at_k(found, split.labels, k),
-    "psp": lambda found, split, k, inverse: metrics.psp_at_k(found, split.labels, k, inverse),
-}
-
-
-def majority_precision(train: Split, judged: Split) -> float:
-    """P@1 on ``judged`` if each prediction is the most frequent label of ``train``."""
+def majority_precision(train: Split, evaluated: Split) -> float:
+    """P@1 on ``evaluated`` if each prediction is the most frequent label of ``train``."""
     counts = np.bincount(train.labels.indices, minlength=train.num_labels)
-    answers = np.full((len(judged), 1), counts.argmax())
-    return metrics.precision_at_k(answers, judged.labels, 1)
+    answers = np.full((len(evaluated), 1), counts.argmax())
+    return precision_at_k(answers, evaluated.labels, 1)

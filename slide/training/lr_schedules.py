@@ -1,12 +1,15 @@
-"""Learning rates over the course of training: PyTorch's schedulers, built when steps are known.
+"""Learning-rate schedules: PyTorch's schedulers, and one that finds out how long to train.
 
 A schedule is called as ``schedule(optimizer, total_steps)``. It returns a scheduler of
 `torch.optim.lr_scheduler`, which is stepped once after each step of training. Schedulers of PyTorch
 whose second argument is the number of steps, such as ``PolynomialLR``, can be used as schedules.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -14,6 +17,27 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from slide.utils import checks
 
 LRSchedule = Callable[[Optimizer, int], LRScheduler]
+
+# Steps of the warm-up of `AutoSchedule`: 50, as Adam's second moments need some tens of gradients.
+WARMUP = 50
+# The warm-up takes at most this share of the largest number of steps, so that short runs learn.
+WARMUP_SHARE = 0.1
+# Steps of the fall, as a share of the steps before it.
+DECAY_SHARE = 0.5
+# The rate stays up while the next epoch is expected to raise precision by this share of what the
+# network has learnt: of precision, less that of always naming the most frequent labels.
+LEAST_GAIN = 0.06
+# Fewest epochs with a steady rate in a knowledge graph. There a network may learn nothing for some
+# epochs, until the features of a head and of a relation work together, and it goes on learning when
+# gains are small.
+GRAPH_EPOCHS = 6
+# Fewest samples with a steady rate, in a graph and with dense features: a hundred samples of four
+# measurements need hundreds of steps, and say little about precision.
+FEWEST_SAMPLES = 1 << 15
+# Fewest steps between validation steps; epochs that are shorter are taken together.
+FEWEST_STEPS = 50
+# Most steps between validation steps; epochs that are longer have several.
+MOST_STEPS = 2000
 
 
 def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> LambdaLR:
@@ -84,16 +108,9 @@ def _rise(progress: float, warmup: float) -> float:
 def scheduler_at(
     schedule: LRSchedule, optimizer: Optimizer, rates: Sequence[float], total_steps: int, step: int
 ) -> LRScheduler:
-    """The scheduler of a run that has done ``step`` steps.
+    """The scheduler of a run that has done ``step`` of its steps.
 
-    The present learning rates of the optimizer have no effect.
-
-    Args:
-        schedule: makes the scheduler.
-        optimizer: the optimizer whose learning rates the scheduler sets.
-        rates: highest learning rate of each group.
-        total_steps: number of steps of the whole run.
-        step: number of steps that the run has done.
+    ``rates`` are the highest rate of each group; the present rates of the optimizer have no effect.
     """
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = group["initial_lr"] = rate
@@ -104,3 +121,163 @@ def scheduler_at(
         for _ in range(step):
             scheduler.step()
     return scheduler
+
+
+_LIMITS = ("most_steps", "most_seconds")
+
+
+@dataclass
+class AutoSchedule:
+    """Warm-up, a steady rate, then a rate that falls to 0 when precision hardly rises.
+
+    The rate stays up while the next epoch is expected to raise precision on held-out training
+    samples by more than a little. So the number of steps need not be known at the start, unlike
+    with a rate that falls from the first step on (Hu et al. 2024, "MiniCPM", section 4; Haegele et
+    al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations",
+    section 3).
+
+    Attributes:
+        steps_per_epoch: steps in a pass over the training samples.
+        most_steps: largest number of steps, with the fall of the rate.
+        most_seconds: largest training time, with the fall of the rate; 0: no limit.
+        least_steps: the rate stays up for this number of steps, if no limit comes before; see
+            `least_steps`.
+        steps: the steps after which the network was evaluated on held-out samples.
+        scores: its precision at each of them, in [0, 1].
+        decay_from: number of steps before the rate falls; 0: it is not known yet.
+        total: number of steps of the run; 0: it is not known yet.
+    """
+
+    steps_per_epoch: int
+    most_steps: int
+    most_seconds: float = 0.0
+    least_steps: int = 0
+    steps: list[int] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    decay_from: int = 0
+    total: int = 0
+    _saved_limits: tuple[float, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def phase(self) -> str:
+        """``"stable"`` while the rate stays up (and in the warm-up), then ``"decay"``."""
+        return "decay" if self.decay_from else "stable"
+
+    def factor(self, step: int) -> float:
+        """The rate of a step as a share of the highest rate."""
+        rise = min(WARMUP, int(WARMUP_SHARE * self.most_steps)) + 1
+        factor = min(1.0, (step + 1) / rise)
+        if self.decay_from and step > self.decay_from:
+            factor *= max(0.0, (self.total - step) / max(self.total - self.decay_from, 1))
+        return factor
+
+    def __call__(self, optimizer: Optimizer, total_steps: int) -> LambdaLR:
+        """The scheduler; the number of steps has no effect."""
+        return LambdaLR(optimizer, self.factor)
+
+    def is_validation_step(self, step: int) -> bool:
+        """Whether the network is to be evaluated after ``step`` steps."""
+        return not self.decay_from and step % evaluation_interval(self.steps_per_epoch) == 0
+
+    def add_score(self, step: int, score: float, baseline: float = 0.0) -> None:
+        """Note a precision in [0, 1]; the rate begins to fall if little more is expected.
+
+        Gains shrink about geometrically. So the gain of the next epoch is expected to be smaller
+        than that of the last one by the same factor as this one was smaller than that before it.
+        Where a network begins to learn its samples by heart, an epoch later would be too late. The
+        ``baseline`` is the precision without any learning, which is no gain of the first epoch.
+        """
+        self.steps.append(step)
+        self.scores.append(score)
+        back = -(-self.steps_per_epoch // evaluation_interval(self.steps_per_epoch))
+        last = self.scores[::-1][::back]  # Of whole epochs, the last one first.
+        if len(last) > 1:
+            gain, before = last[0] - last[1], last[1] - (last[2] if len(last) > 2 else baseline)
+            expected = gain * min(gain / before, 1.0) if gain > 0 < before else gain
+            if expected <= LEAST_GAIN * max(score - baseline, 0.0) and step >= self.least_steps:
+                self.begin_decay(step)
+
+    def check_limits(self, step: int, seconds: float) -> None:
+        """Let the rate begin to fall, if the run would otherwise pass a limit of steps or seconds.
+
+        If it falls, the run ends where it reaches a limit: a resumed run may have lower limits.
+        """
+        if not self.decay_from:
+            late = step * (1 + DECAY_SHARE) > self.most_steps - 1
+            slow = 0 < self.most_seconds <= seconds * (1 + DECAY_SHARE)
+            if not (late or slow):
+                return
+            self.begin_decay(step)
+        self._end_within(step, seconds, self._limits())
+
+    def _end_within(self, step: int, seconds: float, limits: tuple[float, ...]) -> None:
+        """End the fall of the rate where a limit is reached; infinity: no limit."""
+        most_steps, most_seconds = limits
+        at_this_pace = step * most_seconds / seconds if seconds else math.inf
+        most = int(min(self.total, most_steps, at_this_pace))
+        self.total = min(self.total, max(most, step))
+
+    def apply_lower_limits(self, step: int, seconds: float) -> str:
+        """Apply the limits that are lower than those of the state that was loaded.
+
+        While the rate falls, others are left alone: at the pace of now, a run would not end as one
+        without a break. Returns a sentence if a limit is higher and the rate falls already.
+        """
+        pairs = list(zip(self._limits(), self._saved_limits, strict=True))
+        lower = tuple(new if new < old else math.inf for new, old in pairs)
+        if self.decay_from:
+            self._end_within(step, seconds, lower)
+        elif min(lower) < math.inf:
+            self.check_limits(step, seconds)
+        if self.decay_from and any(new > old for new, old in pairs):
+            return f"the rate falls until step {self.total}; higher limits come too late"
+        return ""
+
+    def _limits(self) -> tuple[float, ...]:
+        return tuple(getattr(self, name) or math.inf for name in _LIMITS)
+
+    def begin_decay(self, step: int) -> None:
+        """Let the rate fall from ``step`` on, which is at least 1."""
+        self.decay_from = step
+        self.total = min(step + max(round(DECAY_SHARE * step), 1), max(self.most_steps, step))
+
+    def status(self) -> str:
+        """What the run is waiting for."""
+        if self.decay_from:
+            return f"{self._precision()}; the rate falls until step {self.total}"
+        if self.steps and self.steps[-1] < self.least_steps:
+            return f"{self._precision()}; the rate stays up until step {self.least_steps} at least"
+        return f"{self._precision()}; the rate stays up while it rises enough"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        state = asdict(self)
+        return {name: state[name] for name in ("steps", "scores", "decay_from", "total", *_LIMITS)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` gave, but for the limits: a resumed run may have others."""
+        for name in ("steps", "scores", "decay_from", "total"):
+            setattr(self, name, state[name])
+        # Earlier checkpoints have none.
+        self._saved_limits = tuple(state.get(name) or math.inf for name in _LIMITS)
+
+    def _precision(self) -> str:
+        if not self.scores:
+            return "no held-out precision yet"
+        return f"held-out precision {self.scores[-1]:.3f}, best {max(self.scores):.3f}"
+
+
+def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:
+    """Steps before the rate may fall because precision hardly rises, for a `slide.data.kind_of`."""
+    if kind not in ("graph", "dense"):
+        return 0
+    least = -(-FEWEST_SAMPLES // batch_size)
+    return max(GRAPH_EPOCHS * steps_per_epoch, least) if kind == "graph" else least
+
+
+def evaluation_interval(steps_per_epoch: int) -> int:
+    """Steps between validation steps."""
+    if steps_per_epoch < FEWEST_STEPS:
+        return -(-FEWEST_STEPS // steps_per_epoch) * steps_per_epoch
+    parts = -(-steps_per_epoch // MOST_STEPS)
+    return -(-steps_per_epoch // parts)

@@ -1,22 +1,92 @@
-"""The log of a run: TensorBoard events, and lines of JSON."""
+"""What a run records: its counters, its log (JSON lines and TensorBoard events), its summary."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from slide.utils.files import write_text
+from slide.data import SparseDataset, Split
+from slide.distributed import Group
+from slide.nn import SlideNetwork
+from slide.runtime import versions
+from slide.training.evaluation import majority_precision
+from slide.training.selection import selection_figures, selection_warnings
+from slide.utils.files import write_json, write_text
+from slide.utils.resources import peak_memory_mb
 
+SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
 # Scores that TensorBoard's page of settings shows.
 SHOWN_SCORES = ("eval/p_at_1", "eval/p_at_5", "reranked/p_at_1", "reranked/p_at_5")
+
+
+@dataclass
+class Counters:
+    """Sums since the start of a run; a resumed run continues them. They are in the checkpoint.
+
+    Attributes:
+        step: number of steps.
+        samples: number of samples.
+        active_total: sum over the steps of the mean size of the output layer's active sets.
+        loss_total: sum over the steps of the loss.
+        network_seconds: seconds of the steps, with rebuilds; the first part of training.
+        exchange_seconds: the part of ``network_seconds`` in which the processes of a run exchanged
+            numbers and waited for each other.
+        rebuild_seconds: the part of ``network_seconds`` in which samplers updated their indexes.
+        validation_seconds: seconds of evaluation on held-out samples, which decides how long to
+            train; the second part of training.
+        ranker_seconds: seconds of training of the re-ranker; the third part of training.
+        eval_seconds: seconds of evaluation on the samples that the run is evaluated on.
+        compile_seconds: seconds of the compilation of kernels, which are in none of the others.
+    """
+
+    step: int = 0
+    samples: int = 0
+    active_total: float = 0.0
+    loss_total: float = 0.0
+    network_seconds: float = 0.0
+    exchange_seconds: float = 0.0
+    rebuild_seconds: float = 0.0
+    validation_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    ranker_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of all training: steps, evaluation on held-out samples, re-ranker."""
+        return self.network_seconds + self.validation_seconds + self.ranker_seconds
+
+    def __sub__(self, before: "Counters") -> "Counters":
+        earlier = asdict(before)
+        return Counters(**{name: value - earlier[name] for name, value in asdict(self).items()})
+
+
+def log_scalars(
+    now: Counters, before: Counters, rate: float, steps_per_epoch: int
+) -> dict[str, float]:
+    """Scalars for the log, of the steps since the counters ``before``."""
+    part = now - before
+    return {
+        "train/loss": part.loss_total / part.step,
+        "train/learning_rate": rate,
+        "train/epoch": now.step / steps_per_epoch,
+        "train/seconds": now.network_seconds,
+        "speed/samples_per_second": part.samples / part.network_seconds,
+        "speed/rebuild_share": part.rebuild_seconds / part.network_seconds,
+        "selection/active_mean": part.active_total / part.step,
+    }
 
 
 class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
 
     Args:
-        folder: folder of the run; it must exist.
+        folder: folder of the run; it must exist. None: nothing is written, as on all processes of a
+            run but the first.
         step: number of steps in the checkpoint of a resumed run. Lines of later steps, which an
             interrupted run wrote after its last checkpoint, are removed.
 
@@ -32,7 +102,10 @@ class Monitor:
         '{"step": 1, "train/loss": 0.5}\\n'
     """
 
-    def __init__(self, folder: Path, step: int = 0):
+    def __init__(self, folder: Path | None, step: int = 0):
+        self._silent = folder is None
+        if folder is None:
+            return
         self._folder, self._path = folder, folder / "metrics.jsonl"
         lines = self._lines() if self._path.exists() else []
         kept = [line for line in lines if _step_of(line) <= step]
@@ -60,6 +133,8 @@ class Monitor:
 
     def scalars(self) -> list[dict[str, float]]:
         """The lines of the log so far: ``step``, and scalars by name."""
+        if self._silent:
+            return []
         return [json.loads(line) for line in self._lines() if _step_of(line) < float("inf")]
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
@@ -70,6 +145,8 @@ class Monitor:
         Raises:
             OSError: if they cannot be written, for example on a full disk.
         """
+        if self._silent:
+            return
         line = {"step": step, **scalars}
         if tuple(line) in self._again:
             self._forget(line)
@@ -111,6 +188,8 @@ class Monitor:
         Raises:
             OSError: if they cannot be written.
         """
+        if self._silent:
+            return
         from torch.utils.tensorboard.summary import hparams
 
         # The scalars of these names are in the log: TensorBoard takes their last values.
@@ -121,30 +200,12 @@ class Monitor:
 
     def close(self) -> None:
         """Close both files."""
+        if self._silent:
+            return
         with suppress(OSError):  # Each line was written at once, or its error was raised.
             self._file.close()
         with suppress(OSError):
             self._events.close()
-
-
-class SilentMonitor(Monitor):
-    """Writes nothing: of the processes of a run, one writes the log."""
-
-    def __init__(self) -> None:
-        pass
-
-    def scalars(self) -> list[dict[str, float]]:
-        """No lines."""
-        return []
-
-    def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Does nothing."""
-
-    def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def _step_of(line: str) -> float:
@@ -153,3 +214,64 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
+
+
+def summary_of(
+    *,
+    data: SparseDataset,
+    train: Split,
+    evaluated: Split,
+    counters: Counters,
+    steps_per_epoch: int,
+    scores: dict[str, float],
+    group: Group,
+    log: list[dict[str, float]],
+    network: SlideNetwork,
+) -> dict[str, Any]:
+    """What ``summary.json`` holds.
+
+    ``train_seconds`` are all of training; ``network_seconds``, ``validation_seconds`` and
+    ``ranker_seconds`` are its parts. Of several processes, ``exchange_seconds`` are those that this
+    one exchanged numbers with the others, and waited for them, in steps. The log says how outputs
+    were chosen, and ``warnings`` what went wrong there.
+    """
+    seconds = {
+        name: round(getattr(counters, name), 3)
+        for name in (
+            *("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds"),
+            *("eval_seconds", "rebuild_seconds", "compile_seconds"),
+        )
+    }
+    found = {
+        "dataset": data.name,
+        "samples": counters.samples,
+        "features": data.num_features,
+        "labels": data.num_labels,
+        "epochs": counters.step / steps_per_epoch,
+        "steps": counters.step,
+        **seconds,
+        "samples_per_second": round(counters.samples / counters.network_seconds, 1),
+        **{name: round(value, 6) for name, value in scores.items()},
+        "majority_p_at_1": round(majority_precision(train, evaluated), 6),
+        "evaluated_on": "test" if evaluated is data.test else "holdout",
+        "active_mean": round(counters.active_total / counters.step, 1),
+        "peak_rss_mb": peak_memory_mb(),
+        "date": time.strftime("%Y-%m-%d"),
+        "versions": versions(),
+    }
+    if group.size > 1:
+        found["processes"] = group.size
+        found["exchange_seconds"] = round(counters.exchange_seconds, 3)
+    found |= selection_figures(log, network)
+    found["warnings"] = selection_warnings(log)
+    if found["p_at_1"] < found["majority_p_at_1"]:
+        found["warnings"].append(
+            f"P@1 is below {found['majority_p_at_1']:.4f}, that of always naming the most "
+            "frequent label: is the learning rate too large?"
+        )
+    return found
+
+
+def write_summary(folder: Path, summary: dict[str, Any]) -> None:
+    """Write ``summary.json``."""
+    write_json(folder / SUMMARY, summary)

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from slide.data.dataset import ROW_KINDS
-from slide.nn.searched_layer import SEARCHES
-from slide.training.plan import evaluation_interval
+from slide.nn.sampled_linear import SEARCHES
+from slide.training.lr_schedules import evaluation_interval
 from slide.utils import checks
 from slide.utils.sizes import DEFAULTS
 
@@ -28,9 +28,9 @@ class TrainingOptions:
         batch_size: samples in a step.
         epochs: passes over the training rows; ``"auto"``: until the next one is expected to raise
             precision on held-out training rows only a little; then the learning rate falls to 0
-            (see `slide.training.plan`).
+            (see `slide.training.lr_schedules`).
         max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
-            graph or small dense data (`slide.training.plan.least_steps`).
+            graph or small dense data (`slide.training.lr_schedules.least_steps`).
         max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
             limit.
         max_steps: largest number of steps; 0: no limit.
@@ -58,7 +58,7 @@ class TrainingOptions:
             ``"auto"``: `slide.data.kind_of` finds it out.
         seed: seed of the order of the rows, and of the choice of the holdout.
         share_cores: whether training takes fewer threads while other processes keep cores busy; see
-            `slide.training.sharing.CoreShare`.
+            `slide.training.CoreShare`.
 
     Raises:
         ValueError: for a number or name out of range.
@@ -125,17 +125,7 @@ class TrainingOptions:
         return self.epochs == "auto"
 
     def intervals(self, steps_per_epoch: int, most_steps: int) -> tuple[int, int]:
-        """Steps between lines of the log, and between measurements of the active sets; 0: never.
-
-        Args:
-            steps_per_epoch: steps in a pass over the training rows.
-            most_steps: largest number of steps of the run.
-
-        Example:
-            >>> from slide.training import TrainingOptions
-            >>> TrainingOptions(epochs=2, log_every=7).intervals(90, 180)
-            (7, 9)
-        """
+        """Steps between lines of the log, and between measurements of the active sets; 0: never."""
         steps = most_steps
         if self.auto or self.patience:  # Two evaluations on held-out rows come before the end.
             steps = min(2 * evaluation_interval(steps_per_epoch), most_steps)
@@ -145,12 +135,7 @@ class TrainingOptions:
         return log, recall
 
     def most_steps(self, steps_per_epoch: int, least: int = 0) -> int:
-        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps.
-
-        Args:
-            steps_per_epoch: steps in a pass over the training rows.
-            least: see `slide.training.plan.least_steps`.
-        """
+        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps."""
         epochs = self.epochs if isinstance(self.epochs, int) else self.max_epochs
         if epochs is None:
             steps = max(_MOST_EPOCHS * steps_per_epoch, 2 * least)

@@ -1,4 +1,4 @@
-"""What a run says of the choice of its outputs: its recall beside chance, and what that costs.
+"""How a run chooses its outputs: recall beside chance, and what that costs.
 
 The log has measurements (`inspect_selection`), and the summary their means over the second half of
 the run (`selection_figures`). The screen shows one line of these (`selection_line`) and, where
@@ -63,13 +63,6 @@ def selection_recall(
     """What an active set holds of the outputs with the largest inner products.
 
     The function computes all outputs of each sample, so it is slow.
-
-    Args:
-        layer: the layer that chose the set.
-        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
-        active: the set.
-        k: number of the largest inner products that count.
-        samples: number of inputs that are checked.
     """
     if active.complete:
         return Recall(1.0, 1.0, 1.0)
@@ -100,11 +93,6 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     """Scalars for the log: `selection_recall`, and the statistics of the sampler.
 
     Of a set of all outputs, which nobody has chosen, there are none.
-
-    Args:
-        layer: the layer that chose the set; on several processes, with the rows of this one.
-        inputs: ``(B, D)`` float, the inputs that the set was chosen for.
-        active: the set.
     """
     if active.complete:
         return {}
@@ -124,12 +112,7 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
 def selection_figures(
     log: Sequence[Mapping[str, float]], network: SlideNetwork
 ) -> dict[str, float]:
-    """What the summary says of the choice of outputs, beside sizes and seconds; see `_MEASURED`.
-
-    Args:
-        log: lines of the log, which have a ``step`` and scalars by name.
-        network: at the end of the run; its samplers count their rebuilds.
-    """
+    """What the summary says of the choice of outputs, beside sizes and seconds; see `_MEASURED`."""
     late = _second_half(log)
     values = {name: _values(late, scalar) for name, scalar in _MEASURED.items()}
     found = {name: round(mean(each), 6) for name, each in values.items() if each}
@@ -138,13 +121,7 @@ def selection_figures(
 
 
 def selection_line(summary: Mapping[str, Any]) -> str:
-    """The figures of a summary in one line.
-
-    Example:
-        >>> from slide.training.selection import selection_line
-        >>> selection_line({"active_mean": 128.0, "candidates": 31.5, "rows_seen_share": 0.012})
-        '128 outputs each; 31.5 of them looked up; 1.2% of the rows looked at'
-    """
+    """The figures of a summary in one line."""
     said = []
     for phrase in _PHRASES:
         try:
@@ -155,11 +132,7 @@ def selection_line(summary: Mapping[str, Any]) -> str:
 
 
 def selection_warnings(log: Sequence[Mapping[str, float]]) -> list[str]:
-    """Sentences on look-ups that are of no use, and on the keys that help.
-
-    Args:
-        log: see `selection_figures`.
-    """
+    """Sentences on look-ups that are of no use, and on the keys that help."""
     found, late = [], _second_half(log)
     filled, full = (_values(late, f"tables/{name}_share") for name in ("non_empty", "full"))
     if filled and (share := mean(filled)) < _EMPTY:

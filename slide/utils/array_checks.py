@@ -2,7 +2,7 @@
 
 Kernels trust their arguments: a number of a row that is too large is memory outside of an array. So
 whatever a state or a folder holds is described once, by shape, type and range, and compared when it
-is opened. What a folder holds is taken out of a `Stored`, which checks all that it gives
+is opened. What a folder holds is taken out of a `Stored`, which checks all that it gives.
 
 Example:
     >>> import numpy as np

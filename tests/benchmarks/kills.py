@@ -21,8 +21,8 @@ from pathlib import Path
 
 from slide.config import command
 from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint_folders import find_checkpoints, last_checkpoint
-from slide.training.patience import BEST
+from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
+from slide.training.stopping import BEST
 from slide.utils.tensor_folder import SUFFIX
 
 # The parts of this job take about equal times.
@@ -142,7 +142,7 @@ def _become(words: list[str], said: Path) -> None:
 def one_process() -> Iterator[None]:
     """Inside of it, a process from which others can be forked at any time: it has no threads."""
     # Threads of parallel kernels do not survive a fork. In a child kernels are serial
-    # (slide/kernels/compile.py); the caller ends with the status of the child.
+    # (slide/ops/kernels/compile.py); the caller ends with the status of the child.
     child = os.fork()
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -23,7 +23,7 @@ from report import RESULTS, ROOT, Row, Store, add_options, numbers, origin, pars
 from slide import runtime
 from slide.config import build_network, build_optimizer, fill_in, open_dataset, read_config
 from slide.training import Trainer
-from slide.training.first_biases import start_biases
+from slide.training.loop import start_biases
 
 # Data set: its overrides, its folder among the data sets, and a number of rows to learn from; None:
 # all but the held-out ones.
@@ -99,7 +99,7 @@ def measure(root: Path, case: Row) -> Row:
         found = Trainer(*parts, lr_schedule=schedule).fit()
     scores = {name: found[name] for name in FIGURES if name in found}
     upkeep = {"rebuilds": found.get("rebuilds", 0), "upkeep": found["rebuild_seconds"]}
-    return scores | upkeep | {"rows": rows, "seconds": found["train_seconds"]}
+    return scores | upkeep | {"rows": rows, "seconds": found["network_seconds"]}
 
 
 def page(found: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from slide import runtime
 from slide.data import Batches, SparseDataset, Split, first_unseen, kind_of
 from slide.data.row_files import write_xmc
 from slide.sparse import CSR, Pattern
-from slide.training.metrics import inverse_propensities, precision_at_k, psp_at_k
+from slide.training.evaluation import inverse_propensities, precision_at_k, psp_at_k
 
 SCRIPT = Path(__file__).with_name("xr_linear.py")
 TOP = (1, 3, 5)

@@ -45,7 +45,7 @@ from slide import runtime
 from slide.sparse import Pattern, hits
 
 KEYS = ("dataset", "method", "seed")
-# Bins of equal width, as those of slide.training.metrics.calibration_error.
+# Bins of equal width, as those of slide.training.calibration_error.
 BINS = 10
 OURS = "slide"
 TITLES = {"slide": "**slide**", "omikuji": "omikuji, 3 trees", "pecos": "PECOS XR-Linear, 3 models"}

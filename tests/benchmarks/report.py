@@ -12,6 +12,7 @@ import argparse
 import fcntl
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -67,6 +68,12 @@ def last(name: str, folder: Path = RESULTS) -> dict:
     return json.loads((folder / f"{name}.json").read_text())
 
 
+def shown_versions(versions: dict[str, str] | None = None) -> str:
+    """Versions of packages in a line; None: of those here."""
+    known = runtime.versions() if versions is None else versions
+    return ", ".join(f"{key} {value}" for key, value in known.items())
+
+
 def publish(
     name: str,
     found: dict,
@@ -80,7 +87,7 @@ def publish(
         "machine": machine(),
         "versions": runtime.versions(),
     } | found
-    versions = ", ".join(f"{key} {value}" for key, value in found["versions"].items())
+    versions = shown_versions(found["versions"])
     head = (
         f"Made by `python tests/benchmarks/{program or name}.py` on {found['date']}; "
         f"{found['machine']}; {versions}.\n\n"
@@ -179,6 +186,7 @@ class Store:
             "code": code or self.commit,
             "machine": machine(),
             "threads": runtime.num_threads(),
+            "versions": shown_versions(),
         }
 
     def report(self) -> None:
@@ -225,6 +233,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def spread(values: list[float], sign: str = "", scale: float = 100) -> str:
     """The mean, in points; of several values also half the range."""
+    if math.isnan(sum(values)):
+        return ""
     text = f"{scale * sum(values) / len(values):{sign},.1f}"
     return text if len(values) == 1 else f"{text} ± {scale * (max(values) - min(values)) / 2:.1f}"
 
@@ -247,10 +257,11 @@ def origin(rows: list[Row], what: str = "dataset") -> str:
     groups: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
         place = row["date"], row["code"], row["machine"], f"threads: {row['threads']}"
-        groups.setdefault(place, []).append(row[what])
+        versions = (row["versions"],) if "versions" in row else ()  # Earlier rows have none.
+        groups.setdefault((*place, *versions), []).append(row[what])
     lines = [
-        f"* {date}, {code}, {where}, {threads}: {', '.join(dict.fromkeys(names))}\n"
-        for (date, code, where, threads), names in sorted(groups.items())
+        f"* {', '.join(place)}: {', '.join(dict.fromkeys(map(str, names)))}\n"
+        for place, names in sorted(groups.items())
     ]
     return "\nThe rows were measured on these days, of these commits or versions:\n\n" + "".join(
         lines

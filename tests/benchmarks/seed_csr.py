@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.functional.csr_product import CSRMatrix, csr_matmul
+from slide.functional.csr_product import csr_matmul
+from slide.ops.csr import CSRMatrix
 from slide.sparse import CSR
 
 ROWS, COLUMNS, DENSITY = 850_000, 210_000, 0.001

@@ -50,8 +50,8 @@ def our_step(trainer: Trainer) -> Step:
 
     def step(i: int) -> None:
         epoch, index = divmod(i, len(trainer.batches))
-        loss, _, _ = trainer.learner.forward(trainer.batches.batch(epoch, index))
-        trainer.learner.update(loss)
+        loss, _, _ = trainer.loop.forward(trainer.batches.batch(epoch, index))
+        trainer.loop.update(loss)
 
     return step
 

@@ -24,7 +24,7 @@ from runs import run_train
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.training.checkpoint import Checkpoint
-from slide.training.progress import Counters
+from slide.training.monitor import Counters
 
 # Weights of 1 GB, and two moments of each.
 FEATURES, HIDDEN, LABELS = 100_000, 784, 225_000

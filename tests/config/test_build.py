@@ -152,11 +152,6 @@ def test_settings_of_the_network_reach_it():
     rest, first = build_optimizer(config, network).param_groups
     assert (rest["lr"], first["lr"]) == (0.5, 1.5)
     assert first["params"][0] is network.first.weight
-    assert not network.output.host_rows
-    words = *scales, "network.host_rows=true", "sampler=uniform", "sampler.active=32"
-    network = build_network(job.compose(*words), 1000, 80)
-    assert network.first.host_rows
-    assert network.output.host_rows
 
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])

@@ -20,8 +20,8 @@ from slide.config import command
 from slide.config.command import LABEL_LENGTH, label_of
 from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
-from slide.training.learner import Learner
-from slide.training.metrics import precision_at_k
+from slide.training.evaluation import precision_at_k
+from slide.training.loop import TrainingLoop
 
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
@@ -33,7 +33,8 @@ TAGS = {
 SUMMARY = {
     *("dataset", "samples", "features", "labels", "epochs", "steps", "train_seconds"),
     *(
-        "held_seconds",
+        "network_seconds",
+        "validation_seconds",
         "eval_seconds",
         "samples_per_second",
         "p_at_1",
@@ -110,7 +111,7 @@ def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
 
 def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
     """Send Ctrl-C, or another signal, in the midst of a step."""
-    whole = Learner.update
+    whole = TrainingLoop.update
 
     def update(self, loss):
         if self.counters.step == step:
@@ -118,7 +119,7 @@ def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
                 signal.raise_signal(number)
         return whole(self, loss)
 
-    monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(TrainingLoop, "update", update)
 
 
 def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):

@@ -85,7 +85,7 @@ IMPOSSIBLE = [
     *(f"network.hidden={value}" for value in ("[]", "8", "[8,0]", "[8,x]", "[1.5]")),
     *(f"network.hidden_active={value}" for value in ("4", "[4,5]", "[0]", "[x]", "null")),
     *(f"network.dropout={value}" for value in ("1", "-0.1", "x", "nan")),
-    *("network.prior_bias=2", "network.host_rows=off", "report=no"),
+    *("network.prior_bias=2", "report=no"),
     *(f"sampler=lsh hash.hashes_per_table={value}" for value in ("0", "32", "x", "2.5")),
     *(f"sampler=lsh hash.num_tables={value}" for value in ("0", "x", "null")),
     *(

@@ -148,7 +148,6 @@ def test_more_processes_than_labels(data):
             ["network.hidden=[8,8]", "network.hidden_active=[null,4]", "sampler=lsh"],
             r"hidden_active=\[None, 4\] needs a run of one process; on several, set sampler=unif",
         ),
-        (["network.host_rows=true"], "network.host_rows=true needs a run of one process: set netw"),
     ],
 )
 def test_what_needs_one_process(words, said):

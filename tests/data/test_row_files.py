@@ -34,7 +34,7 @@ from slide.data.row_files import (
     read_text_blocks,
     text_variant,
 )
-from slide.kernels.parse_rows import TABLE_SIZE
+from slide.ops.kernels.text_rows import TABLE_SIZE
 from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,7 @@ import numpy as np
 from helpers import job
 
 from slide.data import transform
-from slide.training.evaluation import evaluate
-from slide.training.metrics import inverse_propensities
+from slide.training.evaluation import evaluate, inverse_propensities
 
 
 def test_a_run_uses_the_constants_of_its_set(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
-from slide.distributed.output_linear import ShardedOutputLinear
+from slide.distributed.sharded_layers import ShardedOutputLinear
 from slide.distributed.shares import Shares
 from slide.functional import linear_loss
 from slide.functional.losses import LOSSES, Loss, find_loss

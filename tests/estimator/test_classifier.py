@@ -25,7 +25,7 @@ from slide import SlideClassifier
 from slide.estimator.classifier import _KEYS
 from slide.ranking import EnsembleRanker
 from slide.training import DivergenceError
-from slide.training.metrics import precision_at_k
+from slide.training.evaluation import precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}

@@ -9,8 +9,9 @@ from helpers.csr import LENGTHS, D, N, make
 from helpers.matrices import to_dense
 from scipy import sparse
 
-from slide.functional import csr_product
-from slide.functional.csr_product import CSRMatrix, csr_matmul
+from slide.functional.csr_product import csr_matmul
+from slide.ops import csr as csr_product
+from slide.ops.csr import CSRMatrix
 from slide.sparse import CSR
 
 SHAPES = {

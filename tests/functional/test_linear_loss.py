@@ -6,8 +6,8 @@ import torch
 
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, active_linear_loss, loss_on_active
-from slide.functional import linear_loss as losses
 from slide.functional.losses import LOSSES
+from slide.ops import losses
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 

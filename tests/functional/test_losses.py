@@ -289,3 +289,17 @@ def test_short_types_are_computed_in_float32(name):
     torch.testing.assert_close(got, expected)
     got.backward()
     assert rounded.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1, 1], r"weights \(2,\) do not fit 5 rows"),
+        ([1, 1, 1, 1, -1], "must be finite and at least 0, not -1.0"),
+        ([1, 1, 1, 1, np.inf], "must be finite and at least 0, not inf"),
+    ],
+)
+def test_weights_that_cannot_be(weights, message):
+    active = ActiveSet(9, np.array([3, 7], np.int32), targets=Pattern.from_lists([[0]] * 5))
+    with pytest.raises(ValueError, match=message):
+        loss_on_active(torch.zeros(5, 2), active, "bce", weights=weights)

@@ -8,9 +8,8 @@ from scipy.sparse import csr_array
 from slide import clip_grad_norm_
 from slide.active_set import ActiveSet, Scratch
 from slide.functional import active_linear_loss, loss_on_active
-from slide.functional import nonzero_entries as nonzeros
-from slide.functional.linear import active_linear
-from slide.functional.nonzero_entries import input_gradient, weight_gradient
+from slide.functional.linear import active_linear, input_gradient, weight_gradient
+from slide.ops import products as nonzeros
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import FactoredRowGradient, RowGradient, dense_gradient
 from slide.sparse import Pattern

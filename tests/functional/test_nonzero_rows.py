@@ -9,14 +9,14 @@ from helpers.samplers import uniform_sampler
 
 from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
-from slide.functional.hard_samples import hardest_count
-from slide.functional.linear import active_linear
+from slide.functional.active_loss import hardest_count
+from slide.functional.linear import active_linear, scatter_rows
 from slide.functional.losses import LOSSES
-from slide.functional.nonzero_rows import rows_to_visit, scatter_rows
 from slide.functional.sparse_input import sparse_linear
-from slide.kernels.ragged import select_rows
 from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
+from slide.ops import rows_to_visit
+from slide.ops.kernels.ragged import select_rows
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import CSR, Pattern

@@ -14,9 +14,9 @@ from helpers.matrices import make_csr
 from torch.autograd.functional import hessian
 
 import slide
+from slide.backend import backend
 from slide.distributed import Group, ShardedSampledLinear
-from slide.distributed.data_parallel import _OfAllRanks
-from slide.distributed.input_linear import _SumOverRanks
+from slide.distributed.sharded_layers import _OfAllRanks, _SumOverRanks
 from slide.functional import (
     CSRMatrix,
     active_conv2d,
@@ -27,9 +27,6 @@ from slide.functional import (
     relu_dropout,
     sparse_linear,
 )
-from slide.functional.csr_product import PlainProduct
-from slide.functional.host_rows import fetch_set
-from slide.functional.plain_products import PlainPerSampleLinear, PlainSparseLinear
 from slide.nn import ActiveLoss, SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
@@ -77,28 +74,6 @@ def sparse_matrix():
     return csr_matmul(MATRIX, x).sum(), x
 
 
-def plain_sparse_matrix():
-    x = draw(D, 2)
-    pattern, values = MATRIX.plain(x.device)
-    return PlainProduct.apply(x, values, pattern).sum(), x
-
-
-def plain_linear():
-    x, active = draw(B, D), make_active("per_sample")
-    return PlainPerSampleLinear.apply(x, draw(N, D, seed=1), None, active, False).sum(), x
-
-
-def plain_sparse_input():
-    bias = draw(D)
-    return PlainSparseLinear.apply(FEATURES, draw(N, D, seed=1), bias, False).sum(), bias
-
-
-def fetched_rows():
-    weight = draw(N, D)
-    rows, _, _ = fetch_set(weight, None, make_active("shared"), torch.device("cpu"))
-    return rows.sum(), weight
-
-
 def dropout():
     x = draw(9)
     return relu_dropout(x, 0.5).sum(), x
@@ -121,17 +96,10 @@ CASES = {
     "SharedLinear by its bias": lambda: by_weight("shared"),
     "PerSampleLinear": lambda: linear("per_sample"),
     "PerSampleLinear by its bias": lambda: by_weight("per_sample"),
-    "PlainPerSampleLinear": plain_linear,
     "SparseLinear": sparse_input,
-    "PlainSparseLinear": plain_sparse_input,
     "ActiveConv2d": convolution,
     "Product": sparse_matrix,
-    "PlainProduct": plain_sparse_matrix,
-    "Fetch": fetched_rows,
     "LossOverRanks": loss_over_ranks,
-}
-# Plain torch has the second derivatives of these.
-OF_KERNELS = {
     "SharedLinearLoss": linear_loss,
     "ActiveLoss": scores_loss,
     "ReluDropout": dropout,
@@ -139,23 +107,15 @@ OF_KERNELS = {
 }
 
 
-def check_penalty(name, make):
-    loss, x = make()
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("way", ["kernels", "torch"])
+def test_a_gradient_penalty(name, way):
+    with backend(way):
+        loss, x = CASES[name]()
     (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
     size = gradient.to_dense().square().sum()
     with pytest.raises(RuntimeError, match=rf"{name.split()[0]} has first derivatives only"):
         (loss + size).backward()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_gradient_penalty(name):
-    check_penalty(name, CASES[name])
-
-
-@pytest.mark.kernels_only
-@pytest.mark.parametrize("name", OF_KERNELS)
-def test_a_gradient_penalty_through_a_kernel(name):
-    check_penalty(name, OF_KERNELS[name])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -248,7 +208,7 @@ def test_operations_that_can_be_differentiated_again():
 # in. What they need other ranks for is never reached: the loss that follows the one, and the
 # product before the other, refuse.
 EXCEPTIONS = {
-    "functional/first_derivatives.py",
+    "functional/autograd.py",
     "distributed/data_parallel.py",
     "distributed/input_linear.py",
 }

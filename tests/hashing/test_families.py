@@ -1,12 +1,18 @@
-"""What both hash families share: redrawing, shapes of codes, and errors."""
+"""Hash families against theory and slow twins: codes, collisions, further buckets, errors."""
+
+import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
+from helpers import naive_hashing
+from helpers.matrices import make_csr, to_dense, z_score
 
-from slide.hashing.dwta import DWTA
-from slide.hashing.simhash import SimHash
-from slide.hashing.tables import HashTables
+from slide.hashing import families
+from slide.hashing.families import DWTA, SimHash, flip_sets
+from slide.ops.kernels.hashing import MAX_DENSIFY_ATTEMPTS
+from slide.sparse import CSR
 
 FAMILIES = {
     "simhash": lambda width, seed=0: SimHash(width, 3, 5, seed=seed),
@@ -27,19 +33,20 @@ class TestRedraw:
         np.testing.assert_array_equal(FAMILIES[family](32, seed=2).codes(x), second)
         assert (first != second).mean() > 0.5
 
-    def test_codes_fit_the_tables(self, family):
-        hash_family = FAMILIES[family](32)
-        codes = hash_family.codes(torch.randn(50, 32))
-        assert codes.dtype == np.int32
-        assert codes.shape == (hash_family.num_tables, 50)
-        assert codes.min() >= 0
-        assert codes.max() < hash_family.num_buckets
-
     def test_takes_any_float_and_no_vectors(self, family):
         hash_family = FAMILIES[family](32)
         x = torch.randn(4, 32)
         np.testing.assert_array_equal(hash_family.codes(x), hash_family.codes(x.double()))
         assert hash_family.codes(x[:0]).shape == (hash_family.num_tables, 0)
+
+    def test_codes_of_dense_and_sparse_vectors(self, family):
+        # DWTA looks at stored entries alone, so there are no zeros.
+        x = make_csr(np.random.default_rng(0), [32] * 6, 32)
+        hash_family = FAMILIES[family](32)
+        codes = hash_family.codes(to_dense(x, 32))
+        np.testing.assert_array_equal(codes, hash_family.sparse_codes(x))
+        assert codes.dtype == np.int32
+        assert 0 <= codes.min() <= codes.max() < hash_family.num_buckets
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,203 @@ def test_numbers_out_of_range(build, message):
         build()
 
 
-def test_sizes_that_nobody_gives():
-    assert DWTA(64, 2, 1).bin_size == 8
-    assert HashTables(1, 2).bucket_capacity == 128
+def pair_at_angle(width, theta, generator):
+    """Two random unit vectors ``(2, width)`` at an angle."""
+    q, _ = torch.linalg.qr(torch.randn(width, 2, generator=generator, dtype=torch.float64))
+    return torch.stack([q[:, 0], math.cos(theta) * q[:, 0] + math.sin(theta) * q[:, 1]])
+
+
+class TestSimHash:
+    @pytest.mark.parametrize("k", [1, 3])
+    @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.8])
+    def test_collides_as_theory_says(self, share, k):
+        family = SimHash(512, k, 6_000, seed=3)
+        generator = torch.Generator().manual_seed(round(100 * share))
+        codes = family.codes(pair_at_angle(512, share * math.pi, generator))
+        hits = int((codes[:, 0] == codes[:, 1]).sum())
+        assert abs(z_score(hits, 6_000, (1 - share) ** k)) < 4
+
+    def test_entries_of_directions(self):
+        directions = SimHash(200, 10, 10).directions
+        for entry, p in ((1, 1 / 6), (-1, 1 / 6), (0, 2 / 3)):
+            hits = int((directions == entry).sum())
+            assert abs(z_score(hits, directions.size, p)) < 4
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_signs_with_and_without_bfloat16(monkeypatch, rounds):
+    monkeypatch.setattr(families, "has_bfloat16", lambda: rounds)
+    family = SimHash(40, hashes_per_table=5, num_tables=6)
+    vectors = torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
+    exact = family.codes(vectors.double())
+    # A projection changes its sign where it is smaller than the rounding of what it sums.
+    changed = np.bitwise_count(exact ^ family.codes(vectors)).sum() / (300 * 30)
+    assert changed < 0.01 if rounds else changed < 0.001
+
+
+def test_directions_are_copied_to_a_device_once():
+    family = SimHash(40, hashes_per_table=5, num_tables=6)
+    first = family._directions(torch.device("cpu"))
+    assert family._directions(torch.device("cpu")) is first
+    family.redraw(1)
+    assert family._directions(torch.device("cpu")) is not first
+
+
+class TestDWTA:
+    @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.8])
+    def test_pairs_of_coordinates_collide_as_signs_do(self, share):
+        # All bins come from one permutation: they are disjoint, hence independent.
+        family = DWTA(512, 1, 256, bin_size=2)
+        theta = share * math.pi
+        generator = torch.Generator().manual_seed(round(100 * share))
+        a, b = torch.randn(2, 20, 512, generator=generator)
+        b = math.cos(theta) * a + math.sin(theta) * b
+        hits = int((family.codes(a) == family.codes(b)).sum())
+        assert abs(z_score(hits, 20 * 256, 1 - share)) < 4
+
+    @pytest.mark.parametrize(("k", "p"), [(1, 1 / 8), (2, 1 / 64)])
+    def test_independent_vectors_collide_once_in_eight_a_digit(self, k, p):
+        family = DWTA(512, k, 64 // k)
+        a, b = torch.randn(2, 80, 512)
+        codes = family.codes(a)
+        trials = codes.size
+        assert abs(z_score(int((codes == family.codes(b)).sum()), trials, p)) < 4
+        np.testing.assert_array_equal(codes, family.codes(a.clone()))
+
+    def test_codes_depend_on_the_order_of_coordinates_alone(self):
+        x = torch.rand(3, 40)
+        family = DWTA(40, 2, 10)
+        np.testing.assert_array_equal(family.codes(x), family.codes(torch.exp(5 * x)))
+
+    @pytest.mark.parametrize(("bin_size", "k"), [(2, 4), (4, 3), (8, 2)])
+    def test_all_buckets_are_reached(self, bin_size, k):
+        family = DWTA(64, k, 1, bin_size=bin_size)
+        assert family.num_buckets == bin_size**k
+        codes = family.codes(torch.randn(1_500, 64))
+        assert sorted(set(codes[0].tolist())) == list(range(family.num_buckets))
+
+    def test_codes_decode_to_digits(self):
+        family = DWTA(30, 3, 7)
+        x = torch.randn(4, 30)
+        codes = family.codes(x)
+        for i in range(4):
+            digits = [codes[l, i] >> 3 * (2 - k) & 7 for l in range(7) for k in range(3)]
+            assert digits == naive_hashing.dwta_digits(x[i], family.coordinates)
+
+    @pytest.mark.parametrize(("bin_size", "base"), [(8, 4), (4, 2)])
+    def test_released_codes_add_up_digits_that_overlap(self, bin_size, base):
+        shape = {"hashes_per_table": 3, "num_tables": 7, "bin_size": bin_size}
+        family = DWTA(30, **shape, packing="released")
+        assert family.num_buckets == (bin_size - 1) * (base**3 - 1) // (base - 1) + 1
+        x = make_csr(np.random.default_rng(0), [30] * 4, 30)
+        dense = to_dense(x, 30)
+        codes = family.codes(dense)
+        for i in range(4):
+            digits = naive_hashing.dwta_digits(dense[i], family.coordinates)
+            assert codes[:, i].tolist() == naive_hashing.digits_to_codes(digits, 3, base)
+        np.testing.assert_array_equal(codes, family.sparse_codes(x))
+        assert (codes != DWTA(30, **shape).codes(dense)).any()
+        with pytest.raises(ValueError, match="probes need packing='exact'"):
+            family.probe_codes(dense, 1)
+
+    @pytest.mark.parametrize("num_tables", [2, 9])
+    def test_bins_are_cut_from_permutations(self, num_tables):
+        family = DWTA(21, 2, num_tables, bin_size=4)
+        assert family.coordinates.shape == (2 * num_tables, 4)
+        assert family.places.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
+        for start in range(0, 2 * num_tables, 5):
+            members = family.coordinates[start : start + 5].ravel()
+            assert len(set(members.tolist())) == members.size
+        for h, members in enumerate(family.coordinates):
+            for place, c in enumerate(members):
+                assert h * 4 + place in family.places[c]
+        assert (family.places >= 0).sum() == family.coordinates.size
+
+    def test_empty_bins_borrow(self):
+        family = DWTA(64, 1, 40, bin_size=4)
+        for c in range(64):
+            x = CSR(np.array([0, 1]), np.array([c], np.int32), np.array([-2.0], np.float32))
+            digits, filled = naive_hashing.dwta_sparse_digits(
+                {c: -2.0}, family.coordinates, family.key, MAX_DENSIFY_ATTEMPTS
+            )
+            own = {d for d, full in zip(digits, filled, strict=True) if full}
+            codes = family.sparse_codes(x)[:, 0]
+            assert any(filled)
+            assert not all(filled)
+            # 100 draws among 40 bins miss the filled one with probability 0.08 each.
+            borrowed = np.isin(codes, list(own))
+            assert borrowed.mean() > 0.7
+            assert (codes[~borrowed] == 0).all()
+
+    def test_an_empty_vector_has_code_zero(self):
+        empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+        assert not DWTA(64, 2, 30).sparse_codes(empty).any()
+
+
+@pytest.mark.parametrize(("hashes", "probes"), [(1, 1), (3, 7), (5, 4), (8, 30), (24, 64)])
+def test_the_cheapest_sets_are_among_those_that_are_looked_at(hashes, probes):
+    chosen = flip_sets(hashes, probes)
+    bounds = zip(chosen.indptr[:-1], chosen.indptr[1:], strict=True)
+    sets = [chosen.indices[begin:end].tolist() for begin, end in bounds]
+    assert len({tuple(one) for one in sets}) == len(sets) >= probes
+    assert all(sets)
+    assert chosen.num_rows < 300
+    rng, width = np.random.default_rng(hashes), min(hashes, 8)
+    for power in (0.3, 1, 4):
+        costs = np.sort(rng.random(hashes) ** power)
+        found = np.sort([sum(costs[one]) for one in sets])[:probes]
+        every = [s for n in range(1, width + 1) for s in combinations(costs[:width], n)]
+        expected = np.sort([sum(s) for s in every])[:probes]
+        # Of many hashes the dearest ones are left out here, so the others may cost more.
+        assert (found <= expected + 1e-12).all()
+        if width == hashes:
+            np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_simhash_flips_the_smallest_projections(monkeypatch, rounds):
+    monkeypatch.setattr(families, "has_bfloat16", lambda: rounds)
+    family, vectors = SimHash(24, 5, 4), torch.randn(9, 24)
+    codes = family.probe_codes(vectors, 6)
+    assert codes.shape == (7 * 4, 9)
+    assert codes.dtype == np.int32
+    np.testing.assert_array_equal(codes[:4], family.codes(vectors))
+    if rounds:
+        vectors = vectors.bfloat16()
+    projections = (vectors @ torch.from_numpy(family.directions).to(vectors.dtype)).double().abs()
+    for i in range(9):
+        for table in range(4):
+            costs = projections[i, 5 * table : 5 * table + 5].tolist()
+            one = codes[table, i], costs, [1, 2, 4, 8, 16]
+            assert codes[table::4, i].tolist() == naive_hashing.probe_codes(*one, 6)
+
+
+def test_dwta_takes_the_second_largest_of_a_bin():
+    family, vectors = DWTA(24, 2, 3, bin_size=4), torch.randn(9, 24, dtype=torch.float64)
+    codes = family.probe_codes(vectors, 2)
+    np.testing.assert_array_equal(codes[:3], family.codes(vectors))
+    for i in range(9):
+        costs, flips = naive_hashing.dwta_runners(vectors[i].tolist(), family.coordinates, 2, 2)
+        for table in range(3):
+            own = slice(2 * table, 2 * table + 2)
+            one = codes[table, i], costs[own], flips[own]
+            assert codes[table::3, i].tolist() == naive_hashing.probe_codes(*one, 2)
+
+
+@pytest.mark.parametrize("family", [SimHash(24, 2, 5), DWTA(24, 2, 5, bin_size=4)])
+def test_no_more_buckets_than_there_are(family):
+    codes = family.probe_codes(torch.randn(3, 24), 9).reshape(-1, 5, 3)
+    assert len(codes) == 4
+    assert all(len(np.unique(codes[:, table, i])) == 4 for table in range(5) for i in range(3))
+
+
+@pytest.mark.parametrize("family", [SimHash(66, 6, 16), DWTA(66, 2, 16)])
+def test_a_near_row_is_found_in_more_tables(family):
+    """A further bucket holds it more often than a bucket that is not the next one."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(200, 66, generator=generator)
+    near = vectors + 0.4 * torch.randn(200, 66, generator=generator)
+    probed = family.probe_codes(near, 2).reshape(3, 16, 200)
+    hits = (probed == family.codes(vectors)).mean((1, 2))
+    assert hits[0] > hits[1] > hits[2] > 3 / family.num_buckets
+    assert hits.sum() > 1.5 * hits[0]

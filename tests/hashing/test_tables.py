@@ -1,10 +1,11 @@
-"""Hash tables against dictionaries."""
+"""Hash tables against dictionaries, and the uniformity of what full buckets keep."""
 
 import numpy as np
 import pytest
 import torch
 from helpers import naive, naive_hashing
 from helpers.buckets import as_codes, contents, draw_codes
+from helpers.matrices import chi_square_p
 
 from slide.backend import backend, plain
 from slide.hashing import tables as tables_module
@@ -90,16 +91,6 @@ class TestContents:
         assert found.num_rows == 7
         assert naive.rows_of(*found) == [twin.query(asked[:, b]) for b in range(7)]
 
-    def test_capacity_is_never_exceeded(self, policy, capacity, seed):
-        tables = HashTables(3, 5, capacity, policy, seed)
-        codes = as_codes(draw_codes(seed))
-        tables.build(codes)
-        for _ in range(3):
-            tables.insert(np.arange(40, dtype=np.int32), codes)
-        sizes = [[len(bucket) for bucket in table] for table in contents(tables)]
-        offered = [np.bincount(np.tile(row, 4), minlength=5) for row in codes]
-        assert sizes == np.minimum(offered, tables.capacity).tolist()
-
 
 def test_tensors_are_as_good_as_arrays():
     old, new, ids = (as_codes(each) for each in (draw_codes(0), draw_codes(1), [50, 60]))
@@ -111,16 +102,6 @@ def test_tensors_are_as_good_as_arrays():
         tables.move(kind(ids), kind(new[:, :2]), kind(old[:, :2]))
         found.append((contents(tables), tables.query(kind(new)).indices.tolist()))
     assert found[0] == found[1]
-
-
-def test_build_forgets_what_was_there():
-    tables = HashTables(2, 5, 4)
-    tables.build(as_codes(draw_codes(0, 2)))
-    codes = as_codes(draw_codes(1, 2, 20))
-    tables.build(codes)
-    fresh = HashTables(2, 5, 4)
-    fresh.build(codes)
-    assert contents(tables) == contents(fresh)
 
 
 def test_fifo_keeps_the_last_ids():
@@ -143,12 +124,6 @@ class TestPools:
         for l, table in enumerate(contents(tables)):
             for c, bucket in enumerate(table):
                 assert bucket == np.flatnonzero(codes[l] == c).tolist()
-
-    @pytest.mark.kernels_only
-    def test_a_build_takes_one_place_an_id(self):
-        tables = HashTables(3, 8, 16)
-        tables.build(as_codes(draw_codes(0, 3, 60, 8)))
-        assert tables.buckets.pool.shape == (3, 60)
 
     def test_clear(self):
         tables = HashTables(2, 5)
@@ -211,10 +186,6 @@ class TestFolding:
         expected = [naive_hashing.fold(code, 777) for code in codes.ravel().tolist()]
         assert found[0].ravel().tolist() == expected
 
-    def test_a_few_buckets_for_each_id(self):
-        assert tables_module.bucket_count(2**24, 38_087) == 2 * 38_087
-        assert tables_module.bucket_count(512, 38_087) == 512
-
     @pytest.mark.skipif(plain(), reason="whole buckets have room from the start in plain torch")
     def test_memory_follows_the_ids(self):
         codes = np.random.default_rng(0).integers(0, 2**24, (10, 30_000), dtype=np.int32)
@@ -261,28 +232,11 @@ class TestState:
         tables.build(codes[:, :20])
         other.load_state_dict(tables.state_dict())
         assert contents(other) == contents(tables)
+        other.build(codes[:, 20:])  # They share no memory.
+        other.load_state_dict(tables.state_dict())
         for t in (tables, other):
             t.insert(np.arange(20, 40, dtype=np.int32), codes[:, 20:])
         assert contents(other) == contents(tables)
-
-    def test_does_not_share_memory(self, policy):
-        codes = as_codes(draw_codes(0))
-        tables, other = (HashTables(3, 5, 4, policy) for _ in range(2))
-        tables.build(codes)
-        state, before = tables.state_dict(), contents(tables)
-        other.load_state_dict(state)
-        other.build(as_codes(draw_codes(5, num_ids=15)))
-        assert contents(tables) == before
-        tables.load_state_dict(state)
-        assert contents(tables) == before
-
-    def test_of_empty_tables(self, policy):
-        tables, other = (HashTables(3, 5, 4, policy) for _ in range(2))
-        other.build(as_codes(draw_codes(0)))
-        other.load_state_dict(tables.state_dict())
-        assert other.occupancy() == (0, 0, 0)
-        other.insert(np.arange(40, dtype=np.int32), as_codes(draw_codes(0)))
-        assert other.occupancy()[1] == 4
 
     def test_of_other_tables(self, policy):
         with pytest.raises(ValueError, match=r"\(3, 5\) do not fit tables of shape \(3, 6\)"):
@@ -319,22 +273,6 @@ class TestErrors:
             with pytest.raises(ValueError, match=message):
                 change(HashTables(1, 5), ids, codes)
 
-    def test_codes_of_a_move_that_do_not_fit_each_other(self):
-        ids, codes = as_codes([0, 1]), np.zeros((1, 3), np.int32)
-        for old, new in ((2, 3), (3, 2)):
-            with pytest.raises(ValueError, match=r"ids must be \(3,\) int32, not \(2,\) int32"):
-                HashTables(1, 5).move(ids, codes[:, :old], codes[:, :new])
-
-    @pytest.mark.parametrize("name", ["num_tables", "num_buckets", "bucket_capacity"])
-    def test_numbers_out_of_range(self, name):
-        options = {"num_tables": 1, "num_buckets": 1, name: 0}
-        with pytest.raises(ValueError, match=f"{name} must be .* at least 1, not 0"):
-            HashTables(**options)
-
-    def test_unknown_policy(self):
-        with pytest.raises(ValueError, match="bucket_policy must be one of"):
-            HashTables(1, 1, bucket_policy="lifo")
-
 
 def test_equal_tables_have_equal_states():
     """Whatever they held before: places after the last bucket are zeros."""
@@ -347,3 +285,77 @@ def test_equal_tables_have_equal_states():
     found, expected = tables.state_dict(), fresh.state_dict()
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def keep_counts(policy_of_keeping, num_ids=30, num_draws=960):
+    """How often each of ``num_ids`` ids is among those kept, over all tables and seeds."""
+    num_tables = 96
+    codes = np.zeros((num_tables, num_ids), np.int32)
+    counts = np.zeros(num_ids, int)
+    for seed in range(num_draws // num_tables):
+        counts += np.bincount(policy_of_keeping(seed, codes), minlength=num_ids)
+    return counts
+
+
+def kept_by_build(seed, codes):
+    tables = HashTables(len(codes), 1, 5, "reservoir", seed)
+    tables.build(codes)
+    return tables.query(codes[:, :1]).indices
+
+
+def kept_by_insert(seed, codes):
+    tables = HashTables(len(codes), 1, 5, "reservoir", seed)
+    for part in np.array_split(np.arange(codes.shape[1], dtype=np.int32), 3):
+        tables.insert(part, codes[:, part])
+    return tables.query(codes[:, :1]).indices
+
+
+def entered(i, num_tables=960):
+    """In which tables the second id of a bucket, ``i``, has replaced the first; (L,) bool."""
+    codes = np.zeros((num_tables, 1), np.int32)
+    tables = HashTables(num_tables, 1, 1)
+    tables.build(codes)
+    tables.insert(np.array([i], np.int32), codes)
+    return tables.query(codes).indices == i
+
+
+class TestReservoir:
+    @pytest.mark.parametrize("keeping", [kept_by_build, kept_by_insert])
+    def test_is_uniform(self, keeping):
+        counts = keep_counts(keeping)
+        assert counts.sum() == 960 * 5
+        assert chi_square_p(counts, 960, 5) > 1e-3
+
+    def test_buckets_draw_independently(self):
+        tables = HashTables(1, 20, 5)
+        tables.build(as_codes([np.repeat(np.arange(20), 40)]))
+        assert len({tuple(sorted(np.array(b) % 40)) for b in contents(tables)[0]}) > 15
+
+    def test_ids_draw_independently(self):
+        """Where ids leave, a bucket comes to the same number of offered ids again and again."""
+        one, other = (entered(i) for i in (1, 2))
+        assert 0.45 < one.mean() < 0.55
+        assert 0.45 < (one == other).mean() < 0.55
+
+    def test_follows_the_seed(self):
+        codes = np.zeros((4, 60), np.int32)
+        kept = []
+        for seed in (0, 1, 0):
+            tables = HashTables(4, 1, 5, seed=seed)
+            tables.build(codes)
+            kept.append(contents(tables))
+        assert kept[0] == kept[2] != kept[1]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"num_tables": 0}, "num_tables must be .* at least 1, not 0"),
+        ({"num_buckets": 0}, "num_buckets must be .* at least 1, not 0"),
+        ({"bucket_capacity": 0}, "bucket_capacity must be .* at least 1, not 0"),
+        ({"bucket_policy": "lifo"}, "bucket_policy must be one of"),
+    ],
+)
+def test_options_out_of_range(option, message):
+    with pytest.raises(ValueError, match=message):
+        HashTables(**{"num_tables": 1, "num_buckets": 1} | option)

@@ -29,7 +29,7 @@ WITHOUT_RESULT = {"prefetch_entries", "prefetch_row"}
 
 
 def find_kernels():
-    """Where public functions are that are compiled, and all others in `slide.kernels`, by name."""
+    """Where public functions are that are compiled, and all others of that folder, by name."""
     found = {}
     for path in sorted((ROOT / "slide").rglob("*.py")):
         inside = path.parent.name == "kernels" and path.name != "compile.py"

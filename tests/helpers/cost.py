@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 import slide
 from helpers.matrices import make_pattern
 from helpers.samplers import published_sampler
-from slide.hashing.simhash import SimHash
+from slide.hashing.families import SimHash
 from slide.nn import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam

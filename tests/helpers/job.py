@@ -18,8 +18,8 @@ from slide.config import command, read_config
 from slide.data import synthetic
 from slide.training import Trainer, TrainingOptions, constant
 from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint_folders import last_checkpoint
-from slide.training.learner import Learner
+from slide.training.checkpoint_files import last_checkpoint
+from slide.training.loop import TrainingLoop
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -131,7 +131,7 @@ def files_of(folder):
 
 def stop_at(monkeypatch, *steps):
     """Break off where a step is to be made, without a chance to save anything."""
-    whole, left = Learner.update, list(steps)
+    whole, left = TrainingLoop.update, list(steps)
 
     def update(self, loss):
         if left and self.counters.step == left[0]:
@@ -139,7 +139,7 @@ def stop_at(monkeypatch, *steps):
             raise KeyboardInterrupt
         return whole(self, loss)
 
-    monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(TrainingLoop, "update", update)
 
 
 def make_data(folder, **sizes):

@@ -36,23 +36,6 @@ def entries_of(indptr):
 # Products on patterns
 
 
-def sampled_product(indptr, ids, vectors, rows, bias):
-    out = np.zeros(len(ids))
-    for b, p in entries_of(indptr):
-        out[p] = sum(float(x) * float(w) for x, w in zip(vectors[b], rows[ids[p]], strict=True))
-        if len(bias):
-            out[p] += bias[ids[p]]
-    return out
-
-
-def weighted_sum(indptr, ids, coefficients, rows, start):
-    out = np.array(start, np.float64)
-    for b, p in entries_of(indptr):
-        for d in range(rows.shape[1]):
-            out[b, d] += float(coefficients[p]) * float(rows[ids[p], d])
-    return out
-
-
 def transpose(indptr, ids):
     """``{id: [(entry, sample), ...]}`` in ascending order of ids."""
     groups = {}
@@ -192,29 +175,6 @@ def stratified_log_weights(sizes, num_hard, num_rows):
 
 
 # Optimizer
-
-
-def adam_row(w, m, v, gradient, hyper, skipped=0):
-    """AdamW on one row; ``skipped`` steps passed without a gradient before this one.
-
-    Returns:
-        The new row and moments; with a single ``v``, of the mean square.
-    """
-    w, m, v = list(map(float, w)), list(map(float, m)), list(map(float, v))
-    squares = [float(g) ** 2 for g in gradient]
-    if len(v) < len(w):
-        squares = [sum(squares) / len(squares)]
-    for d, square in enumerate(squares):
-        v[d] *= hyper.beta2**skipped
-        v[d] = hyper.beta2 * v[d] + (1 - hyper.beta2) * square
-    for d, g in enumerate(map(float, gradient)):
-        m[d] *= hyper.beta1**skipped
-        m[d] = hyper.beta1 * m[d] + (1 - hyper.beta1) * g
-        first = m[d] / (1 - hyper.beta1**hyper.step)
-        second = v[d if len(v) == len(w) else 0] / (1 - hyper.beta2**hyper.step)
-        w[d] -= hyper.lr * hyper.weight_decay * w[d]
-        w[d] -= hyper.lr * first / (math.sqrt(second) + hyper.eps)
-    return np.array(w), np.array(m), np.array(v)
 
 
 # Metrics

@@ -2,8 +2,6 @@
 
 import math
 
-from helpers.naive import random_bits
-
 
 def gather_ragged(indptr, data, rows):
     """The entries of some rows, one row after the other."""
@@ -86,22 +84,6 @@ def group_entries(indptr, ids, slots, num_groups):
         for p in range(indptr[b], indptr[b + 1]):
             groups[slots[ids[p]]].append((p, b))
     return groups
-
-
-def relu_dropout_forward(x, key, least, scale):
-    """NaN stays NaN, whatever is drawn."""
-    out = []
-    for i, value in enumerate(map(float, x)):
-        drawn = random_bits(key, i) >> 32
-        if value != value or (value > 0 and drawn >= int(least)):
-            out.append(value * scale)
-        else:
-            out.append(0.0)
-    return out
-
-
-def relu_dropout_backward(out, grad, scale):
-    return [float(g) * scale if y != 0 else 0.0 for y, g in zip(out, grad, strict=True)]
 
 
 def prefetch_entries(array, begin, end):

@@ -1,30 +1,11 @@
-"""Looped twins of `slide.kernels.hash_codes`, `slide.kernels.probes`, `slide.kernels.sketches`."""
+"""Looped twins of the kernels of hash codes, of further buckets and of sketches."""
 
 import math
 from itertools import combinations
 
 import numpy as np
 
-from helpers.naive import entries_of, random_below
-
-
-def pack_signs(projections, hashes_per_table):
-    """``(L, n)``: bit k says whether projection k is positive."""
-    codes = []
-    for row in projections:
-        signs = ["1" if x > 0 else "0" for x in row]
-        words = [
-            signs[i : i + hashes_per_table][::-1] for i in range(0, len(signs), hashes_per_table)
-        ]
-        codes.append([int("".join(word), 2) for word in words])
-    return np.array(codes).T
-
-
-def project_sparse(indptr, indices, values, directions):
-    dense = np.zeros((len(indptr) - 1, len(directions)))
-    for b, p in entries_of(indptr):
-        dense[b, indices[p]] += values[p]
-    return dense @ directions.astype(np.float64)
+from helpers.naive import random_below
 
 
 def dwta_digits(vector, coordinates):

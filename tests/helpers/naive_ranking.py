@@ -14,7 +14,7 @@ def fit_duals(rows, signs, solver, costs=None):
     Args:
         rows: its training rows ``(n, D)``.
         signs: 1 or -1 for each of them.
-        solver: `slide.kernels.dual_descent.Solver`.
+        solver: `slide.ops.kernels.linear_classifiers.Solver`.
         costs: factor of C for each of them; None: 1.
     """
     rows = np.asarray(rows, np.float64)

@@ -1,18 +1,25 @@
-"""A trained model: answers to raw rows, and the same answers after it was saved and opened."""
+"""A trained model: answers to raw rows, also after it was saved and opened."""
 
+import json
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.commands import slide_predict
+from helpers.serving import serving_model
 
 import slide
+from slide import FullSampler, SlideNetwork, runtime
+from slide.config import fill_in
 from slide.data import SeenLabels, Split, holdout, transform
 from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
+from slide.predict import command
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
@@ -97,20 +104,12 @@ def test_the_network_alone(raw, tmp_path):
     np.testing.assert_array_equal(found.labels, ids)
 
 
-def test_several_hidden_layers(raw, tmp_path):
-    network = slide.SlideNetwork(60, [8, 7, 6], 80, slide.FullSampler)
-    Model(network).save(tmp_path / "m")
-    found = load(tmp_path / "m").predict(raw.test.features, k=4)
-    assert_same(found, Model(network).predict(raw.test.features, k=4))
-
-
 def test_known_labels_stay_known(raw, tmp_path):
     network, ranker = trained(raw, known="exclude")
     Model(network, ranker).save(tmp_path / "m")
     found = load(tmp_path / "m")
-    assert_same(
-        found.predict(raw.train.features), Model(network, ranker).predict(raw.train.features)
-    )
+    rows = raw.train.features
+    assert_same(found.predict(rows), Model(network, ranker).predict(rows))
     known = SeenLabels(raw.train).of(raw.train.features)
     ids, _ = found.predict(raw.train.features, k=80)
     for row, mine in enumerate(ids):
@@ -132,14 +131,10 @@ def test_own_items_stay_known(raw, tmp_path):
     found = load(tmp_path / "m")
     assert found.ranker.kind == "items"
     assert_same(found.predict(features), Model(network, ranker).predict(features))
-    ids, _ = found.predict(features, k=5)
-    for row, mine in enumerate(ids):
-        assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
-    some = np.arange(0, 60, 2)
-    found.restricted(some).save(tmp_path / "some")
-    ids, _ = load(tmp_path / "some").predict(features, k=5)
-    for row, mine in enumerate(ids):
-        assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
+    found.restricted(np.arange(0, 60, 2)).save(tmp_path / "some")
+    for each in (found, load(tmp_path / "some")):
+        for row, mine in enumerate(each.predict(features, k=5).labels):
+            assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
 
 
 @pytest.mark.parametrize("objective", ["p", "psp"])
@@ -152,11 +147,8 @@ def test_few_labels_and_many_asked_for(raw, tmp_path, objective):
     assert labels[0, -1] is None
     assert scores[0, -1] == 0
     assert_same((labels, scores), model.predict(raw.test.features, k=90))
-    for ids, _ in (
-        model.predict(np.zeros((0, 60)), k=2),
-        model.predict_ids(np.zeros((0, 60)), k=2),
-    ):
-        assert ids.shape == (0, 2)
+    for predict in (model.predict, model.predict_ids):
+        assert predict(np.zeros((0, 60)), k=2).labels.shape == (0, 2)
 
 
 def test_batches_do_not_matter(model, raw, monkeypatch):
@@ -165,24 +157,6 @@ def test_batches_do_not_matter(model, raw, monkeypatch):
     labels, scores = model.predict(raw.test.features, k=3)
     assert labels.tolist() == expected.labels.tolist()
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
-
-
-def test_half_the_size(raw, tmp_path):
-    network, ranker = trained(raw)
-    model = Model(network, ranker)
-    model.save(tmp_path / "whole")
-    model.save(tmp_path / "half", dtype="bfloat16")
-    sizes = [(tmp_path / f / "network.safetensors").stat().st_size for f in ("whole", "half")]
-    assert sizes[1] < 0.7 * sizes[0]
-    half = load(tmp_path / "half")
-    assert half.network.output.weight.dtype == torch.float32
-    torch.testing.assert_close(
-        half.network.output.weight.data, network.output.weight.data, rtol=0.01, atol=1e-3
-    )
-    assert half.predict(raw.test.features).labels.shape == (30, 5)
-    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
-        model.save(tmp_path / "other", dtype="int4")
-    assert not (tmp_path / "other").exists()
 
 
 def naive_int8(weight):
@@ -257,6 +231,9 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
         Model(network, EnsembleRanker()).save(tmp_path / "m")
     with pytest.raises(ValueError, match="search must be one of exact, index, sampler, not 'fast'"):
         Model(network).predict(np.zeros((1, 60)), search="fast")
+    with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
+        Model(network).save(tmp_path / "m", dtype="int4")
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_place_that_holds_something_else(raw, tmp_path):
@@ -294,3 +271,170 @@ def test_another_process_opens_it_without_hydra_or_scikit_learn(model, raw, tmp_
     )
     expected = model.predict(np.eye(60)[:2] * 3, k=2).labels.tolist()
     assert done.stdout.splitlines() == [str(expected), "[]"]
+
+
+@pytest.fixture
+def found_by(monkeypatch):
+    """The searches that layers were asked for."""
+    asked, top_k = [], slide.SampledLinear.top_k
+
+    def noted(layer, x, k, search="exact"):
+        asked.append(search)
+        return top_k(layer, x, k, search)
+
+    monkeypatch.setattr(slide.SampledLinear, "top_k", noted)
+    return asked
+
+
+@pytest.mark.parametrize("labels", [80, 20_000, 20_001])
+@pytest.mark.parametrize("ranked", [False, True])
+def test_models_search_as_their_runs_are_judged(labels, ranked, found_by):
+    network = slide.SlideNetwork(60, [4], labels, slide.FullSampler)
+    config = job.compose(f"ranker={'ensemble' if ranked else 'none'}")
+    fill_in(config, 1000, labels)
+    model = Model(network)
+    model.ranker = object() if ranked else None
+    assert model.search == config.trainer.evaluation
+    assert model.search == ("index" if ranked and labels > 20_000 else "exact")
+    model.ranker = None
+    model.predict(np.eye(60)[:2], k=2, search="index")
+    model.predict(np.eye(60)[:2], k=2)
+    assert found_by == ["index", "exact"]
+
+
+def test_the_rule_is_asked_everywhere(raw, found_by, monkeypatch):
+    network, ranker = trained(raw)
+    model = Model(network, ranker)
+    monkeypatch.setattr("slide.utils.sizes._SEARCHED_LABELS", 79)
+    found_by.clear()
+    model.predict(raw.test.features)
+    row = {"rows": [{"indices": [3]}]}
+    with serving_model(model) as client:
+        assert network.output._index is not None
+        for search in ({}, {"search": "exact"}):
+            assert client.post(json=row | search).status_code == 200
+    assert found_by == ["index", "index", "index", "exact"]
+
+
+def test_a_server_makes_no_index_that_nobody_asks_for():
+    network = slide.SlideNetwork(60, [4], 80, slide.FullSampler)
+    row = {"rows": [{"indices": [3]}]}
+    with serving_model(Model(network)) as client:
+        assert client.post(json=row).status_code == 200
+        assert network.output._index is None
+        assert client.post(json=row | {"search": "index"}).status_code == 200
+        assert network.output._index is not None
+
+
+def test_the_classifier_is_told(raw, found_by):
+    x, y = raw.train.features, raw.train.labels
+    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (400, 60))
+    options = {"hidden": 8, "epochs": 1, "random_state": 0}
+    for search in ("index", None):
+        found_by.clear()
+        model = slide.SlideClassifier(search=search, **options).fit(X, y)
+        model.predict_top_k(X)
+        assert set(found_by) == {search or "exact"}
+    with pytest.raises(ValueError, match="search must be one of exact, index, not 'sampler'"):
+        slide.SlideClassifier(search="sampler").fit(X, y)
+
+
+def test_a_single_row_runs_on_one_thread(raw, monkeypatch):
+    """It is answered as among others, in whatever mode the network is left."""
+    network = job.make_network(raw)
+    model, threads = Model(network), []
+    embed = slide.SlideNetwork.embed
+
+    def noted(*words):
+        threads.append(runtime.num_threads())
+        return embed(*words)
+
+    monkeypatch.setattr(slide.SlideNetwork, "embed", noted)
+    monkeypatch.setattr("slide.model.model.one_thread", lambda: pretended(threads))
+    rows = raw.test.slice(0, 2).features
+    both = model.predict_ids(rows)
+    for mode in (True, False):
+        network.train(mode)
+        for row in range(2):
+            found = model.predict_ids(raw.test.slice(row, row + 1).features)
+            np.testing.assert_array_equal(found.labels[0], both.labels[row])
+        assert network.training is network.first.training is mode
+    assert threads == [1, *["begin", 1, "end"] * 4]
+
+
+@contextmanager
+def pretended(said):
+    said.append("begin")
+    yield
+    said.append("end")
+
+
+FEATURES = 30
+LARGE = {"indices": list(range(FEATURES)), "values": [3.3e38] * FEATURES}
+
+
+def make_model(least=None):
+    """A model; with a ``least`` weight of 0, scores overflow to inf and not to NaN."""
+    torch.manual_seed(0)
+    network = SlideNetwork(FEATURES, [8], 12, FullSampler)
+    if least is not None:
+        for parameter in network.parameters():
+            parameter.data.abs_()
+    return Model(network)
+
+
+def large_rows(count, *large):
+    found = np.full((count, FEATURES), 0.5, np.float32)
+    found[list(large)] = 3.3e38
+    return found
+
+
+@pytest.mark.parametrize("search", ["exact", "index"])
+@pytest.mark.parametrize("least", [None, 0])
+def test_models_name_the_row(least, search):
+    model = make_model(least)
+    with pytest.raises(ValueError, match="the values of row 1100 are too large: its scores are"):
+        model.predict(large_rows(1200, 1100, 1150), 2, search)
+    assert (model.predict_ids(large_rows(9), 2).labels >= 0).all()
+
+
+def test_weights_that_are_nan():
+    model = make_model()
+    torch.nn.init.constant_(model.network.output.weight, torch.nan)
+    with pytest.raises(ValueError, match="row 0 are too large: its scores are not finite"):
+        model.predict(large_rows(1))
+
+
+def test_models_with_a_ranker(raw):
+    model = Model(*trained(raw))
+    rows = np.full((3, 60), 0.5, np.float32)
+    assert (model.predict(rows, 2).labels[:, 0] >= 0).all()
+    rows[2] = 3.3e38
+    with pytest.raises(ValueError, match="row 2 are too large"):
+        model.predict(rows)
+
+
+@pytest.mark.parametrize("least", [None, 0])
+def test_servers_refuse_the_request(least):
+    with serving_model(make_model(least)) as client:
+        answer = client.post(json={"rows": [{"indices": [3]}, LARGE]})
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith("the values of row 1 are too large")
+        assert client.post(json={"rows": [{"indices": [3]}]}).status_code == 200
+
+
+@pytest.mark.parametrize("least", [None, 0])
+def test_slide_predict_names_the_file_and_the_row(least, tmp_path):
+    make_model(least).save(tmp_path / "model")
+    values = dict.fromkeys(map(str, range(FEATURES)), 3.3e38)
+    lines = [json.dumps({"features": {}}) + "\n"] * 1030 + [json.dumps({"features": values})]
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(lines))
+    words = [str(tmp_path / "model"), str(file), "--threads", "1", "-o", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as stopped:
+        command.main(words)
+    told = f"error: {file}: the values of row 1030 are too large: its scores are not finite"
+    assert str(stopped.value.code) == f"{told} (rows are counted from 0)"
+    assert not (tmp_path / "out").exists()
+    file.write_text(lines[0])
+    assert json.loads(slide_predict(tmp_path / "model", file))["labels"]

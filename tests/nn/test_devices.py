@@ -1,9 +1,6 @@
-"""Layers on other devices than the CPU.
+"""Layers on other devices, with rows on the host, and in bfloat16."""
 
-Here the other device is ``meta``, whose tensors have no values: a step that runs there neither
-copies anything to the host nor waits for a value.
-"""
-
+import copy
 from functools import partial
 
 import numpy as np
@@ -11,13 +8,33 @@ import pytest
 import torch
 from helpers.buckets import contents
 from helpers.matrices import make_csr
+from helpers.samplers import uniform_sampler
+from helpers.sparse_layers import (
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    every_output,
+    make_layer,
+)
+from torch import nn
 
 import slide
 from slide.backend import backend, plain
+from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
+from slide.nn import ActiveLoss
+from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sparse_linear import SparseWeightLinear
+from slide.ops.csr import CSRMatrix
+from slide.row_gradients import dense_gradient
 from slide.sampling import lsh_proposer
 
 RECENT = partial(slide.RecentProposer, recent=3, best=2)
+
+
 SAMPLERS = {
     "full": slide.FullSampler,
     "uniform": partial(slide.ActiveSampler, active=12),
@@ -34,9 +51,15 @@ SAMPLERS = {
         slide.ActiveSampler, proposer=RECENT, active=12, mode="per_sample"
     ),
 }
+
+
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
+
+
 # The host asks which rows were found, to project them again after the step.
 WAITING = ("lsh", "dwta per sample")
+
+
 LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
 
 
@@ -146,18 +169,6 @@ def test_layers_are_made_anywhere():
     assert plain(layer.weight)
 
 
-def test_sparse_grad_for_optimizers_of_torch():
-    layer = slide.SampledLinear(4, 9, slide.ActiveSampler(4, 9, active=3), sparse_grad=True)
-    layer.to("meta")(torch.ones(2, 4, device="meta")).values.sum().backward()
-    assert layer.weight.grad.layout == torch.sparse_coo
-
-
-def test_what_must_lie_together():
-    layer = slide.SampledLinear(4, 9)
-    with pytest.raises(ValueError, match="is on meta but the weight is on cpu; move one of them"):
-        layer(torch.ones(2, 4, device="meta"))
-
-
 def test_what_only_the_cpu_computes():
     faiss = slide.ActiveSampler(4, 9, slide.FaissProposer, active=3)
     layer, x = slide.SampledLinear(4, 9, faiss).to("meta"), torch.ones(2, 4, device="meta")
@@ -179,20 +190,6 @@ def compare(work):
             found.append(work())
     torch.testing.assert_close(*found)
     return found
-
-
-def test_neighbours_both_ways():
-    """Their graph is on the host, which waits for the best of them."""
-
-    def work():
-        sampler = partial(slide.ActiveSampler, proposer=slide.NeighbourProposer, active=12)
-        network = slide.SlideNetwork(50, [8], 200, partial(sampler, mode="per_sample")).double()
-        optimizer = slide.RowSparseAdam(network.parameters(), lr=0.05)
-        for _ in range(4):
-            step(network, optimizer, "bce", 1.0)
-        return network.output.weight.detach()
-
-    compare(work)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -242,18 +239,112 @@ def test_sparse_weights_both_ways(trainable):
     torch.testing.assert_close(*vector)
 
 
-@pytest.mark.parametrize("trainable", [False, True])
-def test_sparse_weights_do_not_wait_for_values(trainable):
-    matrix = slide.CSRMatrix(make_csr(np.random.default_rng(0), [3, 0, 5, 1], 7), 7)
-    layer = slide.SparseWeightLinear(matrix, trainable=trainable, device="meta")
-    x = torch.ones(2, 7, device="meta", requires_grad=True)
-    layer(x).sum().backward()
-    assert x.grad.shape == x.shape
-    assert {p.device.type for p in [*layer.parameters(), *layer.buffers()]} == {"meta"}
-    twin = slide.SparseWeightLinear(matrix, trainable=trainable)
-    twin.load_state_dict({**twin.state_dict()})
+def outputs_of(out):
+    return out if isinstance(out, torch.Tensor) else out.values
 
 
-def test_unknown_backend():
-    with pytest.raises(ValueError, match="backend must be one of kernels, torch, not 'cuda'"):
-        backend("cuda").__enter__()
+class TestMixedPrecision:
+    """Autocast without GradScaler: bfloat16 has the range of float32."""
+
+    @every_mode
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_autocast(self, mode, sparse):
+        encoder, layer = nn.Linear(16, D), make_layer(mode, sparse)
+        exact = copy.deepcopy(encoder), copy.deepcopy(layer)
+        x, loss = torch.randn(B, 16), ActiveLoss("squared_hinge")
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = encoder(x)
+            assert hidden.dtype == torch.bfloat16
+            out = layer(hidden, draw_labels())
+            assert out.values.dtype == torch.float32
+            rounded = loss(out.values, out.active)
+        rounded.backward()
+        again = exact[1](exact[0](x), draw_labels())
+        wanted = loss(again.values, again.active)
+        wanted.backward()
+        assert rounded.item() == pytest.approx(wanted.item(), rel=0.05)
+        assert encoder.weight.grad.dtype == torch.float32
+        gradients = [
+            one.weight.grad.to_dense() if sparse else dense_gradient(one.weight)
+            for one in (layer, exact[1])
+        ]
+        same = np.array_equal(np.sort(out.active.ids), np.sort(again.active.ids))
+        if same:
+            assert (gradients[0] - gradients[1]).norm() <= 0.05 * gradients[1].norm()
+        with torch.autocast("cpu", torch.bfloat16):
+            inside, _ = layer.loss(encoder(x), draw_labels(), loss)
+            scores, ids = layer.top_k(encoder(x), 3)
+        inside.backward()
+        assert inside.dtype == scores.dtype == torch.float32
+        assert ids.shape == (B, 3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("inside", [False, True], ids=["after", "inside"])
+    @pytest.mark.parametrize("name", ["conv", "csr", "linear"])
+    def test_layers_that_autocast_does_not_round(self, name, dtype, inside):
+        """What they compute is that of the input, as it came, in float32; forward and backward."""
+        if name == "conv":
+            layer, x = (
+                SampledConv2d(2, 8, 3, sampler=uniform_sampler(18, 8, active=4)),
+                (B, 2, 6, 6),
+            )
+        elif name == "linear":
+            layer, x = SampledLinear(D, N), (B, D)
+        else:
+            matrix = CSRMatrix(make_csr(np.random.default_rng(0), [3] * N, D), D)
+            layer, x = SparseWeightLinear(matrix), (B, D)
+        twin, x = copy.deepcopy(layer), torch.randn(x).to(dtype).requires_grad_()
+        exact = x.detach().float().requires_grad_()
+        # To bfloat16, a sampled linear layer is rounded.
+        with torch.autocast("cpu", torch.float16 if name == "linear" else torch.bfloat16):
+            out = outputs_of(layer(x))
+            loss = out.square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        wanted = outputs_of(twin(exact))
+        wanted.square().sum().backward()
+        torch.testing.assert_close(out, wanted)
+        torch.testing.assert_close(x.grad, exact.grad.to(dtype))
+        if name != "csr":
+            torch.testing.assert_close(dense_gradient(layer.weight), dense_gradient(twin.weight))
+        else:
+            torch.testing.assert_close(layer.values.grad, twin.values.grad)
+
+    @pytest.mark.parametrize("autocast", [False, True])
+    def test_inputs_of_no_use(self, autocast):
+        linear, conv = make_layer("shared"), SampledConv2d(2, 8, 3)
+        images, loss = torch.randn(B, 2, 6, 6), ActiveLoss("bce")
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            hidden, pictures, whole = (
+                linear(torch.randn(B, D)),
+                conv(images),
+                torch.ones(B, D).int(),
+            )
+            for call in (linear, lambda x: linear.loss(x, draw_labels(), loss)):
+                with pytest.raises(TypeError, match=r"put a ToDense\(\) before this layer"):
+                    call(hidden)
+                with pytest.raises(TypeError, match=r"input is torch.int32 but weight is"):
+                    call(whole)
+            with pytest.raises(TypeError, match="not Activation; give its values, and its active"):
+                conv(pictures)
+            with pytest.raises(TypeError, match=r"x is torch.int32 but weight is torch.float32"):
+                conv(images.int())
+
+    @every_mode
+    @pytest.mark.parametrize("has_bias", [False, True])
+    def test_bfloat16_weights(self, mode, has_bias):
+        """Forward and backward, beside float32 with the same numbers."""
+        active, found = every_output(mode), []
+        exact = [torch.randn(B, D), torch.randn(N, D), torch.randn(N)]
+        for dtype in (torch.bfloat16, torch.float32):
+            x, weight, bias = (t.bfloat16().to(dtype).requires_grad_() for t in exact)
+            out = active_linear(x, weight, bias if has_bias else None, active, sparse_grad=True)
+            assert out.dtype == dtype
+            (out.float() ** 2).sum().backward()
+            grads = [weight.grad.to_dense(), *([bias.grad.to_dense()] if has_bias else [])]
+            assert all(g.dtype == dtype for g in [x.grad, *grads])
+            found.append([out.detach().float(), x.grad.float(), *(g.float() for g in grads)])
+        for rounded, wanted in zip(*found, strict=True):
+            assert (rounded - wanted).norm() <= 0.02 * wanted.norm()

@@ -1,28 +1,43 @@
-"""Layers in programs of PyTorch: nn.Sequential, torch.compile, odd types."""
+"""Layers in programs: nn.Sequential, torch.compile, odd types, forks and threads."""
 
 import copy
+import os
+import subprocess
+import sys
+import threading
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
-from helpers.samplers import lsh_sampler, uniform_sampler
-from helpers.small_layers import MODES, B, D, N, draw_labels, every_mode, make_layer
+from helpers.samplers import uniform_sampler
+from helpers.small_layers import (
+    MODES,
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    make_layer,
+    train_briefly,
+)
 from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
 from slide.active_set import ActiveSet
-from slide.functional.csr_product import CSRMatrix
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
-from slide.nn.activation import ToDense
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_layer import ToDense
 from slide.nn.sampled_linear import SampledLinear
-from slide.nn.sparse_input_linear import SparseInputLinear
-from slide.nn.sparse_weight_linear import SparseWeightLinear
+from slide.nn.sparse_linear import SparseWeightLinear
+from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
+from slide.sampling import ActiveSampler, Proposer
+from slide.sparse import Pattern
 
 
 class TestSequential:
@@ -43,10 +58,6 @@ class TestSequential:
         model.eval()
         assert model(x).to_dense().shape == (B, 30)
         RowSparseAdam(model.parameters()).step()
-
-    def test_dense_model_at_the_end(self):
-        model = nn.Sequential(make_layer(), ToDense(), nn.Linear(N, 2))
-        assert model(torch.randn(B, D)).shape == (B, 2)
 
     def test_without_to_dense(self):
         with pytest.raises(TypeError, match=r"not Activation; put a ToDense\(\) before this layer"):
@@ -148,14 +159,6 @@ class TestCompile:
         x = torch.randn(B, D)
         torch.testing.assert_close(torch.compile(layer, backend="eager")(x), layer(x))
 
-    def test_convolution(self):
-        torch._dynamo.reset()
-        layer = SampledConv2d(2, 20, 3, sampler=lsh_sampler(18, 20, active=8))
-        twin, x = copy.deepcopy(layer), torch.randn(B, 2, 6, 6)
-        found, wanted = torch.compile(layer, backend="eager")(x), twin(x)
-        assert found.active.ids.tolist() == wanted.active.ids.tolist()
-        torch.testing.assert_close(found.values, wanted.values)
-
 
 class TestUnsupported:
     @every_mode
@@ -188,7 +191,313 @@ class TestUnsupported:
         with pytest.raises(ValueError, match="sparse_grad must be true or false, not 1"):
             SampledLinear(D, N, sparse_grad=1)
 
-    def test_float16_sparse_input(self):
-        x = make_csr(np.random.default_rng(0), [3], N)
-        with pytest.raises(TypeError, match=r"must be float32 or float64, not torch.float16"):
-            SparseInputLinear(N, D).half()(x)
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+
+
+def output_of(code, *arguments, unset=()):
+    """What a program prints that has the helpers of the tests; it must not fail."""
+    tests = Path(__file__).parents[1]
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments],
+        cwd=tests,
+        env=environment | {"PYTHONPATH": str(tests.parent)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+class Hashed(Dataset):
+    """Samples that a layer was asked about, in a worker process."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        x = torch.full((1, D), float(i))
+        return self.layer(x, draw_labels(1)).to_dense()[0].detach()
+
+
+@needs_fork
+@pytest.mark.compiled_only
+class TestFork:
+    """OpenMP's threads do not live on in a child; kernels are serial there."""
+
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # A machine of one core.
+    @every_mode
+    def test_data_loader_workers(self, mode):
+        layer = make_layer(mode)
+        layer(torch.randn(B, D))  # Threads of this process are busy from now on.
+        loader = DataLoader(Hashed(layer), 3, num_workers=2, multiprocessing_context="fork")
+        found = torch.cat(list(loader))
+        # Each worker's copy goes on from here, as this one does at its first sample.
+        torch.testing.assert_close(found[0], Hashed(copy.deepcopy(layer))[0])
+
+    @every_mode
+    def test_a_child_trains_as_its_parent_does(self, mode):
+        code = f"""
+import os, signal, sys, torch
+import numpy as np
+from helpers.matrices import make_csr
+from helpers.small_layers import draw_labels, make_layer
+from slide import ActiveSampler, RowSparseAdam, SlideNetwork, runtime
+layer = make_layer({mode!r}, 64, 5000)
+network = SlideNetwork(300, [32], 60, lambda d, n: ActiveSampler(d, n, active=10))
+x, big = torch.randn(64, 64), torch.randn(700, 700)
+features = make_csr(np.random.default_rng(0), [20] * 64, 300)
+optimizer = RowSparseAdam([*layer.parameters(), *network.parameters()])
+def step():
+    layer(x).values.square().mean().backward()
+    network(features, draw_labels(64)).values.square().mean().backward()
+    optimizer.step()
+    # Absolute values in float64: sums that cancel would show each thread count's rounding.
+    found = layer.weight, network.output.weight, big @ big
+    return sum(float(values.double().abs().mean()) for values in found)
+step()
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    signal.alarm(100)
+    assert torch.get_num_threads() == runtime.num_threads() == 1
+    runtime.set_threads(0)
+    os.write(writer, repr(step()).encode())
+    os._exit(0)
+wanted = step()
+assert os.waitpid(child, 0)[1] == 0
+found = float(os.read(reader, 100))
+assert abs(found - wanted) <= 1e-5 * abs(wanted), (found, wanted)
+try:
+    os.getpid() == child or runtime.set_threads(0)
+finally:
+    print("done")
+"""
+        assert output_of(code) == "done"
+
+
+class TestThreads:
+    @staticmethod
+    def run(*calls):
+        failed = []
+
+        def guarded(call):
+            try:
+                call()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+
+    def test_prediction_with_one_layer(self):
+        layer = make_layer().eval()
+        x = torch.randn(4, B, D)
+        wanted = [(layer(part).values, layer.top_k(part, 3)[1]) for part in x]
+
+        def predict(i):
+            for _ in range(20):
+                torch.testing.assert_close(layer(x[i]).values, wanted[i][0])
+                assert torch.equal(layer.top_k(x[i], 3)[1], wanted[i][1])
+
+        self.run(*(partial(predict, i) for i in range(4)))
+
+
+ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # As taskset does.
+import torch
+from helpers.small_layers import train_briefly
+from slide import runtime
+runtime.set_threads(0)
+assert runtime.num_threads() == torch.get_num_threads() == 1, runtime.num_threads()
+print(train_briefly())
+"""
+
+
+@pytest.mark.compiled_only
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+def test_on_one_core():
+    """A process of one core takes one thread, and trains as one with all threads does."""
+    unset = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
+    assert output_of(ONE_CORE, unset=unset) == str(train_briefly())
+
+
+REFUSED = r"another thread is training this layer now.* a lock around forward"
+
+
+class Slow(Proposer):
+    """Waits in the middle of a step, until another thread has tried to make one."""
+
+    def __init__(self, *sizes, seed=0):
+        super().__init__(*sizes, seed=seed)
+        self.entered, self.tried = threading.Event(), threading.Event()
+
+    def rebuild(self, weight, bias):
+        pass
+
+    def candidates(self, queries):
+        self.entered.set()
+        assert self.tried.wait(60)
+        return Pattern.from_lists([[i] for i in range(len(queries))])
+
+
+class Rebuilt(Proposer):
+    """Notes rebuilds, which a thread named "ask" begins and ends late, and look-ups."""
+
+    def __init__(self, *sizes, seed=0):
+        super().__init__(*sizes, seed=seed)
+        self.entered, self.go, self.order = threading.Event(), threading.Event(), []
+
+    def rebuild(self, weight, bias):
+        if threading.current_thread().name == "ask":
+            self.entered.set()
+            assert self.go.wait(60)
+            self.order.append("rebuilt")
+
+    def candidates(self, queries):
+        self.order.append("searched")
+        return Pattern.from_lists([[i] for i in range(len(queries))])
+
+
+@every_mode
+def test_the_second_thread_is_refused(mode):
+    layer = SampledLinear(D, N, ActiveSampler(D, N, Slow, active=12, mode=mode))
+    slow, x, done = layer.sampler.proposer, torch.randn(B, D), []
+    loss = ActiveLoss("bce")
+    first = threading.Thread(target=lambda: done.append(layer.loss(x, draw_labels(), loss)[0]))
+    first.start()
+    assert slow.entered.wait(60)
+    for call in (layer, partial(layer.loss, loss=loss)):
+        with pytest.raises(RuntimeError, match=REFUSED):
+            call(x, labels=draw_labels())
+    slow.tried.set()
+    first.join()
+    done[0].backward()
+    assert layer.weight.row_gradients
+    layer(x, draw_labels())  # Afterwards any thread may go on.
+
+
+def test_the_look_up_of_a_step_waits_for_a_rebuild_of_a_prediction():
+    sampler = ActiveSampler(D, N, Rebuilt, active=12, rebuild=lambda samples: samples)
+    layer, x, proposer = SampledLinear(D, N, sampler), torch.randn(B, D), sampler.proposer
+    sampler.update(layer.weight, layer.bias, x)  # A step begins, and a rebuild is due again.
+    ask = threading.Thread(target=lambda: layer.top_k(x, 3, "sampler"), name="ask")
+    ask.start()
+    assert proposer.entered.wait(60)
+    threading.Timer(0.1, proposer.go.set).start()
+    sampler.select(x, draw_labels())
+    ask.join()
+    assert proposer.order[0] == "rebuilt"
+
+
+def test_a_prediction_waits_for_the_update_of_a_step():
+    layer, x, order = make_layer("shared"), torch.randn(B, D), []
+    layer.loss(x, draw_labels(), ActiveLoss("bce"))
+    proposer, entered, go = layer.sampler.proposer, threading.Event(), threading.Event()
+    refresh, candidates = proposer.refresh, proposer.candidates
+
+    def slow(*rows):
+        if threading.current_thread().name == "step":
+            entered.set()
+            assert go.wait(60)
+            order.append("updated")
+        refresh(*rows)
+
+    def noted(queries):
+        order.append("searched")
+        return candidates(queries)
+
+    step = threading.Thread(target=lambda: layer(x, draw_labels()), name="step")
+    ask = threading.Thread(target=lambda: layer.top_k(x, 3, "sampler"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proposer, "refresh", slow)
+        step.start()
+        assert entered.wait(60)
+        patch.setattr(proposer, "candidates", noted)
+        ask.start()
+        ask.join(0.1)
+        assert order == []
+        go.set()
+        for thread in (step, ask):
+            thread.join()
+    assert order[0] == "updated"
+    assert "searched" in order
+
+
+def test_a_prediction_between_does_not_hide_what_a_step_touches():
+    layer, x, touched = make_layer("shared"), torch.randn(B, D), []
+    sampler = layer.sampler
+    sampler.update(layer.weight, layer.bias, x)
+    ask = threading.Thread(target=lambda: layer.top_k(x, 3, "sampler"))
+    ask.start()
+    ask.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler.proposer, "touched", touched.append)
+        active = sampler.select(x, draw_labels())
+    assert touched == [active]
+
+
+HAMMER = """
+import sys, threading, torch
+from helpers.small_layers import B, D, draw_labels, make_layer
+from slide import ActiveLoss, RowSparseAdam
+layer, said = make_layer(sys.argv[1], 256, 20_000), []
+optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("bce")
+x, stop = torch.randn(64, 256), threading.Event()
+def train():
+    try:
+        for _ in range(400):
+            if stop.is_set():
+                return
+            layer.loss(x, draw_labels(64), loss)[0].backward()
+            optimizer.step()
+    except RuntimeError as error:
+        said.append(str(error))
+        stop.set()
+threads = [threading.Thread(target=train) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert said and all("another thread is training this layer" in text for text in said), said
+print("refused")
+"""
+
+
+@pytest.mark.compiled_only
+@every_mode
+def test_a_process_does_not_crash(mode):
+    assert output_of(HAMMER, mode) == "refused"
+
+
+@every_mode
+def test_a_lock_makes_it_right(mode):
+    layer, lock, x = make_layer(mode), threading.Lock(), torch.randn(B, D)
+    failed = []
+
+    def train():
+        try:
+            for _ in range(10):
+                with lock:
+                    layer(x, draw_labels()).values.square().sum().backward()
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(layer.weight.row_gradients) == 30
+    assert dense_gradient(layer.weight).isfinite().all()

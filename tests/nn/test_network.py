@@ -1,4 +1,4 @@
-"""The stack of layers: forward, prediction, training, and its state."""
+"""The stack of layers: forward, prediction, training, its state; to PyTorch and back."""
 
 import threading
 from functools import partial
@@ -8,17 +8,25 @@ import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
+from helpers.small_layers import make_layer
+from torch import nn
 
-from slide.hashing.dwta import DWTA
-from slide.hashing.simhash import SimHash
-from slide.nn import ActiveLoss
+import slide
+from slide.hashing.families import SimHash
+from slide.nn import ActiveLoss, TorchTwin
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
+
+
 LSH = partial(lsh_sampler, active=16)
+
+
 PUBLISHED = partial(published_sampler, num_tables=1, fill=0, active=16)
+
+
 SOME = partial(uniform_sampler, active=5, mode="per_sample")
 
 
@@ -67,24 +75,6 @@ def test_hidden_samplers():
     assert ((network.encode(features) != 0).sum(1) <= 5).all()
 
 
-@pytest.mark.parametrize("mode", ["per_sample", "shared"])
-@pytest.mark.parametrize("hidden_samplers", [(), (SOME, SOME)])
-@pytest.mark.usefixtures("one_thread")
-def test_training_lowers_the_loss(hidden_samplers, mode):
-    network = make((20, 15), partial(LSH, mode=mode), hidden_samplers=hidden_samplers)
-    optimizer = RowSparseAdam(network.parameters(), lr=0.05)
-    features, labels = draw_batch()
-    losses = []
-    for _ in range(40):
-        optimizer.zero_grad()
-        out = network(features, labels)
-        loss = ActiveLoss("softmax")(out.values, out.active)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert np.mean(losses[-5:]) < 0.75 * np.mean(losses[:5])
-
-
 def test_dropout():
     network = make((400, 300), dropout=0.5)
     features, _ = draw_batch()
@@ -123,23 +113,6 @@ class TestPredict:
             best = own[np.argsort(-full[b, own].detach().numpy())][:6]
             assert ids[b, : len(best)].tolist() == best.tolist()
             torch.testing.assert_close(scores[b, : len(best)], full[b, best])
-
-    def test_lsh_may_find_too_few(self):
-        family = partial(DWTA, bin_size=4)
-        few = partial(PUBLISHED, family=family, hashes_per_table=2, bucket_capacity=2)
-        network = make(sampler=few)
-        scores, ids = network.predict(draw_batch()[0], 5, "sampler")
-        assert (ids[:, 2:] == -1).all()
-        assert torch.isinf(scores[:, 2:]).all()
-        assert ((ids >= 0) == torch.isfinite(scores)).all()
-
-    def test_lsh_where_all_outputs_are_active(self):
-        network = make(sampler=partial(LSH, active=N))
-        features, _ = draw_batch()
-        for a, b in zip(
-            network.predict(features, 5, "sampler"), network.predict(features, 5), strict=True
-        ):
-            torch.testing.assert_close(a, b)
 
     def test_does_not_disturb_training(self):
         network, other = make(hidden_samplers=[None, SOME]), make(hidden_samplers=[None, SOME])
@@ -186,15 +159,6 @@ class TestPredict:
         assert all(torch.equal(scores, wanted) for scores in found)
         assert (trained == 0).float().mean() > 0.6  # Sets of 5, and dropout.
 
-    def test_errors(self):
-        features, _ = draw_batch()
-        with pytest.raises(ValueError, match=r"k must be in \[1, 50\], not 51"):
-            make().predict(features, 51)
-        with pytest.raises(ValueError, match=r"search must be .*'fast'"):
-            make().predict(features, search="fast")
-        with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
-            make(sampler=FullSampler).predict(features, search="sampler")
-
 
 def test_state_round_trip(tmp_path):
     network = make(hidden_samplers=[None, SOME])
@@ -222,6 +186,14 @@ def test_state_round_trip(tmp_path):
     assert [step(resumed, other, seed) for seed in range(3, 6)] == expected
 
 
+def test_scales_of_first_weights():
+    plain, first, output = make(), make(init_scale=0.25), make(output_scale=0.25)
+    for other, scaled in ((first, "first.weight"), (output, "output.weight")):
+        for name, weight in plain.named_parameters():
+            factor = 0.25 if name == scaled else 1
+            torch.testing.assert_close(other.get_parameter(name), factor * weight)
+
+
 def test_each_parameter_is_in_one_group():
     network = make()
     rest, first = network.parameter_groups(0.01, 3.0)
@@ -233,37 +205,6 @@ def test_each_parameter_is_in_one_group():
     for options in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match=r"(lr|input_rate) must be a number above 0, not 0"):
             network.parameter_groups(*options)
-
-
-def test_adam_moves_each_group_at_its_rate():
-    network = make()
-    before = [p.detach().clone() for p in network.parameters()]
-    names = [name.partition(".")[0] for name, _ in network.named_parameters()]
-    optimizer = RowSparseAdam(network.parameter_groups(0.01, 3.0))
-    features, labels = draw_batch()
-    out = network(features, labels)
-    ActiveLoss("bce")(out.values, out.active).backward()
-    optimizer.step()
-    longest = dict.fromkeys(names, 0.0)
-    for name, old, new in zip(names, before, network.parameters(), strict=True):
-        longest[name] = max(longest[name], (new.detach() - old).abs().max().item())
-    # Adam's first steps are as long as the rate.
-    expected = {"first": 0.03, "hidden": 0.01, "output": 0.01}
-    assert longest == pytest.approx(expected, rel=1e-3)
-
-
-def test_init_scale_is_that_of_the_first_layer():
-    networks = [make(init_scale=scale) for scale in (1.0, 0.25)]
-    torch.testing.assert_close(networks[1].first.weight, 0.25 * networks[0].first.weight)
-    for name in ("first.bias", "hidden.0.weight", "output.weight", "output.bias"):
-        assert torch.equal(*(network.get_parameter(name) for network in networks))
-
-
-def test_output_scale_is_that_of_the_output_weights():
-    networks = [make(output_scale=scale) for scale in (1.0, 0.25)]
-    torch.testing.assert_close(networks[1].output.weight, 0.25 * networks[0].output.weight)
-    for name in ("first.weight", "first.bias", "hidden.0.weight", "output.bias"):
-        assert torch.equal(*(network.get_parameter(name) for network in networks))
 
 
 @pytest.mark.parametrize(
@@ -280,3 +221,151 @@ def test_output_scale_is_that_of_the_output_weights():
 def test_options_out_of_range(options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+FEATURES, LABELS, K = 40, 30, 4
+
+
+FLOATS = [torch.float32, torch.float64]
+
+
+def make_network(hidden=(8, 6), sampler=slide.FullSampler):
+    network = slide.SlideNetwork(FEATURES, list(hidden), LABELS, sampler)
+    for parameter in network.parameters():  # Biases, too.
+        nn.init.normal_(parameter)
+    return network.eval()
+
+
+def draw_rows(sizes, dtype=np.float32):
+    return make_csr(np.random.default_rng(0), sizes, FEATURES, dtype)
+
+
+def tensors(rows):
+    return [torch.from_numpy(array) for array in rows]
+
+
+def assert_same_answers(found, network, rows):
+    scores, ids = (torch.as_tensor(each) for each in found)
+    expected, expected_ids = network.predict(rows, K)
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(ids, expected_ids)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+def test_sampled_linear_from_and_to_linear(dtype, bias):
+    linear = nn.Linear(8, 60, bias=bias, dtype=dtype)
+    layer = slide.SampledLinear.from_linear(linear).eval()
+    x = torch.randn(3, 8, dtype=dtype)
+    again = layer.to_linear()
+    torch.testing.assert_close(layer(x).to_dense(), linear(x).to(layer(x).values.dtype))
+    assert torch.equal(again(x), linear(x))
+    assert (again.in_features, again.out_features, again.weight.dtype) == (8, 60, dtype)
+    with torch.no_grad():
+        layer.weight.zero_()
+    assert linear.weight.any(), "the weights are shared"
+    assert again.weight.any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_sparse_input_linear_from_and_to_linear(dtype, bias):
+    linear = nn.Linear(FEATURES, 8, bias=bias, dtype=dtype)
+    layer = slide.SparseInputLinear.from_linear(linear)
+    rows = draw_rows([3, 0, 7], str(dtype).removeprefix("torch."))
+    x, again = to_dense(rows, FEATURES), layer.to_linear()
+    torch.testing.assert_close(layer(rows).values, linear(x))
+    torch.testing.assert_close(again(x), linear(x))
+
+
+def test_only_linear_layers_are_taken():
+    with pytest.raises(TypeError, match=r"come from an nn\.Linear, not Embedding"):
+        slide.SampledLinear.from_linear(nn.Embedding(3, 4))
+    for kind in (slide.SampledLinear, slide.SparseInputLinear):
+        with pytest.raises(TypeError, match=r"not torch\.float16"):
+            kind.from_linear(nn.Linear(3, 4, dtype=torch.float16))
+
+
+def matrix():
+    return slide.CSRMatrix(draw_rows([3, 4]), FEATURES)
+
+
+MAKERS = {
+    "sampled": lambda **more: slide.SampledLinear(4, 9, **more),
+    "sparse input": lambda **more: slide.SparseInputLinear(4, 9, **more),
+    "sparse weight": lambda **more: slide.SparseWeightLinear(matrix(), **more),
+    "convolution": lambda **more: slide.SampledConv2d(2, 4, 3, **more),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_device_and_dtype(make):
+    for dtype in FLOATS:
+        layer = make(device="cpu", dtype=dtype)
+        assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
+    assert {parameter.dtype for parameter in make().parameters()} == {torch.float32}
+    assert make(device=torch.device("cpu", 0)).bias is not None
+    with pytest.raises(TypeError, match=r"one of torch\.float32, .*, not torch\.float16"):
+        make(dtype=torch.float16)
+
+
+class Exact(slide.Proposer):
+    """Keeps the rows that it was built from."""
+
+    def rebuild(self, weight, bias):
+        self.rows = weight.clone()
+
+    def candidates(self, queries):
+        return slide.Pattern.from_lists((queries @ self.rows.T).topk(5).indices.tolist())
+
+
+def test_a_layer_loads_the_state_of_a_linear_layer():
+    """Its index holds the new rows then."""
+    linear = nn.Linear(8, 60)
+    layer = slide.SampledLinear(8, 60, slide.ActiveSampler(8, 60, Exact, active=12))
+    layer(torch.randn(2, 8))
+    layer.load_state_dict(linear.state_dict())
+    layer(torch.randn(2, 8))
+    assert torch.equal(layer.sampler.proposer.rows, linear.weight)
+    assert torch.equal(layer.to_linear().weight, linear.weight)
+    nn.Linear(8, 60).load_state_dict(layer.to_linear().state_dict())
+
+
+def test_other_missing_keys_are_still_errors():
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "bias"'):
+        make_layer().load_state_dict(nn.Linear(8, 60, bias=False).state_dict())
+    with pytest.raises(RuntimeError, match=r"_extra_state"):
+        make_layer().load_state_dict({})
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 7, 6)])
+def test_the_twin_answers_alike(hidden):
+    network = make_network(hidden)
+    twin = network.to_torch(K)
+    assert isinstance(twin, TorchTwin)
+    for sizes in ([1], [0], [0, 5, 0], [3, 1, 20, 8]):
+        rows = draw_rows(sizes)
+        assert_same_answers(twin(*tensors(rows)), network, rows)
+
+
+@pytest.mark.parametrize("k", [0, LABELS + 1, 2.0])
+def test_a_wrong_k_is_a_sentence(k):
+    with pytest.raises(ValueError, match=r"k must be"):
+        make_network().to_torch(k)
+
+
+def test_a_trained_twin_goes_back():
+    network = make_network()
+    twin, rows = network.to_torch(K), draw_rows([4, 9])
+    optimizer = torch.optim.Adam(twin.parameters(), lr=0.1)
+    twin(*tensors(rows))[0].sum().backward()
+    optimizer.step()
+    other = make_network()
+    other.load_state_dict(twin.state_dict())
+    assert_same_answers(twin(*tensors(rows)), other, rows)
+    assert not torch.equal(other.output.weight, network.output.weight)
+    state = {name: each for name, each in other.state_dict().items() if "extra" not in name}
+    network.to_torch(K).load_state_dict(state)

@@ -31,6 +31,8 @@ from slide.optim import RowSparseAdam
 from slide.testing import check_sampler
 
 D, N = 16, 400
+
+
 SAMPLERS = {
     "full": full_sampler,
     "uniform": partial(uniform_sampler, active=40),
@@ -43,8 +45,12 @@ SAMPLERS = {
     "recent": partial(recent_sampler, active=40, mode="per_sample"),
     "neighbours": partial(neighbour_sampler, active=40, mode="per_sample"),
 }
+
+
 # Proposers that take no sparse inputs.
 DENSE = ("lsh", "lsh, per sample", "faiss", "index", "recent", "neighbours")
+
+
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
@@ -132,17 +138,6 @@ def test_the_index_of_the_sampler_has_the_new_rows(name):
     assert all(hit)
 
 
-def test_the_index_of_the_weight_follows():
-    layer, optimizer = trained("uniform")
-    query = 10 * torch.randn(1, D)
-    layer.top_k(query, 1, "index")
-    add_outputs(layer, 5, optimizer)
-    layer.weight.data[N + 4] = query[0]
-    assert layer.top_k(query, 1, "index")[1].item() == N + 4
-    remove_outputs(layer, [0], optimizer)
-    assert layer.top_k(query, 1, "index")[1].item() == N + 3
-
-
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.parametrize("size", [90, 30])
 def test_a_resized_sampler_is_a_sampler(name, size):
@@ -209,22 +204,6 @@ def test_a_backward_pass_of_before_is_refused(fused, mode, change):
     with pytest.raises(RuntimeError, match="before rows are added or removed"):
         value.backward()
     assert not getattr(layer.weight, "row_gradients", [])
-
-
-def test_momentum_of_sparse_gradients_follows():
-    layer = SampledLinear(D, N, uniform_sampler(D, N, active=40), sparse_grad=True)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
-    layer(torch.randn(2, D), [[0], [1]]).values.sum().backward()
-    optimizer.step()
-    before = optimizer.state[layer.weight]["momentum_buffer"].to_dense()
-    assert before.any()
-    add_outputs(layer, 2, optimizer)
-    buffer = optimizer.state[layer.weight]["momentum_buffer"]
-    assert torch.equal(buffer[:N], before)
-    assert not buffer[N:].any()
-    optimizer.zero_grad()
-    layer(torch.randn(2, D), [[N], [1]]).values.sum().backward()
-    optimizer.step()
 
 
 def test_numbers_that_cannot_be():

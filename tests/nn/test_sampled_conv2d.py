@@ -171,19 +171,3 @@ def test_optimizers_of_sparse_gradients(name):
             optimizer.step()
         grown.append(layer.weight.detach())
     torch.testing.assert_close(*grown, rtol=1e-3, atol=1e-5)
-
-
-def test_adam_on_some_channels_is_adam_on_all_when_all_are_used():
-    x, grown = torch.randn(4, I, 6, 6), []
-    for rows in (True, False):
-        torch.manual_seed(0)
-        layer = SampledConv2d(I, O, 3)
-        make = partial(RowSparseAdam, correct_skipped=True) if rows else torch.optim.Adam
-        optimizer = make(layer.parameters(), lr=0.01)
-        for _ in range(3):
-            optimizer.zero_grad()
-            values = layer(x).values if rows else torch_F.conv2d(x, layer.weight, layer.bias)
-            values.square().sum().backward()
-            optimizer.step()
-        grown.append(layer.weight.detach())
-    torch.testing.assert_close(*grown, rtol=1e-3, atol=1e-5)

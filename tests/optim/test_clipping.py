@@ -73,12 +73,40 @@ class TestClipping:
         with pytest.raises(ValueError, match="norm_type must be"):
             clip_grad_norm_([], 1, -1)
 
-    def test_pytorchs_own_does_not_take_them(self):
+    def test_pytorchs_own_does_not_take_sparse_tensors(self):
         """What the documentation says; once this fails, it can say something better."""
         layer = make_layer()
         layer(torch.randn(B, D)).values.sum().backward()
         with pytest.raises((NotImplementedError, RuntimeError)):
             nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+
+    @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+    def test_pytorchs_own_takes_rows(self, norm_type):
+        rows, linear = make_layer(sparse_grad=False), nn.Linear(D, 3)
+        x = torch.randn(B, D)
+        (rows(x).values.square().sum() + linear(x).square().sum()).backward()
+        parameters = [*linear.parameters(), *rows.parameters()]
+        gradients = [p.grad for p in linear.parameters()]
+        gradients += [dense_gradient(p) for p in rows.parameters()]
+        wanted = torch.cat([g.flatten() for g in gradients]).norm(norm_type)
+        found = nn.utils.clip_grad_norm_(iter(parameters), 0.5, norm_type)
+        torch.testing.assert_close(found, wanted)
+        assert nn.utils.clip_grad_norm_(parameters, 9.0, norm_type) == pytest.approx(0.5, rel=1e-3)
+        assert nn.utils.clip_grad_norm_(linear.parameters(), 9.0, norm_type, foreach=False) < 0.51
+
+    def test_what_does_not_see_rows_says_so(self):
+        layer = make_layer(sparse_grad=False)
+        layer(torch.randn(B, D)).values.sum().backward()
+        first = nn.utils.clip_grad_norm_.__wrapped__  # As imported before the first row gradient.
+        for call in (first, nn.utils.clip_grad_value_):
+            with pytest.raises(RuntimeError, match=r"does not see .*slide\.clip_grad_norm_"):
+                call(layer.parameters(), 1.0)
+
+    def test_a_norm_that_is_not_finite(self):
+        layer = make_layer(sparse_grad=False)
+        layer(torch.full((B, D), torch.inf)).values.sum().backward()
+        with pytest.raises(RuntimeError, match="total norm of the gradients is"):
+            nn.utils.clip_grad_norm_(layer.parameters(), 1.0, error_if_nonfinite=True)
 
 
 RANKS = """

@@ -1,14 +1,25 @@
-"""RowSparseAdam against torch's Adam and AdamW."""
+"""RowSparseAdam against torch's Adam and AdamW; its states, resized parameters, GradScaler."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 import torch
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
+from torch import nn
 
 from slide.active_set import transpose
-from slide.optim.row_sparse_adam import RowSparseAdam
-from slide.row_gradients import FactoredRowGradient, RowGradient, add_row_gradient
+from slide.nn import SampledLinear
+from slide.optim.row_sparse_adam import RowSparseAdam, resize_rows
+from slide.row_gradients import (
+    FactoredRowGradient,
+    RowGradient,
+    add_row_gradient,
+    as_rows,
+    take_row_gradients,
+    takers,
+)
 from slide.sparse import Pattern
 
 OPTIONS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
@@ -182,15 +193,6 @@ def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
     torch.testing.assert_close(weight.double(), dense, atol=tolerance, rtol=tolerance)
 
 
-def test_uncorrected_moments_stand_still():
-    weight = torch.nn.Parameter(torch.zeros(2, 1, dtype=torch.float64))
-    optimizer = RowSparseAdam([weight], **OPTIONS)
-    gradients = steps_on_some_rows(optimizer, weight, [[0, 1], [1], [1], [0]])
-    g0, g3 = gradients[0][0], gradients[3][0]
-    expected = 0.8 * (0.2 * g0) + 0.2 * g3
-    torch.testing.assert_close(optimizer.state[weight]["exp_avg"][0], expected)
-
-
 def test_gradients_of_several_passes_add_up():
     weight = torch.nn.Parameter(torch.randn(5, 2, dtype=torch.float64))
     dense = torch.nn.Parameter(weight.detach().clone())
@@ -208,7 +210,7 @@ def test_gradients_of_several_passes_add_up():
     torch.testing.assert_close(weight, dense, atol=1e-12, rtol=1e-12)
 
 
-def test_zero_grad_forgets_row_gradients():
+def test_zero_grad_forgets_all_gradients():
     weight = torch.nn.Parameter(torch.randn(3, 2))
     before = weight.detach().clone()
     optimizer = RowSparseAdam([weight])
@@ -217,6 +219,7 @@ def test_zero_grad_forgets_row_gradients():
     optimizer.zero_grad()
     optimizer.step()
     assert torch.equal(weight, before)
+    assert weight._version == 0, "a step without gradients changes nothing"
 
 
 def test_closure_and_groups():
@@ -280,3 +283,395 @@ def test_the_least_eps():
         RowSparseAdam([weight], eps=below)
     for eps in (1e-37, math.nextafter(1e-37, 1)):
         RowSparseAdam([weight], eps=eps)
+
+
+def trained(shape=(4, 2), steps=((0, 1), (2,)), kind=RowSparseAdam, **options):
+    weight = nn.Parameter(torch.ones(shape, dtype=torch.float64))
+    optimizer = kind([weight], lr=0.1, **options)
+    for ids in steps:
+        step(optimizer, weight, ids)
+    return optimizer, weight
+
+
+def step(optimizer, weight, ids):
+    optimizer.zero_grad()
+    if isinstance(optimizer, RowSparseAdam):
+        rows = torch.ones(len(ids), weight.shape[1], dtype=weight.dtype)
+        add_row_gradient(weight, RowGradient(np.array(ids, np.int32), rows))
+    else:
+        weight.grad = torch.zeros_like(weight)
+        weight.grad[list(ids)] = 1
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_the_state_of_another_optimizer_is_refused(kind):
+    optimizer, weight = trained()
+    state = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"no state of a RowSparseAdam: its groups lack .*rowwise"):
+        optimizer.load_state_dict(trained(kind=kind)[0].state_dict())
+    assert str(optimizer.state_dict()) == str(state)
+    del state["state"][0]["exp_avg_sq"]
+    with pytest.raises(ValueError, match="lacks exp_avg_sq"):
+        optimizer.load_state_dict(state)
+    step(optimizer, weight, [3])
+
+
+@pytest.mark.parametrize("rowwise", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("shape", [(3, 2), (4, 3)])
+def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
+    """Kernels would read and write outside of them."""
+    options = {"correct_skipped": corrected, "rowwise": rowwise}
+    optimizer, other = trained(**options)[0], trained(shape, **options)[0]
+    with pytest.raises(ValueError, match=rf"exp_avg \({shape[0]}, {shape[1]}\) does not fit a par"):
+        optimizer.load_state_dict(other.state_dict())
+
+
+def test_a_parameter_that_never_had_a_gradient_has_no_state():
+    optimizer, weight = trained(steps=())
+    optimizer.load_state_dict(trained(steps=())[0].state_dict())
+    state = trained()[0].state_dict()
+    state["state"][0] = {}
+    optimizer.load_state_dict(state)
+    step(optimizer, weight, [0])
+    assert optimizer.state[weight]["step"] == 1
+
+
+def test_weights_that_are_not_contiguous_are_refused():
+    optimizer, weight = trained(shape=(4, 2), steps=())
+    weight.data = weight.data.T.contiguous().T
+    with pytest.raises(ValueError, match=r"has strides \(1, 4\), but its rows must lie in order"):
+        step(optimizer, weight, [0])
+
+
+def test_correction_may_be_switched_on():
+    """Steps before the switch are not corrected, steps after it are."""
+    optimizer, weight = trained(steps=[(0, 1, 2, 3), (0,)])
+    optimizer.param_groups[0]["correct_skipped"] = True
+    begin = optimizer.state[weight]["exp_avg"].clone()
+    twin = nn.Parameter(weight.detach().clone())
+    dense = torch.optim.Adam([twin], lr=0.1)
+    dense.load_state_dict(
+        {
+            "param_groups": dense.state_dict()["param_groups"],
+            "state": {
+                0: {
+                    "step": torch.tensor(2.0),
+                    "exp_avg": begin,
+                    "exp_avg_sq": optimizer.state[weight]["exp_avg_sq"].clone(),
+                }
+            },
+        }
+    )
+    for ids in ([1], [1, 2], [0, 1, 2, 3]):
+        step(optimizer, weight, ids)
+        step(dense, twin, ids)
+    for name in ("exp_avg", "exp_avg_sq"):
+        torch.testing.assert_close(optimizer.state[weight][name], dense.state[twin][name])
+
+
+def test_the_first_moment_may_come_and_go():
+    optimizer, weight = trained(steps=[(0, 1)], betas=(0.0, 0.9))
+    state, (group,) = optimizer.state[weight], optimizer.param_groups
+    assert "exp_avg" not in state
+    group["betas"] = (0.5, 0.9)
+    step(optimizer, weight, [0])
+    torch.testing.assert_close(state["exp_avg"], weight.new_tensor([[0.5] * 2, *[[0.0] * 2] * 3]))
+    saved = copy.deepcopy(optimizer.state_dict())
+    del saved["state"][0]["exp_avg"]
+    with pytest.raises(ValueError, match="lacks exp_avg"):
+        optimizer.load_state_dict(saved)
+    assert "exp_avg" in state
+    group["betas"] = (0.0, 0.9)
+    step(optimizer, weight, [0])
+    assert "exp_avg" not in state
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert optimizer.state[weight].keys() == {"step", "exp_avg_sq"}
+
+
+MOMENTS = [{}, {"rowwise": True}, {"correct_skipped": True}]
+
+
+def step_on(optimizer, p, ids, seed):
+    """A step with gradients that depend on the row number and the seed."""
+    rows = torch.stack([torch.sin(torch.arange(3.0) + i + 7 * seed) for i in ids])
+    add_row_gradient(p, RowGradient(np.array(ids, np.int32), rows))
+    optimizer.step()
+
+
+def made(rows, **options):
+    p = nn.Parameter(torch.arange(3.0 * rows).reshape(rows, 3))
+    return p, RowSparseAdam([p], lr=0.1, **options)
+
+
+@pytest.mark.parametrize("options", MOMENTS)
+def test_appended_rows_are_as_if_they_had_been_there(options):
+    (small, one), (large, other) = made(4, **options), made(6, **options)
+    for seed, ids in enumerate([(0, 2), (1,), (0, 3)]):
+        for p, optimizer in ((small, one), (large, other)):
+            step_on(optimizer, p, ids, seed)
+    resize_rows(small, None, torch.arange(12.0, 18).reshape(2, 3), one)
+    for seed, ids in enumerate([(5, 0), (4, 1, 5)], start=3):
+        for p, optimizer in ((small, one), (large, other)):
+            step_on(optimizer, p, ids, seed)
+    assert torch.equal(small, large)
+    again, fresh = made(6, **options)
+    fresh.load_state_dict(one.state_dict())  # Which checks the shapes of all state.
+    assert len(again) == len(small)
+
+
+@pytest.mark.parametrize("options", MOMENTS)
+def test_rows_keep_their_moments_where_others_leave(options):
+    (p, optimizer), (whole, other) = made(5, **options), made(5, **options)
+    for parameter, each in ((p, optimizer), (whole, other)):
+        step_on(each, parameter, (0, 1, 2, 3, 4), 0)
+    kept = torch.tensor([4, 0, 3])
+    resize_rows(p, kept, torch.empty(0, 3), optimizer)
+    rows = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    add_row_gradient(p, RowGradient(np.arange(3, dtype=np.int32), rows))
+    add_row_gradient(whole, RowGradient(kept.int().numpy(), rows))
+    optimizer.step()
+    other.step()
+    assert torch.equal(p, whole[kept])
+
+
+@pytest.mark.parametrize("options", MOMENTS)
+@pytest.mark.parametrize("kept", [None, torch.tensor([2])])
+def test_a_step_with_moments_of_other_rows_is_refused(options, kept):
+    """Kernels would write outside of them."""
+    p, optimizer = made(3, **options)
+    step_on(optimizer, p, (0, 1, 2), 0)
+    resize_rows(p, kept, torch.zeros(1, 3))
+    before = p.detach().clone()
+    with pytest.raises(ValueError, match=r"does not fit a parameter .*: give the optimizer to"):
+        step_on(optimizer, p, (0,), 1)
+    assert torch.equal(p, before)
+
+
+@pytest.mark.parametrize("options", [*MOMENTS, {"rowwise": True, "correct_skipped": True}])
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_state_of_each_kernel_follows_its_output(options, kernels):
+    p = nn.Parameter(torch.randn(3, kernels, 2, 2))
+    optimizer = RowSparseAdam([p], lr=0.1, **options)
+    p.square().sum().backward()
+    optimizer.step()
+    state = optimizer.state[p]
+    before = {name: value for name, value in state.items() if name != "step"}
+    resize_rows(p, torch.tensor([2, 0]), torch.ones(1, kernels, 2, 2), optimizer)
+    for name, value in before.items():
+        by_output = value.unflatten(0, (3, -1)) if len(value) == 3 * kernels else value
+        found = state[name].view(3, *by_output.shape[1:])
+        assert torch.equal(found[:2], by_output[[2, 0]])
+        assert (found[2] == (1 if name == "last_step" else 0)).all()
+    p.square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adam, torch.optim.Adagrad, lambda p: torch.optim.SGD(p, momentum=0.9)]
+)
+def test_optimizers_of_pytorch_follow(kind):
+    p = nn.Parameter(torch.ones(4, 3))
+    optimizer = kind([p])
+    p.sum().backward()
+    if "momentum" in optimizer.defaults:
+        p.grad = p.grad.to_sparse(1)
+    optimizer.step()
+    resize_rows(p, torch.tensor([1, 3]), torch.zeros(3, 3), optimizer)
+    assert p.grad is None
+    (2 * p).sum().backward()
+    optimizer.step()
+    assert p.shape == (5, 3)
+    assert not torch.equal(p[0], p[4])
+
+
+def test_what_does_not_fit_is_refused():
+    p, optimizer = made(3)
+    with pytest.raises(ValueError, match=r"new rows \(1, 2\) do not fit a weight \(3, 3\)"):
+        resize_rows(p, None, torch.zeros(1, 2), optimizer)
+    with pytest.raises(ValueError, match=r"rows to keep must lie in \[0, 3\)"):
+        resize_rows(p, torch.tensor([0, 3]), torch.zeros(0, 3), optimizer)
+    with pytest.raises(ValueError, match=r"optimizer does not have this parameter, \(2,\)"):
+        resize_rows(nn.Parameter(torch.zeros(2)), None, torch.zeros(1), optimizer)
+    assert p.shape == (3, 3)
+
+
+class Job:
+    """An encoder and a sampled output layer, with one optimizer for both."""
+
+    def __init__(self, sparse):
+        torch.manual_seed(0)
+        self.encoder, self.output = nn.Linear(3, D), make_layer(sparse_grad=sparse)
+        # A large eps: without it, Adam's steps hardly depend on the scale of gradients.
+        parameters = [*self.encoder.parameters(), *self.output.parameters()]
+        self.optimizer = RowSparseAdam(parameters, lr=0.1, eps=1.0)
+        self.x = torch.randn(B, 3)
+
+    def loss(self, factor=1.0):
+        return factor * self.output(self.encoder(self.x), draw_labels()).values.square().mean()
+
+    def weights(self):
+        return [p.detach().clone() for p in (*self.encoder.parameters(), *self.output.parameters())]
+
+
+def test_rows_that_unscale_has_not_seen_are_refused():
+    job, scaler = Job(sparse=False), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before, state = job.weights(), copy.deepcopy(job.optimizer.state_dict())
+    scaler.scale(job.loss()).backward()
+    scaler.unscale_(job.optimizer)
+    with pytest.raises(RuntimeError, match=r"unscale_ does not see row gradients: leave it out"):
+        scaler.step(job.optimizer)
+    assert all(map(torch.equal, job.weights(), before))
+    assert job.optimizer.state_dict() == state
+
+
+@pytest.mark.parametrize(
+    ("sparse", "unscaled_first"), [(False, False), (True, False), (True, True)]
+)
+def test_gradients_are_unscaled(sparse, unscaled_first):
+    job, plain = Job(sparse), Job(sparse)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for _ in range(3):
+        scaler.scale(job.loss()).backward()
+        if unscaled_first:
+            scaler.unscale_(job.optimizer)
+        scaler.step(job.optimizer)
+        scaler.update()
+        plain.loss().backward()
+        plain.optimizer.step()
+        for one in (job, plain):
+            # Without rows on it, or a gradient of them: the step has taken both.
+            assert sparse or not one.output.weight.row_gradients
+            assert sparse or one.output.weight.grad is None
+            one.optimizer.zero_grad()
+    for found, wanted in zip(job.weights(), plain.weights(), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_step_with_infinities_is_left_out(sparse):
+    job, scaler = Job(sparse), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    before = job.weights()
+    scaler.scale(job.loss(float("inf"))).backward()
+    scaler.step(job.optimizer)
+    scaler.update()
+    assert all(map(torch.equal, job.weights(), before))
+    assert scaler.get_scale() == 512
+    if sparse:
+        job.optimizer.zero_grad()
+    else:
+        assert job.output.weight.grad is None, "row gradients are gone after a step, as always"
+        job.encoder.zero_grad()
+    scaler.scale(job.loss()).backward()
+    scaler.step(job.optimizer)
+    assert not torch.equal(job.weights()[-1], before[-1])
+
+
+REFUSED = r"modified by an inplace operation"
+
+
+@every_mode
+def test_the_gradient_of_the_input_after_a_step(mode):
+    """A shared set copies its rows, so its gradient is right; other sets refuse."""
+    layer, x = make_layer(mode), torch.randn(B, D, requires_grad=True)
+    optimizer = RowSparseAdam(layer.parameters(), lr=10.0)
+    loss = layer(x, draw_labels()).values.square().sum()
+    (wanted,) = torch.autograd.grad(loss, x, retain_graph=True)
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    if mode == "per_sample":
+        with pytest.raises(RuntimeError, match=REFUSED):
+            torch.autograd.grad(loss, x)
+    else:
+        torch.testing.assert_close(torch.autograd.grad(loss, x)[0], wanted)
+
+
+class RowSGD(torch.optim.Optimizer):
+    """The shortest optimizer of row gradients, as users may write one."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        takers.add(self)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if (gradient := take_row_gradients(p)) is not None:
+                    ids = gradient.ids
+                    at = slice(None) if ids is None else torch.as_tensor(ids).long()
+                    as_rows(p)[at] -= group["lr"] * gradient.values()
+
+
+@every_mode
+def test_an_optimizer_of_a_user(mode):
+    """It gets the rows of a layer, and nobody warns that they are left."""
+    layer, twin = (make_layer(mode, sparse_grad=sparse) for sparse in (False, True))
+    optimizers = RowSGD(layer.parameters(), 0.1), torch.optim.SGD(twin.parameters(), 0.1)
+    x = torch.randn(B, D)
+    for _ in range(3):
+        for each, optimizer in zip((layer, twin), optimizers, strict=True):
+            optimizer.zero_grad()
+            each(x, draw_labels()).values.square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(layer.weight, twin.weight)
+    torch.testing.assert_close(layer.bias, twin.bias)
+
+
+@pytest.mark.parametrize("option", ["lr", "weight_decay"])
+def test_numbers_that_are_none_in_a_group(option):
+    optimizer, weight = trained()
+    optimizer.param_groups[0][option] = float("nan")
+    before = weight.detach().clone()
+    with pytest.raises(ValueError, match=f"{option} must be a number of at least 0, not nan"):
+        step(optimizer, weight, [0])
+    assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("change", [lambda data: data[:4], lambda data: data[:, :2].clone()])
+def test_rows_that_are_gone_after_the_backward_pass(change, sparse):
+    """Kernels would write outside of the weight."""
+    layer = make_layer(sparse_grad=sparse)
+    optimizer = RowSparseAdam(layer.parameters())
+    layer(torch.randn(B, D), draw_labels()).values.sum().backward()
+    layer.weight.data = change(layer.weight.data)
+    before = layer.weight.detach().clone()
+    with pytest.raises(ValueError, match=r"a gradient of a parameter \(.*\) does not fit one of"):
+        optimizer.step()
+    assert torch.equal(layer.weight, before)
+
+
+class TestOneOwner:
+    """An embedding that is tied to the output layer, with an optimizer for each."""
+
+    def tied(self, kind=torch.optim.Adam):
+        embedding, layer = nn.Embedding(N, D), SampledLinear(D, N, bias=False)
+        layer.weight = embedding.weight
+        return embedding, layer, kind(embedding.parameters()), RowSparseAdam(layer.parameters())
+
+    def backward(self, embedding, layer):
+        layer(embedding(torch.arange(B))).values.square().sum().backward()
+
+    @pytest.mark.parametrize("kind", [torch.optim.Adam, RowSparseAdam])
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_the_second_step_is_refused(self, turned, kind):
+        embedding, layer, *optimizers = self.tied(kind)
+        self.backward(embedding, layer)
+        first, second = reversed(optimizers) if turned else optimizers
+        first.step()
+        before = layer.weight.detach().clone()
+        with pytest.raises(RuntimeError, match="one optimizer must own a weight"):
+            second.step()
+        assert torch.equal(layer.weight, before)
+
+    def test_one_that_owns_it_goes_on(self):
+        embedding, layer, other, optimizer = self.tied()
+        for _ in range(2):
+            self.backward(embedding, layer)
+            optimizer.step()
+            optimizer.zero_grad()
+            other.step()  # There is no gradient.
+        embedding(torch.arange(B)).sum().backward()
+        other.step()  # It is another gradient.

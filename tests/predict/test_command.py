@@ -17,7 +17,7 @@ from helpers.commands import slide_predict
 from slide import FullSampler, SlideNetwork
 from slide.model import Model, load
 from slide.predict import command, rows
-from slide.training.metrics import ndcg_at_k, precision_at_k
+from slide.training.evaluation import ndcg_at_k, precision_at_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LABELS = [f"label {n}" for n in range(80)]

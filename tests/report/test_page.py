@@ -1,6 +1,7 @@
 """The report of a run: what it shows, and when it is not written."""
 
 import base64
+import json
 import re
 from xml.etree import ElementTree
 
@@ -44,10 +45,21 @@ def test_a_run_leaves_a_report(tmp_path):
 def test_a_re_ranker_gives_probabilities_and_takes_time():
     bins = np.array([0.2, 0.7]), np.array([0.25, 0.5]), np.array([4, 2])
     assert "mean probability" in svg(draw_calibration(*bins, True))
-    shown = svg(draw_times({"train_seconds": 2.0, "ranker_seconds": 3.0, "held_seconds": 0.0}))
+    shown = svg(
+        draw_times({"network_seconds": 2.0, "ranker_seconds": 3.0, "validation_seconds": 0.0})
+    )
     assert "re-ranker" in shown
     assert "3.0 s" in shown
     assert "held-out rows" not in shown
+
+
+def test_calibration_errors_are_those_of_the_summary(tmp_path):
+    job.main(*job.tiny(tmp_path, "report=true"))
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    every, first = summary["calibration_error"], summary["calibration_error_at_1"]
+    said = f"is {every:.3f} for all answers and {first:.3f} for the first answer to each row."
+    assert said in (tmp_path / "run/report.html").read_text()
+    assert abs(every - first) > 1e-3
 
 
 def test_only_what_was_measured_is_shown(tmp_path):

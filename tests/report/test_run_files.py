@@ -29,6 +29,17 @@ def test_seconds_lie_between_lines_of_the_log(tmp_path):
     assert read_run(tmp_path).seconds_at([5, 10, 15, 20, 25]) == [2, 4, 7, 10, 10]
 
 
+def test_a_summary_of_the_version_before_gets_the_names_of_the_parts_of_training(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    old = '{"steps": 10, "train_seconds": 2.0, "held_seconds": 0.5, "ranker_seconds": 3.0}'
+    (tmp_path / "summary.json").write_text(old)
+    run = read_run(tmp_path)
+    assert run.summary["network_seconds"] == 2
+    assert run.summary["validation_seconds"] == 0.5
+    assert run.summary["train_seconds"] == 5.5
+    assert run.seconds_at([5, 10]) == [1, 2]
+
+
 @pytest.mark.parametrize("text", [b"", b"- 1", b"seed: \xff", b"[" * 9999])
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
 def test_files_that_are_malformed(tmp_path, name, text):

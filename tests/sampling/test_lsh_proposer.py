@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import slide
 from slide.backend import plain
 from slide.hashing import DWTA, SimHash
-from slide.kernels.sketches import CODES, PRIOR, SCALE, WIDTH
+from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 

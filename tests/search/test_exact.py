@@ -1,10 +1,15 @@
-"""Exact search against the full product."""
+"""Search of all rows, or of candidates, against full products and FAISS."""
 
+import faiss
+import numpy as np
 import pytest
 import torch
+from helpers.matrices import make_pattern
 
 from slide.backend import backend
-from slide.search.exact import exact_top_k
+from slide.search import RowIndex, index_top_k
+from slide.search.exact import exact_top_k, rounded_top_k
+from slide.sparse import Pattern
 
 
 def draw(num_rows=70, width=5, num_queries=23, dtype=torch.float64):
@@ -31,22 +36,6 @@ def test_exact_in_blocks(rows, queries, k, has_bias, monkeypatch):
     torch.testing.assert_close(full.gather(1, ids), scores)
 
 
-@pytest.mark.not_as_python
-def test_exact_in_the_blocks_that_are_used():
-    x, weight, bias = draw(num_rows=40_000, width=2, num_queries=600, dtype=torch.float32)
-    scores, ids = exact_top_k(x, weight, bias, 3)
-    full = x @ weight.T + bias
-    torch.testing.assert_close(scores, full.topk(3).values)
-    torch.testing.assert_close(full.gather(1, ids), scores)
-
-
-def test_no_queries():
-    x, weight, bias = draw()
-    scores, ids = exact_top_k(x[:0], weight, bias, 4)
-    assert scores.shape == ids.shape == (0, 4)
-    assert ids.dtype == torch.int64
-
-
 @pytest.mark.parametrize("name", ["kernels", "torch"])
 def test_scores_that_are_no_numbers_are_no_answers(name):
     x, weight, bias = draw()
@@ -63,3 +52,192 @@ def test_scores_that_are_no_numbers_are_no_answers(name):
 def test_k_out_of_range(k):
     with pytest.raises(ValueError, match=rf"k must be in \[1, 70\], not {k}"):
         exact_top_k(*draw(), k)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("rows", "width", "k"), [(1, 3, 1), (500, 16, 10), (5000, 32, 100)])
+def test_inner_products(rows, width, k, with_bias):
+    generator = torch.Generator().manual_seed(rows)
+    weight = torch.randn(rows, width, generator=generator)
+    bias = torch.randn(rows, generator=generator) if with_bias else None
+    queries = torch.randn(20, width, generator=generator)
+    # FAISS knows no bias: it is one more coordinate.
+    added = torch.zeros(rows) if bias is None else bias
+    index = faiss.IndexFlatIP(width + 1)
+    index.add(torch.cat([weight, added[:, None]], 1).numpy())
+    expected, ids = index.search(torch.cat([queries, torch.ones(20, 1)], 1).numpy(), k)
+    scores, found = exact_top_k(queries, weight, bias, k)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    # Rounding may swap two that are nearly equal.
+    assert (found.numpy() == ids).mean() > 0.99
+    if rows <= 4096:  # Then the index sees all rows.
+        scores, found = RowIndex(weight, bias).top_k(queries, k)
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+        assert (found.numpy() == ids).mean() > 0.99
+
+
+def draw_long(num_rows=3000, width=48, num_queries=70, seed=0):
+    """Queries, rows of very different lengths, and biases."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.empty(num_rows, 1).exponential_(generator=generator)
+    return (
+        torch.randn(num_queries, width, generator=generator),
+        torch.randn(num_rows, width, generator=generator) * lengths,
+        torch.randn(num_rows, generator=generator),
+    )
+
+
+def scores_of(x, weight, bias):
+    scores = x.double() @ weight.double().T
+    return scores if bias is None else scores + bias
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("rows", "queries"), [(100, 7), (3000, 70), (2999, 69)])
+@pytest.mark.parametrize("k", [1, 5, 50])
+def test_what_is_proven_is_right(rows, queries, k, has_bias, monkeypatch):
+    monkeypatch.setattr("slide.search.exact._ROW_BLOCK", rows)
+    monkeypatch.setattr("slide.search.exact._QUERY_BLOCK", queries)
+    x, weight, bias = draw_long()
+    bias = bias if has_bias else None
+    scores, ids, proven = rounded_top_k(x, weight, bias, k)
+    assert proven.all()
+    every = scores_of(x, weight, bias)
+    assert torch.equal(ids.sort(1).values, every.topk(k).indices.sort(1).values)
+    torch.testing.assert_close(scores.double(), every.gather(1, ids), rtol=1e-5, atol=1e-5)
+
+
+def test_nearly_equal_scores_are_not_proven():
+    """Rounding makes these rows equal, so those that are kept are any of them."""
+    x, weight, _ = draw_long(width=8)
+    weight = weight[:1] * (1 + 1e-5 * torch.randn(3000, 1))
+    _, ids, proven = rounded_top_k(x, weight, None, 5)
+    best = scores_of(x, weight, None).topk(5).indices
+    wrong = (ids.sort(1).values != best.sort(1).values).any(1)
+    assert wrong.any()
+    assert not proven[wrong].any()
+
+
+# As plain Python, the kernel warns of a sum of inf and -inf.
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_numbers_that_are_not_finite_are_not_proven(value):
+    x, weight, bias = draw_long()
+    x[3, 1] = value
+    proven = rounded_top_k(x, weight, bias, 5)[2]
+    assert proven.sum() == len(x) - 1
+    assert not proven[3]
+    weight[7, 0] = value
+    assert not rounded_top_k(x, weight, bias, 5)[2].any()
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_rounding_moves_no_score_further_than_the_bound(offset):
+    """Whatever is kept first, an upper bound is not below its score."""
+    x, weight, bias = draw_long(num_rows=200)
+    x, weight = x + offset, weight - offset
+    _, ids, proven = rounded_top_k(x, weight, bias, 68)  # All 200 rows are kept.
+    assert proven.all()
+    every = scores_of(x, weight, bias)
+    wanted = every.topk(68).values
+    found = every.gather(1, ids).sort(1, descending=True).values
+    # In float32, scores that differ by less are equal.
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.kernels_only  # Plain torch rounds nothing.
+@pytest.mark.parametrize("equal", [False, True])
+def test_exact_search_takes_it_where_it_pays(equal, monkeypatch):
+    """Queries whose answers are not proven are searched once more."""
+    monkeypatch.setattr("slide.search.exact.has_bfloat16", lambda: True)
+    x, weight, bias = draw_long(num_rows=5000)
+    if equal:
+        weight = weight[:1] * (1 + 1e-4 * torch.randn(5000, 1))
+    asked = []
+
+    def noted(*arguments):
+        asked.append(rounded_top_k(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr("slide.search.exact.rounded_top_k", noted)
+    scores, ids = exact_top_k(x, weight, None if equal else bias, 5)
+    every = scores_of(x, weight, None if equal else bias)
+    assert bool(asked[0][2].all()) is not equal
+    torch.testing.assert_close(scores.double(), every.topk(5).values, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scores.double(), every.gather(1, ids), rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr("slide.search.exact.has_bfloat16", lambda: False)
+    exact_top_k(x, weight, bias, 5)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_squares_that_float32_cannot_hold_are_not_proven(scale):
+    x, weight, _ = draw_long()
+    assert not rounded_top_k(x, weight * scale, None, 5)[2].any()
+
+
+CANDIDATES, WIDTH = 50, 6
+
+
+def draw_candidates(lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    x = torch.from_numpy(rng.standard_normal((len(lengths), WIDTH))).float()
+    weight, bias = (
+        torch.from_numpy(rng.standard_normal(s)).float() for s in ((CANDIDATES, WIDTH), CANDIDATES)
+    )
+    return x, weight, bias, make_pattern(rng, lengths, CANDIDATES)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("k", [1, 4, 60])
+def test_equals_exact_search_among_the_candidates_of_each_row(k, with_bias):
+    x, weight, bias, found = draw_candidates([7, 0, 1, 50, 4])
+    bias = bias if with_bias else None
+    # Each candidate twice: votes make no difference here.
+    twice = Pattern(2 * found.indptr, np.repeat(found.indices, 2))
+    scores, ids = index_top_k(x, weight, bias, twice, k)
+    assert scores.shape == ids.shape == (5, k)
+    for b in range(5):
+        own = torch.from_numpy(np.sort(found.indices[found.indptr[b] : found.indptr[b + 1]])).long()
+        most = min(k, len(own))
+        assert (ids[b, most:] == -1).all()
+        assert (scores[b, most:] == -torch.inf).all()
+        if most:
+            some = None if bias is None else bias[own]
+            values, places = exact_top_k(x[b : b + 1], weight[own], some, most)
+            assert ids[b, :most].tolist() == own[places[0]].tolist()
+            torch.testing.assert_close(scores[b, :most], values[0])
+
+
+def test_scores_that_are_not_numbers_come_last():
+    weight = torch.tensor([[float("nan")], [-1.0], [-torch.inf], [2.0]])
+    found = Pattern.from_lists([[0, 1, 2, 3], [0, 2]])
+    scores, ids = index_top_k(torch.ones(2, 1), weight, None, found, 3)
+    assert ids.tolist() == [[3, 1, -1], [-1, -1, -1]]
+    assert scores.tolist() == [[2, -1, -torch.inf], [-torch.inf] * 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0]], "1 rows of candidates do not fit 2 inputs"),
+        ([[0], [0], [0]], "3 rows of candidates do not fit 2 inputs"),
+        (
+            [[0], [CANDIDATES]],
+            rf"candidates must lie in \[0, {CANDIDATES}\), and row 1 has {CANDIDATES}",
+        ),
+        ([[-1], [0]], rf"candidates must lie in \[0, {CANDIDATES}\), and row 0 has -1"),
+    ],
+)
+def test_candidates_that_do_not_fit(rows, message):
+    x, weight, bias, _ = draw_candidates([1, 1])
+    with pytest.raises(ValueError, match=message):
+        index_top_k(x, weight, bias, Pattern.from_lists(rows), 2)
+
+
+def test_k_of_candidates_out_of_range():
+    with pytest.raises(ValueError, match="k must be at least 1, not 0"):
+        index_top_k(*draw_candidates([1]), 0)

@@ -1,12 +1,17 @@
-"""The index over weight rows against exact search."""
+"""The index over weight rows, and its lists, against exact search."""
+
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from helpers.inner_products import queries_for, recall
+from helpers.inner_products import draw_clusters, queries_for, recall
 
 from slide.search import RowIndex, exact_top_k
-from slide.search.clusters import GROWTH, LEAST_ROWS
+from slide.search.exact import rounded_top_k
+from slide.search.row_index import GROWTH, LEAST_ROWS, SHARE, _inverted_lists, _WeightRows
+from slide.utils.quantized import QuantizedRows
 
 N, D = 20_000, 24
 
@@ -46,15 +51,6 @@ class TestTopK:
         torch.testing.assert_close(scores, exact, rtol=1e-4, atol=1e-4)
         assert (scores.diff(dim=1) <= 0).all()
 
-    @pytest.mark.not_as_python
-    def test_one_query_gets_what_it_gets_in_a_batch(self, layer, index):
-        queries = queries_for(layer[0], 40)
-        scores, ids = index.top_k(queries, 5)
-        for b in range(40):
-            own = index.top_k(queries[b : b + 1], 5)
-            torch.testing.assert_close(own[0][0], scores[b])
-            assert own[1][0].tolist() == ids[b].tolist()
-
     @pytest.mark.compiled_only
     def test_a_larger_share_finds_more_until_it_finds_all(self):
         """Rows without clusters are the hard case."""
@@ -77,11 +73,6 @@ class TestTopK:
             torch.testing.assert_close(found[0], wanted[0])
             assert torch.equal(found[1], wanted[1])
 
-    def test_the_bias_counts(self, layer):
-        weight, bias = layer[0], layer[1].clone()
-        bias[77] = 1_000
-        assert (RowIndex(weight, bias).top_k(queries_for(weight), 1)[1] == 77).all()
-
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
     def test_types_of_weights(self, layer, dtype):
         weight, bias = (tensor.to(dtype) for tensor in layer)
@@ -89,10 +80,6 @@ class TestTopK:
         scores, ids = RowIndex(weight, bias).top_k(queries, 5)
         assert scores.dtype == dtype
         assert recall(ids, exact_top_k(queries, weight, bias, 5)[1]) > 0.9
-
-    def test_no_queries(self, layer, index):
-        scores, ids = index.top_k(layer[0][:0], 4)
-        assert scores.shape == ids.shape == (0, 4)
 
     def test_scores_that_are_no_numbers_are_not_found(self, layer):
         weight = layer[0].clone()
@@ -108,25 +95,8 @@ class TestTopK:
         ids = RowIndex(torch.full((9, 2), torch.nan), None).top_k(torch.ones(1, 2), 3)[1]
         assert ids.tolist() == [[-1, -1, -1]]
 
-    def test_memory(self, index, layer):
-        # Rows are short here, so that ids, scales and biases count more than usual.
-        held = sum(array.nbytes for array in index.state_dict().values())
-        assert held <= index.nbytes < 1.05 * held
-        assert index.nbytes < 0.5 * 4 * layer[0].numel() + 12 * N
-        assert index.num_lists > 50
-
 
 class TestChanges:
-    def test_masked_rows_do_not_hide_the_others(self, layer):
-        weight, bias = layer[0], layer[1].clone()
-        queries, index = queries_for(weight), RowIndex(weight, bias)
-        numbers = np.arange(0, len(weight), 50)
-        for value in (-torch.inf, 0.0):
-            bias[::50] = value
-            index.update(numbers)
-            wanted = exact_top_k(queries, weight, bias, 10)[1]
-            assert recall(index.top_k(queries, 10)[1], wanted) > 0.9
-
     def test_what_it_notices(self):
         weight, bias = draw(300)
         index = RowIndex(weight, bias)
@@ -144,10 +114,6 @@ class TestChanges:
             assert index.fits(weight, bias)
             change()
             assert not index.fits(weight, bias)
-
-    def test_a_number_that_is_none_is_no_change(self):
-        weight = torch.full((300, 2), torch.nan)
-        assert RowIndex(weight, None).fits(weight, None)
 
     def test_tensors_of_inference_mode(self):
         with torch.inference_mode():
@@ -187,8 +153,294 @@ def test_a_restored_index_finds_the_same():
     index = RowIndex(weight, None)
     twin = RowIndex.restored(weight, None, index.state_dict())
     assert twin.fits(weight, None)
-    assert twin.nbytes == index.nbytes > 0
     for got, wanted in zip(twin.top_k(queries, 5), index.top_k(queries, 5), strict=True):
         assert torch.equal(got, wanted)
     with pytest.raises(ValueError, match=r"an index of \(50, 3\) does not fit rows of \(51, 3\)"):
         RowIndex.restored(torch.zeros(51, 3), None, index.state_dict())
+
+
+@pytest.fixture(params=[False, True], ids=["float32", "bfloat16"])
+def rounded(request, monkeypatch):
+    """Whether means are multiplied as bfloat16, which processors do that are quick at it."""
+    monkeypatch.setattr("slide.search.row_index.has_bfloat16", lambda: request.param)
+    return request.param
+
+
+class TestBounds:
+    def bounds(self, index, layer, queries, deviations):
+        """What a row of each list may score, from its mean and spread in float64."""
+        state = index.state_dict()
+        rows = torch.cat([layer[0], layer[1][:, None]], 1).double()[state["ids"].astype(np.int64)]
+        out = []
+        for own in rows.split(np.diff(state["starts"]).tolist()):
+            spread = (own - own.mean(0)).square().sum(1).mean().sqrt()
+            x = torch.nn.functional.pad(queries.double(), (0, 1), value=1.0)
+            out.append(x @ own.mean(0) + deviations * x.norm(dim=1) * spread / x.shape[1] ** 0.5)
+        return torch.stack(out, 1)
+
+    def test_of_a_new_a_changed_and_a_restored_index(self, rounded):
+        weight, bias = draw_clusters(seed=3)
+        queries, index = queries_for(weight, 9), RowIndex(weight, bias)
+        changes = torch.Generator().manual_seed(7)
+        for step in range(3):
+            twin = RowIndex.restored(weight, bias, index.state_dict())
+            # The spread of a list of few rows is the difference of two sums of squares.
+            for deviations, near in ((0, 0.06 if rounded else 0.02), (4.5, 0.8)):
+                wanted = self.bounds(index, (weight, bias), queries, deviations)[:, :-1]
+                assert len(wanted[0]) > 200
+                for each, part in product((index, twin), (queries, queries[:1])):
+                    found = each._bounds(part, deviations)
+                    assert (found[:, -1] == torch.inf).all(), "the longest rows are seen by all"
+                    assert (found[:, :-1] - wanted[: len(part)]).abs().max() < near
+            moved = torch.arange(step, len(weight), 3)
+            weight[moved] += torch.randn(len(moved), weight.shape[1], generator=changes)
+            index.update(moved.numpy())
+
+    def test_lists_beside_the_longest_rows_are_needed(self, rounded):
+        weight, bias = draw_clusters(seed=3)
+        queries, index = queries_for(weight), RowIndex(weight, bias)
+        scores, ids = index.top_k(queries, 5)
+        assert recall(ids, exact_top_k(queries, weight, bias, 5)[1]) > 0.97
+        state = index.state_dict()
+        longest = state["ids"][state["starts"][-2] :]
+        assert len(longest) < index.seen < 0.3 * len(weight)
+        assert np.isin(ids.numpy(), longest).mean() < 0.9
+        for b in range(20):
+            own = index.top_k(queries[b : b + 1], 5)
+            torch.testing.assert_close(own[0][0], scores[b])
+            assert own[1][0].tolist() == ids[b].tolist()
+
+    def test_the_limit_of_rows(self, monkeypatch):
+        """By default a share of them, where these are more than 4,096."""
+        weight, limits = torch.randn(300_000, 2), []
+
+        def noted(*arguments):
+            limits.append(arguments[6])
+
+        index = RowIndex(weight, None)
+        monkeypatch.setattr("slide.search.row_index.scan_lists", noted)
+        for options in ({}, {"share": 0.1}, {"share": 0.001}, {"most_seen": 77}):
+            index.top_k(weight[:2], 5, **options)
+        assert limits == [round(SHARE * 300_000), 30_000, 4_096, 77]
+
+
+ROWS = 20_000
+
+
+class Lists(NamedTuple):
+    starts: torch.Tensor
+    order: torch.Tensor
+
+
+def lists_of(weight, bias, seed=0, numbers=None):
+    numbers = torch.arange(len(weight)) if numbers is None else numbers
+    return Lists(*_inverted_lists(_WeightRows(weight, bias), numbers, seed))
+
+
+class TestNearRows:
+    @pytest.mark.parametrize("rows", [1, 7, GROWTH * LEAST_ROWS - 1, GROWTH * LEAST_ROWS, 9_000])
+    @pytest.mark.parametrize("has_bias", [True, False])
+    def test_each_row_is_in_one_list(self, rows, has_bias):
+        weight, bias = draw_clusters(rows, 3)
+        lists = lists_of(weight, bias if has_bias else None)
+        assert lists.order.sort().values.tolist() == list(range(rows))
+        assert lists.starts[0] == 0
+        assert lists.starts[-1] == rows
+        assert (lists.starts.diff() > 0).all()
+        assert (len(lists.starts) > 2) == (rows >= GROWTH * LEAST_ROWS)
+
+    def test_rows_of_a_list_are_near(self, rounded):
+        weight, bias = draw_clusters()
+        rows, lists = torch.cat([weight, bias[:, None]], 1), lists_of(weight, bias)
+        sizes = lists.starts.diff()
+        means = torch.stack([own.mean(0) for own in rows[lists.order].split(sizes.tolist())])
+        own = torch.repeat_interleave(torch.arange(len(means)), sizes)
+        far = (rows[lists.order] - means[own]).square().sum(1)
+        lengths = (rows[lists.order] - rows.mean(0)).square().sum(1)
+        others = lists.starts[-2]
+        assert far[:others].sum() < 0.4 * lengths[:others].sum()
+        # Lengths are those from the mean of a sample.
+        assert lengths[others:].min() >= 0.97 * lengths[:others].max(), "the last list is another"
+        assert LEAST_ROWS <= len(lengths[others:]) < GROWTH * LEAST_ROWS
+
+    def test_some_rows_alone(self):
+        weight, bias = draw_clusters()
+        numbers = torch.arange(5, ROWS, 3)
+        lists = lists_of(weight, bias, 0, numbers)
+        assert torch.equal(lists.order.sort().values, numbers)
+        alone = lists_of(weight[numbers], bias[numbers])
+        assert torch.equal(numbers[alone.order], lists.order)
+        assert torch.equal(alone.starts, lists.starts)
+
+    def test_a_row_that_is_not_finite_moves_no_other(self):
+        weight, bias = draw_clusters()
+        bias[7], weight[9, 3] = -torch.inf, torch.nan
+        zeros = weight.clone(), bias.clone()
+        for tensor in zeros:
+            tensor[[7, 9]] = 0
+        assert torch.equal(lists_of(weight, bias).order, lists_of(*zeros).order)
+
+    def test_equal_rows(self):
+        """Lists that no row is nearest to are left out."""
+        assert len(lists_of(torch.ones(5_000, 3), None).starts) == 3
+
+
+class TestRegroup:
+    def move(self, weight, rows, seed):
+        """Rows go to other directions, and become longer."""
+        centres, _ = draw_clusters(len(rows), weight.shape[1], seed)
+        weight[rows] = 1.5 * centres
+
+    def test_rows_that_moved_are_found_among_fewer(self, rounded):
+        """Without it they are far from their lists, of which the search sees more, and misses."""
+        weight, bias = draw_clusters()
+        index, rows = RowIndex(weight, bias), np.arange(0, ROWS, 5)
+        self.move(weight, rows, 7)
+        index.update(rows)
+        queries = queries_for(weight)
+        wanted, found, seen = exact_top_k(queries, weight, bias, 5)[1], [], []
+        for group in (False, True):
+            if group:
+                index.regroup(rows)
+            found.append(recall(index.top_k(queries, 5, 0.9)[1], wanted))
+            seen.append(index.seen)
+        fresh = RowIndex(weight, bias)
+        assert found[1] > 0.97
+        assert recall(fresh.top_k(queries, 5, 0.9)[1], wanted) > 0.97
+        assert seen[1] < 0.7 * seen[0]
+        assert seen[1] < 1.3 * fresh.seen
+
+    def test_few_levels(self):
+        """A level is left as it is only if it has at least as many rows as the new one."""
+        weight, bias = draw_clusters()
+        index, rng, kept = RowIndex(weight, bias), np.random.default_rng(0), []
+        for step in range(12):
+            rows = rng.choice(ROWS, 300, replace=False)
+            self.move(weight, rows, step)
+            index.regroup(rows, step)
+            state = index.state_dict()
+            assert sorted(state["ids"]) == list(range(ROWS))
+            assert (np.diff(state["starts"]) > 0).all()
+            assert state["starts"][-1] == ROWS
+            sizes = np.diff([*state["starts"][state["levels"]], ROWS])
+            assert len(sizes) == 1 or sizes[-2] >= sizes[-1]
+            # The last list is that of the longest rows, of all levels.
+            assert LEAST_ROWS <= ROWS - state["starts"][-2] < GROWTH * LEAST_ROWS
+            kept.append(len(sizes))
+        assert 2 < max(kept) < 6
+        wanted = exact_top_k(queries_for(weight), weight, bias, 5)[1]
+        assert recall(index.top_k(queries_for(weight), 5, 1.0)[1], wanted) > 0.97
+
+    def test_levels_are_restored(self):
+        weight, bias = draw_clusters()
+        index = RowIndex(weight, bias)
+        index.regroup(np.arange(900))
+        twin = RowIndex.restored(weight, bias, index.state_dict())
+        for each in (index, twin):
+            each.regroup(np.arange(800, 1_000), 3)
+        for name, array in twin.state_dict().items():
+            np.testing.assert_array_equal(index.state_dict()[name], array)
+        earlier = index.state_dict()
+        del earlier["levels"]
+        assert RowIndex.restored(weight, bias, earlier).state_dict()["levels"].tolist() == [0]
+
+    def test_other_rows_than_the_named_ones(self, rounded):
+        """Lists that say nothing about their rows any more are made anew."""
+        weight, bias = draw_clusters()
+        index, twin = RowIndex(weight, bias), RowIndex(weight, bias)
+        weight.copy_(draw_clusters(seed=9)[0])
+        queries = queries_for(weight)
+        wanted = exact_top_k(queries, weight, bias, 5)[1]
+        for each in (index, RowIndex.restored(weight, bias, twin.state_dict())):
+            each.regroup(np.arange(50))
+            assert recall(each.top_k(queries, 5)[1], wanted) > 0.97
+
+    @pytest.mark.parametrize("change", ["width", "rows", "bias"])
+    def test_rows_of_another_shape(self, change):
+        """Kernels would write beside the arrays."""
+        weight, bias = draw_clusters(500)
+        index = RowIndex(weight, None)
+        other = {
+            "width": (torch.zeros(500, 17), None),
+            "rows": (torch.zeros(501, 16), None),
+            "bias": (weight, bias),
+        }[change]
+        message = "has a bias and the index" if change == "bias" else "an index of .* does not fit"
+        with pytest.raises(ValueError, match=message):
+            index.read_from(*other)
+        with pytest.raises(ValueError, match=message):
+            RowIndex.restored(*other, index.state_dict())
+        index.weight, index.bias = other
+        for call in (index.update, index.regroup):
+            with pytest.raises(ValueError, match=message):
+                call(np.arange(5))
+
+
+DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+
+
+def draw_stored(dtype, num_rows=300, width=9, num_queries=6):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(num_rows, width, generator=generator)
+    weight *= torch.rand(num_rows, 1, generator=generator)
+    rows = QuantizedRows.of(weight, dtype)
+    queries = torch.randn(num_queries, width, generator=generator)
+    return queries, rows, torch.randn(num_rows, generator=generator)
+
+
+@DTYPES
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("queries", [1, 6])
+def test_exact_search_converts_blocks(dtype, has_bias, queries, monkeypatch):
+    x, rows, bias = draw_stored(dtype, num_queries=queries)
+    bias = bias if has_bias else None
+    expected = exact_top_k(x, rows.float(), bias, 7)
+    read, block = [], QuantizedRows.block
+
+    def noted(rows, begin, end):
+        read.append(len(found := block(rows, begin, end)))
+        return found
+
+    monkeypatch.setattr(QuantizedRows, "block", noted)
+    found = exact_top_k(x, rows, bias, 7)  # In one block, as the floats: bit by bit.
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    assert read == [300]
+    monkeypatch.setattr("slide.utils.quantized._NUMBERS", 9 * 64)
+    found = exact_top_k(x, rows, bias, 7)
+    torch.testing.assert_close(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    assert read[1:] == [64] * 4 + [44]
+    with pytest.raises(ValueError, match=r"k must be in \[1, 300\], not 301"):
+        exact_top_k(x, rows, bias, 301)
+
+
+@DTYPES
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_rounded_scan(dtype, has_bias):
+    x, rows, bias = draw_stored(dtype, num_rows=5_000)
+    x[1], rows.codes[7] = 0, 0  # Vectors without a direction.
+    bias = bias if has_bias else None
+    found, expected = (rounded_top_k(x, weight, bias, 4) for weight in (rows, rows.float()))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+    assert found[2].sum() >= 5
+
+
+@DTYPES
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("queries", [1, 20])
+def test_an_index_scores_its_candidates_from_the_rows(dtype, has_bias, queries):
+    x, rows, bias = draw_stored(dtype, num_rows=9_000, num_queries=queries)
+    bias = bias if has_bias else None
+    index, expected = RowIndex(rows, bias), RowIndex(rows.float(), bias)
+    found = index.top_k(x, 5, most_seen=1_000)
+    for one, other in zip(found, expected.top_k(x, 5, most_seen=1_000), strict=True):
+        assert torch.equal(one, other)
+    assert index.seen < 9_000
+    assert index.fits(rows, bias)
+    assert not index.fits(QuantizedRows(*rows), bias)
+    rows.codes[0] = 1
+    assert not index.fits(rows, bias)
+    again = RowIndex.restored(rows, bias, index.state_dict())
+    np.testing.assert_array_equal(again.top_k(x, 5)[1], index.top_k(x, 5)[1])

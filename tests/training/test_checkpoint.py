@@ -15,23 +15,44 @@ from helpers import job
 from helpers.damage import BINARY, REPEAT, damage, rng_of
 
 from slide import ActiveLoss
-from slide.training import DivergenceError
+from slide.training import DivergenceError, checkpoint
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import read_checkpoint
-from slide.training.progress import Counters
+from slide.training.monitor import Counters
 from slide.utils import tensor_folder
 from slide.utils.run_folders import RUN_LOCK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_checkpoint_holds_all_counters(tmp_path):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
+def make_trainer(folder, **options):
+    """A trainer that is not to run."""
+    trainer = job.make_trainer(folder, job.make_data(folder), **options)
     trainer.monitor.close()
+    return trainer
+
+
+def fitted(folder, **options):
+    trainer = job.make_trainer(folder, job.make_data(folder), **options)
+    trainer.fit()
+    return trainer
+
+
+def names_of(folder):
+    return sorted(path.name for path in (folder / "run/checkpoints").iterdir())
+
+
+def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, max_steps=3)
     values = {field.name: number for number, field in enumerate(fields(Counters))}
     trainer.checkpoint.write(Counters(**values))
     state = job.checkpoint(tmp_path / "run")
     assert {name: state[name] for name in values} == values
+    assert trainer.checkpoint.read() == Counters(**values)
+    # The version before called two of them otherwise.
+    old = {"train_seconds": state.pop("network_seconds"), **state}
+    old["held_seconds"] = old.pop("validation_seconds")
+    monkeypatch.setattr(checkpoint, "read_states", lambda *_: [old])
     assert trainer.checkpoint.read() == Counters(**values)
 
 
@@ -40,22 +61,18 @@ def test_a_checkpoint_holds_all_counters(tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_every):
     data = job.make_data(tmp_path)
     trainer = job.make_trainer(tmp_path, data, checkpoint_every=checkpoint_every, log_every=1)
-    output, optimizer, states = trainer.network.output, trainer.learner.optimizer, []
-    good = output.loss
+    output, optimizer = trainer.network.output, trainer.loop.optimizer
+    good, whole = output.loss, trainer.loop.forward
 
     def loss(x, labels, *rest):
         found, active = good(x, labels, *rest)
-        return found * (value if len(states) == 4 else 1), active
-
-    output.loss = loss
-    whole = trainer.learner.forward
+        return found * (value if trainer.step == 3 else 1), active
 
     def forward(batch):
-        states.append((trainer.network.state_dict(), optimizer.state_dict()))
-        states[-1] = torch.save(states[-1], tmp_path / "before.pt")
+        torch.save((trainer.network.state_dict(), optimizer.state_dict()), tmp_path / "before.pt")
         return whole(batch)
 
-    trainer.learner.forward = forward
+    output.loss, trainer.loop.forward = loss, forward
     with pytest.raises(DivergenceError, match=r"loss is (nan|-?inf) at step 4") as error:
         trainer.fit()
     network, expected = torch.load(tmp_path / "before.pt", weights_only=True)
@@ -74,8 +91,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_ever
 
 
 def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
-    trainer.fit()
+    trainer = fitted(tmp_path, max_steps=1)
     before = job.files_of(tmp_path / "run/checkpoints")
     trainer.network.output.weight.data[3, 2] = math.nan
     with pytest.raises(DivergenceError, match=r"output.weight .* step 1: .* last good checkpoint"):
@@ -107,8 +123,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, when):
 
 def test_a_checkpoint_is_of_the_moment_when_it_was_begun(tmp_path, monkeypatch):
     """The run goes on while it is written."""
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
-    trainer.fit()
+    trainer = fitted(tmp_path, max_steps=3)
     expected = copy.deepcopy(trainer.network.state_dict())
     go_on, whole = threading.Event(), tensor_folder._save
 
@@ -151,7 +166,7 @@ def test_the_memory_of_copies_is_there_before(tmp_path):
 
 
 def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=4)
+    trainer = make_trainer(tmp_path, checkpoint_every=4)
 
     def none_left(*_, **__):
         raise MemoryError("1 GB for copies")
@@ -160,38 +175,29 @@ def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch
     trainer.checkpoint.prepare()
     with pytest.raises(MemoryError, match="1 GB for copies"):
         trainer.checkpoint.wait()
-    trainer.monitor.close()
 
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_the_newest_ones_stay(tmp_path, keep):
-    data = job.make_data(tmp_path)
-    trainer = job.make_trainer(tmp_path, data, checkpoint_every=3, keep_checkpoints=keep)
-    trainer.fit()  # 16 steps; the last checkpoint is that of the end.
-    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
-    assert names == ["4-step-12", "5-step-15", "6-step-16"][-keep:]
+    fitted(tmp_path, checkpoint_every=3, keep_checkpoints=keep)  # The last one is of the end.
+    assert names_of(tmp_path) == ["4-step-12", "5-step-15", "6-step-16"][-keep:]
 
 
 def test_what_was_written_is_not_written_again(tmp_path):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=8)
-    trainer.fit()  # A checkpoint is due after the last step, and another one at the end.
-    names = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
-    assert names == ["1-step-8", "2-step-16"]
+    fitted(tmp_path, checkpoint_every=8)  # One is due after the last step, and one at the end.
+    assert names_of(tmp_path) == ["1-step-8", "2-step-16"]
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_processes_agree_on_whether_to_write(tmp_path, first):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=3)
-    trainer.monitor.close()
-    checkpoint, counters = trainer.checkpoint, trainer.counters
-    checkpoint.write(counters)
-    told = []
+    trainer = make_trainer(tmp_path, max_steps=3)
+    trainer.checkpoint.write(trainer.counters)
     # The other process has compiled something since it wrote, and this one has not, or vice versa.
-    other = [None, True]
-    checkpoint.group = SimpleNamespace(
+    other, told = [None, True], []
+    trainer.checkpoint.group = SimpleNamespace(
         size=2, gather=lambda own: told.append(own) or ([other, own] if first else [own, other])
     )
-    assert checkpoint._is_new(counters) == first
+    assert trainer.checkpoint._is_new(trainer.counters) == first
     assert told == [[None, False]]
 
 
@@ -212,7 +218,7 @@ def test_processes_agree_on_whether_to_write(tmp_path, first):
     ],
 )
 def test_a_checkpoint_of_another_run(tmp_path, change, said):
-    job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1).fit()
+    fitted(tmp_path, max_steps=1)
     sizes = {name: value for name, value in change.items() if name in job.SIZES}
     options = {name: value for name, value in change.items() if name not in job.SIZES}
     other = job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes), **options)
@@ -225,8 +231,7 @@ def test_facts_that_an_older_version_did_not_note(tmp_path):
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
     del trainer.checkpoint.facts["share of hard samples"]
     trainer.fit()
-    other = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
-    other.monitor.close()
+    other = make_trainer(tmp_path, max_steps=1)
     with pytest.raises(ValueError, match="an older version of slide, which did not note its share"):
         other.checkpoint.read()
 
@@ -241,8 +246,7 @@ def is_free(folder):
 
 
 def test_a_trainer_that_never_ran_gives_its_folder_back(tmp_path):
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
-    trainer.monitor.close()
+    trainer = make_trainer(tmp_path, max_steps=1)
     assert not is_free(tmp_path / "run")
     del trainer
     gc.collect()
@@ -257,22 +261,14 @@ def test_the_folder_is_held_until_the_summary_is_written(tmp_path, monkeypatch):
         write(folder, summary)
 
     monkeypatch.setattr(trainer_module, "write_summary", look)
-    job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1).fit()
+    fitted(tmp_path, max_steps=1)
     assert seen == [False]
     assert is_free(tmp_path / "run")
 
 
-def read_or_complain(folder):
-    try:
-        return read_checkpoint(folder), None
-    except ValueError as error:
-        return None, str(error)
-
-
 def test_damaged_checkpoints_are_never_read(tmp_path):
     """Flipped bits, and files that are cut, moved or mixed up: an error that names a file."""
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
-    trainer.fit()
+    trainer = fitted(tmp_path, max_steps=1)
     folder, rng = trainer.checkpoint.last(), rng_of("checkpoints")
     whole = {path: path.read_bytes() for path in sorted(folder.iterdir())}
     expected = read_checkpoint(folder)
@@ -282,11 +278,15 @@ def test_damaged_checkpoints_are_never_read(tmp_path):
         if content == whole[path]:
             continue
         path.write_bytes(content)
-        found, said = read_or_complain(folder)
-        if said is None:  # White space in JSON.
-            assert path.suffix == ".json"
-            job.assert_same(found, expected)
-        else:
+        found, said = None, ""
+        try:
+            found = read_checkpoint(folder)
+        except ValueError as error:
+            said = str(error)
+        if found is None:
             assert str(folder) in said
             assert "\n" not in said
+        else:  # White space in JSON.
+            assert path.suffix == ".json"
+            job.assert_same(found, expected)
         path.write_bytes(whole[path])

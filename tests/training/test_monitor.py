@@ -1,11 +1,13 @@
-"""JSON lines and TensorBoard events, also over the gap of a crash."""
+"""Counters and the log: JSON lines and TensorBoard events, also over the gap of a crash."""
+
+from dataclasses import asdict, fields, replace
 
 import pytest
 from helpers import job
 from helpers.limits import limited
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from slide.training.monitor import Monitor
+from slide.training.monitor import Counters, Monitor, log_scalars
 
 
 def events(folder, tag):
@@ -21,19 +23,19 @@ def write(folder, steps, begin=0):
     return monitor
 
 
-def test_both_files_hold_all(tmp_path):
-    write(tmp_path, [1, 2, 3]).close()
-    assert job.lines(tmp_path) == [
-        {"step": s, "train/loss": s / 4, "eval/p_at_1": 0.5} for s in (1, 2, 3)
-    ]
+def test_both_files_hold_all_at_once(tmp_path):
+    monitor = write(tmp_path, [1, 2, 3])
+    expected = [{"step": s, "train/loss": s / 4, "eval/p_at_1": 0.5} for s in (1, 2, 3)]
+    assert job.lines(tmp_path) == monitor.scalars() == expected
     assert events(tmp_path, "train/loss") == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert events(tmp_path, "eval/p_at_1") == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    monitor.close()
 
 
-def test_lines_are_on_disk_at_once(tmp_path):
-    monitor = write(tmp_path, [1])
-    assert len(job.lines(tmp_path)) == 1
-    assert events(tmp_path, "train/loss") == [(1, 0.25)]
+def test_one_process_writes():
+    monitor = write(None, [1])
+    monitor.note_settings({"seed": 1})
+    assert monitor.scalars() == []
     monitor.close()
 
 
@@ -58,25 +60,21 @@ def test_a_torn_line_is_dropped(tmp_path, torn):
 
 def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):
     """A run that was killed after its last evaluation; the values may differ in the last bits."""
-    first = Monitor(tmp_path)
-    for step in (1, 2):
-        first.write(step, {"train/loss": step / 4})
-    first.write(2, {"eval/p_at_1": 0.25})
-    first.write(2, {"reranked/p_at_1": 0.75})
-    first.close()
-    second = Monitor(tmp_path, 2)
-    second.write(2, {"eval/p_at_1": 0.5})
-    second.write(2, {"reranked/p_at_1": 0.875})
-    second.write(3, {"train/loss": 0.75})
-    second.write(3, {"eval/p_at_1": 0.625})
-    second.close()
+    for begin, scores in ((0, [(1, "train/loss", 0.25), (2, "train/loss", 0.5)]), (2, [])):
+        again = begin / 8  # 0, then a quarter.
+        monitor = Monitor(tmp_path, begin)
+        last = [(3, "train/loss", 0.75), (3, "eval/p_at_1", 0.625)] if begin else []
+        both = [(2, "eval/p_at_1", 0.25 + again), (2, "reranked/p_at_1", 0.5 + again)]
+        for step, name, value in (*scores, *both, *last):
+            monitor.write(step, {name: value})
+        monitor.close()
     assert job.lines(tmp_path, "eval/p_at_1") == [
         {"step": 2, "eval/p_at_1": 0.5},
         {"step": 3, "eval/p_at_1": 0.625},
     ]
     assert events(tmp_path, "train/loss") == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert events(tmp_path, "eval/p_at_1") == [(2, 0.5), (3, 0.625)]
-    assert events(tmp_path, "reranked/p_at_1") == [(2, 0.875)]
+    assert events(tmp_path, "reranked/p_at_1") == [(2, 0.75)]
     assert job.steps(tmp_path, "train/loss") == [1, 2, 3]
 
 
@@ -88,20 +86,54 @@ def test_lines_that_are_no_log_are_left_out(tmp_path):
     assert (tmp_path / "metrics.jsonl").read_bytes() == line
 
 
-def test_a_disk_that_is_full_from_the_start(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 0.25}\n' * 1000)
-    said = rf"cannot write the log {tmp_path}/metrics.jsonl: "
-    with limited(100), pytest.raises(OSError, match=said):
-        Monitor(tmp_path, 1)
-
-
 def test_a_full_disk_is_said(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "train/loss": 0.25}\n' * 1000)  # More than the events take.
-    monitor = Monitor(tmp_path, 1)
     said = rf"cannot write the log {path}: .*; checkpoints are kept"
+    with limited(100), pytest.raises(OSError, match=said):
+        Monitor(tmp_path, 1)
+    monitor = Monitor(tmp_path, 1)
     with limited(path.stat().st_size + 10), pytest.raises(OSError, match=said):
         monitor.write(2, {"train/loss": 0.5})
     monitor.close()
     write(tmp_path, [2], begin=1).close()
     assert job.steps(tmp_path, "train/loss") == [1] * 1000 + [2], "it cannot go on"
+
+
+def test_scalars_are_about_the_steps_since_the_last_log():
+    before = Counters(step=10, samples=100, active_total=50, loss_total=20, network_seconds=4)
+    now = replace(before, step=14, samples=160, active_total=90, loss_total=22)
+    now = replace(now, network_seconds=6.0, rebuild_seconds=0.5)
+    assert log_scalars(now, before, rate=0.25, steps_per_epoch=7) == {
+        "train/loss": 0.5,
+        "train/learning_rate": 0.25,
+        "train/epoch": 2,
+        "train/seconds": 6,
+        "speed/samples_per_second": 30,
+        "speed/rebuild_share": 0.25,
+        "selection/active_mean": 10,
+    }
+
+
+def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
+    arguments = ["trainer.checkpoint_every=1", "schedule=fixed", "schedule.every=32"]
+    job.stop_at(monkeypatch, 5)
+    job.failure(*job.tiny(tmp_path, *arguments))
+    before = job.checkpoint(tmp_path / "run")
+    assert 0 < before["rebuild_seconds"] < before["network_seconds"]
+    job.main(f"resume={tmp_path}/run")
+    after = job.checkpoint(tmp_path / "run")
+    assert before["rebuild_seconds"] < after["rebuild_seconds"] < after["network_seconds"]
+
+
+def test_a_difference_is_that_of_each_counter():
+    one = Counters(*range(len(fields(Counters))))
+    assert set(asdict(one - one).values()) == {0}
+    assert (one - Counters()) == one
+
+
+@pytest.mark.parametrize("options", [{"epochs": 5}, {"epochs": "auto", "max_steps": 100}])
+def test_curves_of_a_short_run_have_twenty_points(tmp_path, options):
+    job.make_trainer(tmp_path, job.make_data(tmp_path), **options).fit()
+    for name in ("train/loss", "selection/recall"):
+        assert 20 <= len(job.steps(tmp_path / "run", name)) <= 40

@@ -1,4 +1,4 @@
-"""The loop: resuming bit by bit, schedules of what is due, learning."""
+"""The trainer: resuming bit by bit, what is due when, learning, re-ranker, tiny data."""
 
 import json
 from dataclasses import replace
@@ -10,13 +10,18 @@ import torch
 from helpers import job
 from helpers.samplers import lsh_sampler
 
-from slide import FullSampler
-from slide.data import SparseDataset
+import slide
+from slide import FullSampler, SlideNetwork
+from slide.data import SparseDataset, Split, validation_split
 from slide.functional.losses import Loss
-from slide.ranking import Ranked
-from slide.sparse import Pattern
-from slide.training import Trainer, linear
+from slide.nn import ActiveLoss
+from slide.ranking import EnsembleRanker
+from slide.sampling import ActiveSampler
+from slide.sparse import CSR, Pattern
+from slide.training import Trainer, evaluate, linear
+from slide.training import trainer as trainer_module
 from slide.training.checkpoint import Checkpoint
+from slide.training.loop import TrainingLoop, start_biases
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -54,10 +59,21 @@ def without_times(lines):
     ]
 
 
+def summary_of(folder):
+    return json.loads((folder / "run/summary.json").read_text())
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two folders for runs that are compared."""
+    for run in "ab":
+        (tmp_path / run).mkdir()
+    return tmp_path / "a", tmp_path / "b"
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, capsys, case):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case):
+    whole, broken = runs
     arguments = [
         *("runtime.deterministic=true", "network.dropout=0.3", "trainer.checkpoint_every=5"),
         *("trainer.log_every=1", "trainer.recall_every=4", "trainer.eval_every=6"),
@@ -68,20 +84,17 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
         arguments += ["schedule=fixed", "schedule.every=32"]
         # New hash functions with every second rebuild.
         arguments += ["schedule.redraw_every=64"] if kind == "published" else []
-    job.main(*job.tiny(tmp_path / "a", *arguments))
+    job.main(*job.tiny(whole, *arguments))
     job.stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
-    arguments = job.tiny(tmp_path / "b", *arguments)
-    resume = f"resume={tmp_path}/b/run"
-    assert "after step 7" in job.failure(*arguments)
-    assert job.checkpoint(tmp_path / "b/run")["step"] == 5
+    assert "after step 7" in job.failure(*job.tiny(broken, *arguments))
+    assert job.checkpoint(broken / "run")["step"] == 5
     torch.manual_seed(123)  # What went on elsewhere does not matter.
-    assert "after step 13" in job.failure(resume)
-    assert job.checkpoint(tmp_path / "b/run")["step"] == 10
+    assert "after step 13" in job.failure(f"resume={broken}/run")
+    assert job.checkpoint(broken / "run")["step"] == 10
     torch.manual_seed(456)
-    job.main(resume)
-    expected, found = (job.checkpoint(tmp_path / f"{run}/run") for run in "ab")
-    assert expected["step"] == 16
-    assert expected["samples"] == 240
+    job.main(f"resume={broken}/run")
+    expected, found = (job.checkpoint(folder / "run") for folder in runs)
+    assert (expected["step"], expected["samples"]) == (16, 240)
     output = expected["network"]["output._extra_state"]
     if "lsh" in case:
         assert output["rebuilds"] == output["proposer"]["rebuilds"] == 8
@@ -90,42 +103,83 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     elif "faiss" in case:
         assert output["rebuilds"] == 8
     job.assert_same(found, expected)
-    kept = [without_times(job.lines(tmp_path / run / "run")) for run in "ab"]
-    assert kept[0] == kept[1]
-    summaries = [json.loads((tmp_path / run / "run/summary.json").read_text()) for run in "ab"]
+    one, other = (without_times(job.lines(folder / "run")) for folder in runs)
+    assert one == other
+    one, other = map(summary_of, runs)
     for key in ("p_at_1", "psp_at_5", "active_mean", "steps", "samples", "epochs"):
-        assert summaries[0][key] == summaries[1][key]
+        assert one[key] == other[key]
 
 
-def test_a_deterministic_run_repeats_itself(tmp_path):
-    for run in "ab":
-        (tmp_path / run).mkdir()
-        job.main(*job.tiny(tmp_path / run, "runtime.deterministic=true"))
-    job.assert_same(*(job.checkpoint(tmp_path / f"{run}/run") for run in "ab"))
-
-
-def test_another_seed_gives_another_run(tmp_path):
-    for seed in (1, 2):
-        (tmp_path / str(seed)).mkdir()
-        job.main(*job.tiny(tmp_path / str(seed), f"seed={seed}"))
-    states = [job.checkpoint(tmp_path / f"{seed}/run") for seed in (1, 2)]
-    with pytest.raises(AssertionError, match="checkpoint/network"):
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_deterministic_run_repeats_itself_with_one_seed_only(runs, seed):
+    for folder, own in zip(runs, (0, seed), strict=True):
+        job.main(*job.tiny(folder, "runtime.deterministic=true", f"seed={own}"))
+    states = [job.checkpoint(folder / "run") for folder in runs]
+    if seed:
+        with pytest.raises(AssertionError, match="checkpoint/network"):
+            job.assert_same(*states)
+    else:
         job.assert_same(*states)
 
 
-def test_a_finished_run_can_be_prolonged(tmp_path):
+def used_rates(monkeypatch):
+    """The rates of all groups, a list that grows with each step."""
+    used, whole = [], TrainingLoop.update
+
+    def update(self, loss):
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        whole(self, loss)
+        used.append(rates)
+
+    monkeypatch.setattr(TrainingLoop, "update", update)
+    return used
+
+
+def test_a_finished_run_can_be_prolonged_with_another_rate(tmp_path, monkeypatch):
     more = ["trainer.log_every=1", "lr_schedule=constant", "optimizer.lr=0.001"]
-    job.main(*job.tiny(tmp_path, *more))
+    job.main(*job.tiny(tmp_path, *more, "optimizer.input_rate=3"))
+    used = used_rates(monkeypatch)
+    monkeypatch.setattr(Loss, "prior_scores", None)  # Biases stay as they are.
     job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
+    assert used == [[0.5, 1.5]] * 8
     assert job.steps(tmp_path / "run", "train/loss") == list(range(1, 25))
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates == [0.001] * 16 + [0.5] * 8
     assert job.checkpoint(tmp_path / "run")["step"] == 24
 
 
+def test_a_resumed_run_keeps_the_rates_of_all_groups(runs, monkeypatch):
+    used = used_rates(monkeypatch)
+    settings = ["optimizer.input_rate=3", "optimizer.lr=0.01", "lr_schedule.warmup=0.25"]
+    settings += ["trainer.checkpoint_every=4"]
+    job.main(*job.tiny(runs[0], *settings))
+    expected = used.copy()
+    assert len(expected) == 16
+    assert max(rest for rest, _ in expected) == pytest.approx(0.01)
+    assert expected[0] == [0, 0]
+    assert all(first == pytest.approx(3 * rest) for rest, first in expected)
+    used.clear()
+    job.stop_at(monkeypatch, 7)
+    job.failure(*job.tiny(runs[1], *settings))
+    del used[4:]  # Done again: the checkpoint is of step 4.
+    job.main(f"resume={runs[1]}/run")
+    assert used == expected
+
+
+def test_the_rate_reaches_the_optimizer_and_the_log(tmp_path, monkeypatch):
+    used, schedule = used_rates(monkeypatch), partial(linear, warmup=0.25, floor=0.1)
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), lr_schedule=schedule, log_every=1)
+    trainer.fit()
+    fall = [0.1 + (1 - 0.1) * (1 - (step / 16 - 0.25) / 0.75) for step in range(4, 16)]
+    expected = [0.01 * factor for factor in (0, 0.25, 0.5, 0.75, *fall)]
+    assert used == [[value] for value in expected]
+    logged = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
+    assert logged == expected
+
+
 def test_a_checkpoint_on_the_way_knows_the_seconds_of_compilation(tmp_path, monkeypatch):
     job.stop_at(monkeypatch, 7)
-    monkeypatch.setattr("slide.training.trainer.compile_seconds", iter(range(100)).__next__)
+    monkeypatch.setattr(trainer_module, "compile_seconds", iter(range(100)).__next__)
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=3)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit()
@@ -133,22 +187,23 @@ def test_a_checkpoint_on_the_way_knows_the_seconds_of_compilation(tmp_path, monk
 
 
 def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
-    saved, evaluated = [], []
+    saved, evaluated, whole = [], [], trainer_module.predict_split
     monkeypatch.setattr(Checkpoint, "begin", lambda self, now: saved.append(now.step))
     monkeypatch.setattr(Checkpoint, "write", lambda self, now: saved.append(now.step))
-    whole = Trainer.evaluate
-    monkeypatch.setattr(
-        Trainer, "evaluate", lambda self, n=0: evaluated.append((self.step, n)) or whole(self, n)
-    )
-    trainer = job.make_trainer(
-        *(tmp_path, job.make_data(tmp_path)),
-        **{"log_every": 3, "recall_every": 5, "eval_every": 4, "eval_samples": 10},
-        **{"checkpoint_every": 7, "max_steps": 15},
-    )
+
+    def predict_split(network, split, search, ranker):
+        assert ranker is None
+        evaluated.append((trainer.step, len(split), search))
+        return whole(network, split, search, ranker)
+
+    monkeypatch.setattr(trainer_module, "predict_split", predict_split)
+    options = {"log_every": 3, "recall_every": 5, "eval_every": 4, "eval_samples": 10}
+    options |= {"checkpoint_every": 7, "max_steps": 15, "evaluation": "index"}
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), **options)
     trainer.fit()
     assert trainer.step == 15
     assert saved == [7, 14, 15]
-    assert evaluated == [(4, 10), (8, 10), (12, 10), (15, 0)]
+    assert evaluated == [(step, 10, "index") for step in (4, 8, 12)] + [(15, 40, "index")]
     assert job.steps(tmp_path / "run", "train/loss") == [3, 6, 9, 12, 15]
     assert job.steps(tmp_path / "run", "selection/recall") == [5, 10, 15]
     assert job.steps(tmp_path / "run", "eval/p_at_1") == [4, 8, 12, 15]
@@ -161,23 +216,6 @@ def test_without_schedules_only_the_end_is_written(tmp_path, monkeypatch):
     assert trainer.fit()["steps"] == 16
     assert saved == [16]
     assert [line["step"] for line in job.lines(tmp_path / "run")] == [16]
-
-
-def test_evaluation_on_the_way_uses_the_rows_asked_for(tmp_path, monkeypatch):
-    sizes = []
-
-    def predict_split(network, split, search, ranker):
-        assert ranker is None
-        sizes.append((len(split), search))
-        nothing = np.full((len(split), 5), -1)
-        return Ranked(nothing, nothing, nothing)
-
-    monkeypatch.setattr("slide.training.trainer.predict_split", predict_split)
-    trainer = job.make_trainer(
-        tmp_path, job.make_data(tmp_path), eval_every=8, eval_samples=30, evaluation="index"
-    )
-    trainer.fit()
-    assert sizes == [(30, "index"), (40, "index")]
 
 
 class Untouchable:
@@ -193,107 +231,215 @@ class Untouchable:
         raise AssertionError("the test rows are counted")
 
 
-def test_a_holdout_leaves_the_test_rows_alone(tmp_path, monkeypatch):
+def test_a_holdout_leaves_the_test_samples_alone(tmp_path):
     data = job.make_data(tmp_path)
     blind = SparseDataset("blind", data.train, Untouchable(), data.num_features, data.num_labels)
     trainer = job.make_trainer(tmp_path, blind, holdout=0.25, eval_every=3)
-    assert (len(trainer.train_split), len(trainer.eval_split)) == (90, 30)
     summary = trainer.fit()
     assert summary["evaluated_on"] == "holdout"
     assert summary["samples"] == 2 * 90
-    # All rows are on one side or the other, once.
+    # All samples are on one side or the other, once.
     sides = [trainer.train_split.features.values, trainer.eval_split.features.values]
-    np.testing.assert_allclose(
-        sum(side.astype(float).sum() for side in sides), data.train.features.values.sum(), rtol=1e-5
-    )
+    total = sum(side.astype(float).sum() for side in sides)
+    assert total == pytest.approx(data.train.features.values.sum(), rel=1e-5)
 
 
-def test_a_holdout_does_not_leak_into_the_first_biases(tmp_path, monkeypatch):
-    seen = []
-    whole = Loss.prior_scores
-    monkeypatch.setattr(
-        Loss,
-        "prior_scores",
-        lambda self, labels, n: seen.append(labels.num_rows) or whole(self, labels, n),
-    )
+def test_a_holdout_does_not_leak(tmp_path, monkeypatch):
+    seen, biases, fit = [], Loss.prior_scores, EnsembleRanker.fit
+
+    def prior_scores(self, labels, count):
+        seen.append(labels.num_rows)
+        return biases(self, labels, count)
+
+    def noted_fit(self, network, train, held, *arguments):
+        seen.append((len(train), len(held)))
+        return fit(self, network, train, held, *arguments)
+
+    monkeypatch.setattr(Loss, "prior_scores", prior_scores)
+    monkeypatch.setattr(EnsembleRanker, "fit", noted_fit)
     job.main(*job.tiny(tmp_path, "dataset.holdout=0.25"))
-    assert seen == [90]
+    assert seen == [90, (90, 22)]
 
 
-def test_a_resumed_run_keeps_its_biases(tmp_path, monkeypatch):
-    job.stop_at(monkeypatch, 3)
-    job.failure(*job.tiny(tmp_path, "trainer.checkpoint_every=1"))
-    monkeypatch.setattr(Loss, "prior_scores", None)
-    job.main(f"resume={tmp_path}/run")
-
-
-def test_the_rate_reaches_the_optimizer(tmp_path, monkeypatch):
-    schedule = partial(linear, warmup=0.25, floor=0.1)
-    used = []
-    whole = job.RowSparseAdam.step
-    monkeypatch.setattr(
-        job.RowSparseAdam,
-        "step",
-        lambda self: used.append([group["lr"] for group in self.param_groups]) or whole(self),
-    )
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), lr_schedule=schedule, log_every=1)
-    trainer.fit()
-    fall = [0.1 + (1 - 0.1) * (1 - (step / 16 - 0.25) / 0.75) for step in range(4, 16)]
-    expected = [0.01 * factor for factor in (0, 0.25, 0.5, 0.75, *fall)]
-    assert expected[0] == 0
-    assert max(expected) == pytest.approx(0.01)
-    assert expected[-1] < 0.003
-    assert used == [[value] for value in expected]
-    logged = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
-    assert logged == expected
+def test_biases_start_where_the_loss_says():
+    """A loss of one's own may say nothing."""
+    labels = Pattern.from_lists([[0, 1], [1]])
+    network = slide.SlideNetwork(6, [4], 5, slide.FullSampler)
+    start_biases(network, lambda values, active: values.mean(), labels)
+    assert not network.output.bias.any()
+    start_biases(network, slide.ActiveLoss("squared_hinge"), labels)
+    assert network.output.bias.argmax() == 1
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"),
-    [({"train_samples": 0}, "no training rows"), ({"test_samples": 0}, "no rows to evaluate on")],
+    ("change", "message"),
+    [
+        ({"train_samples": 0}, "no training rows"),
+        ({"test_samples": 0}, "no rows to evaluate on"),
+        ({}, "no training row has a label: in text"),
+    ],
 )
-def test_empty_splits(tmp_path, sizes, message):
+def test_nothing_to_learn_or_to_evaluate(tmp_path, change, message):
+    data = job.make_data(tmp_path, **change)
+    if not change:
+        none = Pattern(np.zeros(len(data.train) + 1, np.int64), np.empty(0, np.int32))
+        data = replace(data, train=replace(data.train, labels=none))
     with pytest.raises(ValueError, match=message):
-        job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes))
-
-
-def test_rows_without_any_label(tmp_path):
-    data = job.make_data(tmp_path)
-    none = Pattern(np.zeros(len(data.train) + 1, np.int64), np.empty(0, np.int32))
-    data = replace(data, train=replace(data.train, labels=none))
-    with pytest.raises(ValueError, match="no training row has a label: in text"):
         job.make_trainer(tmp_path, data)
 
 
-def test_evaluation_by_an_index_needs_one(tmp_path):
-    data = job.make_data(tmp_path)
-    message = "evaluation=sampler needs a sampler with an index; this FullSampler has none"
-    with pytest.raises(ValueError, match=message):
-        job.make_trainer(
-            tmp_path, data, network=job.make_network(data, FullSampler), evaluation="sampler"
-        )
+def test_the_log_says_how_many_outputs_no_step_has_changed(runs):
+    """What a run says before its ninth step is what another one finds after eight."""
+    found = []
+    for folder, steps in zip(runs, (8, 9), strict=True):
+        data = job.make_data(folder, num_labels=400)  # So few that all are looked at.
+        torch.manual_seed(0)
+        trainer = job.make_trainer(folder, data, recall_every=9, max_steps=steps)
+        trainer.fit()
+        weight = trainer.network.output.weight
+        moments = trainer.loop.optimizer.state[weight]["exp_avg_sq"]
+        found.append(1 - len(moments.nonzero()[:, 0].unique()) / 400)
+    (line,) = job.lines(runs[1] / "run", "selection/never_updated")
+    assert line["selection/never_updated"] == pytest.approx(found[0])
+    assert 0 < found[0] < 1
 
 
 @pytest.mark.compiled_only
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
 def test_it_learns(tmp_path, mode):
-    data = job.make_data(
-        *(tmp_path,),
-        **{"num_features": 500, "num_labels": 500, "nonzeros": 30, "noise": 0.2},
-        **{"train_samples": 4000, "test_samples": 500},
-    )
+    sizes = {"num_features": 500, "num_labels": 500, "nonzeros": 30, "noise": 0.2}
+    data = job.make_data(tmp_path, **sizes, train_samples=4000, test_samples=500)
     sampler = partial(lsh_sampler, active=100, mode=mode)
-    network = job.SlideNetwork(data.num_features, [64], data.num_labels, sampler)
+    network = SlideNetwork(data.num_features, [64], data.num_labels, sampler)
     trainer = job.make_trainer(tmp_path, data, network=network, batch_size=64, epochs=4)
     summary = trainer.fit()
-    popular = np.bincount(data.train.labels.indices, minlength=data.num_labels).argmax()
-    baseline = np.mean(
-        [
-            popular in data.test.labels.indices[begin:end]
-            for begin, end in zip(
-                data.test.labels.indptr[:-1], data.test.labels.indptr[1:], strict=True
-            )
-        ]
-    )
     assert summary["active_mean"] <= 200
-    assert summary["p_at_1"] > 4 * baseline > 0, (summary["p_at_1"], baseline)
+    assert summary["p_at_1"] > 4 * summary["majority_p_at_1"] > 0
+
+
+def finished(folder, ranker, **options):
+    """A trainer after its `fit`, and the summary; the same network and training data each time."""
+    torch.manual_seed(0)
+    data = job.make_data(folder, **job.WITH_HELD)
+    if ranker is None:  # A ranker has samples held out.
+        data = replace(data, train=validation_split(data.train, seed=0)[0])
+    trainer = job.make_trainer(folder, data, ranker=ranker, **options)
+    return trainer, trainer.fit()
+
+
+def comparable(scores):
+    """Propensities are those of all training data, also of the held-out samples."""
+    others = ("psp", "maj", "recall")  # Recall is that of active sets.
+    return {k: v for k, v in scores.items() if "_at_" in k and not any(o in k for o in others)}
+
+
+@pytest.mark.parametrize("evaluation", ["exact", "index", "sampler"])
+def test_the_summary_holds_both_rankings(runs, evaluation):
+    options, ranker = {"evaluation": evaluation, "eval_every": 5}, EnsembleRanker(depth=20)
+    alone, plain = finished(runs[0], None, **options)
+    trainer, summary = finished(runs[1], ranker, **options)
+    assert comparable(plain)
+    for name, value in comparable(plain).items():
+        assert summary[f"network_{name}"] == value
+    scores = evaluate(trainer.network, trainer.eval_split, trainer.inverse, evaluation, ranker)
+    for name, value in scores.items():
+        assert summary[name] == pytest.approx(value, abs=1e-6)
+    assert summary["p_at_1"] != summary["network_p_at_1"]
+    assert summary["majority_p_at_1"] == plain["majority_p_at_1"] > 0
+    assert not any(name.startswith("network_") and "_at_" in name for name in plain)
+    assert plain["ranker_seconds"] == 0 < summary["ranker_seconds"]
+    assert summary_of(runs[1]) == summary
+    job.assert_same(trainer.network.state_dict(), alone.network.state_dict())
+    # Evaluations on the way are the network's.
+    logs = [job.lines(folder / "run", "eval/p_at_1") for folder in runs]
+    assert [line["step"] for line in logs[0]] == [5, 10, 15, 16]
+    for one, other in zip(*logs, strict=True):
+        assert comparable(one) == comparable(other) != {}
+    assert job.steps(runs[1] / "run", "reranked/p_at_1") == [16]
+    assert not job.steps(runs[0] / "run", "reranked/p_at_1")
+
+
+def test_training_seconds_are_all_of_training_and_its_parts_have_names(tmp_path):
+    trainer, summary = finished(tmp_path, EnsembleRanker(), epochs="auto", max_steps=100)
+    parts = ("network_seconds", "validation_seconds", "ranker_seconds")
+    assert all(summary[name] > 0 for name in parts)
+    assert summary["train_seconds"] == pytest.approx(sum(map(summary.get, parts)), abs=3e-3)
+    # The log has the network's own, by which runs with and without a re-ranker are compared.
+    seconds = trainer.counters.network_seconds
+    assert seconds == pytest.approx(summary["network_seconds"], abs=1e-3)
+    assert job.lines(tmp_path / "run", "train/loss")[-1]["train/seconds"] <= seconds
+    assert summary["samples_per_second"] == pytest.approx(summary["samples"] / seconds, abs=0.1)
+
+
+def test_a_trainer_evaluates_after_it_has_trained_but_trains_once(tmp_path):
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), ranker=EnsembleRanker())
+    trainer.fit()
+    expected = job.lines(tmp_path / "run", "eval/p_at_1")[0]["eval/p_at_1"]
+    with (tmp_path / "run/metrics.jsonl").open("a") as file:
+        file.write('{"step": 1000, "train/loss": 0.5}\n')  # The run goes on in another process.
+    before = job.files_of(tmp_path / "run")
+    assert trainer.evaluate()["p_at_1"] == expected
+    with pytest.raises(RuntimeError, match="has trained: make a new one with resume=True"):
+        trainer.fit()
+    assert job.files_of(tmp_path / "run") == before
+
+
+def make_tiny_data(train, test, features, outputs):
+    """Samples of ones at some features, with their labels."""
+    splits = []
+    for rows, labels in (train, test):
+        pattern = Pattern.from_lists(rows)
+        csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+        splits.append(Split(csr, Pattern.from_lists(labels), features, outputs))
+    return SparseDataset("edges", *splits, features, outputs)
+
+
+def fit_tiny(folder, data, ranker=None, sampler=FullSampler, hidden=4):
+    torch.manual_seed(0)
+    network = SlideNetwork(data.num_features, [hidden], data.num_labels, sampler)
+    options = {"network": network, "ranker": ranker, "batch_size": 4}
+    trainer = job.make_trainer(folder, data, ActiveLoss("bce"), **options)
+    summary = trainer.fit()
+    assert all(torch.isfinite(each).all() for each in network.parameters())
+    return trainer, summary
+
+
+def test_one_sample_one_feature_one_label(tmp_path):
+    data = make_tiny_data(([[0]], [[0]]), ([[0]], [[0]]), 1, 1)
+    trainer, summary = fit_tiny(tmp_path, data)
+    assert trainer.step == 2
+    assert summary["p_at_1"] == 1
+    assert trainer.answers.ids.tolist() == [[0, -1, -1, -1, -1]]
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+def test_the_last_batch_is_short_and_all_samples_are_learnt_from(tmp_path, mode):
+    rows = [[i] for i in range(9)]
+    data = make_tiny_data((rows, rows), (rows, rows), 9, 9)
+    sampler = partial(ActiveSampler, active=4, mode=mode)
+    torch.manual_seed(0)
+    start = SlideNetwork(9, [32], 9, sampler).first.weight.detach().clone()
+    trainer, _ = fit_tiny(tmp_path, data, sampler=sampler, hidden=32)
+    assert (trainer.step, trainer.counters.samples) == (6, 18)
+    # A feature that one sample has moves if that sample was in a batch.
+    assert (trainer.network.first.weight != start).any(1).all()
+
+
+def test_samples_without_labels_or_features(tmp_path):
+    train = [[], [1], [0], []], [[1], [], [0], []]
+    _, summary = fit_tiny(tmp_path, make_tiny_data(train, ([[], [1]], [[0], []]), 2, 2))
+    assert 0 <= summary["p_at_1"] <= 0.5
+
+
+@pytest.mark.parametrize("ranked", [False, True])
+def test_labels_that_training_never_sees(tmp_path, ranked):
+    """They can be answers, and never right ones of a re-ranker; scores stay finite."""
+    rng = np.random.default_rng(0)
+    rows = [rng.choice(20, 4, replace=False).tolist() for _ in range(60)]
+    test = rows[:10], [[5 + i % 3] for i in range(10)]
+    data = make_tiny_data((rows, [[row[0] % 5] for row in rows]), test, 20, 8)
+    ranker = EnsembleRanker(depth=8, voted=5, associated=5, negatives=4) if ranked else None
+    trainer, summary = fit_tiny(tmp_path, data, ranker)
+    assert np.isfinite([v for k, v in summary.items() if "_at_" in k]).all()
+    assert np.isfinite(trainer.inverse).all()
+    assert np.isfinite(trainer.answers.scores[trainer.answers.ids >= 0]).all()

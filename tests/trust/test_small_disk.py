@@ -1,4 +1,7 @@
-"""Runs on a small disk that gets full: a sentence without a traceback, and checkpoints stay."""
+"""Runs on a small disk that gets full: a sentence without a traceback, and checkpoints stay.
+
+`test_full_disk.py` has the cache and the checkpoints, without a disk.
+"""
 
 import json
 import os
@@ -12,9 +15,9 @@ import pytest
 from helpers import job
 
 from slide.config import command
-from slide.training import patience, trainer
+from slide.training import stopping, trainer
 from slide.training.monitor import Monitor
-from slide.training.planner import HeldRows
+from slide.training.stopping import HeldOutSamples
 
 PAGE = 4096
 pytestmark = pytest.mark.compiled_only  # Compiled kernels are written to files, too.
@@ -81,14 +84,6 @@ def goes_on(run, disk, before):
     assert job.checkpoint(run)["step"] == 4
 
 
-def test_the_cache(disk, words, tmp_path):
-    said = job.failure(*words, f"dataset.cache={disk}/cache", "dataset.train_samples=40000")
-    assert said.startswith("error: ")
-    assert "the cache of synthetic" in said
-    assert len(said.splitlines()) == 1
-    assert not list(disk.glob("cache/**/*.tmp"))
-
-
 def test_before_the_first_line_of_the_log(disk, finished):
     before = job.files_of(finished / "checkpoints")
     fill(disk)
@@ -130,27 +125,18 @@ def test_the_log(disk, finished, monkeypatch, file):
     goes_on(finished, disk, before)
 
 
-def test_a_checkpoint(disk, finished):
-    before = job.files_of(finished / "checkpoints")
-    fill(disk, but=8 * PAGE)  # Enough for the log.
-    said = job.failure(f"resume={finished}", "trainer.max_steps=4")
-    assert said.startswith(f"error: cannot write the checkpoint {finished}/checkpoints/2-step-4: ")
-    assert said.endswith(f"; {finished}/checkpoints/1-step-2 is kept")
-    goes_on(finished, disk, before)
-
-
 @pytest.mark.parametrize("step", [1, 3])
 def test_the_best_weights(disk, words, monkeypatch, step):
     """Before there are any, and in the place of others."""
     run, more = disk / "run", ("trainer.patience=5", "trainer.checkpoint_every=1")
-    monkeypatch.setattr(patience, "evaluation_interval", lambda steps: 1)
+    monkeypatch.setattr(stopping, "evaluation_interval", lambda steps: 1)
     scores = iter([0.1, 0.2, 0.3, 0.4, 0.5])
-    monkeypatch.setattr(HeldRows, "precision", lambda *words: next(scores))
+    monkeypatch.setattr(HeldOutSamples, "precision", lambda *words: next(scores))
     if step == 3:
         job.main(*words, *more, "trainer.max_steps=2")
     before, best = (job.files_of(run / name) for name in ("checkpoints", "best"))
     with monkeypatch.context() as patched:
-        fill_before(patched, patience, "network_state", disk)
+        fill_before(patched, stopping, "network_state", disk)
         start = [f"resume={run}"] if step == 3 else [*words, *more]
         said = job.failure(*start, "trainer.max_steps=4")
     kept = "those before are kept" if step == 3 else "there are none before"

@@ -7,9 +7,9 @@ import pytest
 from filelock import FileLock, Timeout
 from helpers.limits import limited
 
-from slide.config.build import CONFIG
+from slide.config.compose import CONFIG
 from slide.model.folder import MODEL_FILE
-from slide.training.checkpoint_folders import CHECKPOINTS
+from slide.training.checkpoint_files import CHECKPOINTS
 from slide.utils import files, run_folders
 
 

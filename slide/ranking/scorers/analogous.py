@@ -7,7 +7,7 @@ import numpy as np
 
 from slide.data.dataset import take_labels
 from slide.data.row_transform import keep_labels, mix_bits
-from slide.kernels.substitutes import Questions, ask_similar
+from slide.ops.kernels.base_scorers import Questions, ask_similar
 from slide.ranking.base_scorer import (
     FOR,
     BaseScorer,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data.row_transform import keep_labels
-from slide.kernels.label_counts import relate_candidates
+from slide.ops.kernels.base_scorers import relate_candidates
 from slide.ranking.base_scorer import (
     FOR,
     RANK,

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data import labels_and_items
-from slide.kernels.linear_scores import score_labels
-from slide.kernels.ragged import select_rows
+from slide.ops.kernels.linear_classifiers import score_labels
+from slide.ops.kernels.ragged import select_rows
 from slide.ranking.base_scorer import (
     BEHIND,
     FOR,

@@ -19,16 +19,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data import SeenItems, SeenLabels, labels_and_items
-from slide.kernels.dual_descent import (
+from slide.ops.kernels.base_scorers import regress_items
+from slide.ops.kernels.linear_classifiers import (
     DualScratch,
     Solver,
     TrainingRows,
     fit_classifiers,
     list_training_rows,
+    score_labels,
 )
-from slide.kernels.item_regressions import regress_items
-from slide.kernels.linear_scores import score_labels
-from slide.kernels.ragged import RowRoom, select_rows
+from slide.ops.kernels.ragged import RowRoom, select_rows
 from slide.ranking.base_scorer import (
     BEHIND,
     FOR,

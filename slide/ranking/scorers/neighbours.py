@@ -13,8 +13,8 @@ import numpy as np
 from slide.data import Split, labels_and_items
 from slide.data.kind import DENSE
 from slide.data.row_transform import keep_labels
-from slide.kernels.evidence import look_up_lists
-from slide.kernels.ragged import select_rows
+from slide.ops.kernels.evidence import look_up_lists
+from slide.ops.kernels.ragged import select_rows
 from slide.ranking.base_scorer import (
     ANY,
     FOR,

@@ -9,7 +9,7 @@ from helpers.naive_skip_grams import naive_border, naive_rows, naive_vocabulary,
 
 from slide.data import DataError, text
 from slide.data.sources import text as text_module
-from slide.kernels.subsample_words import subsample_words
+from slide.ops.kernels.sources import subsample_words
 from slide.utils.random_keys import random_key
 
 SOME = "a rose is a rose is a rose and so is this one , said a rose is a rose "

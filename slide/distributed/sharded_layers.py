@@ -1,0 +1,496 @@
+"""Layers whose weight rows are shared out among processes."""
+
+import math
+from operator import index
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slide import functional as F
+from slide.active_set import ActiveSet
+from slide.backend import on_device, on_host
+from slide.distributed.group import Group
+from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
+from slide.distributed.shares import Shares, normal_rows, uniform_rows
+from slide.functional.autograd import outside_autocast
+from slide.functional.linear import DTYPES, LinearOptions, check_linear
+from slide.nn import Activation, ActiveLoss, SampledLinear
+from slide.nn.network import SamplerFactory
+from slide.row_gradients import mark_shared
+from slide.sampling import ActiveSampler, FullSampler, Sampler
+from slide.sparse import Pattern, as_csr, as_pattern, check_labels, check_pattern, row_bounds
+from slide.utils import checks
+from slide.utils.profiling import untraced
+from slide.utils.random_keys import random_key
+
+
+class ShardedInputLinear(nn.Module):
+    """`slide.SparseInputLinear` with the rows of its weight shared out among processes.
+
+    Each rank sums the weight rows of its own features, and one all-reduce of ``(B, H)`` adds up
+    these sums. The backward pass sends nothing, if the gradient of the output is equal on all
+    ranks.
+
+    Args:
+        shares: which rank owns which of the D features.
+        out_features: H, number of outputs.
+        group: the processes.
+        init_scale: see `slide.SparseInputLinear`.
+        seed: seed of the first weights. They do not depend on the number of processes.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Attributes:
+        in_features: D.
+        weight: ``(d, H)`` float32, the rows of this rank, in the order of ``shares.ids``.
+        bias: ``(H,)`` float32, equal on all ranks.
+
+    Example:
+        >>> import torch
+        >>> from slide.distributed import Group, ShardedInputLinear, Shares
+        >>> layer = ShardedInputLinear(Shares("features", 100, 0, 1), 8, Group.alone())
+        >>> layer(torch.ones(1, 100)).to_dense().shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(
+        self,
+        shares: Shares,
+        out_features: int,
+        group: Group,
+        init_scale: float = 1.0,
+        seed: int = 0,
+    ):
+        super().__init__()
+        checks.whole("out_features", out_features, 1)
+        checks.positive("init_scale", init_scale)
+        self.in_features, self.out_features = shares.rows, out_features
+        self.shares, self.group = shares, group
+        # Chooses all outputs: there is no index over rows that others own.
+        self.sampler = FullSampler(shares.rows, out_features)
+        key, deviation = int(random_key(seed)), init_scale / math.sqrt(out_features)
+        self.weight = nn.Parameter(normal_rows(key, shares.ids, out_features, deviation))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    @untraced
+    def forward(self, x: Any) -> Activation:
+        """All H outputs of a matrix ``(B, D)``, the same on all ranks.
+
+        Args:
+            x: any form that `slide.as_csr` takes, the same on all ranks.
+
+        Raises:
+            ValueError: for a column out of range, or a malformed matrix.
+            TypeError: for an object that is no matrix.
+        """
+        x = as_csr(x, self.in_features)
+        # Here, so that all ranks raise: one that raised alone would leave the others waiting.
+        check_pattern("features", x, None, self.in_features)
+        mark_shared(self.group, self.weight)
+        own = self.shares.own(x)
+        sums = F.sparse_linear(own, self.weight, None)
+        if self.group.size > 1:
+            sums = _SumOverRanks.apply(sums, self.group)
+        return Activation(sums + self.bias, self.sampler.select(own, None), own.num_rows)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, rows here={len(self.shares)}"
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """The sum of a tensor over ranks. All ranks get one gradient of it, which is that of each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group):
+        ctx.mark_dirty(x)
+        return group.all_reduce(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grads[0], None
+
+
+class ShardedOutputLinear(nn.Module):
+    """`slide.SampledLinear` with its outputs shared out among processes.
+
+    All ranks get the same inputs and labels. Each chooses an active set among its own outputs, and
+    computes their scores, loss and gradients. One all-reduce adds up the gradients of the inputs;
+    the softmaxes exchange some numbers for each sample before.
+
+    Args:
+        in_features: H, length of the inputs.
+        shares: which rank owns which of the N outputs.
+        group: the processes.
+        sampler: makes the sampler of a rank's own outputs; called as
+            ``sampler(in_features, own_outputs)``. An `slide.ActiveSampler` chooses ``active``
+            outputs on all ranks together: its ``active`` is divided by the number of processes.
+            None: all outputs.
+        init_scale: see `slide.SampledLinear`.
+        seed: seed of the first weights, which do not depend on the number of processes.
+        options: ``bias``, ``precision`` and ``sparse_grad`` of `slide.SampledLinear`.
+
+    Raises:
+        ValueError: see `slide.SampledLinear`.
+
+    Attributes:
+        out_features: N.
+        local: the layer of this rank's own outputs; its rows are in the order of ``shares.ids``.
+
+    Example:
+        >>> import slide, torch
+        >>> from slide.distributed import Group, ShardedOutputLinear, Shares
+        >>> layer = ShardedOutputLinear(8, Shares("labels", 100, 0, 1), Group.alone())
+        >>> loss, _ = layer.loss(torch.randn(2, 8), [[3], [5, 7]], slide.ActiveLoss("softmax"))
+        >>> layer.top_k(torch.randn(2, 8), k=5)[1].shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        shares: Shares,
+        group: Group,
+        sampler: SamplerFactory | None = None,
+        init_scale: float = 1.0,
+        seed: int = 0,
+        **options: Any,
+    ):
+        super().__init__()
+        checks.whole("in_features", in_features, 1)
+        self.in_features, self.out_features = in_features, shares.rows
+        self.shares, self.group = shares, group
+        chosen = own_sampler(sampler, in_features, len(shares), group) if sampler else None
+        # Its first rows are drawn on the generator of torch, and replaced.
+        with torch.random.fork_rng(devices=[]):
+            self.local = SampledLinear(
+                in_features, len(shares), chosen, init_scale=init_scale, **options
+            )
+        bound = init_scale / math.sqrt(in_features)
+        rows = uniform_rows(int(random_key(seed)), shares.ids, in_features, bound)
+        self.local.weight.data.copy_(rows)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of this rank's own outputs."""
+        return self.local.sampler
+
+    @property
+    def precision(self) -> str:
+        """See `slide.SampledLinear`."""
+        return self.local.precision
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """``(n, H)``, the rows of this rank."""
+        return self.local.weight
+
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """``(n,)``, those of this rank, or None."""
+        return self.local.bias
+
+    def forward(self, x: Tensor, labels: Any = None) -> Activation:
+        """The scores of this rank's active set, by local numbers; see `slide.SampledLinear`."""
+        mark_shared(self.group, self.weight, self.bias)
+        return self.local(x, None if labels is None else self._own_labels(x, labels)[0])
+
+    @untraced
+    def loss(
+        self, x: Tensor, labels: Any, loss: ActiveLoss, weights: Any = None
+    ) -> tuple[Tensor, ActiveSet]:
+        """The loss over the active sets of all ranks, a scalar, and the active set of this rank.
+
+        The loss is the same on all ranks, and so is the gradient of ``x``.
+
+        Args:
+            x: ``(B, H)`` inputs, the same on all ranks.
+            labels: the targets, B rows in any form that `slide.as_pattern` takes, the same on all
+                ranks.
+            loss: a loss. With ``softmax`` and ``decoupled_softmax`` the ranks exchange 2 numbers
+                for each sample.
+            weights: ``(B,)`` factors of the losses of the samples; None: all are 1.
+
+        Raises:
+            ValueError: see `slide.SampledLinear.loss`, or for a loss that is no sum over outputs.
+            TypeError: for another kind of loss.
+        """
+        local, group = self.local, self.group
+        check_loss_of_group(loss, group)
+        mark_shared(group, self.weight, self.bias)
+        x, precision, outside = outside_autocast(x, local.weight, local.precision)
+        with outside:
+            own, counts = self._own_labels(x, labels)
+            active = local._active_set(x, own)
+            task = Task(
+                active=active,
+                label_counts=counts,
+                loss=loss,
+                products=LinearOptions.of(x, precision, local.sparse_grad),
+                weights=weights,
+                group=group,
+            )
+            return loss_over_ranks(x, local.weight, local.bias, task), active
+
+    def _own_labels(self, x: Tensor, labels: Any) -> tuple[Pattern, np.ndarray]:
+        """This rank's labels, by local numbers, and the number of all labels of each sample."""
+        labels = as_pattern(labels, self.out_features)
+        # Here, so that all ranks raise: one that raised alone would leave the others waiting.
+        check_labels("labels", labels, len(x), self.out_features)
+        return self.shares.own(labels), np.diff(labels.indptr)
+
+    @untraced
+    @torch.no_grad()
+    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each input: each rank's own, merged. The same on all ranks.
+
+        Args:
+            x: ``(B, H)``, the same on all ranks.
+            k: number of outputs to return for each input, in [1, N].
+            search: see `slide.SampledLinear.top_k`.
+
+        Returns:
+            Scores and ids (int64), both ``(B, k)``, best first; of equal scores the smaller id is
+            first. Missing ones are -inf and -1.
+
+        Raises:
+            ValueError: see `slide.SampledLinear.top_k`.
+        """
+        if not 1 <= k <= self.out_features:
+            raise ValueError(f"k must be in [1, {self.out_features}], not {k}")
+        scores, own = self.local.top_k(x, min(k, len(self.shares)), search)
+        ids = torch.where(own < 0, -1, on_device(self.shares.ids, own.device).long()[own])
+        if self.group.size == 1:
+            return scores, ids
+        missing = k - scores.shape[1]
+        scores = nn.functional.pad(scores, (0, missing), value=-torch.inf)
+        ids = nn.functional.pad(ids, (0, missing), value=-1)
+        lengths = [len(x)] * self.group.size
+        every = torch.cat(self.group.all_gather(scores, lengths), 1)
+        numbers = torch.cat(self.group.all_gather(ids, lengths), 1)
+        numbers, order = numbers.sort(1)  # Then a stable sort leaves equal scores in their order.
+        best, order_of_best = every.gather(1, order).sort(dim=1, descending=True, stable=True)
+        return best[:, :k].contiguous(), numbers.gather(1, order_of_best)[:, :k].contiguous()
+
+    @untraced
+    @torch.no_grad()
+    def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
+        """The scores of some outputs of each input, each by the rank that owns it.
+
+        Args:
+            x: ``(B, H)``, the same on all ranks.
+            ids: ``(B, K)``, the same on all ranks; see `slide.SampledLinear.scores_of`.
+        """
+        own = (ids >= 0) & (self.shares.owners(ids) == self.group.rank)
+        found = self.local.scores_of(x, np.where(own, self.shares.local_ids(ids), -1))
+        return on_host(self.group.all_reduce(torch.from_numpy(found)))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}"
+
+
+def own_sampler(factory: SamplerFactory, in_features: int, outputs: int, group: Group) -> Sampler:
+    """The sampler of one rank, which chooses among its own outputs.
+
+    An `slide.ActiveSampler` chooses this rank's part of ``active``, by draws of its own: with the
+    draws of the other ranks, the same local numbers would come up everywhere.
+    """
+    sampler = factory(in_features, outputs)
+    if isinstance(sampler, ActiveSampler) and group.size > 1:
+        sampler.active = -(-sampler.active // group.size)
+        sampler.seed = int(random_key(sampler.seed, group.rank))
+        sampler.resize(outputs)
+    return sampler
+
+
+# Types of inputs, by the numbers that processes tell each other; under autocast there are more.
+_DTYPES = (*DTYPES, torch.float16)
+
+
+class ShardedSampledLinear(nn.Module):
+    """An output layer after an encoder in ``DistributedDataParallel``, for very many outputs.
+
+    Each process has its own samples, and owns some of the outputs. Inputs and labels of all
+    processes are gathered, each process computes the scores of its own outputs for all of these
+    samples, and the gradients of the inputs go back to the processes that brought them (An et al.
+    2022, "Killing two birds with one stone: efficient and robust training of face recognition CNNs
+    by partial FC", section 3). No gradient of an output's weight is sent. The layer's parameters
+    are different on each process: keep the layer outside of ``DistributedDataParallel``.
+
+    Args:
+        in_features: H, length of the inputs.
+        out_features: N, number of outputs on all processes together.
+        sampler: makes the sampler of a process's own outputs; see `ShardedOutputLinear`.
+        group: the processes; None: all that ``torch.distributed`` knows.
+        counts: ``(N,)``, how often each output is a label, the same on all processes; see `Shares`.
+        seed: seed of the first weights, the same on all processes.
+        options: ``init_scale``, ``bias``, ``precision`` and ``sparse_grad`` of
+            `slide.SampledLinear`.
+
+    Raises:
+        ValueError: for more processes than outputs, or as in `slide.SampledLinear`.
+        RuntimeError: if ``torch.distributed.init_process_group`` was not called.
+
+    Attributes:
+        rows: the layer of the outputs; ``rows.shares.ids`` are those of this process.
+
+    Example:
+        >>> import slide, torch
+        >>> from slide.distributed import Group, ShardedSampledLinear
+        >>> layer = ShardedSampledLinear(16, 1000, group=Group.alone())
+        >>> x = torch.randn(2, 16, requires_grad=True)  # From an encoder, in fact.
+        >>> loss, _ = layer.loss(x, [[3], [5, 7]], slide.ActiveLoss("softmax"))
+        >>> loss.backward()
+        >>> x.grad.shape
+        torch.Size([2, 16])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        sampler: SamplerFactory | None = None,
+        group: Group | None = None,
+        *,
+        counts: np.ndarray | None = None,
+        seed: int = 0,
+        **options: Any,
+    ):
+        super().__init__()
+        self.group = group or Group()
+        shares = Shares("outputs", out_features, self.group.rank, self.group.size, counts)
+        self.rows = ShardedOutputLinear(
+            in_features, shares, self.group, sampler, seed=seed, **options
+        )
+
+    @untraced
+    def loss(
+        self, x: Tensor, labels: Any, loss: ActiveLoss, weights: Any = None
+    ) -> tuple[Tensor, ActiveSet]:
+        """The mean loss over the samples of all processes, and the active set of this process.
+
+        The loss is the same on all processes. The gradient of ``x`` is that of the loss times the
+        number of processes, since ``DistributedDataParallel`` divides by it: so the encoder gets
+        the gradient that it would get from all samples in one process.
+
+        Args:
+            x: ``(b, H)``, the inputs of this process; b may differ between processes.
+            labels: their targets, b rows in any form that `slide.as_pattern` takes.
+            loss: see `ShardedOutputLinear.loss`.
+            weights: ``(b,)`` factors of the losses of the samples, on all processes or on none.
+
+        Raises:
+            ValueError: see `ShardedOutputLinear.loss`; also if widths of inputs differ.
+            TypeError: see `ShardedOutputLinear.loss`.
+        """
+        pattern, factors, wrong = None, None, None
+        try:
+            self._check_input(x)
+            pattern = as_pattern(labels, self.rows.out_features)
+            check_labels("labels", pattern, len(x), self.rows.out_features)
+            factors = checks.row_weights("weights", weights, len(x))
+        except (TypeError, ValueError) as error:
+            wrong = error
+        learns = wrong is None and x.requires_grad and torch.is_grad_enabled()
+        entries = 0 if pattern is None else len(pattern.indices)
+        found = self._exchanged(x, wrong, entries, factors is not None, learns)
+        assert pattern is not None
+        if len({weighed for _, _, weighed, _ in found}) > 1:
+            raise ValueError("weights are needed on all processes or on none")
+        sizes = [[samples, entries] for samples, entries, _, _ in found]
+        counts = [samples for samples, _ in sizes]
+        inputs = _OfAllRanks.apply(x, counts, self.group)
+        if factors is not None:
+            parts = self.group.all_gather(torch.from_numpy(factors), counts)
+            factors = torch.cat(parts).numpy()
+        labels = self._labels(pattern, sizes)
+        if learns or not any(rank_learns for *_, rank_learns in found):
+            return self.rows.loss(inputs, labels, loss, factors)  # type: ignore[arg-type]
+        # The others add up gradients, to which this process has a part.
+        with torch.enable_grad():
+            inputs = inputs.detach().requires_grad_()
+            mean, active = self.rows.loss(inputs, labels, loss, factors)
+        return mean if torch.is_grad_enabled() else mean.detach(), active
+
+    def _check_input(self, x: Any) -> None:
+        """Raise an error unless inputs of this process fit the layer."""
+        local = self.rows.local
+        cast, _, _ = outside_autocast(x, local.weight, local.precision)
+        check_linear(cast, local.weight, local.bias)
+
+    def _exchanged(self, x: Tensor, wrong: Exception | None, *more: int) -> list[list[int]]:
+        """The number of samples of each rank, and ``more`` numbers of it.
+
+        Errors are raised on all ranks: of one that raised alone the others would wait, or abort.
+        """
+        own = [len(x), x.shape[1], _DTYPES.index(x.dtype)] if wrong is None else [0, 0, 0]
+        numbers = torch.tensor([[int(wrong is not None), *own, *map(int, more)]])
+        found = torch.cat(self.group.all_gather(numbers, [1] * self.group.size)).tolist()
+        if wrong is not None:
+            raise wrong
+        failed = [rank for rank, (error, *_) in enumerate(found) if error]
+        if failed:
+            raise ValueError(f"the samples of rank {failed[0]} have an error, which it tells")
+        widths, types = [each[2] for each in found], [str(_DTYPES[each[3]]) for each in found]
+        for name, values in (("width", widths), ("type", types)):
+            if len(set(values)) > 1:
+                said = ", ".join(map(str, values))
+                raise ValueError(f"inputs must have one {name} on all processes, not {said}")
+        return [[samples, *rest] for _, samples, _, _, *rest in found]
+
+    def _labels(self, own: Pattern, sizes: list[list[int]]) -> Pattern:
+        """The labels of the samples of all ranks; ``sizes`` are numbers of samples and labels."""
+        numbers = np.concatenate([np.diff(own.indptr), own.indices]).astype(np.int32)
+        parts = self.group.all_gather(torch.from_numpy(numbers), [sum(pair) for pair in sizes])
+        lengths = [part[:samples] for part, (samples, _) in zip(parts, sizes, strict=True)]
+        indices = [part[samples:] for part, (samples, _) in zip(parts, sizes, strict=True)]
+        indptr = row_bounds(torch.cat(lengths).numpy())
+        return Pattern(indptr, torch.cat(indices).numpy())
+
+    @untraced
+    @torch.no_grad()
+    def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
+        """The k best outputs of each input of this process, out of all N.
+
+        Args:
+            x: ``(b, H)``, the inputs of this process; b may differ between processes.
+            k: number of outputs to return for each input, in [1, N].
+            search: see `slide.SampledLinear.top_k`.
+
+        Returns:
+            Scores and ids (int64), both ``(b, k)``; see `ShardedOutputLinear.top_k`.
+
+        Raises:
+            ValueError: see `slide.SampledLinear.top_k`; also if k differs between processes.
+            TypeError: for an input of another type than the layer, or a k that is no whole number.
+        """
+        wrong, number = None, 0
+        try:
+            self._check_input(x)
+            number = min(max(index(k), 0), self.rows.out_features + 1)  # So that it can be sent.
+        except (TypeError, ValueError) as error:
+            wrong = error
+        found = self._exchanged(x, wrong, number)
+        if len({number for _, number in found}) > 1:
+            said = ", ".join(str(number) for _, number in found)
+            raise ValueError(f"k must be the same on all processes, not {said}")
+        counts = [samples for samples, _ in found]
+        scores, ids = self.rows.top_k(torch.cat(self.group.all_gather(x, counts)), k, search)
+        begin = sum(counts[: self.group.rank])
+        return scores[begin : begin + len(x)], ids[begin : begin + len(x)]
+
+
+class _OfAllRanks(torch.autograd.Function):
+    """The samples of all ranks. Each gets its part of the gradient, times the number of ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, counts: list[int], group: Group):
+        ctx.begin, ctx.count, ctx.size = sum(counts[: group.rank]), len(x), group.size
+        return torch.cat(group.all_gather(x.detach(), counts))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        own = grads[0][ctx.begin : ctx.begin + ctx.count]
+        return own * ctx.size, None, None

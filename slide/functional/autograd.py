@@ -1,0 +1,223 @@
+"""What all operations with manual gradients share.
+
+They have no second derivatives, and say so when one is asked for. Their products are outside of
+``torch.autocast``. Their backward passes notice that their ids are no longer those of the forward
+pass, and that DistributedDataParallel would average a weight with row gradients.
+"""
+
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from slide.backend import CPU, on_device
+from slide.row_gradients import numbering
+
+
+class FirstDerivatives(torch.autograd.Function):
+    """An operation whose gradients cannot be differentiated; its ``backward`` needs no decorator.
+
+    The backward pass runs without autograd. With ``create_graph=True`` its gradients can be used,
+    and to differentiate them raises a RuntimeError. PyTorch's ``once_differentiable`` does this
+    only where the gradient that comes in requires one itself, and does not tell autograd what the
+    gradients depend on: a gradient penalty would be left out, and a Hessian would be zero.
+
+    The backward pass raises a RuntimeError if rows of a weight were added or removed after the
+    forward pass, since its row numbers are those of before.
+    """
+
+    def __init_subclass__(cls, **keywords: Any):
+        super().__init_subclass__(**keywords)
+        cls.backward = staticmethod(_guarded(cls.backward, cls.__name__.lstrip("_")))
+
+    @classmethod
+    def apply(cls, *inputs: Any) -> Any:
+        out = super().apply(*inputs)
+        node = out.grad_fn  # type: ignore[union-attr]
+        if node is not None:  # It is the context of the backward pass.
+            node.sources = [_edge(each) for each in inputs if _learns(each)]
+            node.numberings = [numbering(each) for each in node.sources]
+        return out
+
+
+def _learns(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _edge(tensor: Tensor) -> Tensor:
+    """A tensor in the place of another in the graph; it does not keep the other's memory."""
+    if tensor.is_leaf:
+        return tensor  # The graph holds it anyway.
+    with torch.enable_grad():
+        return (tensor[:0] if tensor.ndim else tensor).clone()
+
+
+def _guarded(backward: Callable, name: str) -> Callable:
+    """A backward pass whose gradients depend on all that they are computed from."""
+
+    @functools.wraps(backward)
+    def call(ctx: Any, *grads: Tensor) -> tuple:
+        _check_numberings(ctx)
+        # The backward pass rounds what the forward pass did, wherever it is called.
+        with torch.no_grad(), without_autocast(grads[0].device.type):
+            found = backward(ctx, *grads)
+        if not torch.is_grad_enabled():  # Nobody wants a graph: the usual case.
+            return found
+        sources = [*ctx.sources, *filter(_learns, grads)]
+        return tuple(
+            None if each is None else _Refused.apply(name, each, *sources) for each in found
+        )
+
+    return call
+
+
+def _check_numberings(ctx: Any) -> None:
+    for source, before in zip(ctx.sources, ctx.numberings, strict=True):
+        if numbering(source) != before:
+            raise RuntimeError(
+                f"rows of a weight {tuple(source.shape)} were added or removed after the forward "
+                "pass, and have other numbers now: call backward before rows are added or removed"
+            )
+
+
+class _Refused(torch.autograd.Function):
+    """It passes a gradient on unchanged; its own backward pass raises."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, gradient: Tensor, *sources: Tensor):
+        # ``sources`` are here so that the gradient requires a gradient where they do.
+        ctx.name = name
+        return gradient.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise RuntimeError(
+            f"{ctx.name} has first derivatives only, so a gradient through it cannot be "
+            "differentiated again; for a gradient penalty or a Hessian use a layer of PyTorch, "
+            "such as layer.to_linear() returns"
+        )
+
+
+def outside_autocast(
+    x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
+) -> tuple[torch.Tensor, str, AbstractContextManager]:
+    """Translate ``torch.autocast`` into a precision of slide's products.
+
+    These products round their own factors. If autocast rounded some of their steps, the types would
+    not fit the kernels and the gradients.
+
+    Args:
+        x: the input; an input that is not a tensor of floats is returned unchanged.
+        weight: the layer's weight.
+        precision: the precision without autocast.
+
+    Returns:
+        Three values. ``x``: under autocast it has the type of the weight. The precision: it is
+        ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
+    """
+    device = weight.device.type
+    if not _has_autocast(device):
+        return x, precision, nullcontext()
+    if torch.get_autocast_dtype(device) == torch.bfloat16:
+        precision = "bfloat16"
+    if isinstance(x, torch.Tensor) and x.is_floating_point():
+        x = x.to(weight.dtype)
+    return x, precision, without_autocast(device)
+
+
+def without_autocast(device: str) -> AbstractContextManager:
+    """A context in which autocast to a type of device is off."""
+    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
+
+
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
+    """The ids as a tensor for ``save_for_backward``; ``ctx`` keeps those of the first time."""
+    ctx.drawn = ids if isinstance(ids, Tensor) else on_device(ids, CPU)
+    return ctx.drawn
+
+
+def check_drawn(ctx: Any, saved: Tensor | None) -> None:
+    """Raise unless the saved ids are those of the first forward pass.
+
+    Nothing is compared where the tensor itself comes back, as in all usual steps,
+    or where none was saved.
+
+    Raises:
+        RuntimeError: for other ids.
+    """
+    if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
+        return
+    if not torch.equal(saved, ctx.drawn):
+        raise RuntimeError(
+            f"the forward pass of this layer ran again and drew another active set of {len(saved)} "
+            "ids, as in torch.utils.checkpoint, so its gradients would be wrong: call the layer "
+            "outside of the checkpoint, or draw the set before it and call slide.active_linear"
+        )
+
+
+# The ids of the weights that each living wrapper averages; None: not looked at yet.
+_WRAPPERS: WeakKeyDictionary[nn.Module, frozenset[int] | None] = WeakKeyDictionary()
+
+
+def _remember(module: nn.Module, *_: Any) -> None:
+    """Note a wrapper when it takes the module that it wraps."""
+    if isinstance(module, DistributedDataParallel):
+        _WRAPPERS[module] = None
+
+
+# Wrappers are on no list of PyTorch. Weights of slide are wrapped after slide was imported.
+register_module_module_registration_hook(_remember)
+
+
+def check_not_averaged(*parameters: Tensor | None) -> None:
+    """Raise if a wrapper would average weights that are about to get row gradients.
+
+    Without a wrapper in the process this takes less than a microsecond.
+
+    Args:
+        parameters: the weights; those that require no gradient are not looked at.
+
+    Raises:
+        RuntimeError: if gradients are on, and a DistributedDataParallel holds one of the weights.
+    """
+    running = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    if running is not None:  # It may have come from a pickle, and not from its constructor.
+        _WRAPPERS.setdefault(running, None)
+    if not _WRAPPERS or not torch.is_grad_enabled():
+        return
+    own = {id(each) for each in parameters if each is not None and each.requires_grad}
+    if own.isdisjoint(_averaged()):
+        return
+    gc.collect()  # A wrapper that no program can reach any more averages nothing.
+    if own.isdisjoint(_averaged()):
+        return
+    shape = next(tuple(each.shape) for each in parameters if each is not None)
+    raise RuntimeError(
+        f"DistributedDataParallel does not average the row gradients of a weight {shape}, so the "
+        "processes would train different weights. Wrap the layers before it alone, and take "
+        "slide.distributed.ShardedSampledLinear as output layer, whose rows the processes share "
+        "out; or take the layer out of the wrapper, make it with sparse_grad=True, and call "
+        "torch.distributed.all_reduce on the grad of its parameters before each step. To predict "
+        "only, call it under torch.no_grad()"
+    )
+
+
+def _averaged() -> Iterator[int]:
+    """The ids of all weights that living wrappers average; a wrapper keeps its weights alive."""
+    for wrapper, known in list(_WRAPPERS.items()):
+        if known is None:
+            known = frozenset(id(each) for each in getattr(wrapper, "_module_parameters", ()))
+            _WRAPPERS[wrapper] = known
+        yield from known

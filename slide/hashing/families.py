@@ -1,0 +1,371 @@
+"""Hash families turn vectors into codes; they do not depend on hash tables.
+
+A family draws L = ``num_tables`` hash functions. Each combines K = ``hashes_per_table`` elementary
+hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``. The file has the
+interface, the two families, and the further buckets in which an input is looked up.
+"""
+
+import math
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide import ops
+from slide.backend import CPU, has_bfloat16, native, on_device, plain
+from slide.sparse import CSR, Pattern, check_pattern
+from slide.utils import checks
+from slide.utils.random_keys import random_key
+
+PACKINGS = ("exact", "released")
+MOST_BITS = 31  # Codes are int32 of at least 0.
+MOST_PROBES = 64  # More probed buckets would cost more than more tables.
+
+
+class HashFamily(Protocol):
+    """The interface of a hash family: any object with these members is one.
+
+    `slide.LSHProposer` makes a family by
+    ``family(in_features, hashes_per_table=K, num_tables=L, seed=s)``, once with K = L = 1 to learn
+    how many buckets a hash tells apart. `slide.testing.check_hash_family` tests whether a class
+    follows this interface.
+
+    A family may also have a method ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)``
+    int32, first the codes of `codes`, then of the bucket of each table that the row would be in
+    if its least certain elementary hash were another, then the next ones. The buckets of a row in a
+    table are distinct; where a table has no more of them, there are fewer (`DWTA` has one other
+    position for each digit).
+
+    Attributes:
+        in_features: D, length of the vectors.
+        num_tables: L, number of codes of a vector.
+        num_buckets: codes lie in ``[0, num_buckets)``.
+
+    Example:
+        A family that hashes a vector by the position of its largest coordinate, with random signs:
+
+        >>> import numpy as np, torch
+        >>> class Largest:
+        ...     def __init__(self, in_features, hashes_per_table, num_tables, seed=0):
+        ...         self.in_features = self.num_buckets = in_features
+        ...         self.num_tables = num_tables
+        ...         self.redraw(seed)
+        ...     def redraw(self, seed):
+        ...         signs = np.random.default_rng(seed).choice([-1, 1], (self.num_tables, 1, 1))
+        ...         self.signs = torch.from_numpy(signs)
+        ...     def codes(self, vectors):
+        ...         return (vectors * self.signs).argmax(2).numpy().astype(np.int32)
+        ...     def sparse_codes(self, vectors):
+        ...         raise NotImplementedError
+        >>> Largest(3, 1, 2).codes(torch.tensor([[0.0, 2.0, 1.0], [5.0, 2.0, 1.0]])).shape
+        (2, 2)
+    """
+
+    in_features: int
+    num_tables: int
+    num_buckets: int
+
+    def redraw(self, seed: int) -> None:
+        """Draw new hash functions; the same seed gives the same functions."""
+        ...
+
+    def codes(self, vectors: Tensor) -> Any:
+        """Codes ``(L, n)`` int32 in ``[0, num_buckets)`` of the rows of ``(n, in_features)``.
+
+        ``vectors`` are float32 or float64. The code of a row depends only on that row. The codes
+        are an array; for vectors on another device than the CPU, a tensor there.
+        """
+        ...
+
+    def sparse_codes(self, vectors: CSR) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with ``in_features`` columns."""
+        ...
+
+
+class SimHash:
+    """A hash family: signs of sparse random projections.
+
+    Two vectors at angle t have the same sign with probability about ``1 - t / pi`` (Charikar 2002,
+    "Similarity estimation techniques from rounding algorithms", section 3), and the same code with
+    that probability to the power K. The entries of the directions are +1, -1 and 0 with
+    probabilities 1/6, 1/6 and 2/3 (Achlioptas 2003, "Database-friendly random projections").
+
+    Args:
+        in_features: D, length of the vectors.
+        hashes_per_table: K, number of signs in a code, at most 31.
+        num_tables: L, number of codes of a vector.
+        seed: seed of the random directions.
+
+    Raises:
+        ValueError: for a number below 1, or for codes of more than 31 bits.
+
+    Example:
+        >>> import slide, torch
+        >>> family = slide.SimHash(in_features=3, hashes_per_table=4, num_tables=2)
+        >>> x = torch.tensor([[1.0, -2.0, 0.5]])
+        >>> family.codes(x).shape  # One code for each table and vector.
+        (2, 1)
+        >>> bool((family.codes(x) == family.codes(10 * x)).all())
+        True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hashes_per_table: int,
+        num_tables: int,
+        seed: int = 0,
+    ):
+        _check_shape(in_features, hashes_per_table, num_tables, bits=1)
+        self.in_features = in_features
+        self.hashes_per_table = hashes_per_table
+        self.num_tables = num_tables
+        self.num_buckets = 2**hashes_per_table
+        self.redraw(seed)
+
+    def redraw(self, seed: int) -> None:
+        """Draw new directions from the seed."""
+        generator = np.random.default_rng([0x51, seed])
+        shape = (self.in_features, self.num_tables * self.hashes_per_table)
+        draws = generator.integers(0, 6, size=shape, dtype=np.int8)
+        # 0 -> +1, 1 -> -1, others -> 0. One byte for each, because D may be the number of features.
+        self._placed: Tensor | None = None
+        self.directions = (draws == 0).view(np.int8) - (draws == 1).view(np.int8)
+
+    def codes(self, vectors: Tensor) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
+
+        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
+        angles change by a fraction of a degree. Equal rows still have equal codes.
+
+        Raises:
+            ValueError: for vectors of another length.
+        """
+        return self._pack(self._project(vectors))
+
+    def probe_codes(self, vectors: Tensor, probes: int) -> Any:
+        """`codes`, and the codes of the buckets behind the signs of the smallest projections.
+
+        See `HashFamily`. A set of changed signs costs the sum of the squares of their
+        projections (Lv et al. 2007, "Multi-probe LSH", section 4.3).
+        """
+        projections = self._project(vectors)
+        bits = 1 << torch.arange(
+            self.hashes_per_table, dtype=torch.int32, device=projections.device
+        )
+        flips = bits.repeat(len(vectors), self.num_tables)  # The bit of each sign in its code.
+        costs = projections.abs()
+        costs = costs.float() if costs.dtype == torch.bfloat16 else costs
+        return _codes_of_probes(self._pack(projections), costs, flips, probes)
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""
+        _check_width(vectors, self.in_features)
+        vectors = vectors.detach()
+        if plain(vectors):
+            return vectors @ self._directions(vectors.device).to(vectors.dtype)
+        if vectors.dtype == torch.float32 and has_bfloat16():
+            vectors = vectors.bfloat16()
+        return vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
+
+    def sparse_codes(self, vectors: CSR) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
+
+        Raises:
+            ValueError: for a malformed matrix, or columns out of range.
+        """
+        check_pattern("coordinates", vectors, None, self.in_features)
+        return self._pack(ops.project_sparse(*vectors, self._directions(CPU)))
+
+    def _directions(self, device: torch.device) -> Tensor:
+        """The directions on a device; they are copied once."""
+        if self._placed is None or self._placed.device != device:
+            self._placed = on_device(self.directions, device)
+        return self._placed
+
+    def _pack(self, projections: Tensor) -> Any:
+        """Codes ``(L, n)`` int32 from the signs of projections."""
+        return native(ops.pack_signs(projections, self.hashes_per_table))
+
+
+class DWTA:
+    """A hash family, densified winner-take-all: positions of the maxima in random bins.
+
+    A digit of a code is the position of the largest coordinate in a bin, so codes depend only on
+    the order of the coordinates (Yagnik et al. 2011, "The power of comparative reasoning"). In a
+    sparse vector, an empty bin copies the digit of a filled bin that it draws at random (Chen and
+    Shrivastava 2018, "Densified winner take all hashing for sparse datasets"). If the bin draws
+    only empty bins, its digit is 0. Each random permutation of the coordinates is cut into
+    ``D // bin_size`` bins, so that one pass over a sparse vector fills all bins.
+
+    Args:
+        in_features: D, length of the vectors, at least ``bin_size``.
+        hashes_per_table: K, number of digits in a code, each of ``log2(bin_size)`` bits.
+        num_tables: L, number of codes of a vector.
+        bin_size: number of coordinates in a bin, a power of two.
+        seed: seed of the permutations.
+        packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
+            C++ program released with Chen et al. 2020, which leaves ``floor(ln(bin_size))`` bits
+            to a digit and adds digits up where they overlap, so there are fewer codes (9,556
+            in place of 2^18 for K = 6), and middle ones are the most frequent.
+
+    Raises:
+        ValueError: for a number or name out of range, or for codes of more than 31 bits.
+
+    Example:
+        >>> import slide, torch
+        >>> family = slide.DWTA(in_features=16, hashes_per_table=2, num_tables=3)
+        >>> x = torch.rand(5, 16)
+        >>> family.codes(x).shape
+        (3, 5)
+        >>> bool((family.codes(x) == family.codes(x.exp())).all())  # The order is the same.
+        True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hashes_per_table: int,
+        num_tables: int,
+        bin_size: int = 8,
+        seed: int = 0,
+        packing: str = "exact",
+    ):
+        checks.one_of("packing", packing, PACKINGS)
+        checks.whole("bin_size", bin_size, 2)
+        if bin_size & (bin_size - 1):
+            raise ValueError(f"bin_size must be a power of two of at least 2, not {bin_size}")
+        self.bits = bin_size.bit_length() - 1
+        _check_shape(in_features, hashes_per_table, num_tables, self.bits)
+        if in_features < bin_size:
+            raise ValueError(f"DWTA needs in_features >= bin_size = {bin_size}, not {in_features}")
+        self.in_features = in_features
+        self.hashes_per_table = hashes_per_table
+        self.num_tables = num_tables
+        self.bin_size = bin_size
+        self.packing = packing
+        self._shift = self.bits if packing == "exact" else int(math.log(bin_size))
+        largest = sum((bin_size - 1) << self._shift * k for k in range(hashes_per_table))
+        self.num_buckets = largest + 1
+        self.redraw(seed)
+
+    def redraw(self, seed: int) -> None:
+        """Draw new permutations from the seed."""
+        generator = np.random.default_rng([0xD7A, seed])
+        num_bins = self.num_tables * self.hashes_per_table
+        bins_each = self.in_features // self.bin_size
+        num_permutations = -(-num_bins // bins_each)
+        places = np.full((self.in_features, num_permutations), -1, np.int32)
+        coordinates = np.empty((num_permutations * bins_each, self.bin_size), np.int32)
+        for p in range(num_permutations):
+            members = generator.permutation(self.in_features)[: bins_each * self.bin_size]
+            coordinates[p * bins_each : (p + 1) * bins_each] = members.reshape(bins_each, -1)
+            places[members, p] = np.arange(len(members)) + p * len(members)
+        places[places >= num_bins * self.bin_size] = -1
+        # (number of bins, bin_size): the coordinates of each bin.
+        # (D, permutations): the bin and position of each coordinate.
+        self.coordinates = np.ascontiguousarray(coordinates[:num_bins])
+        self.places = places
+        self.key = random_key(0xD7A, seed)
+
+    def codes(self, vectors: Tensor) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros count as coordinates.
+
+        Raises:
+            ValueError: for vectors of another length.
+        """
+        _check_width(vectors, self.in_features)
+        shape = self.hashes_per_table, self._shift
+        return native(ops.dwta_dense(vectors.detach(), self.coordinates, *shape))
+
+    def probe_codes(self, vectors: Tensor, probes: int) -> Any:
+        """`codes`, and the codes of the buckets behind the second-largest coordinates of bins.
+
+        See `HashFamily`. A set of changed digits costs the sum of the squares of what
+        the largest coordinates of these bins are larger by.
+
+        Raises:
+            ValueError: with ``packing="released"``, whose digits cannot be changed one by one.
+        """
+        if self.packing != "exact":
+            raise ValueError("probes need packing='exact': digits of released codes overlap")
+        codes, vectors = self.codes(vectors), vectors.detach()
+        shape = self.hashes_per_table, self.bits
+        costs, flips = ops.dwta_runners(vectors, self.coordinates, *shape)
+        return _codes_of_probes(codes, costs, flips, probes)
+
+    def sparse_codes(self, vectors: CSR) -> Any:
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
+
+        Args:
+            vectors: ``(n, D)``.
+
+        Raises:
+            ValueError: for a malformed matrix, or columns out of range.
+        """
+        check_pattern("coordinates", vectors, None, self.in_features)
+        shape = self.hashes_per_table, self.bits, self._shift
+        return native(ops.dwta_sparse(*vectors, self.places, *shape, self.key, self.num_tables))
+
+
+def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
+    """Raise ValueError for a number below 1, or hashes of ``bits`` that do not fit in int32."""
+    checks.whole("in_features", in_features, 1)
+    checks.whole("hashes_per_table", hashes_per_table, 1)
+    checks.whole("num_tables", num_tables, 1)
+    if (needed := hashes_per_table * bits) > MOST_BITS:
+        raise ValueError(
+            f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have "
+            f"at most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
+        )
+
+
+def _check_width(vectors: Tensor, in_features: int) -> None:
+    if vectors.ndim != 2 or vectors.shape[1] != in_features:
+        raise ValueError(f"vectors must be (n, {in_features}), not {tuple(vectors.shape)}")
+
+
+@cache
+def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
+    """All sets of changes that can be among the cheapest, whatever the changes cost.
+
+    A set costs the sum of the costs of its changes, which are numbered from the cheapest on. So it
+    costs no less than a set that has one change less, or a cheaper change in place of one of its
+    own, and so on from there. If there are ``probes`` such sets or more, it is not needed. (Lv et
+    al. 2007, "Multi-probe LSH", section 4.4, reaches the cheapest sets by the same two steps.)
+
+    A row of the result is a set of changes, ascending; there are at least ``min(P, 2^K - 1)`` rows
+    for K hashes and P probes, and sets that are usually cheap come first.
+    """
+    below: dict[frozenset[int], set[frozenset[int]]] = {}
+    ahead = [frozenset([0])]
+    while ahead:
+        one = ahead.pop(0)
+        if one in below:
+            continue
+        cheaper = [one - {j} | {j - 1} for j in one if j and j - 1 not in one]
+        cheaper += [one - {0}] if 0 in one and len(one) > 1 else []
+        if not all(other in below for other in cheaper):
+            continue  # A cheaper one is not needed, or it comes first and leads here again.
+        known = {one}.union(*(below[other] for other in cheaper))
+        if len(known) > probes:
+            continue
+        below[one] = known
+        dearer = [one - {j} | {j + 1} for j in one if j + 1 not in one and j + 1 < hashes_per_table]
+        ahead += [*dearer, one | {0}]
+    sets = sorted(sorted(one) for one in below)
+    return Pattern.from_lists(sorted(sets, key=lambda one: sum((1 + j) ** 2 for j in one)))
+
+
+def _codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
+    """Codes ``((1 + probes) L, n)`` of the inputs, then of the further buckets that cost the least.
+
+    ``costs`` ``(n, L * K)`` say how certain each elementary hash is, and ``flips`` ``(n, L * K)``
+    int32 what a change of it does to the code, by xor.
+    """
+    hashes = costs.shape[1] // len(codes)
+    probes = min(probes, 2**hashes - 1)
+    sets = flip_sets(hashes, probes)
+    return native(ops.probe_codes(codes, costs, flips, sets, probes))

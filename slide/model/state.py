@@ -1,0 +1,193 @@
+"""A network, and the index of its sampler, as numbers and tensors."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from slide.hashing import DWTA, SimHash
+from slide.nn import SlideNetwork
+from slide.nn.stored_layers import StoredInputLinear, StoredLinear
+from slide.sampling import (
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    Sampler,
+    never,
+)
+from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
+from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
+
+# Rows of int8 have other names than weights, so that an older slide does not take them for these.
+_CODES, _SCALES = ".int8", ".scales"
+# How a network is trained, for one that learns on. Older folders do not have it.
+_TRAINING = ("dropout", "input_dropout", "precision")
+
+
+def network_settings(network: SlideNetwork, dtype: str) -> dict[str, Any]:
+    """The shape of a network, how it is trained, and the type of its weights in the file."""
+    checks.one_of("dtype", dtype, DTYPES_OF_FILES)
+    widths = [layer.out_features for layer in network.layers()]
+    found = {"features": network.first.in_features, "widths": widths, "dtype": dtype}
+    training = network.dropout, network.input_dropout, network.output.precision
+    return found | dict(zip(_TRAINING, training, strict=True))
+
+
+def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
+    """The weights in the type of the file; biases are float32.
+
+    Weights in int8 are numbers in [-127, 127] and a float32 scale for each row. Weights that were
+    opened in this type stay as they are.
+    """
+    checks.one_of("dtype", dtype, DTYPES_OF_FILES)
+    found = {}
+    for name, layer in _named_layers(network):
+        assert layer.bias is not None
+        found[f"{name}.bias"] = layer.bias.detach().float()
+        stored = layer.rows if isinstance(layer, StoredInputLinear | StoredLinear) else None
+        if dtype == "float32":
+            found[f"{name}.weight"] = layer.weight.detach().float()
+            continue
+        if stored is None or stored.codes.dtype != DTYPES_OF_FILES[dtype]:
+            stored = QuantizedRows.of(layer.weight.detach(), dtype)
+        if stored.scales is None:
+            found[f"{name}.weight"] = stored.codes
+        else:
+            found[f"{name}.weight{_CODES}"] = stored.codes
+            found[f"{name}.weight{_SCALES}"] = stored.scales
+    return found
+
+
+def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
+    """The network that had these `network_settings` and `network_tensors`, for prediction.
+
+    The tensors become its weights as they are, but for hidden layers, which are small: these
+    become float32. It computes all outputs; samplers are for training.
+
+    Args:
+        stored: settings and tensors.
+        finite: whether to read all weights and refuse those that are not finite.
+
+    Raises:
+        ValueError: for settings of no network, or if a tensor is missing, of another shape or type,
+            or not finite.
+    """
+    widths = [stored.count("features", 1), *stored.list_of("widths", whole=True)]
+    if len(widths) < 3:
+        raise ValueError("a network needs the widths of two layers at least")
+    *hidden, outputs = widths[1:]
+    names = ["first", *(f"hidden.{number}" for number in range(len(hidden) - 1)), "output"]
+    # Compared before layers of these widths are made, which take as much memory.
+    parts = {
+        name: _taken_layer(stored, name, fan, width, finite)
+        for name, fan, width in zip(names, widths, widths[1:], strict=False)
+    }
+    # Made with one feature and one output, since drawing the first weights of all takes seconds,
+    # and so does PyTorch's device "meta", which imports the compiler.
+    options = {name: stored.get(name) for name in _TRAINING if name in stored.numbers}
+    network = SlideNetwork(1, hidden, 1, FullSampler, **options)
+    first, output = network.first, network.output
+    first.in_features = widths[0]
+    output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
+    kinds = {"first": StoredInputLinear, "output": StoredLinear}
+    precision = output.precision
+    for name, layer in _named_layers(network):
+        rows, bias = parts[name]
+        if isinstance(rows, QuantizedRows) and name in kinds:
+            setattr(network, name, kinds[name](rows, bias))
+        else:
+            layer.weight = nn.Parameter(rows.float(), requires_grad=False)
+            layer.bias = nn.Parameter(bias, requires_grad=False)
+    network.output.precision = precision
+    return network.eval()
+
+
+def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
+    """The layers by their names in the file."""
+    yield "first", network.first
+    for number, layer in enumerate(network.hidden):
+        yield f"hidden.{number}", layer
+    yield "output", network.output
+
+
+def _taken_layer(
+    stored: Stored, layer: str, fan: int, width: int, finite: bool
+) -> tuple[Tensor | QuantizedRows, Tensor]:
+    """The weights of a layer, which may be kept as short numbers, and its biases."""
+    name, shape = f"{layer}.weight", (width, fan)
+    if layer == "first":  # Its rows are those of features.
+        shape = fan, width
+    bias = stored.tensor(f"{layer}.bias", Expected((width,), "float32"))
+    if f"{name}{_CODES}" in stored:
+        codes = stored.tensor(f"{name}{_CODES}", Expected(shape, "int8"))
+        scales = stored.tensor(f"{name}{_SCALES}", Expected(shape[:1], "float32", 0))
+        return QuantizedRows(codes, scales), bias
+    short = str(getattr(stored.arrays.get(name), "dtype", "")) == "torch.bfloat16"
+    kind = "bfloat16" if short else "float32"
+    found = stored.tensor(name, Expected(shape, kind, finite=finite))
+    return QuantizedRows(found) if short else found, bias
+
+
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+# What is built again, and from which numbers.
+_REBUILT = {
+    "faiss": (FaissProposer, ("kind", "probes", "neighbours")),
+    "index": (IndexProposer, ("best", "most_seen")),
+    "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
+}
+
+
+def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
+    """The numbers of an index; None: there is none that can be kept."""
+    proposer = getattr(sampler, "proposer", None)
+    known = {made: kind for kind, (made, _) in _REBUILT.items()}
+    if type(sampler) is not ActiveSampler or type(proposer) not in known:
+        return None
+    kind = known[type(proposer)]
+    found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
+    if isinstance(proposer, LSHProposer):
+        # Where sets hold all outputs there is no index.
+        if sampler.active >= sampler.out_features:
+            return None
+        family: Any = proposer.family
+        names = {made: name for name, made in _FAMILIES.items()}
+        if getattr(family, "func", family) not in names:
+            return None
+        options = dict(getattr(family, "keywords", {}))
+        found |= {"family": names[getattr(family, "func", family)], "options": options}
+    return {"proposer": kind} | found
+
+
+def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
+    """What an index has of its inputs; the rest of it follows from the weights."""
+    proposer = getattr(sampler, "proposer", None)
+    if index_settings(sampler) is None or not isinstance(proposer, LSHProposer):
+        return {}
+    return proposer.projection()
+
+
+def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampler:
+    """A sampler with the index that had these `index_settings` and `index_tensors`.
+
+    It is for prediction: its index does not follow changes of the weights.
+
+    Raises:
+        ValueError: for settings or tensors of no index.
+    """
+    kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
+    made = {name: stored.get(name) for name in names}
+    if kind is LSHProposer:
+        family = _FAMILIES[stored.one_of("family", _FAMILIES)]
+        made["family"] = partial(family, **stored.mapping("options"))
+    # No set is chosen: the size of a set must only be below the number of outputs.
+    options = {"active": 1, "rebuild": never, "seed": stored.get("seed")}
+    sampler = ActiveSampler(in_features, out_features, partial(kind, **made), **options)
+    if isinstance(sampler.proposer, LSHProposer):
+        own = sampler.proposer.projection()
+        shapes = {name: Expected(tuple(each.shape), "float32") for name, each in own.items()}
+        sampler.proposer.project_by(**{n: stored.tensor(n, each) for n, each in shapes.items()})
+    return sampler

@@ -1,0 +1,33 @@
+"""Each operation as numba kernel and as torch reference, and the table that picks.
+
+`slide.ops.kernels` has loops over arrays, which numba compiles. `slide.ops.reference` has the same
+operations in torch: the readable definition of each, which tests and ``python -m slide.check``
+compare with the kernels, and which computes on other devices than the CPU. A function of the table
+`OPERATIONS` picks by the device of its tensors and by ``SLIDE_BACKEND``.
+"""
+
+from slide.ops.csr import CSRMatrix as CSRMatrix
+from slide.ops.hashing import dwta_dense as dwta_dense
+from slide.ops.hashing import dwta_runners as dwta_runners
+from slide.ops.hashing import dwta_sparse as dwta_sparse
+from slide.ops.hashing import fold as fold
+from slide.ops.hashing import pack_signs as pack_signs
+from slide.ops.hashing import probe_codes as probe_codes
+from slide.ops.hashing import project_sparse as project_sparse
+from slide.ops.layers import is_channels_last as is_channels_last
+from slide.ops.layers import put_channels as put_channels
+from slide.ops.layers import relu_dropout_backward as relu_dropout_backward
+from slide.ops.layers import relu_dropout_forward as relu_dropout_forward
+from slide.ops.layers import take_channels as take_channels
+from slide.ops.losses import clear_samples as clear_samples
+from slide.ops.losses import loss_rows as loss_rows
+from slide.ops.losses import losses_of_products as losses_of_products
+from slide.ops.losses import mean_loss as mean_loss
+from slide.ops.products import exact as exact
+from slide.ops.products import group_columns as group_columns
+from slide.ops.products import nonzeros as nonzeros
+from slide.ops.products import row_gradient as row_gradient
+from slide.ops.products import rows_to_visit as rows_to_visit
+from slide.ops.products import sampled_product as sampled_product
+from slide.ops.products import weighted_sum as weighted_sum
+from slide.ops.table import OPERATIONS as OPERATIONS

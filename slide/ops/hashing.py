@@ -1,0 +1,136 @@
+"""Hash codes ``(L, n)`` int32 of SimHash and DWTA, codes of further buckets, folded codes."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.backend import array_view, on_host
+from slide.ops.kernels import hashing as kernels
+from slide.ops.reference import hashing as reference
+from slide.ops.table import operation
+from slide.sparse import Pattern
+
+
+@operation(reference.pack_signs)
+def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
+    """Codes of SimHash: bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``."""
+    if projections.dtype == torch.bfloat16:
+        # The bytes of a bfloat16 number, read as an integer, have the same sign.
+        projections = projections.view(torch.int16)
+    count, width = projections.shape
+    out = np.empty((width // hashes_per_table, count), np.int32)
+    kernels.pack_signs(array_view(projections), hashes_per_table, out)
+    return torch.from_numpy(out)
+
+
+@operation(reference.project_sparse)
+def project_sparse(
+    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, directions: Tensor
+) -> Tensor:
+    """``out[b] = sum_j values[j] * directions[indices[j]]``, of the type of the values."""
+    out = np.empty((len(indptr) - 1, directions.shape[1]), values.dtype)
+    kernels.project_sparse(indptr, indices, values, array_view(directions), out)
+    return torch.from_numpy(out)
+
+
+@operation(reference.dwta_dense)
+def dwta_dense(
+    vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, shift: int
+) -> Tensor:
+    """Codes of DWTA: the digit of a bin is the position of its largest coordinate.
+
+    Args:
+        vectors: ``(n, D)`` floats.
+        coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
+        hashes_per_table: K digits in a code.
+        shift: bits by which a digit is moved for each one that follows it in a code.
+    """
+    out = np.empty((len(coordinates) // hashes_per_table, len(vectors)), np.int32)
+    words = array_view(vectors.contiguous()), coordinates, hashes_per_table, shift
+    kernels.dwta_dense(*words, out)
+    return torch.from_numpy(out)
+
+
+@operation(reference.dwta_sparse)
+def dwta_sparse(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    positions: np.ndarray,
+    hashes_per_table: int,
+    bits: int,
+    shift: int,
+    key: np.uint64,
+    num_tables: int,
+) -> Tensor:
+    """Densified codes of DWTA of sparse vectors; only stored coordinates take part.
+
+    Args:
+        indptr, indices, values: a CSR matrix ``(n, D)``.
+        positions: ``(D, P)`` int32: ``bin * M + position`` of each coordinate in each of the P
+            permutations, -1 where the coordinate is in no bin.
+        hashes_per_table, shift: see `dwta_dense`.
+        bits: bits of a digit, log2 of M.
+        key: key of the densification's draws.
+        num_tables: L.
+    """
+    out = np.empty((num_tables, len(indptr) - 1), np.int32)
+    shape = hashes_per_table, bits, shift, key
+    kernels.dwta_sparse(indptr, indices, values, positions, *shape, out)
+    return torch.from_numpy(out)
+
+
+@operation(reference.dwta_runners)
+def dwta_runners(
+    vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, bits: int
+) -> tuple[Tensor, Tensor]:
+    """What the second-largest coordinate of each bin would change.
+
+    Returns:
+        By how much the largest coordinate is larger, ``(n, L * K)`` floats, and what the change
+        does to the code by xor, ``(n, L * K)`` int32.
+    """
+    costs = vectors.new_empty(len(vectors), len(coordinates))
+    flips = np.empty(costs.shape, np.int32)
+    words = array_view(vectors.contiguous()), coordinates, hashes_per_table, bits
+    kernels.dwta_runners(*words, array_view(costs), flips)
+    return costs, torch.from_numpy(flips)
+
+
+@operation(reference.probe_codes)
+def probe_codes(codes: Any, costs: Tensor, flips: Any, sets: Pattern, probes: int) -> Tensor:
+    """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32.
+
+    Args:
+        codes: ``(L, n)`` int32, an array or a tensor.
+        costs: ``(n, L * K)`` floats: how certain each elementary hash is.
+        flips: ``(n, L * K)`` int32: what a change does to the code, by xor.
+        sets: S rows: which of a code's least certain elementary hashes a set changes; it costs the
+            sum of their squared costs.
+        probes: at most S.
+    """
+    num_tables, count = codes.shape
+    out = np.empty(((1 + probes) * num_tables, count), np.int32)
+    kernels.probe_codes(on_host(codes), array_view(costs), on_host(flips), sets, out)
+    return torch.from_numpy(out)
+
+
+@operation(reference.fold)
+def fold(codes: Any, num_buckets: int) -> Any:
+    """Buckets for codes of which there are more than buckets: equal codes have equal buckets.
+
+    Different codes fall into the same bucket as if their buckets were drawn.
+
+    Args:
+        codes: int32 of at least 0, an array or a tensor.
+        num_buckets: number of buckets.
+
+    Returns:
+        An array, or a tensor on another device, in ``[0, num_buckets)``.
+    """
+    codes = np.ascontiguousarray(on_host(codes))
+    out = np.empty_like(codes)
+    kernels.fold(codes.reshape(-1), num_buckets, out.reshape(-1))
+    return out

@@ -1,0 +1,321 @@
+"""The choice of active sets: ids by votes and by scores, and sets of them."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import (
+    AHEAD,
+    AHEAD_ENTRIES,
+    ask_for,
+    parallel,
+    prange,
+    prefetch_row,
+    serial,
+)
+from slide.ops.kernels.random import random_below
+
+# In the scratch of a sample's votes.
+_MOST_VOTES = 254
+
+
+class RankedIds(NamedTuple):
+    """The best ids of each sample; their order is that of their maker.
+
+    Attributes:
+        ids: ``(B, most)`` int32.
+        counts: ``(B,)`` int64; the first ``counts[b]`` ids of row b count.
+    """
+
+    ids: np.ndarray
+    counts: np.ndarray
+
+
+@serial
+def _most_voted(candidates, votes, histogram, out):
+    """Copy the ids with the most votes to ``out``, as many as it holds; return how many.
+
+    ``votes`` are those of the candidates. Ties at the threshold are broken by order of arrival.
+    ``histogram`` is scratch, as long as the most votes possible plus one.
+    """
+    budget = len(out)
+    if budget == 0:
+        return 0
+    if len(candidates) <= budget:
+        threshold, ties = 0, 0
+    else:
+        histogram[:] = 0
+        for i in range(len(candidates)):
+            histogram[votes[i]] += 1
+        threshold = len(histogram) - 1
+        above = 0
+        while above + histogram[threshold] <= budget:
+            above += histogram[threshold]
+            threshold -= 1
+        ties = budget - above
+    taken = 0
+    for i in range(len(candidates)):
+        if votes[i] > threshold:
+            out[taken] = candidates[i]
+            taken += 1
+        elif votes[i] == threshold and ties > 0:
+            out[taken] = candidates[i]
+            taken += 1
+            ties -= 1
+    return taken
+
+
+@serial
+def _ask_for_buckets(buckets, codes, capacity, b):
+    """Request the buckets of sample b."""
+    num_tables, size = buckets.starts.shape[0], buckets.pool.shape[1]
+    for i in range(codes.shape[0]):
+        l, c = i % num_tables, codes[i, b]
+        for j in range(0, min(buckets.seen[l, c], capacity), 64 // 4):
+            ask_for(buckets.pool, l * size + buckets.starts[l, c] + j)
+
+
+@parallel
+def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
+    """For each sample, the ids found in the most of its buckets.
+
+    Args:
+        buckets: `slide.ops.kernels.hashing.Buckets`.
+        codes: ``(P * L, B)`` int32: of P buckets in each table, the nearest of each table first.
+        capacity: bucket capacity.
+        key: uint64; decides which table comes first for each sample, hence which ties win.
+        votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
+            side.
+        candidates: ``(T, P * L * capacity)`` int32 scratch.
+        ranked: `RankedIds`, written; at entry ``counts`` holds the most ids that each may take.
+    """
+    num_tables, num_samples = buckets.starts.shape[0], codes.shape[1]
+    num_runs = votes.shape[0]
+    # Unpacked here: numba loses writes to the fields of a tuple inside a parallel loop.
+    out_ids, out_counts = ranked.ids, ranked.counts
+    for run in prange(num_runs):
+        count, found = votes[run], candidates[run]
+        histogram = np.empty(_MOST_VOTES + 1, np.int64)
+        tallies = np.empty(len(found), np.uint8)
+        last = (run + 1) * num_samples // num_runs
+        for b in range(run * num_samples // num_runs, last):
+            if b + 1 < last:
+                _ask_for_buckets(buckets, codes, capacity, b + 1)
+            first = random_below(key, b, num_tables)
+            num_found = 0
+            for i in range(codes.shape[0]):
+                l = (first + i) % num_tables
+                c = codes[i - i % num_tables + l, b]
+                start = buckets.starts[l, c]
+                length = min(buckets.seen[l, c], capacity)
+                for j in range(length):
+                    ask_for(count, buckets.pool[l, start + j])
+                for j in range(length):
+                    candidate = buckets.pool[l, start + j]
+                    v = count[candidate]
+                    if v == 0:
+                        found[num_found] = candidate
+                        num_found += 1
+                    if v < _MOST_VOTES:
+                        count[candidate] = v + 1
+            out = out_ids[b, : out_counts[b]]
+            for i in range(num_found):
+                tallies[i] = count[found[i]]
+                count[found[i]] = 0
+            out_counts[b] = _most_voted(found[:num_found], tallies, histogram, out)
+
+
+@parallel
+def best_of_lists(ranked, labels, vectors, rows, bias, out):
+    """Of each sample's ids those with the largest ``<vector, row> + bias``, without its labels.
+
+    Args:
+        ranked: `slide.ops.kernels.active_sets.RankedIds` of B samples.
+        labels: B rows of ids that do not count.
+        vectors: ``(B, D)`` floats.
+        rows: ``(N, D)`` floats.
+        bias: ``(N,)`` floats, or empty for none.
+        out: ``(B, best)`` int32, written: the best first; of equal scores, the first id; -1
+            after the last one. A score that is no number does not count.
+    """
+    num_best, width = out.shape[1], vectors.shape[1]
+    has_bias = bias.shape[0] > 0
+    for b in prange(len(vectors)):
+        vector, ids, best = vectors[b], ranked.ids[b, : ranked.counts[b]], out[b]
+        own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]]
+        scores = np.empty(num_best, vectors.dtype)
+        best[:] = -1
+        count = 0
+        for j in range(len(ids)):
+            if j + AHEAD < len(ids):
+                prefetch_row(rows, ids[j + AHEAD])
+            if has_bias and j + AHEAD_ENTRIES < len(ids):
+                ask_for(bias, ids[j + AHEAD_ENTRIES])
+            row = rows[ids[j]]
+            total = vector[0] * row[0]
+            for d in range(1, width):
+                total += vector[d] * row[d]
+            if has_bias:
+                total += bias[ids[j]]
+            if np.isnan(total) or (count == num_best and not total > scores[count - 1]):
+                continue
+            known = False
+            for i in range(len(own)):
+                known |= own[i] == ids[j]
+            if known:
+                continue
+            count = min(count + 1, num_best)
+            place = count - 1
+            while place > 0 and total > scores[place - 1]:
+                scores[place], best[place] = scores[place - 1], best[place - 1]
+                place -= 1
+            scores[place], best[place] = total, ids[j]
+
+
+# In the scratch of marks: this id is in the set already.
+_TAKEN = 255
+# Rejection draws a place before the fill goes over to a pass over all ids.
+_DRAWS_PER_PLACE = 64
+
+
+@serial
+def _fill(ids, size, target, num_rows, marks, key, stream):
+    """Bring ``ids`` from ``size`` to ``target`` with distinct uniform ids that are not marked."""
+    counter = np.int64(stream) << 32
+    draws = 0
+    limit = _DRAWS_PER_PLACE * (target - size)
+    while size < target and draws < limit:
+        candidate = random_below(key, counter + draws, num_rows)
+        draws += 1
+        if marks[candidate] != _TAKEN:
+            marks[candidate] = _TAKEN
+            ids[size] = candidate
+            size += 1
+    if size == target:
+        return
+    # Nearly all rows are taken. Selection sampling (Knuth, TAOCP vol. 2, section 3.4.2, algorithm
+    # S): each free id is taken with the probability of places by ids that are left.
+    free = np.int64(0)
+    for candidate in range(num_rows):
+        free += marks[candidate] != _TAKEN
+    for candidate in range(num_rows):
+        if marks[candidate] == _TAKEN:
+            continue
+        if random_below(key, counter + draws, free) < target - size:
+            marks[candidate] = _TAKEN
+            ids[size] = candidate
+            size += 1
+        draws += 1
+        free -= 1
+
+
+@parallel
+def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num_known):
+    """One active set for each sample: its labels, then its proposed ids, then uniform fill.
+
+    Args:
+        labels: `slide.sparse.Pattern` of the positive outputs, distinct within a sample.
+        proposed: `slide.ops.kernels.active_sets.RankedIds` of distinct ids.
+        num_rows: N.
+        key: uint64 key of the fill.
+        marks: ``(T, N)`` uint8 scratch, zero at entry and at exit.
+        indptr: ``(B + 1,)`` int64, the bounds of the sets asked for; each holds at least the
+            sample's labels and at most N.
+        ids: ``(nnz,)`` int32, written.
+        num_known: ``(B,)`` int64, written: how many of a set's ids are labels or proposed.
+    """
+    num_samples = len(indptr) - 1
+    num_runs = marks.shape[0]
+    for run in prange(num_runs):
+        mark = marks[run]
+        for b in range(run * num_samples // num_runs, (run + 1) * num_samples // num_runs):
+            own = ids[indptr[b] : indptr[b + 1]]
+            size = 0
+            for p in range(labels.indptr[b], labels.indptr[b + 1]):
+                own[size] = labels.indices[p]
+                mark[own[size]] = _TAKEN
+                size += 1
+            for i in range(proposed.counts[b]):
+                if size == len(own):
+                    break
+                candidate = proposed.ids[b, i]
+                if mark[candidate] != _TAKEN:
+                    mark[candidate] = _TAKEN
+                    own[size] = candidate
+                    size += 1
+            num_known[b] = size
+            _fill(own, size, len(own), num_rows, mark, key, b)
+            for i in range(len(own)):
+                mark[own[i]] = 0
+
+
+@serial
+def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions):
+    """One active set for a batch: all its labels, then the proposed ids, then uniform fill.
+
+    Args:
+        labels: `slide.sparse.Pattern` of the positive outputs.
+        proposed: ``(n,)`` int32 distinct ids.
+        num_rows: N.
+        key: uint64 key of the fill.
+        marks: ``(N,)`` uint8 scratch, zero at entry and at exit.
+        slots: ``(N,)`` int32 scratch, all -1 at entry and at exit.
+        ids: ``(size,)`` int32, written; at least as long as there are distinct labels.
+        positions: ``(number of labels,)`` int32, written: where in ``ids`` each label stands.
+
+    Returns:
+        How many of the ids are labels or proposed.
+    """
+    size = 0
+    for p in range(len(labels.indices)):
+        label = labels.indices[p]
+        if marks[label] != _TAKEN:
+            marks[label] = _TAKEN
+            slots[label] = size
+            ids[size] = label
+            size += 1
+        positions[p] = slots[label]
+    for i in range(len(proposed)):
+        if size == len(ids):
+            break
+        if marks[proposed[i]] != _TAKEN:
+            marks[proposed[i]] = _TAKEN
+            ids[size] = proposed[i]
+            size += 1
+    num_known = size
+    _fill(ids, size, len(ids), num_rows, marks, key, 0)
+    for i in range(len(ids)):
+        marks[ids[i]] = 0
+        slots[ids[i]] = -1
+    return num_known
+
+
+@serial
+def count_distinct(ids, marks):
+    """How many different ids there are; ``marks`` ``(N,)`` uint8 is zero at entry and exit."""
+    distinct = 0
+    for i in range(len(ids)):
+        if marks[ids[i]] == 0:
+            marks[ids[i]] = 1
+            distinct += 1
+    for i in range(len(ids)):
+        marks[ids[i]] = 0
+    return distinct
+
+
+@parallel
+def stratified_log_weights(indptr, num_known, num_rows, out):
+    """Write 0 for a set's labels and proposed ids, log((N - |S|) / m) for its m uniform ones.
+
+    With these weights sums over a set estimate sums over all N rows without bias, whatever the
+    proposed ids S are (stratified sampling).
+    """
+    for b in prange(len(num_known)):
+        begin, end = indptr[b], indptr[b + 1]
+        middle = begin + num_known[b]
+        for p in range(begin, middle):
+            out[p] = 0
+        if middle < end:
+            log_weight = np.log((num_rows - num_known[b]) / (end - middle))
+            for p in range(middle, end):
+                out[p] = log_weight

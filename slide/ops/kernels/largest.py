@@ -1,0 +1,366 @@
+"""The largest scores of rows: of dense blocks, of products of sparse rows, of lists of rows.
+
+The rows of a list are rounded to 8 bits; its mean and its spread bound their scores.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_row, serial
+
+# What a sum of 0 is kept as, because 0 means that an output was not seen.
+_SEEN = -np.finfo(np.float32).tiny
+# Lists in a group, whose largest bound is kept: about the root of the number of all lists.
+_GROUP = 64
+# What a list that a query has seen is kept as, and places of groups without a list.
+_LEAST_KEY = np.iinfo(np.int32).min
+
+
+@serial
+def replace_least(scores, ids, score, number):
+    """Put a pair in place of the least score of a binary heap."""
+    at, size = 0, len(scores)
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and scores[child + 1] < scores[child]:
+            child += 1
+        if scores[child] >= score:
+            break
+        scores[at], ids[at] = scores[child], ids[child]
+        at = child
+    scores[at], ids[at] = score, number
+
+
+@serial
+def add_to_sum(total, seen, count, n, value):
+    """Add to the sum of output ``n``, and note the output if it is new.
+
+    Args:
+        total: ``(N,)`` float32 sums, zero where an output is new.
+        seen: ``(N + 1,)`` int32, the outputs that have sums.
+        count: how many of them there are.
+        n: output.
+        value: what is added; with 0, the output has a sum, too.
+
+    Returns:
+        How many there are now.
+    """
+    old = total[n]
+    # In float32, in which it is kept: a number that is not 0 may become 0.
+    found = np.float32(old + value)
+    total[n] = found if found != 0 else _SEEN
+    # Without branches, because a processor cannot foretell what is new.
+    seen[count] = n
+    return count + (old == 0)
+
+
+@serial
+def leave_out(total, outputs):
+    """Give some outputs sums that are below all others, where they have any; see `add_to_sum`."""
+    for n in outputs:
+        if total[n] != 0:
+            total[n] = _SEEN
+
+
+@serial
+def best_first(scores, ids):
+    """Sort pairs by their scores, the largest first; of equal ones the first stays the first."""
+    order = np.argsort(-scores, kind="mergesort")
+    scores[:], ids[:] = scores[order], ids[order]
+
+
+@parallel
+def keep_largest(scores, first, best, ids):
+    """Keep the k largest scores of each row, in no particular order.
+
+    Args:
+        scores: ``(B, n)`` floats.
+        first: number of the output in column 0 of ``scores``.
+        best: ``(B, k)`` of the type of ``scores``, the largest so far; -inf before the first call.
+        ids: ``(B, k)`` int64, their outputs; -1 before the first call.
+    """
+    for b in prange(len(scores)):
+        own, numbers = best[b], ids[b]
+        for j in range(scores.shape[1]):
+            if scores[b, j] > own[0]:
+                replace_least(own, numbers, scores[b, j], first + j)
+
+
+@parallel
+def keep_largest_bounds(products, of_query, of_row, biases, first, best, ids):
+    """`keep_largest` of upper bounds ``products + of_query * of_row + biases``.
+
+    Args:
+        products: ``(B, n)`` float32.
+        of_query: ``(B,)`` float32.
+        of_row: ``(n,)`` float32.
+        biases: ``(n,)`` float32.
+        first, best, ids: see `keep_largest`.
+    """
+    for b in prange(len(products)):
+        own, numbers, error = best[b], ids[b], of_query[b]
+        for j in range(products.shape[1]):
+            bound = products[b, j] + error * of_row[j] + biases[j]
+            if bound > own[0]:
+                replace_least(own, numbers, bound, first + j)
+
+
+@parallel
+def top_products(x, lists, left_out, sums, touched, ids, scores):
+    """The largest positive entries of each row of ``x @ lists``, best first.
+
+    Only the lists of the columns in which a row has an entry are read.
+
+    Args:
+        x: `slide.sparse.CSR` of B rows, D columns.
+        lists: `slide.sparse.CSR` ``(D, N)``.
+        left_out: `slide.sparse.Pattern` of B rows, outputs that are not returned.
+        sums: ``(T, N)`` float32 scratch, zero before and after.
+        touched: ``(T, N + 1)`` int32 scratch.
+        ids: ``(B, k)`` int32 output, -1 before; -1 where there are no more positive entries.
+        scores: ``(B, k)`` float32 output, zero before.
+    """
+    threads = len(sums)
+    for t in prange(threads):
+        total, seen = sums[t], touched[t]
+        for b in range(t, len(ids), threads):
+            count = 0
+            for p in range(x.indptr[b], x.indptr[b + 1]):
+                column, value = x.indices[p], x.values[p]
+                own = slice(lists.indptr[column], lists.indptr[column + 1])
+                outputs, weights = lists.indices[own], lists.values[own]
+                for q in range(len(outputs)):
+                    count = add_to_sum(total, seen, count, outputs[q], value * weights[q])
+            leave_out(total, left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]])
+            least = scores[b, 0]
+            for i in range(count):
+                n = seen[i]
+                score = total[n]
+                total[n] = 0
+                if score > least:
+                    replace_least(scores[b], ids[b], score, n)
+                    least = scores[b, 0]
+            best_first(scores[b], ids[b])
+
+
+@serial
+def _to_keys(bounds, keys):
+    """Integers in the same order as floats, since a loop over integers finds their maximum faster.
+
+    Args:
+        bounds: ``(L,)`` float32.
+        keys: ``(n,)`` int32 output, n >= L; the others stay as they are.
+    """
+    bits = bounds.view(np.int32)
+    for i in range(len(bits)):
+        # Of two negative floats, the larger one has the smaller bits.
+        keys[i] = bits[i] ^ (bits[i] >> 31 & np.int32(0x7FFFFFFF))
+
+
+@serial
+def _maximum(keys):
+    """The largest of some integers."""
+    largest = np.int32(_LEAST_KEY)
+    for i in range(len(keys)):
+        largest = max(largest, keys[i])
+    return largest
+
+
+@serial
+def _place(keys, key):
+    """The first place of an integer that is among these."""
+    at = 0
+    while keys[at] != key:
+        at += 1
+    return at
+
+
+@serial
+def _scan_list(query, begin, end, codes, scales, biases, best, places):
+    """Score the rows of a list; each one above the least of the best takes its place."""
+    for p in range(begin, end):
+        total = np.float32(0)
+        for j in range(len(query)):
+            total += query[j] * np.float32(codes[p, j])
+        score = scales[p] * total + biases[p]
+        if score > best[0]:
+            replace_least(best, places, score, p)
+
+
+@parallel
+def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, places, seen):
+    """The largest scores of each query, in no particular order, from lists of rounded rows.
+
+    The lists with the largest bounds come first. A query is done when no other list's bound is
+    above its least score, or when it has seen ``limit`` rows.
+
+    Args:
+        queries: ``(B, D)`` float32.
+        bounds: ``(B, L)`` float32, the score that a row of each list may have.
+        starts: ``(L + 1,)`` int64, where each list begins.
+        codes: ``(N, D)`` int8, the rows list by list; a row is ``scales * codes``.
+        scales: ``(N,)`` float32.
+        biases: ``(N,)`` float32.
+        limit: number of rows after which no further list begins.
+        best: ``(B, k)`` float32 output, -inf before.
+        places: ``(B, k)`` int32 output, where the rows are in ``codes``; -1 before.
+        seen: ``(B,)`` int64 output, number of rows that were scored.
+    """
+    lists = bounds.shape[1]
+    groups = -(-lists // _GROUP)
+    for b in prange(len(queries)):
+        query, own_best, own_places, count = queries[b], best[b], places[b], 0
+        # Few of the lists are ever needed, so to sort them all would be a waste.
+        keys, tops = np.full((groups, _GROUP), _LEAST_KEY, np.int32), np.empty(groups, np.int32)
+        _to_keys(bounds[b], keys.ravel())
+        for g in range(groups):
+            tops[g] = _maximum(keys[g])
+        while count < limit:
+            top = _maximum(tops)
+            g = _place(tops, top)
+            at = _place(keys[g], top)
+            number = g * _GROUP + at
+            if top == _LEAST_KEY or bounds[b, number] <= own_best[0]:
+                break
+            begin, end = starts[number], starts[number + 1]
+            _scan_list(query, begin, end, codes, scales, biases, own_best, own_places)
+            count += end - begin
+            keys[g, at] = _LEAST_KEY
+            tops[g] = _maximum(keys[g])
+        seen[b] = count
+
+
+# Bits of a float without its sign, and those of infinity; a NaN has larger ones.
+_NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
+# The codes of a row with a smaller scale are zeros.
+_LEAST_SCALE = np.float32(1e-30)
+# The squared spread of a list whose rows were too long for it to be known: it is seen first.
+_UNKNOWN = 1e30
+
+
+class RowLists(NamedTuple):
+    """L lists that hold each of N rows once, rounded to 8 bits.
+
+    Attributes:
+        starts: ``(L + 1,)`` int64, where each list begins.
+        ids: ``(N,)`` int32, numbers of the rows, list by list.
+        codes: ``(N, D)`` int8; a row is ``scales * codes``.
+        scales: ``(N,)`` float32; NaN for a row that is not finite.
+        biases: ``(N,)`` float32; zeros if there is no bias.
+        means: ``(L, D)`` float32, the mean of the rounded rows of each list; with a bias as one
+            more coordinate ``(L, D + 1)``. A row that is not finite counts as zeros.
+        spreads: ``(L,)`` float32, the root of the mean squared distance from this mean.
+    """
+
+    starts: np.ndarray
+    ids: np.ndarray
+    codes: np.ndarray
+    scales: np.ndarray
+    biases: np.ndarray
+    means: np.ndarray
+    spreads: np.ndarray
+
+
+class ChangedRows(NamedTuple):
+    """n rows to put into lists.
+
+    Attributes:
+        rows: ``(r, D)`` float32.
+        bits: the same memory as int32.
+        biases: ``(r,)`` float32; empty if there is no bias.
+        ids: ``(n,)`` integers, which of the rows.
+        places: ``(n,)`` int32, where in the lists: distinct, list by list.
+    """
+
+    rows: np.ndarray
+    bits: np.ndarray
+    biases: np.ndarray
+    ids: np.ndarray
+    places: np.ndarray
+
+
+@serial
+def _scale(bits, r, width):
+    """A 127th of the largest entry of row ``r``; NaN if an entry is not finite.
+
+    A loop over integers finds their maximum faster than one over floats that may be NaN.
+    """
+    largest = np.int32(0)
+    for j in range(width):
+        largest = max(largest, bits[r, j] & _NO_SIGN)
+    if largest >= _INFINITY:
+        return np.float32(np.nan)
+    return np.int32(largest).view(np.float32) / np.float32(127)
+
+
+@serial
+def _put_row(changed, i, lists, change):
+    """Put one row into its place, and add what this changes in the sum of the rounded rows.
+
+    Returns:
+        What it changes in the sum of their squared lengths.
+    """
+    r, p, rows, codes = changed.ids[i], changed.places[i], changed.rows, lists.codes
+    width, biased = rows.shape[1], len(changed.biases) > 0
+    scale, bias = _scale(changed.bits, r, width), changed.biases[r] if biased else np.float32(0)
+    inverse = np.float32(1) / scale if scale > _LEAST_SCALE else np.float32(0)
+    old, old_bias, new, new_bias = lists.scales[p], lists.biases[p], scale, bias
+    if not (np.isfinite(old) and np.isfinite(old_bias)):
+        old = old_bias = np.float32(0)
+    if not (np.isfinite(new) and np.isfinite(new_bias)):
+        new = new_bias = np.float32(0)
+    squares, total = np.float32(0), 0.0
+    for j in range(width):
+        before = old * np.float32(codes[p, j])
+        code = np.rint(rows[r, j] * inverse) if inverse > 0 else np.float32(0)
+        after = new * code
+        codes[p, j] = np.int8(code)
+        change[j] += after - before
+        squares += after * after - before * before
+    if biased:
+        change[width] += new_bias - old_bias
+        # Biases may be far from 0 and near each other.
+        total = np.float64(new_bias) * new_bias - np.float64(old_bias) * old_bias
+    lists.scales[p], lists.biases[p] = scale, bias
+    return total + squares
+
+
+@serial
+def _put_rows(changed, begin, end, lists, number):
+    """Put some rows into one list; see `put_rows`."""
+    means, count = lists.means, lists.starts[number + 1] - lists.starts[number]
+    change, squares = np.zeros(means.shape[1], np.float32), 0.0
+    for i in range(begin, end):
+        if i + AHEAD < len(changed.ids):
+            prefetch_row(changed.rows, changed.ids[i + AHEAD])
+            prefetch_row(lists.codes, changed.places[i + AHEAD])
+        squares += _put_row(changed, i, lists, change)
+    before, after = 0.0, 0.0
+    for j in range(len(change)):
+        mean = means[number, j]
+        before += np.float64(mean) * mean
+        mean = np.float32(mean + change[j] / count)
+        after += np.float64(mean) * mean
+        means[number, j] = mean
+    # The mean square of a list is that of its mean and that of the distances from it.
+    square = np.float64(lists.spreads[number]) ** 2 + before + squares / count - after
+    lists.spreads[number] = np.sqrt(max(square, 0.0)) if square < _UNKNOWN else _UNKNOWN**0.5
+
+
+@parallel
+def put_rows(changed, bounds, numbers, lists):
+    """Put rows into the places of others; means and spreads of their lists follow.
+
+    A place with a scale of 0 counts as a row of zeros.
+
+    Args:
+        changed: `ChangedRows`.
+        bounds: ``(m + 1,)`` int64, where the rows of each of m lists begin.
+        numbers: ``(m,)`` int64, these lists.
+        lists: `RowLists`, changed in place.
+    """
+    for t in prange(len(numbers)):
+        _put_rows(changed, bounds[t], bounds[t + 1], lists, numbers[t])

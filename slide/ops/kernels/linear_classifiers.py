@@ -1,0 +1,326 @@
+"""Sparse one-vs-rest linear classifiers: training in the dual, and scores.
+
+Classifier ``l`` gives row ``x`` the score ``bias + <w_l, x>``. With a negative bias, a row that
+shares no feature with the weights is classified as negative, so the classifier needs only negatives
+that may be mistaken for positives.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_entries, serial
+from slide.ops.kernels.random import random_below
+
+
+class TrainingRows(NamedTuple):
+    """The training rows of each classifier, in CSR.
+
+    Attributes:
+        indptr: ``(N + 1,)`` int64.
+        rows: ``(nnz,)`` int32.
+        signs: ``(nnz,)`` float32: 1 for positives, -1 for negatives.
+    """
+
+    indptr: np.ndarray
+    rows: np.ndarray
+    signs: np.ndarray
+
+
+class DualScratch(NamedTuple):
+    """Memory for T threads, D columns, and classifiers of at most L training rows.
+
+    Attributes:
+        numbers: ``(T, D)`` int32, -1 before and after: the place of a column in ``columns``.
+        columns: ``(T, D)`` int32, the columns of a classifier's rows.
+        weights: ``(T, D)`` float32, zero before and after.
+        bounds: ``(T, L, 2)`` int64, begin and end of each row.
+        squares, diagonals: ``(T, L)`` float64 of each row: its squared length, and 1 / (2 C cost).
+        orders: ``(T, L)`` int64.
+        alphas: ``(T, L)`` float32, the variables of the dual.
+        indices, values: ``(T, E)`` int32 and float32, copies of the rows of a classifier. If they
+            have more than E entries, they are read where they are, which is slower.
+    """
+
+    numbers: np.ndarray
+    columns: np.ndarray
+    weights: np.ndarray
+    bounds: np.ndarray
+    squares: np.ndarray
+    diagonals: np.ndarray
+    orders: np.ndarray
+    alphas: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, threads: int, rows: int, columns: int, entries: int) -> "DualScratch":
+        """The arrays for ``threads`` threads and L, D and E."""
+        return cls(
+            np.full((threads, columns), -1, np.int32),
+            np.empty((threads, columns), np.int32),
+            np.zeros((threads, columns), np.float32),
+            np.empty((threads, rows, 2), np.int64),
+            np.empty((threads, rows)),
+            np.empty((threads, rows)),
+            np.empty((threads, rows), np.int64),
+            np.empty((threads, rows), np.float32),
+            np.empty((threads, entries), np.int32),
+            np.empty((threads, entries), np.float32),
+        )
+
+
+class Solver(NamedTuple):
+    """What is minimised, ``|w|^2 / 2 + C * sum of max(0, 1 - sign * score)^2``, and how far.
+
+    Attributes:
+        C: weight of the losses against the length of ``w``.
+        bias: fixed part of a score.
+        max_iter: maximum number of passes over a classifier's rows.
+        tol: the solver stops after a pass in which no projected gradient was larger.
+    """
+
+    C: float
+    bias: float
+    max_iter: int
+    tol: float
+
+
+@serial
+def _lay_out(x, rows, costs, solver, t, scratch):
+    """Number the columns of a classifier's rows, and copy the rows side by side if they fit.
+
+    The copies have numbers in place of columns. Then the passes of the descent read few cache
+    lines, which stay near the processor.
+
+    Returns:
+        The number of columns, and whether the rows are copied.
+    """
+    numbers, columns, bounds = scratch.numbers[t], scratch.columns[t], scratch.bounds[t]
+    indices, values, weight = scratch.indices[t], scratch.values[t], scratch.weights[t]
+    entries = 0
+    for i in range(len(rows)):
+        begin, end = x.indptr[rows[i]], x.indptr[rows[i] + 1]
+        bounds[i, 0], bounds[i, 1] = begin, end
+        entries += end - begin
+    copied = entries <= len(indices)
+    count = place = 0
+    for i in range(len(rows)):
+        if i + AHEAD < len(rows):
+            prefetch_entries(x.indices, bounds[i + AHEAD, 0], bounds[i + AHEAD, 1])
+            prefetch_entries(x.values, bounds[i + AHEAD, 0], bounds[i + AHEAD, 1])
+        begin, end = bounds[i, 0], bounds[i, 1]
+        for p in range(begin, end):
+            column, value = x.indices[p], x.values[p]
+            if numbers[column] < 0:
+                numbers[column], columns[count] = count, column
+                count += 1
+            weight[numbers[column]] += value
+            if copied:
+                indices[place], values[place] = numbers[column], value
+                place += 1
+        square = 0.0
+        for p in range(begin, end):  # The values of a repeated column add up.
+            number = numbers[x.indices[p]]
+            square += weight[number] * weight[number]
+            weight[number] = 0
+        if copied:
+            bounds[i, 0], bounds[i, 1] = place - (end - begin), place
+        cost = costs[rows[i]] if len(costs) > 0 else 1.0
+        scratch.squares[t, i], scratch.diagonals[t, i] = square, 1 / (2 * solver.C * cost)
+    return count, copied
+
+
+@serial
+def _descend(indices, values, signs, solver, t, scratch):
+    """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
+
+    Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for
+    large-scale linear SVM". Row i is ``indices`` and ``values`` within its bounds. The weights are
+    zero at entry, and the sum of ``alphas * signs * rows`` at exit.
+    """
+    bounds, weight, order = scratch.bounds[t], scratch.weights[t], scratch.orders[t]
+    squares, diagonals = scratch.squares[t], scratch.diagonals[t]
+    alphas = scratch.alphas[t]
+    size = len(signs)
+    for i in range(size):
+        order[i], alphas[i] = i, 0
+    draws, bound = 0, np.inf
+    for _ in range(solver.max_iter):
+        largest = 0.0
+        for k in range(size - 1, 0, -1):
+            j = random_below(np.uint64(len(signs)), draws, k + 1)
+            draws += 1
+            order[k], order[j] = order[j], order[k]
+        k = 0
+        while k < size:
+            i = order[k]
+            begin, end = bounds[i, 0], bounds[i, 1]
+            total = np.float32(0)
+            for p in range(begin, end):
+                total += weight[indices[p]] * values[p]
+            gradient = signs[i] * (solver.bias + total) - 1 + alphas[i] * diagonals[i]
+            if alphas[i] == 0 and gradient > bound:
+                # Its margin exceeds the largest violation of the last pass: skip it from now on.
+                size -= 1
+                order[k], order[size] = order[size], order[k]
+                continue
+            k += 1
+            if alphas[i] == 0 and gradient >= 0:
+                continue
+            largest = max(largest, abs(gradient))
+            updated = max(alphas[i] - gradient / (squares[i] + diagonals[i]), 0.0)
+            step = np.float32((updated - alphas[i]) * signs[i])
+            for p in range(begin, end):
+                weight[indices[p]] += step * values[p]
+            alphas[i] = updated
+        if largest > solver.tol:
+            bound = largest
+        elif size == len(signs):
+            break
+        else:  # Visit all rows once more before the end.
+            size, bound = len(signs), np.inf
+
+
+@serial
+def _take_weights(count, copied, threshold, t, scratch, found, n):
+    """Move the weights of classifier ``n`` that are large enough to ``found``; clear the rest."""
+    weight, begin, k = scratch.weights[t], found.starts[n], 0
+    columns, values = found.columns[begin:], found.values[begin:]
+    for j in range(count):
+        column = scratch.columns[t, j]
+        place = j if copied else column
+        value, weight[place], scratch.numbers[t, column] = weight[place], 0, -1
+        if value != 0 and abs(value) >= threshold:
+            columns[k], values[k] = column, value
+            k += 1
+    order = np.argsort(columns[:k])
+    columns[:k], values[:k] = columns[:k][order], values[:k][order]
+    # Not in the parallel loop, in which numba loses what is written to an array of a tuple.
+    found.counts[n] = k
+
+
+@parallel
+def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
+    """The weights of some classifiers, each trained on its own rows.
+
+    Args:
+        x: `slide.sparse.CSR` of the training rows, D columns.
+        costs: ``(R,)`` factors of C, above 0; empty: all are 1.
+        lists: see `TrainingRows`; n classifiers.
+        order: ``(n,)`` int64, the classifiers in the order in which they are trained. Threads take
+            turns in it, so they have equal work if neighbours have lists of similar length.
+        solver: see `Solver`.
+        threshold: weights of a smaller magnitude are left out.
+        scratch: see `DualScratch`.
+        found: `slide.ops.kernels.ragged.RowRoom` for the weights, output. It must suffice for all
+            columns of the training rows of each classifier.
+    """
+    threads = len(scratch.weights)
+    for t in prange(threads):
+        for i in range(t, len(order), threads):
+            n = order[i]
+            begin, end = lists.indptr[n], lists.indptr[n + 1]
+            rows, signs = lists.rows[begin:end], lists.signs[begin:end]
+            count, copied = _lay_out(x, rows, costs, solver, t, scratch)
+            if copied:
+                _descend(scratch.indices[t], scratch.values[t], signs, solver, t, scratch)
+            else:
+                _descend(x.indices, x.values, signs, solver, t, scratch)
+            _take_weights(count, copied, threshold, t, scratch, found, n)
+
+
+@serial
+def _list_row(pattern, b, sign, marks, places, rows, signs):
+    for p in range(pattern.indptr[b], pattern.indptr[b + 1]):
+        n = pattern.indices[p]
+        if marks[n] != b:
+            marks[n] = b
+            if len(rows) > 0:
+                rows[places[n]], signs[places[n]] = b, sign
+            places[n] += 1
+
+
+@serial
+def list_training_rows(labels, candidates, marks, places, rows, signs):
+    """The training rows of each classifier, ascending: positives, and rows of wrong candidates.
+
+    The first call, with empty ``rows``, counts them, the second one writes them. An id that is
+    repeated in a row counts once, and a label of a row is no wrong candidate.
+
+    Args:
+        labels: `slide.sparse.Pattern` of the labels of R rows, in [0, N).
+        candidates: the same for their candidates.
+        marks: ``(N,)`` int32 scratch.
+        places: ``(N,)`` int64. It counts up by one for each training row of a classifier: from 0 to
+            their number, or from the first place in ``rows`` to the end.
+        rows, signs: see `TrainingRows`; output, or empty.
+    """
+    marks[:] = -1
+    for b in range(len(labels.indptr) - 1):
+        _list_row(labels, b, 1, marks, places, rows, signs)
+        _list_row(candidates, b, -1, marks, places, rows, signs)
+
+
+# A step of a bisection takes as long as this number of entries that are read in order.
+_STEP = 3
+
+
+@serial
+def _dot(x, row, weight):
+    """The product of row ``row`` of ``x`` with a dense vector."""
+    total = 0.0
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        total += weight[x.indices[p]] * x.values[p]
+    return total
+
+
+@serial
+def _dot_sorted(columns, values, x, row):
+    """The product of a long row, whose columns ascend, with row ``row`` of ``x``, by bisection."""
+    total = np.float32(0)
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        column, first, size = x.indices[p], 0, len(columns)
+        while size > 1:
+            half = size // 2
+            # An expression without branches, because a processor cannot foretell them.
+            first += half if columns[first + half] <= column else 0
+            size -= half
+        if columns[first] == column:
+            total += values[first] * x.values[p]
+    return total
+
+
+@parallel
+def score_labels(x, classifiers, bias, ids, dense, out):
+    """Scores of some classifiers on each row.
+
+    Args:
+        x: `slide.sparse.CSR` of B rows, D columns.
+        classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``; the columns of a row ascend.
+        bias: fixed part of a score.
+        ids: ``(B, K)`` int64 numbers of classifiers; a number below 0 gets the score -inf.
+        dense: ``(T, D)`` float32 scratch, zero before and after.
+        out: ``(B, K)`` float32 output.
+    """
+    threads = len(dense)
+    for t in prange(threads):
+        row = dense[t]
+        for b in range(t, len(ids), threads):
+            features = x.indptr[b + 1] - x.indptr[b]
+            for p in range(x.indptr[b], x.indptr[b + 1]):
+                row[x.indices[p]] += x.values[p]
+            for k in range(ids.shape[1]):
+                n = ids[b, k]
+                if n < 0:
+                    out[b, k] = -np.inf
+                    continue
+                own = slice(classifiers.indptr[n], classifiers.indptr[n + 1])
+                size = own.stop - own.start
+                if size > _STEP * features * np.log2(size + 1):
+                    columns, values = classifiers.indices[own], classifiers.values[own]
+                    out[b, k] = bias + _dot_sorted(columns, values, x, b)
+                else:
+                    out[b, k] = bias + _dot(classifiers, n, row)
+            for p in range(x.indptr[b], x.indptr[b + 1]):
+                row[x.indices[p]] = 0

@@ -1,0 +1,193 @@
+"""Losses of rows of scores, with their gradients, and the functions that they share.
+
+A row of scores is ``scores[indptr[b]:indptr[b + 1]]``. ``target_positions`` counts from the start
+of the row. ``log_weights`` holds the logarithm of how many outputs an entry stands for: one number
+for each entry, or, with ``shared``, one for each column, the same for all rows; empty means that
+all weights are 1. Targets have weight 1. The kernel of a loss writes
+``losses[b]`` and ``gradient``, which is ``scale`` times the derivative of ``losses[b]`` by the
+scores of the row, in one visit of each row.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import parallel, prange, serial
+
+
+class Rows(NamedTuple):
+    """Scores and what is known of them.
+
+    Attributes:
+        indptr: ``(B + 1,)`` int64 bounds of the rows.
+        scores: ``(nnz,)`` floats.
+        target_indptr: ``(B + 1,)`` int64.
+        target_positions: ``(number of targets,)`` int32, from the start of the row.
+        log_weights: ``(nnz,)``, or ``(A,)`` with ``shared``, or empty; floats.
+        shared: whether all rows have the same columns.
+        scale: factor on the gradient.
+    """
+
+    indptr: np.ndarray
+    scores: np.ndarray
+    target_indptr: np.ndarray
+    target_positions: np.ndarray
+    log_weights: np.ndarray
+    shared: bool
+    scale: float
+
+
+@serial
+def score_row(rows, b):
+    """The scores, targets and log weights of row b, the last ones empty if there are none."""
+    begin, end = rows.indptr[b], rows.indptr[b + 1]
+    targets = rows.target_positions[rows.target_indptr[b] : rows.target_indptr[b + 1]]
+    if rows.shared or len(rows.log_weights) == 0:
+        return rows.scores[begin:end], targets, rows.log_weights
+    return rows.scores[begin:end], targets, rows.log_weights[begin:end]
+
+
+@serial
+def softplus(z):
+    """log(1 + exp(z)) without overflow."""
+    return max(z, 0.0) + np.log1p(np.exp(-abs(z)))
+
+
+@serial
+def sigmoid(z):
+    """1 / (1 + exp(-z)) without overflow."""
+    e = np.exp(-abs(z))
+    return 1 / (1 + e) if z >= 0 else e / (1 + e)
+
+
+@serial
+def hinge(z):
+    """max(0, z); NaN stays NaN, which max would lose."""
+    return 0.0 if z < 0 else z
+
+
+@serial
+def add_weights(scores, log_weights, out):
+    """Write ``scores + log_weights``."""
+    for j in range(len(scores)):
+        out[j] = scores[j]
+    if len(log_weights) > 0:
+        for j in range(len(scores)):
+            out[j] += log_weights[j]
+
+
+@serial
+def normalise(out, scale):
+    """Turn logits into ``scale`` times their softmax; return log(sum(exp)), -inf if all are."""
+    top = -np.inf
+    for j in range(len(out)):
+        top = max(top, out[j])
+    if top == -np.inf:
+        # All are -inf, or some are NaN, which no comparison finds and which must stay.
+        for j in range(len(out)):
+            out[j] = np.exp(out[j])
+            top += out[j]
+        return top
+    shift = out.dtype.type(top)
+    total = 0.0
+    for j in range(len(out)):
+        out[j] = np.exp(out[j] - shift)
+        total += out[j]
+    inverse = out.dtype.type(scale / total)
+    for j in range(len(out)):
+        out[j] *= inverse
+    return top + np.log(total)
+
+
+@parallel
+def bce(rows, losses, gradient):
+    """Binary cross-entropy of each output against 0 or 1, weighted and summed over the row."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = score_row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        weighted = len(log_weights) > 0
+        scale = g.dtype.type(rows.scale)
+        loss = 0.0
+        for j in range(len(g)):
+            weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+            z = scores[j]
+            # One exponential for both the loss log(1 + e^z) and its derivative.
+            e = np.exp(-abs(z))
+            loss += weight * (hinge(z) + np.log1p(e))
+            g[j] = scale * weight * ((1 if z >= 0 else e) / (1 + e))
+        for t in targets:
+            loss -= scores[t]
+            g[t] = -scale * sigmoid(-scores[t])
+        losses[b] = loss
+
+
+@parallel
+def squared_hinge(rows, losses, gradient):
+    """max(0, 1 - y z)^2 with y = 1 for targets, else y = -1; weighted and summed."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = score_row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        weighted = len(log_weights) > 0
+        scale = g.dtype.type(2 * rows.scale)
+        loss = 0.0
+        for j in range(len(g)):
+            slack = hinge(1 + scores[j])
+            weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+            loss += weight * slack * slack
+            g[j] = scale * weight * slack
+        for t in targets:
+            wrong, slack = hinge(1 + scores[t]), hinge(1 - scores[t])
+            loss += slack * slack - wrong * wrong
+            g[t] = -scale * slack
+        losses[b] = loss
+
+
+@parallel
+def softmax(rows, losses, gradient):
+    """Cross-entropy of the weighted softmax with targets of 1 / |y|; 0 without targets."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = score_row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        loss = 0.0
+        if len(targets) == 0:
+            g[:] = 0
+        else:
+            add_weights(scores, log_weights, g)
+            loss = normalise(g, rows.scale)
+            share = 1.0 / len(targets)
+            for t in targets:
+                loss -= share * scores[t]
+                g[t] -= g.dtype.type(rows.scale * share)
+        losses[b] = loss
+
+
+@parallel
+def decoupled_softmax(rows, losses, gradient):
+    """Mean over the targets of the cross-entropy of each target against the negatives.
+
+    The denominator of a target does not contain the other targets (Gupta et al. 2024,
+    "Dual-encoders for extreme multi-label classification", section 4). With n the log-sum-exp of
+    the negatives, the loss of a target with score z is softplus(n - z). The loss of a row without
+    targets is 0.
+    """
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = score_row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        loss = 0.0
+        if len(targets) == 0:
+            g[:] = 0
+        else:
+            add_weights(scores, log_weights, g)
+            for t in targets:
+                g[t] = -np.inf
+            negatives = normalise(g, rows.scale)
+            share = 1.0 / len(targets)
+            pull = 0.0
+            for t in targets:
+                loss += share * softplus(negatives - scores[t])
+                pull += share * sigmoid(negatives - scores[t])
+            for j in range(len(g)):
+                g[j] *= g.dtype.type(pull)
+            for t in targets:
+                g[t] = g.dtype.type(-rows.scale * share * sigmoid(negatives - scores[t]))
+        losses[b] = loss

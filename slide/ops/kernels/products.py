@@ -1,0 +1,444 @@
+"""Products of dense vectors with the rows that a sparsity pattern names, and Adam on such rows.
+
+A pattern has one row for each sample; entry ``p`` of sample ``b`` names row ``ids[p]`` of a matrix
+with N rows. A layer needs three products (B samples, D columns, ``nnz`` entries):
+
+* `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
+* `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
+* `row_gradient`     ``out[u] = sum_p coefficients[p] * vectors[b]`` over the entries with id ``u``
+
+An output layer uses them for its forward pass, its input gradient and its weight gradient. A layer
+with sparse input uses the second for its forward pass and the third for its weight gradient. No
+product takes time proportional to N.
+
+Adam is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
+steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
+the row missed, so that they equal the moments of dense Adam with zero gradients. The changes of the
+weight that dense Adam would have made in these steps are left out. With ``beta1 = 0`` the first
+moment is the gradient itself. So none is kept, and a step reads and writes a third less memory.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import (
+    AHEAD,
+    AHEAD_ENTRIES,
+    ask_for,
+    parallel,
+    prange,
+    prefetch_row,
+    serial,
+)
+
+# Bits of an id by which a pass of a radix sort orders: its counters stay in the first-level cache.
+_DIGIT_BITS = 11
+_ENTRY = (1 << 32) - 1
+
+
+@parallel
+def sampled_product(indptr, ids, vectors, rows, bias, out):
+    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``.
+
+    Args:
+        indptr: ``(B + 1,)`` int64.
+        ids: ``(nnz,)`` int32 row numbers.
+        vectors: ``(B, D)`` floats.
+        rows: ``(N, D)`` floats.
+        bias: ``(N,)`` floats, or empty for none.
+        out: ``(nnz,)`` floats.
+    """
+    width = vectors.shape[1]
+    has_bias = bias.shape[0] > 0
+    for b in prange(len(indptr) - 1):
+        vector = vectors[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            if p + AHEAD < len(ids):
+                prefetch_row(rows, ids[p + AHEAD])
+            if has_bias and p + AHEAD_ENTRIES < len(ids):
+                ask_for(bias, ids[p + AHEAD_ENTRIES])
+            row = rows[ids[p]]
+            total = vector[0] * row[0]
+            for d in range(1, width):
+                total += vector[d] * row[d]
+            if has_bias:
+                total += bias[ids[p]]
+            out[p] = total
+
+
+@parallel
+def grouped_product(groups, vectors, rows, bias, num_chunks, out):
+    """`sampled_product` for a pattern whose entries `transpose_pattern` has grouped by row.
+
+    Each row is read once, in the order of memory, while the vectors stay in the cache.
+
+    Args:
+        groups: has ``ids``, ``starts``, ``entries`` and ``samples``.
+        vectors, rows, bias, out: see `sampled_product`.
+        num_chunks: number of runs that the rows are split into.
+    """
+    width, num_rows = vectors.shape[1], len(groups.ids)
+    has_bias = bias.shape[0] > 0
+    for chunk in prange(num_chunks):
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                prefetch_row(rows, groups.ids[u + AHEAD])
+            if has_bias and u + AHEAD_ENTRIES < stop:
+                ask_for(bias, groups.ids[u + AHEAD_ENTRIES])
+            row = rows[groups.ids[u]]
+            for q in range(groups.starts[u], groups.starts[u + 1]):
+                vector = vectors[groups.samples[q]]
+                total = vector[0] * row[0]
+                for d in range(1, width):
+                    total += vector[d] * row[d]
+                if has_bias:
+                    total += bias[groups.ids[u]]
+                out[groups.entries[q]] = total
+
+
+@parallel
+def weighted_sum(indptr, ids, coefficients, rows, out):
+    """Add ``sum_p coefficients[p] * rows[ids[p]]`` to ``out[b]``; see `sampled_product`."""
+    width = rows.shape[1]
+    for b in prange(len(indptr) - 1):
+        total = out[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            if p + AHEAD < len(ids):
+                prefetch_row(rows, ids[p + AHEAD])
+            c = coefficients[p]
+            if c != 0:
+                row = rows[ids[p]]
+                for d in range(width):
+                    total[d] += c * row[d]
+
+
+@serial
+def group_entries(indptr, ids, slots, starts, entries, samples):
+    """Group the entries of a pattern by the slot of their id; a counting sort.
+
+    Args:
+        indptr, ids: the pattern.
+        slots: ``(N,)`` int32; those of the ids lie in [0, R).
+        starts: ``(R + 1,)`` int64 output, the bounds of the groups.
+        entries: ``(nnz,)`` int64 output: entry numbers ``p``, ascending within each group.
+        samples: ``(nnz,)`` int32 output; the sample of each of those entries.
+    """
+    starts[:] = 0
+    for p in range(indptr[-1]):
+        starts[slots[ids[p]] + 1] += 1
+    for u in range(len(starts) - 1):
+        starts[u + 1] += starts[u]
+    # `starts` is used as the write cursor, and is shifted back afterwards.
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            slot = slots[ids[p]]
+            q = starts[slot]
+            entries[q] = p
+            samples[q] = b
+            starts[slot] = q + 1
+    for u in range(len(starts) - 1, 0, -1):
+        starts[u] = starts[u - 1]
+    starts[0] = 0
+
+
+@serial
+def _sorted_entries(ids, num_rows):
+    """Keys ``id << 32 | entry`` in ascending order: a radix sort of the bits that ids can have."""
+    keys, others = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    for p in range(len(ids)):
+        keys[p] = (np.int64(ids[p]) << 32) | p
+    bits = 1
+    while (1 << bits) < num_rows:
+        bits += 1
+    passes = (bits + _DIGIT_BITS - 1) // _DIGIT_BITS
+    digit = (bits + passes - 1) // passes
+    places = np.empty(1 << digit, np.int64)
+    for i in range(passes):
+        shift, mask = 32 + i * digit, len(places) - 1
+        places[:] = 0
+        for p in range(len(keys)):
+            places[(keys[p] >> shift) & mask] += 1
+        end = np.int64(0)
+        for c in range(len(places)):
+            count = places[c]
+            places[c] = end
+            end += count
+        for p in range(len(keys)):
+            c = (keys[p] >> shift) & mask
+            others[places[c]] = keys[p]
+            places[c] += 1
+        keys, others = others, keys
+    return keys
+
+
+@serial
+def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
+    """Group the entries of a pattern by id, in time proportional to ``nnz``.
+
+    The distinct ids are ascending: an optimizer that visits their rows in this order finds the next
+    row on the same page of memory, or a near one.
+
+    Args:
+        indptr, ids: the pattern.
+        num_rows: ids are below this number.
+        touched: ``(nnz,)`` int32; the first ``R`` get the distinct ids.
+        starts: ``(nnz + 1,)`` int64; the first ``R + 1`` get the bounds of the groups.
+        entries, samples: see `group_entries`.
+
+    Returns:
+        R, the number of distinct ids.
+    """
+    keys, sample_of = _sorted_entries(ids, num_rows), np.empty(len(ids), np.int32)
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            sample_of[p] = b
+    distinct, last = 0, np.int64(-1)
+    for q in range(len(keys)):
+        p, row = keys[q] & _ENTRY, keys[q] >> 32
+        if row != last:
+            touched[distinct] = row
+            starts[distinct] = q
+            distinct += 1
+            last = row
+        entries[q] = p
+        samples[q] = sample_of[p]
+    starts[distinct] = len(keys)
+    return distinct
+
+
+@parallel
+def row_gradient(starts, entries, samples, coefficients, vectors, out):
+    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``.
+
+    Args:
+        starts, entries, samples: groups of `transpose_pattern`, R of them.
+        coefficients: ``(nnz,)`` floats.
+        vectors: ``(B, D)`` floats.
+        out: ``(R, D)`` floats.
+    """
+    width = vectors.shape[1]
+    for u in prange(len(starts) - 1):
+        total = out[u]
+        for d in range(width):
+            total[d] = 0
+        for q in range(starts[u], starts[u + 1]):
+            c = coefficients[entries[q]]
+            vector = vectors[samples[q]]
+            for d in range(width):
+                total[d] += c * vector[d]
+
+
+class AdamRows(NamedTuple):
+    """A weight and its optimizer state.
+
+    Attributes:
+        weight: ``(N, D)`` floats.
+        first: ``(N, D)`` floats, the first moment; ``(0, 0)`` if ``beta1`` is 0.
+        second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
+        last_step: ``(N,)`` int32, the last step that touched each row (0: none); empty if skipped
+            steps are not corrected.
+    """
+
+    weight: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    last_step: np.ndarray
+
+
+class AdamHyper(NamedTuple):
+    """The numbers of one Adam step; ``step`` counts from 1."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    step: int
+
+
+class Factors(NamedTuple):
+    """A row gradient ``G^T H``, with the entries of G in the R groups of `transpose_pattern`.
+
+    Attributes:
+        ids: ``(R,)`` int32, distinct rows of the weight.
+        starts: ``(R + 1,)`` int64 bounds of the groups.
+        entries: ``(nnz,)`` int64 positions in ``coefficients``.
+        samples: ``(nnz,)`` int32 rows of ``vectors``.
+        coefficients: ``(nnz,)`` floats, G.
+        vectors: ``(B, D)`` floats, H.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    entries: np.ndarray
+    samples: np.ndarray
+    coefficients: np.ndarray
+    vectors: np.ndarray
+
+
+class _Rates(NamedTuple):
+    """The numbers of a step in the weight's type; other types would halve the vector width."""
+
+    decay1: float
+    decay2: float
+    gain1: float
+    gain2: float
+    rate: float
+    scale: float
+    keep: float
+    eps: float
+
+
+@serial
+def _rates(hyper, weight):
+    kind = weight.dtype.type
+    return _Rates(
+        kind(hyper.beta1),
+        kind(hyper.beta2),
+        kind(1 - hyper.beta1),
+        kind(1 - hyper.beta2),
+        kind(hyper.lr / (1 - hyper.beta1**hyper.step)),
+        kind(1 / np.sqrt(1 - hyper.beta2**hyper.step)),
+        kind(1 - hyper.lr * hyper.weight_decay),
+        kind(hyper.eps),
+    )
+
+
+@serial
+def _ask_for(state, r):
+    prefetch_row(state.weight, r)
+    if len(state.first) > 0:
+        prefetch_row(state.first, r)
+    prefetch_row(state.second, r)
+
+
+@serial
+def _decays(state, hyper, rates, r):
+    """The decay of the two moments of row ``r``; notes the step."""
+    if len(state.last_step) > 0:
+        last = state.last_step[r]
+        state.last_step[r] = hyper.step
+        if last > 0:
+            kind = state.weight.dtype.type
+            missed = hyper.step - last
+            return kind(hyper.beta1**missed), kind(hyper.beta2**missed)
+    return rates.decay1, rates.decay2
+
+
+@serial
+def _update_entry(state, hyper, rates, r, g):
+    """`_update_row` for rows of one entry, such as those of a bias."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
+    first = rates.gain1 * g
+    if len(state.first) > 0:
+        first += decay1 * state.first[r, 0]
+        state.first[r, 0] = first
+    second = decay2 * state.second[r, 0] + rates.gain2 * g * g
+    state.second[r, 0] = second
+    step = rates.rate * first / (np.sqrt(second) * rates.scale + rates.eps)
+    state.weight[r, 0] = rates.keep * state.weight[r, 0] - step
+
+
+@serial
+def _update_row(state, hyper, rates, r, factor, vector):
+    """Adam on row ``r`` with gradient ``factor * vector``, weight decay decoupled (AdamW)."""
+    decay1, decay2 = _decays(state, hyper, rates, r)
+    if state.second.shape[1] < state.weight.shape[1]:
+        _update_rowwise(state, rates, r, factor, vector, decay1, decay2)
+        return
+    w, v = state.weight[r], state.second[r]
+    if len(state.first) > 0:
+        m = state.first[r]
+        for d in range(len(w)):
+            g = factor * vector[d]
+            first = decay1 * m[d] + rates.gain1 * g
+            second = decay2 * v[d] + rates.gain2 * g * g
+            m[d], v[d] = first, second
+            w[d] = rates.keep * w[d] - rates.rate * first / (
+                np.sqrt(second) * rates.scale + rates.eps
+            )
+        return
+    for d in range(len(w)):
+        g = factor * vector[d]
+        second = decay2 * v[d] + rates.gain2 * g * g
+        v[d] = second
+        w[d] = rates.keep * w[d] - rates.rate * g / (np.sqrt(second) * rates.scale + rates.eps)
+
+
+@serial
+def _update_rowwise(state, rates, r, factor, vector, decay1, decay2):
+    """`_update_row` with one second moment for the row."""
+    w = state.weight[r]
+    square = vector.dtype.type(0)
+    for d in range(len(w)):
+        square += vector[d] * vector[d]
+    second = decay2 * state.second[r, 0] + rates.gain2 * (factor * factor * square / len(w))
+    state.second[r, 0] = second
+    rate = rates.rate / (np.sqrt(second) * rates.scale + rates.eps)
+    if len(state.first) > 0:
+        m = state.first[r]
+        for d in range(len(w)):
+            m[d] = decay1 * m[d] + rates.gain1 * (factor * vector[d])
+            w[d] = rates.keep * w[d] - rate * m[d]
+        return
+    for d in range(len(w)):
+        w[d] = rates.keep * w[d] - rate * (factor * vector[d])
+
+
+@parallel
+def adam_rows(state, hyper, ids, grads, num_chunks):
+    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``.
+
+    The rows are split into ``num_chunks`` runs.
+    """
+    for chunk in prange(num_chunks):
+        rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
+        stop = (chunk + 1) * len(ids) // num_chunks
+        for u in range(chunk * len(ids) // num_chunks, stop):
+            if u + AHEAD < stop:
+                _ask_for(state, ids[u + AHEAD])
+            if grads.shape[1] == 1:
+                _update_entry(state, hyper, rates, ids[u], grads[u, 0])
+            else:
+                _update_row(state, hyper, rates, ids[u], one, grads[u])
+
+
+@parallel
+def adam_factored(state, hyper, factors, num_chunks):
+    """`slide.ops.kernels.products.row_gradient` and `adam_rows` in one pass.
+
+    The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
+    ``(R, D)`` gradient is never written. Most rows have one entry, which needs no sum.
+    """
+    width = factors.vectors.shape[1]
+    num_rows = len(factors.ids)
+    for chunk in prange(num_chunks):
+        grad = np.empty(width, factors.vectors.dtype)
+        rates, one = _rates(hyper, state.weight), factors.vectors.dtype.type(1)
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                _ask_for(state, factors.ids[u + AHEAD])
+            if width == 1:
+                total = factors.vectors.dtype.type(0)
+                for q in range(factors.starts[u], factors.starts[u + 1]):
+                    c = factors.coefficients[factors.entries[q]]
+                    total += c * factors.vectors[factors.samples[q], 0]
+                _update_entry(state, hyper, rates, factors.ids[u], total)
+                continue
+            first = factors.starts[u]
+            if factors.starts[u + 1] == first + 1:
+                c = factors.coefficients[factors.entries[first]]
+                vector = factors.vectors[factors.samples[first]]
+                _update_row(state, hyper, rates, factors.ids[u], c, vector)
+                continue
+            for d in range(width):
+                grad[d] = 0
+            for q in range(first, factors.starts[u + 1]):
+                c = factors.coefficients[factors.entries[q]]
+                vector = factors.vectors[factors.samples[q]]
+                for d in range(width):
+                    grad[d] += c * vector[d]
+            _update_row(state, hyper, rates, factors.ids[u], one, grad)

@@ -1,0 +1,442 @@
+"""Rows as text, ``label,label feature:value feature:value ...``: a parser and a writer.
+
+The kernels know bytes and bounds. `slide.data.formats` knows files, headers and error messages.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from slide.ops.kernels.compile import serial
+
+TAB, LF, CR, SPACE = 9, 10, 13, 32
+HASH, PLUS, COMMA, MINUS, DOT, COLON = 35, 43, 44, 45, 46, 58
+ZERO, UPPER_E, LOWER_E = 48, 69, 101
+
+
+# One more digit keeps a mantissa below this in int64.
+MANTISSA_LIMIT = 10**17
+# An index above this is out of any range, and float64 has no larger exponent.
+INDEX_LIMIT = 1 << 40
+EXPONENT_LIMIT = 400
+# Further digits of an exponent do not matter.
+POWER_LIMIT = 1_000_000_000
+
+
+@serial
+def read_index(data, at):
+    """Reads ``[-]digits``; returns (value, end), value -1: negative, -2: no number."""
+    negative = data[at] == MINUS
+    if negative:
+        at += 1
+    first = at
+    value = 0
+    while True:
+        digit = np.int64(data[at]) - 48
+        if digit < 0 or digit > 9:
+            break
+        if value < INDEX_LIMIT:
+            value = value * 10 + digit
+        at += 1
+    if at == first:
+        return -2, at
+    if negative and value > 0:
+        return -1, at
+    return value, at
+
+
+@serial
+def _read_exponent(data, at):
+    """Reads ``[+-]digits``; returns (value, end, whether there were digits)."""
+    shrink = data[at] == MINUS
+    if shrink or data[at] == PLUS:
+        at += 1
+    first = at
+    power = 0
+    while True:
+        digit = np.int64(data[at]) - 48
+        if digit < 0 or digit > 9:
+            break
+        if power < POWER_LIMIT:
+            power = power * 10 + digit
+        at += 1
+    return (-power if shrink else power), at, at > first
+
+
+@serial
+def read_number(data, at):
+    """Reads a decimal number; returns (value, end, whether there was one).
+
+    The value is the nearest float64 if it has up to 15 significant digits and an exponent of at
+    most 22: then the mantissa and the power of ten are exact, and only their product is rounded.
+    """
+    negative = data[at] == MINUS
+    if negative or data[at] == PLUS:
+        at += 1
+    mantissa = 0
+    exponent = 0
+    digits = 0
+    fraction = False
+    while True:
+        digit = np.int64(data[at]) - 48
+        if digit == DOT - 48 and not fraction:
+            fraction = True
+        elif digit < 0 or digit > 9:
+            break
+        else:
+            digits += 1
+            if mantissa < MANTISSA_LIMIT:
+                mantissa = mantissa * 10 + digit
+                if fraction:
+                    exponent -= 1
+            elif not fraction:
+                exponent += 1
+        at += 1
+    if digits == 0:
+        return 0.0, at, False
+    if data[at] == LOWER_E or data[at] == UPPER_E:
+        power, at, valid = _read_exponent(data, at + 1)
+        if not valid:
+            return 0.0, at, False
+        exponent += power
+    value = float(mantissa)
+    if mantissa != 0 and exponent != 0:
+        # 10 ** 22 is the last exact power of ten in float64; products below it are exact as well.
+        scale = 1.0
+        for _ in range(min(abs(exponent), EXPONENT_LIMIT)):
+            scale *= 10.0
+        value = value * scale if exponent > 0 else value / scale
+    return (-value if negative else value), at, True
+
+
+OK = 0
+MALFORMED_LABEL = 1
+MALFORMED_FEATURE = 2
+LABEL_RANGE = 3
+FEATURE_RANGE = 4
+NOT_FINITE = 5
+DUPLICATE_LABEL = 6
+DUPLICATE_FEATURE = 7
+TABLE_FULL = 8  # never returned
+
+# Halfway between the largest float32 and the next power of two: float32 rounds larger numbers to
+# infinity.
+FLOAT32_LIMIT = 3.4028235677973366e38
+# Places for the columns of a row, to find a column that occurs twice; longer rows get more places.
+TABLE_SIZE = 1 << 12
+# The multiplicative hash of Knuth, The Art of Computer Programming 3, section 6.4.
+MULTIPLIER = 2654435769
+
+
+class Columns(NamedTuple):
+    """The numbers that columns have in a file: those in ``[first, first + count)``.
+
+    Attributes:
+        first_feature, first_label: the number of the first column.
+        num_features, num_labels: how many there are, at most ``2 ** 31 - 1``.
+    """
+
+    first_feature: int
+    first_label: int
+    num_features: int
+    num_labels: int
+
+
+@serial
+def _is_separator(byte):
+    return byte in (SPACE, LF, CR, TAB)
+
+
+@serial
+def _enter(table, owner, column):
+    """Enters a column under an owner, a positive number; returns whether it was new.
+
+    An entry is ``owner * 2 ** 31 + column``. Entries of earlier owners count as free places, so the
+    table is never cleared. At least one place must be free.
+    """
+    entry = (owner << 31) + column
+    place = (column * MULTIPLIER >> 16) & (len(table) - 1)
+    while table[place] >> 31 == owner:
+        if table[place] == entry:
+            return False
+        place = (place + 1) & (len(table) - 1)
+    table[place] = entry
+    return True
+
+
+@serial
+def _parse_labels(data, at, columns, table, owner, room, label_indices, labels):
+    """Parses the labels at the start of a row; returns (labels, token, end, status)."""
+    token = at
+    more = not _is_separator(data[at])
+    while more:
+        token = at
+        index, at = read_index(data, at)
+        more = data[at] == COMMA
+        column = index - columns.first_label
+        if index == -2 or not (more or _is_separator(data[at])):
+            return labels, token, at, MALFORMED_LABEL
+        if index < 0 or column < 0 or column >= columns.num_labels:
+            return labels, token, at, LABEL_RANGE
+        if labels >= room:
+            return labels, token, at, TABLE_FULL
+        if not _enter(table, owner, column):
+            return labels, token, at, DUPLICATE_LABEL
+        label_indices[labels] = column
+        labels += 1
+        at += more
+    return labels, token, at, OK
+
+
+@serial
+def _skip_line(data, at):
+    """The place of the next line feed."""
+    while data[at] != LF:
+        at += 1
+    return at
+
+
+@serial
+def _parse_features(
+    data, at, columns, comments, table, owner, room, feature_indices, feature_values, features
+):
+    """Parses the features of a row; returns (features, token, end, status)."""
+    token = at
+    while True:
+        while data[at] == SPACE or data[at] == TAB:
+            at += 1
+        if comments and data[at] == HASH:
+            at = _skip_line(data, at)
+        if data[at] == CR and data[at + 1] == LF:
+            at += 1
+        if data[at] == LF:
+            return features, token, at, OK
+        token = at
+        index, at = read_index(data, at)
+        if index == -2 or data[at] != COLON:
+            return features, token, at, MALFORMED_FEATURE
+        value, at, valid = read_number(data, at + 1)
+        column = index - columns.first_feature
+        if not valid or not _is_separator(data[at]):
+            return features, token, at, MALFORMED_FEATURE
+        if index < 0 or column < 0 or column >= columns.num_features:
+            return features, token, at, FEATURE_RANGE
+        if not abs(value) < FLOAT32_LIMIT:
+            return features, token, at, NOT_FINITE
+        if features >= room:
+            return features, token, at, TABLE_FULL
+        if not _enter(table, owner, column):
+            return features, token, at, DUPLICATE_FEATURE
+        feature_indices[features] = column
+        feature_values[features] = value
+        features += 1
+
+
+@serial
+def _is_blank(data, at):
+    """Whether a line is empty, or holds nothing but white space and a comment."""
+    if data[at] == LF or (data[at] == CR and data[at + 1] == LF):
+        return True
+    while data[at] == SPACE or data[at] == TAB:
+        at += 1
+    return data[at] == HASH
+
+
+@serial
+def parse_rows(
+    data, columns, max_lines, lenient, comments,
+    feature_indptr, feature_indices, feature_values, label_indptr, label_indices,
+):  # fmt: skip
+    """Parses lines ``label,label feature:value feature:value ...``.
+
+    Args:
+        data: ``(bytes,)`` uint8 whole lines; the last byte is a line feed.
+        columns: the numbers of features and labels; the indices of the outputs begin at 0.
+        max_lines: stop after this many lines.
+        lenient: skip a bad line instead of stopping at it.
+        comments: the text after a ``#`` is not part of a row. A line that is empty, or has nothing
+            but white space before a ``#``, is not a row; one of white space alone is an empty row.
+        feature_indptr, label_indptr: ``(lines + 1,)`` int64 outputs.
+        feature_indices, feature_values: int32 and float32 outputs, one place per colon in the data.
+        label_indices: int32 output, one place per comma and per line.
+
+    Returns:
+        (lines, rows, skipped, end, status): ``end`` is the offset after the lines that were read.
+        If status is not `OK`, it is the offset of the bad token, in the line after those counted.
+    """
+    table = np.zeros(TABLE_SIZE, np.int64)
+    at = lines = rows = skipped = 0
+    feature_indptr[0] = label_indptr[0] = 0
+    while at < len(data) and lines < max_lines:
+        begin, features, labels = at, feature_indptr[rows], label_indptr[rows]
+        # At most half of the table is filled, so a search ends soon.
+        room, owner = len(table) // 2, 2 * lines + 2
+        token, status = at, OK
+        is_row = not (comments and _is_blank(data, at))
+        if is_row:
+            labels, token, at, status = _parse_labels(
+                data, at, columns, table, owner, room + labels, label_indices, labels
+            )
+        if status == OK:
+            room -= labels - label_indptr[rows]
+            features, token, at, status = _parse_features(
+                data, at, columns, comments, table, owner + 1, room + features,
+                feature_indices, feature_values, features,
+            )  # fmt: skip
+        if status == TABLE_FULL:
+            table = np.zeros(4 * len(table), np.int64)
+            at = begin
+            continue
+        if status != OK and not lenient:
+            return lines, rows, skipped, token, status
+        if status != OK:
+            at = _skip_line(data, at)
+            skipped += 1
+        elif is_row:
+            rows += 1
+            feature_indptr[rows], label_indptr[rows] = features, labels
+        at += 1
+        lines += 1
+    return lines, rows, skipped, at, OK
+
+
+# Upper bounds. The longest value is "-0.00000" and 10 digits; a column number has up to 10 digits.
+FEATURE_BYTES = 30
+LABEL_BYTES = 11
+ROW_BYTES = 2
+
+# Nine digits distinguish all float32. The tenth is for a logarithm that was rounded up.
+MIN_DIGITS, MAX_DIGITS = 7, 10
+# A decimal stands for a float32 if all numbers within this relative distance are rounded to it. So
+# a reader with this precision reads the same float32.
+TOLERANCE = 1e-12
+# Up to so many zeros are written after the point or at the end; beyond it an exponent is written.
+MAX_ZEROS = 5
+
+
+@serial
+def _power_of_ten(exponent):
+    power = 1.0
+    for _ in range(exponent):
+        power *= 10.0
+    return power
+
+
+@serial
+def _count_digits(number):
+    count = 1
+    while number >= 10:
+        number //= 10
+        count += 1
+    return count
+
+
+@serial
+def _write_digits(out, at, number, count):
+    """Writes the last ``count`` digits of a number; returns their end."""
+    for place in range(at + count - 1, at - 1, -1):
+        out[place] = ZERO + number % 10
+        number //= 10
+    return at + count
+
+
+@serial
+def _write_number(out, at, number):
+    return _write_digits(out, at, number, _count_digits(number))
+
+
+@serial
+def _to_decimal(value):
+    """Few digits that stand for a positive float32; returns (mantissa, exponent of ten)."""
+    number = np.float64(value)
+    first = math.floor(math.log10(number))  # the exponent of the first digit
+    mantissa = 0
+    exponent = 0
+    for digits in range(MIN_DIGITS, MAX_DIGITS + 1):
+        exponent = first + 1 - digits
+        if exponent < 0:
+            power = _power_of_ten(-exponent)
+            mantissa = np.int64(number * power + 0.5)
+            decimal = mantissa / power
+        else:
+            power = _power_of_ten(exponent)
+            mantissa = np.int64(number / power + 0.5)
+            decimal = mantissa * power
+        margin = decimal * TOLERANCE
+        if np.float32(decimal - margin) == value and np.float32(decimal + margin) == value:
+            break
+    while mantissa % 10 == 0:
+        mantissa //= 10
+        exponent += 1
+    return mantissa, exponent
+
+
+@serial
+def _write_value(out, at, value, negative):
+    """Writes a decimal that is read back as this float32; returns its end."""
+    if negative:
+        out[at] = MINUS
+        at += 1
+    if value == 0:
+        out[at] = ZERO
+        return at + 1
+    mantissa, exponent = _to_decimal(abs(value))
+    digits = _count_digits(mantissa)
+    before = digits + exponent  # digits before the point; if negative, zeros after it
+    if exponent > MAX_ZEROS or before < -MAX_ZEROS:
+        at = _write_digits(out, at, mantissa, digits)
+        out[at] = LOWER_E
+        at += 1
+        if exponent < 0:
+            out[at] = MINUS
+            at += 1
+        return _write_number(out, at, abs(exponent))
+    if exponent >= 0:
+        at = _write_digits(out, at, mantissa, digits)
+        return _write_digits(out, at, 0, exponent)
+    power = 1
+    for _ in range(-exponent):
+        power *= 10
+    at = _write_number(out, at, mantissa // power)
+    out[at] = DOT
+    return _write_digits(out, at + 1, mantissa % power, -exponent)
+
+
+@serial
+def format_rows(
+    feature_indptr, feature_indices, feature_values, label_indptr, label_indices,
+    first_feature, first_label, out,
+):  # fmt: skip
+    """Writes a line for each row; one without labels begins with a space.
+
+    Args:
+        feature_indptr, feature_indices, feature_values: B rows, of finite float32 values.
+        label_indptr, label_indices: B rows.
+        first_feature, first_label: numbers of the first columns.
+        out: uint8 output; per feature, label and row it needs `FEATURE_BYTES`, `LABEL_BYTES` and
+            `ROW_BYTES`.
+
+    Returns:
+        How many bytes were written.
+    """
+    bits = feature_values.view(np.int32)  # compiled code may treat -0 as 0
+    at = 0
+    for row in range(len(feature_indptr) - 1):
+        begin = at
+        for k in range(label_indptr[row], label_indptr[row + 1]):
+            if k > label_indptr[row]:
+                out[at] = COMMA
+                at += 1
+            at = _write_number(out, at, np.int64(label_indices[k]) + first_label)
+        for k in range(feature_indptr[row], feature_indptr[row + 1]):
+            out[at] = SPACE
+            at = _write_number(out, at + 1, np.int64(feature_indices[k]) + first_feature)
+            out[at] = COLON
+            at = _write_value(out, at + 1, feature_values[k], bits[k] < 0)
+        if at == begin:
+            out[at] = SPACE
+            at += 1
+        out[at] = LF
+        at += 1
+    return at

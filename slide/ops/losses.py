@@ -1,0 +1,139 @@
+"""Losses of scores on an active set, with their gradients in one visit."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.backend import array_view
+from slide.ops.kernels.losses import Rows
+from slide.ops.kernels.ragged import clear_rows as _clear_rows
+from slide.ops.reference import losses as reference
+from slide.ops.table import operation
+
+# Number of scores in a block: they stay in the second-level caches.
+_BLOCK_SCORES = 2**19
+# A product of fewer samples is inefficient.
+_LEAST_SAMPLES = 64
+
+
+@operation(reference.loss_rows)
+def loss_rows(
+    scores: Tensor, active: Any, loss: Any, scale: float, weights: np.ndarray | None
+) -> tuple[Tensor, Tensor]:
+    """The loss of each sample, and the gradient of ``scale`` times their sum.
+
+    Args:
+        scores: ``(B, A)`` for a shared set, else ``(nnz,)``; contiguous.
+        active: a `slide.ActiveSet` with targets.
+        loss: a `slide.functional.losses.Loss`.
+        scale: factor on the gradient.
+        weights: ``(B,)`` factors of the losses of the samples; None: all are 1.
+
+    Returns:
+        Losses ``(B,)``, and the gradient in the shape of ``scores``.
+    """
+    gradient = torch.empty_like(scores)
+    part = slice(0, active.targets.num_rows)
+    return _block(scores, active, loss, scale, weights, part, gradient), gradient
+
+
+def _block(
+    scores: Tensor,
+    active: Any,
+    loss: Any,
+    scale: float,
+    weights: np.ndarray | None,
+    part: slice,
+    gradient: Tensor,
+) -> Tensor:
+    """The losses of the samples ``part``; their gradient is written."""
+    bounds, flat = active.targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
+    indptr = active.indptr
+    if indptr is None:
+        indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
+    log_weights = np.empty(0, flat.dtype)
+    if active.log_weights is not None:
+        log_weights = active.log_weights.astype(flat.dtype, copy=False)
+    losses, flat_gradient = np.empty(len(bounds) - 1), array_view(gradient).reshape(-1)
+    positions = active.targets.indices
+    rows = Rows(indptr, flat, bounds, positions, log_weights, active.shared, scale)
+    loss.kernel(rows, losses, flat_gradient)
+    if weights is not None:
+        losses *= weights[part]
+        flat_gradient *= np.repeat(weights[part], np.diff(indptr)).astype(flat.dtype)
+    return torch.from_numpy(losses)
+
+
+@operation(reference.losses_of_products)
+def losses_of_products(
+    x: Tensor,
+    rows: Tensor,
+    bias: Tensor | None,
+    active: Any,
+    loss: Any,
+    scale: float,
+    weights: np.ndarray | None,
+    exact: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """`loss_rows` of the scores ``x @ rows.T + bias`` of a shared set, some samples at a time.
+
+    Args:
+        x: ``(B, D)`` inputs, rounded to the type of the products.
+        rows: ``(A, D)`` rows of the set, rounded, too.
+        bias: ``(A,)`` or None, of the type ``exact``.
+        active, loss, scale, weights: see `loss_rows`.
+        exact: type of the scores.
+
+    Returns:
+        Losses ``(B,)``, and the gradient ``(B, A)`` in the set's scratch memory.
+    """
+    count, size, scratch = len(x), len(active.ids), active.scratch
+    step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
+    gradient = scratch.tensor("gradient", (count, size), exact)
+    scores = scratch.tensor("scores", (min(step, count), size), exact)
+    products = scores
+    if x.dtype != exact:
+        products = scratch.tensor("products", tuple(scores.shape), x.dtype)
+    blocks = [torch.empty(0, dtype=torch.float64)]
+    for start in range(0, count, step):
+        part = slice(start, min(start + step, count))
+        z, product = scores[: part.stop - start], products[: part.stop - start]
+        torch.mm(x[part], rows.T, out=product)
+        if bias is not None:
+            torch.add(product, bias, out=z)
+        elif x.dtype != exact:
+            z.copy_(product)
+        blocks.append(_block(z, active, loss, scale, weights, part, gradient[part]))
+    return torch.cat(blocks), gradient
+
+
+@operation(reference.clear_samples)
+def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:
+    """Write zeros into the rows of some samples.
+
+    Args:
+        gradient: ``(B, A)``, or ``(nnz,)`` with ``indptr``; contiguous.
+        indptr: ``(B + 1,)`` int64 bounds of the samples' entries, or None.
+        samples: ``(R,)`` int64.
+    """
+    if indptr is None:
+        indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
+    _clear_rows(indptr, array_view(samples), array_view(gradient).reshape(-1))
+
+
+def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mean as a scalar tensor of a type; 0 if there are no samples.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import mean_loss
+        >>> mean_loss(torch.tensor([1.0, 3.0]), torch.float32)
+        tensor(2.)
+    """
+    if not len(losses):
+        return torch.zeros((), dtype=dtype, device=losses.device)
+    if losses.is_cpu:
+        return torch.tensor(array_view(losses).mean(), dtype=dtype)
+    return losses.mean().to(dtype)

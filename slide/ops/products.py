@@ -1,0 +1,222 @@
+"""Products of a layer with the rows that a pattern names, and gradients that are mostly zero.
+
+A pattern is an `slide.ActiveSet` with a set for each sample, or anything with its ``indptr``,
+``ids`` and ``transposed``. Arrays are on the host; ids may be a tensor on the device of the rows.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.backend import array_view, plain
+from slide.ops.kernels import products as kernels
+from slide.ops.kernels import ragged
+from slide.ops.reference import products as reference
+from slide.ops.table import operation
+from slide.runtime import num_threads
+from slide.sparse import CSR
+
+# Above this share of non-zero entries, dense products that are rounded to bfloat16 are faster.
+# Dense products in float32 are faster only above a larger share.
+DENSE_ENTRY_SHARE = 0.05
+# Number of rows that are counted first; often they show that there are too many entries.
+_SAMPLED = 16
+# Above this share of samples, a copy of them takes more time than a visit to all samples.
+DENSE_ROW_SHARE = 0.75
+
+
+def exact(values: Tensor) -> Tensor:
+    """The values, contiguous; bfloat16 becomes float32, in which products are summed up.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import exact
+        >>> exact(torch.ones(2, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
+
+
+def _array(values: np.ndarray | Tensor) -> np.ndarray:
+    return array_view(values) if isinstance(values, Tensor) else values
+
+
+@operation(reference.sampled_product)
+def sampled_product(
+    pattern: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, grouped: bool = True
+) -> Tensor:
+    """``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]`` over the entries of each sample b.
+
+    Args:
+        pattern: B samples with ``nnz`` entries together.
+        vectors: ``(B, D)`` float32 or float64, contiguous.
+        rows: ``(N, D)``, of the type of ``vectors`` or bfloat16.
+        bias: ``(N,)`` of the type of ``rows``, or None.
+        grouped: whether the pattern's ``transposed`` is needed anyway, for a backward pass: then
+            each row is read once.
+
+    Returns:
+        ``(nnz,)`` of the type of ``vectors``.
+    """
+    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
+    none = np.empty(0, array_view(out).dtype)
+    if not grouped and rows.dtype != torch.bfloat16:
+        added = none if bias is None else array_view(bias)
+        factors = array_view(vectors), array_view(rows), added
+        kernels.sampled_product(pattern.indptr, pattern.ids, *factors, array_view(out))
+        return out
+    groups = pattern.transposed
+    if rows.dtype == torch.bfloat16:  # Kernels do not read it.
+        at = torch.from_numpy(groups.ids)
+        rows = rows.index_select(0, at).float()
+        bias = None if bias is None else bias.index_select(0, at).float()
+        groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
+    factors = array_view(vectors), array_view(rows), none if bias is None else array_view(bias)
+    kernels.grouped_product(groups, *factors, 4 * num_threads(), array_view(out))
+    return out
+
+
+@operation(reference.weighted_sum)
+def weighted_sum(
+    indptr: np.ndarray | Tensor,
+    ids: Any,
+    coefficients: Any,
+    rows: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """``out[b] = bias + sum_p coefficients[p] * rows[ids[p]]`` over the entries of each sample b.
+
+    Args:
+        indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
+        ids: ``(nnz,)`` int32.
+        coefficients: ``(nnz,)`` floats, an array or a tensor.
+        rows: ``(N, D)`` floats; bfloat16 is summed up in float32.
+        bias: ``(D,)`` or None.
+
+    Returns:
+        ``(B, D)``, of the type of ``rows``; float32 for bfloat16.
+    """
+    if rows.dtype == torch.bfloat16:  # Kernels do not read it.
+        distinct, ids = np.unique(ids, return_inverse=True)
+        rows = rows.index_select(0, torch.from_numpy(distinct)).float()
+        ids = ids.astype(np.int32)
+    out = torch.zeros(len(indptr) - 1, rows.shape[1], dtype=rows.dtype)
+    if bias is not None:
+        out += bias
+    kernels.weighted_sum(indptr, ids, _array(coefficients), array_view(rows), array_view(out))
+    return out
+
+
+@operation(reference.row_gradient)
+def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
+    """``sum_p coefficients[p] * vectors[b]`` over the entries with the same id.
+
+    The kernels of an optimizer compute the sums when they use them (`adam_factored`), so nobody
+    may change the arguments afterwards.
+
+    Args:
+        pattern: B samples with ``nnz`` entries together.
+        coefficients: ``(nnz,)`` floats, an array or a tensor.
+        vectors: ``(B, D)`` floats.
+
+    Returns:
+        The factors ``(pattern.transposed, coefficients, vectors)`` as arrays, or
+        `slide.ops.reference.products.TotalRows`.
+    """
+    return pattern.transposed, _array(coefficients), array_view(vectors)
+
+
+def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:
+    """The samples whose gradient is not zero: a backward pass visits only these.
+
+    A loss over the hardest samples leaves zero gradients for the others. Shrivastava, Gupta and
+    Girshick (2016, "Training region-based object detectors with online hard example mining",
+    section 4.2) run a second forward pass over the hard samples for this reason.
+
+    Args:
+        gradient: ``(B, A)``, or ``(nnz,)`` with ``indptr``; contiguous.
+        indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
+
+    Returns:
+        ``(R,)`` int64, ascending. None if visiting all samples is faster: their share is above
+        `DENSE_ROW_SHARE`, there are fewer than two samples, or the host would wait for a device.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import rows_to_visit
+        >>> gradient = torch.zeros(4, 3)
+        >>> gradient[2] = 1.0
+        >>> rows_to_visit(gradient)
+        array([2])
+    """
+    if plain(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
+        return None
+    if indptr is None:
+        # The first column usually decides.
+        if np.count_nonzero(array_view(gradient)[:, :1]) > DENSE_ROW_SHARE * len(gradient):
+            return None
+        indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
+    marks = np.empty(len(indptr) - 1, np.bool_)
+    ragged.mark_nonzero_rows(indptr, array_view(gradient).reshape(-1), marks)
+    rows = np.flatnonzero(marks)
+    return None if len(rows) > DENSE_ROW_SHARE * len(marks) else rows
+
+
+def nonzeros(gradient: Tensor) -> CSR | None:
+    """The non-zero entries of a gradient.
+
+    A hinge loss has a gradient of zero at outputs that are right by a margin. After some training
+    most outputs are, and the products of the backward pass need only the other entries.
+
+    Args:
+        gradient: ``(B, A)``, contiguous.
+
+    Returns:
+        The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, its
+        type is bfloat16, which kernels do not read, or the host would wait for a device.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops import nonzeros
+        >>> gradient = torch.zeros(4, 50)
+        >>> gradient[2, 7] = 0.5
+        >>> nonzeros(gradient).indices
+        array([7], dtype=int32)
+    """
+    if plain(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
+        return None
+    matrix = array_view(gradient)
+    sample = matrix[:: max(1, len(matrix) // _SAMPLED)]
+    if np.count_nonzero(sample) > 2 * DENSE_ENTRY_SHARE * sample.size:
+        return None
+    indptr = np.zeros(len(matrix) + 1, np.int64)
+    ragged.count_nonzeros(matrix, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    if indptr[-1] > DENSE_ENTRY_SHARE * matrix.size:
+        return None
+    columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], matrix.dtype)
+    ragged.take_nonzeros(matrix, indptr, columns, values)
+    return CSR(indptr, columns, values)
+
+
+def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The entries of a matrix, column by column, with groups for empty columns.
+
+    Returns:
+        The bounds of the columns' entries ``(num_columns + 1,)`` int64, the positions of the
+        entries ``(nnz,)`` int64, and their rows ``(nnz,)`` int32.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ops import group_columns
+        >>> matrix = slide.CSR(np.array([0, 2, 3]), np.array([0, 2, 0], np.int32), np.ones(3))
+        >>> [each.tolist() for each in group_columns(matrix, num_columns=3)]
+        [[0, 2, 2, 3], [0, 2, 1], [0, 1, 0]]
+    """
+    starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
+    entries = np.empty(len(matrix.indices), np.int64)
+    samples = np.empty(len(matrix.indices), np.int32)
+    kernels.group_entries(matrix.indptr, matrix.indices, slots, starts, entries, samples)
+    return starts, entries, samples

@@ -1,0 +1,56 @@
+"""`slide.ops.kernels.random` in torch: the same random numbers, on any device.
+
+torch has no products of unsigned integers. int64 wraps in the same way, so the bits are the same;
+only the shifts must leave out the copies of the sign.
+"""
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_MIX1 = 0xBF58476D1CE4E5B9 - 2**64
+_MIX2 = 0x94D049BB133111EB - 2**64
+
+
+def shifted(bits: Tensor, places: int) -> Tensor:
+    """A shift to the right that fills with zeros."""
+    return (bits >> places) & ((1 << (64 - places)) - 1)
+
+
+def random_bits(key: int, counters: Tensor) -> Tensor:
+    """64 random bits, as int64, for a key in [0, 2^64) and each counter (int64)."""
+    start = int(key) - 2**64 if int(key) >= 2**63 else int(key)
+    z = (counters + 1) * _GOLDEN + start
+    z = (z ^ shifted(z, 30)) * _MIX1
+    z = (z ^ shifted(z, 27)) * _MIX2
+    return z ^ shifted(z, 31)
+
+
+def random_below(key: int, counters: Tensor, bounds: int | Tensor) -> Tensor:
+    """Uniform integers (int64) in ``[0, bound)``, for bounds of at most 2^31.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops.reference.random import random_below
+        >>> random_below(7, torch.arange(4), 100)
+        tensor([38,  1, 90, 58])
+    """
+    return shifted(shifted(random_bits(key, counters), 32) * bounds, 32)
+
+
+def random_rows(key: int, most: int, num_rows: int, device: torch.device) -> Tensor:
+    """Numbers (int64) of ``most`` rows, drawn with replacement; all rows if there are no more.
+
+    Example:
+        >>> import torch
+        >>> from slide.ops.reference.random import random_rows
+        >>> random_rows(7, 4, 3, torch.device("cpu")), random_rows(7, 4, 100, torch.device("cpu"))
+        (tensor([0, 1, 2]), tensor([38,  1, 90, 58]))
+    """
+    counters = torch.arange(min(most, num_rows), device=device)
+    return counters if num_rows <= most else random_below(key, counters, num_rows)
+
+
+def random_keys(key: int, counters: Tensor) -> Tensor:
+    """Random int64 keys to sort by, at least 0."""
+    return torch.bitwise_and(random_bits(key, counters), (1 << 62) - 1)

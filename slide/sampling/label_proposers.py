@@ -1,0 +1,347 @@
+"""Candidates by way of labels: labels of recent samples, or a graph of labels that are rivals."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.active_set import ActiveSet
+from slide.backend import array_view, on_device, on_host, plain
+from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.kernels.largest import keep_largest
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    dense,
+    most_labels,
+    padded,
+    ranked,
+    without_labels,
+)
+from slide.search import index_top_k
+from slide.sparse import Pattern, row_bounds
+from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays
+from slide.utils.profiling import profiled
+
+
+class RecentProposer(Proposer):
+    """Proposes, of the labels of recent samples, the best few of each sample.
+
+    Outputs with large scores for an input are often labels, or are labels of inputs like it. So
+    most of them were labels a moment ago. The labels of the batch and of the batches before it,
+    `recent` different ones, are scored for each sample, with the weights as they
+    are, and the best few that are not its own labels are its candidates. For a set that the batch
+    shares, the newest labels are candidates as they are: each is a negative of all samples, and
+    scores would cost as much as the step. There is no index that could be out of date. Batches as a
+    source of hard negatives are known from the training of retrievers (Karpukhin et al. 2020,
+    "Dense passage retrieval for open-domain question answering", section 3.2), and a memory of
+    earlier ones from Wang et al. 2020, "Cross-batch memory for embedding learning".
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        recent: largest number of different labels that are remembered. For sets of each sample a
+            step scores ``B * recent``; more of them make harder negatives.
+        best: largest number of candidates of each sample; None: as many as fit into its set,
+            as always in a shared set.
+        seed: not used; other proposers have this argument, too.
+
+    Raises:
+        ValueError: for a number below 1.
+
+    Example:
+        >>> import slide, torch
+        >>> options = {"active": 64, "mode": "per_sample"}
+        >>> sampler = slide.ActiveSampler(16, 1000, slide.RecentProposer, **options)
+        >>> layer = slide.SampledLinear(16, 1000, sampler)
+        >>> labels = slide.Pattern.from_lists([[3], [7, 8], [9]])
+        >>> active = layer(torch.randn(3, 16), labels).active
+        >>> sorted(active.row(0)[:4].tolist())  # Its label, and labels of others.
+        [3, 7, 8, 9]
+    """
+
+    sparse_inputs = False
+    needs_labels = True
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        recent: int = 4096,
+        best: int | None = None,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, seed=seed)
+        recent = checks.whole("recent", recent, 1)
+        if best is not None:
+            best = checks.whole("best", best, 1)
+        self.recent, self.best = recent, best
+        self.pool = np.empty(0, np.int32)
+        self._rows: tuple[Tensor, Tensor | None] | None = None
+        self._labels: np.ndarray | None = None  # Of the last batch, as the host knows them.
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; labels may have other numbers now, so none are remembered."""
+        super().resize(out_features)
+        self.pool = np.empty(0, np.int32)
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Keep the weight itself: there is nothing to build."""
+        self._rows, self._labels = (weight, bias), None
+
+    refresh = rebuild
+
+    def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
+        """The best labels of recent samples, this batch's included, that are not a sample's own.
+
+        Raises:
+            TypeError: for inputs in CSR form.
+        """
+        return self._best(queries, labels, self.best or self.recent)
+
+    @profiled("score recent labels")
+    @torch.no_grad()
+    def _scores(self, queries: Queries, labels: Pattern) -> tuple[Tensor, np.ndarray]:
+        """Scores ``(B, P)`` of all remembered labels and these, and their ids ``(P,)``, sorted."""
+        queries = dense(queries, type(self).__name__)
+        assert self._rows is not None, "a sampler calls rebuild first"
+        weight, bias = self._rows
+        pool = np.sort(self._newest(labels.indices))  # Memory is read faster in order.
+        at = on_device(pool, weight.device).long()
+        x, rows = queries.detach().to(weight.dtype), weight[at]
+        scores = x @ rows.T if bias is None else torch.addmm(bias[at], x, rows.T)
+        return scores.float(), pool
+
+    def _best(self, queries: Queries, labels: Pattern, most: int) -> Pattern:
+        """`look_up` of ``most`` ids for each sample."""
+        scores, pool = self._scores(queries, labels)
+        best = torch.full((len(scores), min(most + most_labels(labels), len(pool))), -torch.inf)
+        positions = torch.full(best.shape, -1)
+        if best.numel():
+            keep_largest(array_view(scores), 0, array_view(best), array_view(positions))
+        # Equal scores in the order of ids. Which are kept at the border, the heap decides.
+        order = np.lexsort((positions.numpy(), -best.numpy()), axis=1)
+        found = np.take_along_axis(positions.numpy(), order, 1)
+        ids = np.where(found < 0, -1, pool[found] if len(pool) else -1)
+        return without_labels(ids, labels, most)
+
+    def _best_on_device(self, queries: Queries, labels: Pattern, limits: np.ndarray) -> Tensor:
+        """`look_up` on the device of the weight: ids ``(B, k)`` int32; -1 after the last one."""
+        self._labels = labels.indices
+        scores, pool = self._scores(queries, labels)
+        device, scores = scores.device, scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        at = np.searchsorted(pool, labels.indices).clip(max=max(len(pool) - 1, 0))
+        known = pool[at] == labels.indices if len(pool) else np.zeros(0, bool)
+        own = labels.entry_rows()[known], at[known]
+        scores[tuple(on_device(each, device).long() for each in own)] = -torch.inf
+        best, found = scores.sort(dim=1, descending=True, stable=True)
+        most = int(limits.max(initial=0))
+        best, found = best[:, :most], found[:, :most]
+        counted = torch.arange(best.shape[1], device=device) < on_device(limits, device)[:, None]
+        found = torch.where(counted & (best > -torch.inf), found, -1)
+        if not len(pool):
+            return found.int()
+        return torch.where(found < 0, -1, on_device(pool, device)[found.clamp(min=0)]).int()
+
+    def propose(
+        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+    ) -> RankedIds | Tensor:
+        """See `Proposer.propose`."""
+        limits = places if self.best is None else np.minimum(places, self.best)
+        if not plain(queries):
+            most = int(limits.max(initial=0))
+            return ranked(padded(self._best(queries, labels, most), most), limits)
+        ids = self._best_on_device(queries, labels, limits)
+        if ids.device.type != "cpu":
+            return ids
+        return RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
+
+    def propose_shared(
+        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+    ) -> np.ndarray:
+        """The newest labels of batches before this one; see `Proposer.propose_shared`."""
+        self._labels = labels.indices
+        return self.pool[~np.isin(self.pool, labels.indices)][:places]
+
+    def touched(self, active: ActiveSet) -> None:
+        """Remember the labels of a training step."""
+        known, self._labels = self._labels, None
+        # The ids of another device are not looked at, since the host would wait for it.
+        if known is None or not isinstance(active.ids, Tensor):
+            known = active.label_ids()
+        self.pool = self._newest(known)
+
+    def _newest(self, labels: np.ndarray) -> np.ndarray:
+        """The pool with these labels in front, cut to its size."""
+        every = np.concatenate([labels, self.pool])
+        _, first = np.unique(every, return_index=True)
+        return every[np.sort(first)[: self.recent]]
+
+    def statistics(self) -> dict[str, float]:
+        """How many different labels are remembered, all of which an input looks at."""
+        return {"look_up/rows_seen": float(len(self.pool))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The remembered labels, the newest first."""
+        return {"pool": self.pool.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: for labels that are no outputs.
+        """
+        labels = Expected((None,), "int32", 0, self.out_features - 1)
+        check_arrays("the state of a RecentProposer", state, {"pool": labels})
+        self.pool = state["pool"][: self.recent].copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The layer hands its weight over again before each set.
+        return self.__dict__ | {"_rows": None, "_labels": None}
+
+
+class NeighbourProposer(Proposer):
+    """Proposes the best few neighbours of each sample's labels, in a graph that training makes.
+
+    Each output has `width` neighbours: the outputs with the largest scores for the last sample that
+    had it as a label, of all that were scored for this sample: the neighbours that
+    its labels had before, its labels, and some labels of other samples of the batch. So labels that
+    occur together become neighbours at once, and better ones take the place of others step by step,
+    as the weights move. There is nothing to build. The idea of entering a graph of outputs at the
+    label is that of Wang et al. 2020 (arXiv 2012.15843), and neighbours that are found among
+    neighbours are known from Dong et al. 2011, "Efficient k-nearest neighbor graph construction".
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        width: number of neighbours of each output.
+        explore: labels of other samples of the batch that are scored for each sample.
+        best: number of candidates of each sample.
+        seed: not used; other proposers have this argument, too.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> import slide, torch
+        >>> options = {"active": 64, "mode": "per_sample"}
+        >>> sampler = slide.ActiveSampler(16, 1000, slide.NeighbourProposer, **options)
+        >>> layer = slide.SampledLinear(16, 1000, sampler)
+        >>> active = layer(torch.randn(2, 16), slide.Pattern.from_lists([[3, 5], [7]])).active
+        >>> sorted(sampler.proposer.neighbours(3).tolist())
+        [5, 7]
+    """
+
+    sparse_inputs = False
+    needs_labels = True
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        width: int = 16,
+        explore: int = 32,
+        best: int = 8,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, seed=seed)
+        width = checks.whole("width", width, 1)
+        explore = checks.whole("explore", explore, 0)
+        best = checks.whole("best", best, 1)
+        self.width, self.explore, self.best = width, explore, best
+        self.graph = np.full((out_features, width), -1, np.int32)
+        self._rows: tuple[Tensor, Tensor | None] | None = None
+        # Labels of the last samples, and what was scored for each of them, the best first.
+        self._last: tuple[Pattern, np.ndarray] | None = None
+        self._scored = 0.0
+
+    def neighbours(self, label: int) -> np.ndarray:
+        """The neighbours of an output, the best first, int32."""
+        own = self.graph[label]
+        return own[own >= 0]
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; labels may have other numbers now, so the graph begins anew."""
+        super().resize(out_features)
+        self.graph = np.full((out_features, self.width), -1, np.int32)
+        self._last = None
+
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Keep the weight itself: there is nothing to build."""
+        # What was looked up last counts only if a step of training followed.
+        self._rows, self._last = (weight, bias), None
+
+    refresh = rebuild
+
+    @profiled("score neighbours")
+    def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
+        """The best neighbours of a sample's labels, and of explored labels, without its own.
+
+        Raises:
+            TypeError: for inputs in CSR form.
+        """
+        queries = dense(queries, type(self).__name__)
+        assert self._rows is not None, "a sampler calls rebuild first"
+        weight, bias = self._rows
+        pool = self._pool(labels)
+        self._scored = len(pool.indices) / max(1, len(queries))
+        most = max(self.width, self.best) + most_labels(labels)
+        with torch.no_grad():
+            x = queries.detach().to(weight.dtype)
+            ids = on_host(index_top_k(x, weight, bias, pool, most)[1])
+        self._last = labels, ids
+        return without_labels(ids, labels, self.best)
+
+    def _pool(self, labels: Pattern) -> Pattern:
+        """What is scored for each sample: its labels, their neighbours, labels of the next ones."""
+        samples, count = np.arange(labels.num_rows), len(labels.indices)
+        owner = labels.entry_rows()
+        explore = self.explore if count else 0
+        others = (labels.indptr[1:, None] + np.arange(explore)) % max(1, count)
+        ids = [labels.indices, self.graph[labels.indices].ravel(), labels.indices[others].ravel()]
+        owners = [owner, np.repeat(owner, self.width), np.repeat(samples, explore)]
+        ids, owners = np.concatenate(ids), np.concatenate(owners)
+        ids, owners = ids[ids >= 0], owners[ids >= 0]
+        indptr = row_bounds(np.bincount(owners, minlength=len(samples)))
+        return Pattern(indptr, ids[np.argsort(owners, kind="stable")])
+
+    def touched(self, active: ActiveSet) -> None:
+        """Make what was best for a sample the neighbours of its labels."""
+        if self._last is None or active.targets is None:
+            return
+        labels, ids = self._last
+        # Of equal labels the last one counts.
+        changed, at = np.unique(labels.indices[::-1], return_index=True)
+        entry = len(labels.indices) - 1 - at
+        rows = ids[np.searchsorted(labels.indptr, entry, side="right") - 1]
+        useful = (rows >= 0) & (rows != changed[:, None])
+        first = np.argsort(~useful, axis=1, kind="stable")[:, : self.width]
+        found = np.take_along_axis(np.where(useful, rows, -1), first, 1)
+        self.graph[changed] = found  # `look_up` keeps at least `width` places of each sample.
+        self._last = None
+
+    def statistics(self) -> dict[str, float]:
+        """How many outputs were scored for a sample of the last batch."""
+        return {"look_up/rows_seen": self._scored}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The graph: ``(N, width)`` int32, -1 where there are fewer neighbours."""
+        return {"graph": self.graph.copy()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: for a graph of another shape, or of rows that there are not.
+        """
+        graph = Expected(self.graph.shape, "int32", -1, self.out_features - 1)
+        check_arrays("the state of a NeighbourProposer", state, {"graph": graph})
+        self.graph = state["graph"].copy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The layer hands its weight over again before each set.
+        return self.__dict__ | {"_rows": None, "_last": None}

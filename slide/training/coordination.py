@@ -1,0 +1,235 @@
+"""A run beside others: signals, the processes of the run, and programs that use the same cores."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from slide import runtime
+from slide.distributed import Group
+from slide.utils.progress_bar import log
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a run as Ctrl-C does."""
+
+
+# Not empty after a SIGTERM inside of `raised_terminations`. Python drops an error that is raised in
+# a callback of compiled code, such as the compiler of kernels, so the error alone is not enough.
+_ASKED: list[Terminated] = []
+_ERRORS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
+def exit_status(error: KeyboardInterrupt) -> int:
+    """The exit status of a process that ends so, as shells give it: 128 plus the signal."""
+    number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+    return 128 + number
+
+
+class Interrupt:
+    """Whether the run was asked to stop: ``error`` is what to raise after the step, or None."""
+
+    def __init__(self) -> None:
+        self.error: KeyboardInterrupt | None = None
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Interrupt]:
+    """Inside of it, the first Ctrl-C or SIGTERM is only noted; the second one is as outside."""
+    interrupt, before = Interrupt(), {}
+
+    def note(number: int, _: Any) -> None:
+        interrupt.error = _ERRORS[signal.Signals(number)]()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    with ExitStack() as stack:
+        for number in _ERRORS:
+            try:
+                before[number] = signal.signal(number, note)
+            except ValueError:  # Only the main thread may set handlers. In others none is noted.
+                break
+            stack.callback(signal.signal, number, before[number])
+        if _ASKED:  # Else a signal may have been noted just now.
+            interrupt.error = _ASKED[0]
+        yield interrupt
+
+
+@contextmanager
+def raised_terminations() -> Iterator[None]:
+    """Inside of it, SIGTERM raises `Terminated`, so that files are closed and messages written.
+
+    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it.
+    """
+
+    def stop(*_: Any) -> None:
+        _ASKED.append(Terminated())
+        raise _ASKED[0]
+
+    _ASKED.clear()
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # Not the main thread.
+        yield
+        return
+    try:
+        yield
+        if _ASKED:
+            raise _ASKED[0]
+    finally:
+        _ASKED.clear()
+        signal.signal(signal.SIGTERM, before)
+
+
+# Seconds between agreements of the processes: a signal is followed within about this time.
+_AGREE_EVERY = 0.5
+# Most steps between agreements, where steps are very short.
+_MOST_STEPS = 1000
+
+
+class Coordinator:
+    """Lets the processes of a run make the same steps: what depends on time or signals is agreed.
+
+    A step must not depend on the clock of one process, or on a signal that reaches some processes
+    earlier than others: they would wait for each other in different operations. So they agree on
+    both, about every half second, after a step that all of them know beforehand. One process
+    decides alone, in each step. The main process writes what the run leaves and shows its progress.
+    """
+
+    def __init__(self, group: Group | None = None, step: int = 0):
+        self.group = group or Group.alone()
+        self.is_main_process = self.group.is_main_process
+        self._last = self._next = step
+        self._seconds = self._own_seconds = 0.0
+
+    def interrupt(
+        self, step: int, seconds: float, error: KeyboardInterrupt | None, at_once: bool = False
+    ) -> KeyboardInterrupt | None:
+        """After each step: what ends the run now, on all processes; None: it goes on."""
+        if self.group.size == 1:
+            return error
+        if step < self._next and not at_once:
+            return None
+        each = (seconds - self._own_seconds) / max(step - self._last, 1)
+        self._last, self._own_seconds = step, seconds
+        pause = min(max(round(_AGREE_EVERY / max(each, 1e-6)), 1), _MOST_STEPS)
+        own = [float(pause), seconds] if self.is_main_process else [0.0, 0.0]
+        own += [float(error is not None), float(isinstance(error, Terminated))]
+        told = self.group.all_reduce(torch.tensor(own, dtype=torch.float64)).tolist()
+        self._next, self._seconds = step + int(told[0]), told[1]
+        if not told[2]:
+            return None
+        return error or (Terminated() if told[3] else KeyboardInterrupt())
+
+    def seconds(self, own: float) -> float:
+        """Training time that decisions use: that of the first process, as of the last agreement."""
+        return own if self.group.size == 1 else self._seconds
+
+
+# Linux counts for each thread how long it ran and how long it waited for a core.
+_TASKS = Path("/proc/self/task")
+# Seconds between looks at the counts: fifty time slices of the scheduler, or more.
+_EVERY = 0.5
+# Seconds until all threads are tried again, at first: a compilation or a copy has mostly ended.
+_PAUSE = 5.0
+# Seconds until all threads are tried again, at most: a trial costs a step or two a minute.
+_LONGEST = 60.0
+# Share of their time for which threads wait on a quiet machine, at most.
+_QUIET = 0.1
+
+
+class CoreShare:
+    """Sets the number of threads by the share of the cores that this process gets.
+
+    A parallel kernel ends when its slowest thread ends. If another process has one of the cores,
+    some threads wait for a core while the others spin, and a run takes many times as long as its
+    share of the cores would allow. With as many threads as it gets cores it loses only that share.
+
+    If threads waited for cores in two looks in a row, it takes as many as could run at the same
+    time. When these hardly wait, all threads are tried again: after 5 seconds, then after 10, up to
+    a minute. Another number of threads may change the last bits of torch's products, but not in
+    deterministic mode (`slide.runtime.set_deterministic`). Where the system does not count, the
+    number stays as it is.
+
+    Args:
+        most: the number of threads on a quiet machine; None: the present one. With 1 there is
+            nothing to watch.
+        now: the time in seconds.
+        times: how long the threads of this process ran and waited so far, in seconds.
+
+    Attributes:
+        threads: the present number.
+
+    Example:
+        >>> from slide.training import CoreShare
+        >>> share = CoreShare()
+        >>> share.look()  # Once in a step.
+        >>> share.threads >= 1
+        True
+    """
+
+    def __init__(
+        self,
+        most: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+        times: Callable[[], tuple[float, float] | None] | None = None,
+    ):
+        self.most = runtime.num_threads() if most is None else most
+        self.threads, self._now, self._times = self.most, now, times or run_and_waited
+        self._last = self._times() if self.most > 1 else None
+        self._next = now() + _EVERY
+        self._crowded, self._pause, self._again, self._said = 0, _PAUSE, 0.0, False
+
+    def look(self) -> None:
+        """Look whether threads had to wait, at most every half second, and change their number."""
+        if self._last is None or (now := self._now()) < self._next:
+            return
+        self._next, before, self._last = now + _EVERY, self._last, self._times()
+        if self._last is None:
+            return
+        run, waited = (max(b - a, 0.0) for a, b in zip(before, self._last, strict=True))
+        share = run / (run + waited) if run + waited else 1.0
+        self._crowded = self._crowded + 1 if share < 1 - _QUIET else 0
+        if self.threads < self.most:
+            if not self._crowded and now >= self._again:
+                self._set(self.most)
+        elif self._crowded > 1 or (self._crowded and self._pause > _PAUSE):
+            # A trial ends after one look.
+            self._again, self._pause = now + self._pause, min(2 * self._pause, _LONGEST)
+            self._set(max(min(int(self.most * share), self.most - 1), 1))
+        elif not self._crowded:
+            self._pause = _PAUSE
+
+    def close(self) -> None:
+        """Back to all threads."""
+        if self.threads != self.most:
+            self._set(self.most)
+
+    def _set(self, threads: int) -> None:
+        if threads < self.most and not self._said:
+            self._said = True
+            log(
+                f"other processes use the cores, so {threads} of {self.most} threads are used for "
+                "now"
+            )
+        self.threads, self._crowded = threads, 0
+        runtime.set_threads(threads)
+
+
+def run_and_waited() -> tuple[float, float] | None:
+    """Seconds that all threads of this process ran, and waited for a core; None: not counted."""
+    run = waited = 0
+    try:
+        for task in _TASKS.iterdir():
+            try:
+                words = (task / "schedstat").read_text().split()
+            except (FileNotFoundError, ProcessLookupError):  # It has ended just now.
+                continue
+            run, waited = run + int(words[0]), waited + int(words[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return (run / 1e9, waited / 1e9) if run else None

@@ -1,0 +1,192 @@
+"""The loop of training, which `slide.training.Trainer` and ``Model.partial_fit`` share."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from slide.active_set import ActiveSet
+from slide.data import Batch
+from slide.distributed import Group, ShardedNetwork
+from slide.nn import ActiveLoss, SlideNetwork
+from slide.optim import RowSparseAdam
+from slide.sparse import Pattern
+from slide.training.monitor import Counters
+from slide.training.selection import inspect_selection
+from slide.utils.checks import DivergenceError
+from slide.utils.profiling import clock
+
+# Outputs whose second moments tell which share of all has never been updated: 1,024 are enough for
+# a standard error below 0.02.
+_WITNESSES = 1024
+
+LastCheckpoint = Callable[[], Path | None]
+
+
+class TrainingLoop:
+    """Makes the steps of training and counts them.
+
+    Args:
+        network: the network to train.
+        optimizer: the optimizer of its parameters.
+        loss: see `slide.SampledLinear.loss`.
+        counters: each step updates them; None: new ones.
+        scheduler: of the learning rates, at the next step; None: the rates stay.
+        last_checkpoint: gives the newest checkpoint of a run, which an error about a loss that is
+            not finite names; None: there are no checkpoints.
+        group: the processes of the run; None: this one alone.
+
+    Attributes:
+        rate: learning rate of the last step.
+    """
+
+    def __init__(
+        self,
+        network: SlideNetwork,
+        optimizer: RowSparseAdam,
+        loss: ActiveLoss,
+        counters: Counters | None = None,
+        scheduler: LRScheduler | None = None,
+        last_checkpoint: LastCheckpoint | None = None,
+        group: Group | None = None,
+    ):
+        self.network, self.optimizer, self.loss = network, optimizer, loss
+        self.counters, self.scheduler = counters or Counters(), scheduler
+        self.last_checkpoint, self.group = last_checkpoint, group or Group.alone()
+        self.rate = 0.0
+        self._active = 0.0  # Outputs that this process computed and that `counters` lack.
+
+    def steps(self, batches: Iterable[Batch], inspect_every: int = 0) -> Iterator[dict[str, float]]:
+        """Make a step with each batch: forward, backward, update.
+
+        Args:
+            batches: the batches; each is asked for when the step before has ended.
+            inspect_every: steps between measurements of the active set; 0: there are none.
+
+        Yields:
+            After each step, scalars for the log that were measured in it; mostly none.
+
+        Raises:
+            DivergenceError: if the loss of a batch is NaN or infinite, before the update.
+        """
+        counters, begin = self.counters, clock()  # The time of a step includes making its batch.
+        for batch in batches:
+            loss, active, hidden = self.forward(batch)
+            measured: dict[str, float] = {}
+            if is_due(counters.step + 1, inspect_every):
+                # Before the update, because the set was chosen for the present weights.
+                counters.network_seconds += clock() - begin
+                measured = self.inspect(hidden, active)
+                begin = clock()
+            self.update(loss)
+            counters.network_seconds += clock() - begin
+            yield measured
+            begin = clock()
+
+    def forward(self, batch: Batch) -> tuple[Tensor, ActiveSet, Tensor]:
+        """The loss (a scalar), the active set of the output layer, and its input ``(B, H)``."""
+        counters, rebuilt, exchanged = self.counters, self._rebuild_seconds(), self.group.seconds
+        self.network.train()
+        hidden = self.network.encode(batch.features)
+        loss, active = self.network.output.loss(hidden, batch.labels, self.loss, batch.weights)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise loss_error(value, counters.step + 1, self.last_checkpoint)
+        counters.samples += len(batch.rows)
+        if self.group.size == 1:
+            counters.active_total += active.mean_size()
+        self._active += active.mean_size()
+        counters.loss_total += value
+        counters.rebuild_seconds += self._rebuild_seconds() - rebuilt
+        counters.exchange_seconds += self.group.seconds - exchanged
+        return loss, active, hidden
+
+    def update(self, loss: Tensor) -> None:
+        """Backward, a step of the optimizer, and the learning rates of the next step."""
+        self.rate = self.optimizer.param_groups[0]["lr"]
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.counters.step += 1
+
+    def inspect(self, hidden: Tensor, active: ActiveSet) -> dict[str, float]:
+        """Scalars for the log of what `forward` returned, before `update`."""
+        output = self.network.output
+        found = inspect_selection(output, hidden, active)
+        weight = getattr(output, "local", output).weight
+        moments = self.optimizer.state.get(weight, {}).get("exp_avg_sq")
+        if moments is None:  # Before the first step.
+            return found | {"selection/never_updated": 1.0}
+        some = moments[:: -(-len(moments) // _WITNESSES)]
+        return found | {"selection/never_updated": float((some == 0).all(1).float().mean())}
+
+    def settle(self) -> None:
+        """Add the outputs that the processes of a run have computed to the counters of all."""
+        if self.group.size > 1:
+            own = torch.tensor([self._active], dtype=torch.float64)
+            self.counters.active_total += float(self.group.all_reduce(own))
+            self._active = 0.0
+
+    def _rebuild_seconds(self) -> float:
+        return sum(layer.sampler.rebuild_seconds for layer in self.network.layers())
+
+
+def is_due(step: int, every: int) -> bool:
+    """Whether what is done every ``every`` steps is done after ``step``; 0: never."""
+    return every > 0 and step % every == 0
+
+
+def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
+    """Start the biases of the outputs from label frequencies: frequent labels score higher.
+
+    Args:
+        network: changed in place, before its first step.
+        loss: says which scores fit the frequencies, as `slide.ActiveLoss` does. With another
+            function, biases start at zero.
+        labels: of the training samples.
+    """
+    output = network.output
+    assert output.bias is not None
+    if not hasattr(loss, "prior_scores"):
+        return
+    scores = loss.prior_scores(labels, output.out_features)
+    if isinstance(network, ShardedNetwork):
+        scores = scores[torch.from_numpy(network.output.shares.ids).long()]
+    output.bias.data.copy_(scores)
+
+
+def loss_error(value: float, step: int, last: LastCheckpoint | None) -> DivergenceError:
+    """The error for a loss of ``step`` that is NaN or infinite."""
+    if last is None:
+        return DivergenceError(
+            f"the loss is {value} after {step - 1} steps of this pass: lower lr; the weights are "
+            "those after these steps"
+        )
+    what = f"the loss is {value} at step {step}"
+    if step == 1:
+        return DivergenceError(
+            f"{what}, before any update, so the first weights or the features are too large: "
+            "lower network.init_scale or network.output_scale, or set transform.l2_norm=true"
+        )
+    return _error(what, last)
+
+
+def check_weights(network: nn.Module, step: int, last: LastCheckpoint) -> None:
+    """Raise DivergenceError if a weight is NaN or infinite after ``step``."""
+    for name, weight in network.named_parameters():
+        if not weight.detach().sum().isfinite():
+            raise _error(f"{name} is no longer finite after step {step}", last)
+
+
+def _error(what: str, last: LastCheckpoint) -> DivergenceError:
+    checkpoint = last()
+    said = f"the last good checkpoint is {checkpoint}"
+    if checkpoint is None:
+        said = "there is no checkpoint yet (trainer.checkpoint_every)"
+    return DivergenceError(f"{what}: lower optimizer.lr; {said}")

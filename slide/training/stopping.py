@@ -1,0 +1,282 @@
+"""Validation steps: precision on held-out training samples decides how long a run trains.
+
+With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`), with
+``patience`` when the run ends and which weights it keeps (`EarlyStopping`).
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slide.backend import on_host
+from slide.data import Batches, Split, find_seen, first_unseen
+from slide.data.dataset import take_labels
+from slide.nn import SlideNetwork
+from slide.ranking.scorers.network import best_unknown, rows_by_depth
+from slide.sparse import Pattern
+from slide.training.checkpoint import Checkpoint
+from slide.training.checkpoint_files import (
+    joined_parts,
+    load_network_state,
+    network_state,
+    packed_rows,
+    read_checked,
+    state_for,
+    step_of,
+    unfinished,
+    write_parts,
+)
+from slide.training.coordination import Coordinator
+from slide.training.evaluation import precision_at_k
+from slide.training.lr_schedules import AutoSchedule, evaluation_interval
+from slide.training.monitor import Counters, Monitor
+from slide.utils.files import sync_folder
+from slide.utils.profiling import clock
+from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.sizes import validation_cutoffs
+from slide.utils.tensor_folder import FolderKind, read_folder, split_state, write_folder
+
+BEST = "best"
+_KIND = FolderKind("best network", "best.json", format=2)
+# Held-out samples that are used at most: 2,000 give precision with a standard error of 1 %.
+_SAMPLES = 2000
+_BATCH = 512
+
+
+class HeldOutSamples:
+    """At most 2,000 held-out samples, and what training samples say of them.
+
+    ``kind`` is `slide.data.kind_of` all of them: a part can look like another kind.
+    """
+
+    def __init__(self, train: Split, held: Split, kind: str):
+        # Files may be sorted, so the samples come from all of them.
+        rows = np.linspace(0, len(held) - 1, min(_SAMPLES, len(held))).astype(np.int64)
+        self.split = held.take(rows)
+        self.known: Pattern | None = None
+        if kind in ("graph", "items"):
+            self.known = find_seen(train, kind).of(self.split.features)
+        self.cutoffs = validation_cutoffs(train.num_labels)
+        self.baseline = self._mean_precision(self._frequent(train))
+
+    def precision(self, network: SlideNetwork) -> float:
+        """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; fewer with fewer labels.
+
+        In a knowledge graph, the predictions for a sample leave out the labels of the equal
+        training sample; in a recommender, its own items (`slide.data.kind_of`).
+        """
+        found, count = [], self.cutoffs[-1]
+        for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
+            if self.known is None:
+                found.append(on_host(network.predict(batch.features, count)[1]))
+            else:
+                known = self.known.slice(batch.rows[0], batch.rows[-1] + 1)
+                hidden = network.embed(batch.features)
+                found.append(best_unknown(network.output, hidden, known, count))
+        return self._mean_precision(np.concatenate(found))
+
+    def _mean_precision(self, ids: np.ndarray) -> float:
+        return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.cutoffs]))
+
+    def _frequent(self, train: Split) -> np.ndarray:
+        """The most frequent labels, those not known, as answers for each sample."""
+        rows, labels, count = len(self.split), train.num_labels, self.cutoffs[-1]
+        ids = np.argsort(-np.bincount(train.labels.indices, minlength=labels), kind="stable")
+        if self.known is None:
+            return np.broadcast_to(ids[:count], (rows, count))
+        found = np.empty((rows, count), np.int64)
+        for part, depth in rows_by_depth(self.known, count, labels):
+            same = np.broadcast_to(ids[:depth], (len(part), depth))
+            found[part] = first_unseen(same, take_labels(self.known, part), count)
+        return found
+
+
+class AutoValidation:
+    """Evaluates a network for its `AutoSchedule`, and says what the run is waiting for."""
+
+    def __init__(
+        self, schedule: AutoSchedule, held: HeldOutSamples, coordinator: Coordinator | None = None
+    ):
+        self.schedule, self.coordinator = schedule, coordinator or Coordinator()
+        self.held = None if schedule.decay_from else held
+
+    def validate(
+        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
+    ) -> None:
+        """After a step: evaluate the network if that is due, and decide whether the rate falls."""
+        schedule, step = self.schedule, counters.step
+        if self.held is None or schedule.decay_from:
+            return
+        if schedule.is_validation_step(step):
+            begin = clock()
+            score = self.held.precision(network)
+            counters.validation_seconds += clock() - begin
+            monitor.write(step, {"held/precision": score})
+            schedule.add_score(step, score, self.held.baseline)
+            bar.set_description_str(schedule.status())
+        schedule.check_limits(step, self.coordinator.seconds(counters.network_seconds))
+        if schedule.decay_from:
+            bar.total = schedule.total
+            bar.set_description_str(schedule.status())
+            log(f"step {step}: {schedule.status()}")
+
+
+class EarlyStopping:
+    """Ends a run when precision no longer rises, and keeps the best weights in the folder ``best``.
+
+    The folder also says at which step that was, so a resumed run waits as long as one that was not
+    interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
+    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them.
+
+    A ``best`` of a step after ``step``, which an interrupted run wrote after its last checkpoint,
+    does not count. All processes of the run validate and restore at the same steps.
+
+    Attributes:
+        score: the best precision so far, in [0, 1]; -1: there is none.
+        best_step: number of steps after which it was reached.
+
+    Raises:
+        ValueError: if ``best`` of a resumed run cannot be read.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        patience: int,
+        steps_per_epoch: int,
+        held: HeldOutSamples,
+        step: int,
+    ):
+        self.checkpoint, self.group, self.patience = checkpoint, checkpoint.group, patience
+        self.path = checkpoint.run / BEST
+        self.before, self.old = (self.path.with_name(f"{BEST}.{n}") for n in ("before", "old"))
+        self.interval, self.held = evaluation_interval(steps_per_epoch), held
+        self.score, self.best_step = -1.0, 0
+        wrong = self._read_best(step) if self.group.is_main_process else None
+        found = self.group.broadcast([self.score, self.best_step, wrong])
+        self.score, self.best_step, wrong = found
+        if wrong is not None:
+            raise ValueError(wrong)
+
+    def _read_best(self, step: int) -> str | None:
+        """Take the best precision from the folder, unless of a later step; returns an error."""
+        # A process may have been killed in `_write` or `_move_to_best`.
+        new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
+        if not kept and (new / _KIND.list_file).exists():
+            self._move_to_best(new)
+        for path in (self.path, self.before) if step else ():
+            if not path.exists():
+                continue
+            try:
+                found = read_folder(_KIND, path)
+            except (OSError, ValueError) as error:
+                return str(error)
+            if found["step"] <= step:
+                self.score, self.best_step = found["score"], found["step"]
+                if path == self.before:
+                    self._move_to_best(path)
+                break
+        return None
+
+    def _move_to_best(self, path: Path) -> None:
+        """Put a complete folder in the place of the best weights; a kill may part the moves."""
+        if self.path.exists():
+            shutil.rmtree(self.old, ignore_errors=True)
+            self.path.rename(self.old)
+        path.rename(self.path)
+        shutil.rmtree(self.old, ignore_errors=True)
+
+    def ended(self, step: int) -> bool:
+        """Whether precision has not risen for too long after ``step`` steps."""
+        return self.score >= 0 and step - self.best_step >= self.patience * self.interval
+
+    def validate(
+        self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
+    ) -> None:
+        """After a step: evaluate the network if that is due, and write it if it is the best."""
+        step = counters.step
+        if step % self.interval:
+            return
+        score = self._evaluate(network, counters, monitor)
+        bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
+        if self.ended(step):
+            log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+
+    def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
+        """After the last step and its checkpoint: load the best weights, which may be the last.
+
+        A run ends where its epochs do, so steps may follow the last validation step. They are
+        evaluated here, unless there is nothing to compare them with.
+
+        Raises:
+            OSError: if the best weights cannot be read.
+        """
+        step = counters.step
+        if 0 < self.best_step < step and step % self.interval:
+            self._evaluate(network, counters, monitor)
+        self.restore(network, step)
+
+    def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
+        """Evaluate the network, and write it if it is the best."""
+        begin = clock()
+        score = self.held.precision(network)
+        if score > self.score:
+            previous_step, self.score, self.best_step = self.best_step, score, counters.step
+            self._write(network, previous_step)
+        counters.validation_seconds += clock() - begin
+        monitor.write(counters.step, {"held/precision": score})
+        return score
+
+    def restore(self, network: SlideNetwork, step: int) -> None:
+        """Load the best weights after the last step, which is ``step``."""
+        if 0 < self.best_step < step:
+            try:
+                found = read_checked(_KIND, self.path, self.group)
+                states = joined_parts(self.path, found)
+            except ValueError as error:
+                raise OSError(f"the best weights cannot be read: {error}") from error
+            load_network_state(network, state_for(states, network)["network"])
+            self.group.patient.barrier()  # They read at different speeds.
+            log(f"the weights of step {self.best_step} are kept")
+        if self.group.is_main_process:  # The last checkpoint is later than both.
+            shutil.rmtree(self.before, ignore_errors=True)
+
+    def _write(self, network: SlideNetwork, previous_step: int) -> None:
+        """Replace the best weights so far, which are of step ``previous_step``."""
+        values, tensors = split_state(network_state(network), "network")
+        content: dict[str, Any] = {"score": self.score, "step": self.best_step}
+        state, main = {"network": values}, self.group.is_main_process
+        new, old = unfinished(self.path), self.old
+        if main:
+            for path in (new, old):
+                shutil.rmtree(path, ignore_errors=True)
+        self.group.patient.barrier()
+        try:
+            if self.group.size > 1:
+                rows, ids = packed_rows(network)
+                write_parts(_KIND, self.group, new, content, state | rows, tensors | ids)
+            else:
+                write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
+        except OSError as error:
+            if main:
+                shutil.rmtree(new, ignore_errors=True)
+            kept = "those before are kept" if self.path.exists() else "there are none before"
+            raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
+        if main:
+            if self.path.exists() and self._is_needed(previous_step):
+                if self.before.exists():
+                    self.before.rename(old)
+                self.path.rename(self.before)
+            elif self.path.exists():
+                self.path.rename(old)
+            new.rename(self.path)
+            sync_folder(self.path.parent)
+            shutil.rmtree(old, ignore_errors=True)
+        self.group.patient.barrier()
+
+    def _is_needed(self, step: int) -> bool:
+        """Whether a run that goes on from the last checkpoint needs the best of this ``step``."""
+        last = self.checkpoint.last()
+        return last is not None and step <= step_of(last)

@@ -1,0 +1,418 @@
+"""Gradients of sampled layers: rows or sparse tensors, partial backward passes, copies."""
+
+import copy
+import inspect
+import io
+import pickle
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import make_csr
+from helpers.sparse_layers import (
+    OPTIMIZERS,
+    B,
+    D,
+    N,
+    draw_labels,
+    every_mode,
+    every_output,
+    make_layer,
+)
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from slide import row_gradients
+from slide.backend import plain
+from slide.functional.linear import active_linear
+from slide.nn import ActiveLoss
+from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sparse_linear import SparseInputLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import dense_gradient
+from slide.sampling import ActiveSampler
+
+# Of PyTorch's Adagrad, once a process.
+quiet = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+
+
+def on_set(dense, active):
+    if active.shared:
+        return dense[:, torch.from_numpy(active.ids).long()]
+    rows = [dense[b, torch.from_numpy(active.row(b)).long()] for b in range(len(dense))]
+    return torch.cat(rows)
+
+
+class TestGradients:
+    @every_mode
+    def test_are_those_left_on_the_weight(self, mode):
+        found = []
+        for sparse in (False, True):
+            layer = make_layer(mode, sparse)
+            out = layer(torch.ones(B, D), draw_labels())
+            ActiveLoss("bce")(out.values, out.active).backward()
+            found.append(layer)
+        for name in ("weight", "bias"):
+            rows, sparse = (getattr(layer, name) for layer in found)
+            assert sparse.grad.layout == torch.sparse_coo
+            assert sparse.grad.shape == sparse.shape
+            assert sparse.grad.sparse_dim() == 1
+            ids = sparse.grad._indices()[0]
+            assert set(ids.tolist()) == set(out.active.ids.tolist())
+            assert plain() or len(ids) == len(set(ids.tolist()))
+            assert rows.grad is None
+            assert not hasattr(sparse, "row_gradients")
+            torch.testing.assert_close(sparse.grad.to_dense(), dense_gradient(rows))
+
+    @every_mode
+    @pytest.mark.parametrize("hard", [1.0, 0.4])
+    def test_of_the_loss_in_one_pass(self, mode, hard):
+        loss, x = ActiveLoss("softmax", hard), torch.randn(B, D)
+        one, other = make_layer(mode), make_layer(mode, sparse_grad=False)
+        for layer in (one, other):
+            layer.loss(x, draw_labels(), loss)[0].mul(3).backward()
+        for name in ("weight", "bias"):
+            wanted = dense_gradient(getattr(other, name))
+            torch.testing.assert_close(getattr(one, name).grad.to_dense(), wanted)
+
+    def test_of_a_sparse_input(self):
+        found = []
+        for sparse in (False, True):
+            torch.manual_seed(0)
+            layer = SparseInputLinear(N, D, sparse_grad=sparse)
+            x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
+            layer(x).values.square().sum().backward()
+            found.append(layer)
+        rows, sparse = found
+        torch.testing.assert_close(sparse.weight.grad.to_dense(), dense_gradient(rows.weight))
+        torch.testing.assert_close(sparse.bias.grad, rows.bias.grad)
+        torch.optim.SparseAdam([sparse.weight]).step()
+
+
+class TestOptimizers:
+    """With all outputs active they do what dense training does."""
+
+    @quiet
+    @every_mode
+    @pytest.mark.parametrize("name", OPTIMIZERS)
+    def test_equal_dense_training(self, name, mode):
+        ours, theirs, options = OPTIMIZERS[name]
+        linear = nn.Linear(D, N, dtype=torch.float64)
+        weight, bias = (nn.Parameter(p.detach().clone()) for p in linear.parameters())
+        active = every_output(mode)
+        one, other = ours([weight, bias], **options), theirs(linear.parameters(), **options)
+        for step in range(4):
+            one.zero_grad()
+            other.zero_grad()
+            # The second step accumulates two batches.
+            for part in range(1 + (step == 1)):
+                generator = torch.Generator().manual_seed(10 * step + part)
+                x = torch.randn(B, D, dtype=torch.float64, generator=generator)
+                out = active_linear(x, weight, bias, active, sparse_grad=True)
+                wanted = on_set(linear(x), active)
+                torch.testing.assert_close(out, wanted)
+                (out**2).mean().backward()
+                (wanted**2).mean().backward()
+            one.step()
+            other.step()
+            torch.testing.assert_close(weight, linear.weight, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(bias, linear.bias, rtol=1e-9, atol=1e-9)
+
+    def test_a_gradient_that_is_not_of_rows(self):
+        weight = nn.Parameter(torch.zeros(3, 2))
+        weight.grad = torch.sparse_coo_tensor([[0], [1]], [1.0], (3, 2))
+        with pytest.raises(ValueError, match="needs 1 sparse dimension, not 2"):
+            RowSparseAdam([weight]).step()
+
+    def test_a_weight_that_is_used_by_an_embedding_too(self):
+        """Tied input and output: sparse and row gradients of one weight add up, and dense ones."""
+        embedding, sets = nn.Embedding(N, D, sparse=True), every_output("shared")
+        dense = nn.Parameter(embedding.weight.detach().clone())
+        tokens = torch.tensor([3, 7, 3, 1, 0])
+        for sparse in (False, True):
+            embedding.weight.grad, embedding.weight.row_gradients, dense.grad = None, [], None
+            x = embedding(tokens)
+            active_linear(
+                x, embedding.weight, None, sets, sparse_grad=sparse
+            ).square().sum().backward()
+            (dense[tokens] @ dense.T).square().sum().backward()
+            twin = nn.Parameter(dense.detach().clone())
+            twin.grad = dense.grad
+            RowSparseAdam([twin]).step()
+            copied = nn.Parameter(embedding.weight.detach().clone())
+            copied.grad, copied.row_gradients = (
+                embedding.weight.grad,
+                embedding.weight.row_gradients,
+            )
+            RowSparseAdam([copied]).step()
+            torch.testing.assert_close(copied, twin)
+
+    def test_a_weight_that_two_layers_share(self):
+        first, second = make_layer("shared"), make_layer("per_sample")
+        second.weight = first.weight
+        x = torch.randn(B, D)
+        out = first(x), second(x)
+        (out[0].values.sum() + out[1].values.sum()).backward()
+        counts = np.zeros(N)
+        np.add.at(counts, out[0].active.ids, 1)
+        wanted = torch.from_numpy(counts)[:, None] * x.sum(0)
+        for b in range(B):
+            wanted[torch.from_numpy(out[1].active.row(b)).long()] += x[b]
+        torch.testing.assert_close(first.weight.grad.to_dense(), wanted.float())
+
+
+class TestComputedWeights:
+    @every_mode
+    def test_get_a_gradient_through_autograd(self, mode):
+        weight = torch.randn(N, D, requires_grad=True)
+        x, active = torch.randn(B, D), every_output(mode)
+        active_linear(x, 2 * weight, None, active, sparse_grad=True).square().sum().backward()
+        found, weight.grad = weight.grad.to_dense(), None
+        (x @ (2 * weight).T).square().sum().backward()
+        torch.testing.assert_close(found, weight.grad)
+
+    @every_mode
+    def test_are_refused_otherwise(self, mode):
+        weight, bias = torch.randn(N, D, requires_grad=True), torch.randn(N, requires_grad=True)
+        for w, b in ((2 * weight, bias), (weight, 2 * bias)):
+            with pytest.raises(ValueError, match=r"other tensors.* sparse_grad=True"):
+                active_linear(torch.randn(B, D), w, b, every_output(mode))
+        with torch.no_grad():
+            active_linear(torch.randn(B, D), 2 * weight, bias, every_output(mode))
+
+
+def test_a_weight_that_no_optimizer_takes(monkeypatch):
+    monkeypatch.setattr(row_gradients, "MANY_PENDING", 3)
+    weight = nn.Parameter(torch.randn(N, D))
+    x, active = torch.randn(B, D), every_output("shared")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            active_linear(x, weight, None, active).sum().backward()
+    with pytest.warns(UserWarning, match="no RowSparseAdam took them"):
+        active_linear(x, weight, None, active).sum().backward()
+
+
+def in_two_steps(layer, x):
+    out = layer(x, draw_labels())
+    return ActiveLoss("bce")(out.values, out.active)
+
+
+def in_one(layer, x):
+    return layer.loss(x, draw_labels(), ActiveLoss("bce"))[0]
+
+
+ways = pytest.mark.parametrize("loss", [in_two_steps, in_one])
+
+
+def pair(mode):
+    """Two equal layers, of rows and of sparse gradients, and an input."""
+    x = torch.randn(B, D, requires_grad=True)
+    return make_layer(mode, sparse_grad=False), make_layer(mode), x
+
+
+def pending(layer):
+    return [getattr(p, "row_gradients", []) for p in layer.parameters()]
+
+
+@every_mode
+@ways
+def test_grad_of_the_input_leaves_nothing(loss, mode):
+    layer, twin, x = pair(mode)
+    (found,) = torch.autograd.grad(loss(layer, x), x)
+    (wanted,) = torch.autograd.grad(loss(twin, x), x)
+    torch.testing.assert_close(found, wanted)
+    assert pending(layer) == [[], []]
+    before = layer.weight.detach().clone()
+    RowSparseAdam(layer.parameters()).step()
+    assert torch.equal(layer.weight, before)
+
+
+@every_mode
+@ways
+def test_backward_to_one_of_two(loss, mode):
+    layer, twin, x = pair(mode)
+    loss(layer, x).backward(inputs=[layer.weight])
+    assert x.grad is None
+    loss(twin, x).backward()
+    assert pending(layer)[1] == []
+    torch.testing.assert_close(dense_gradient(layer.weight), twin.weight.grad.to_dense())
+
+
+@every_mode
+@ways
+def test_grad_of_the_weight_is_returned(loss, mode):
+    layer, twin, x = pair(mode)
+    mean, weights = loss(layer, x), [layer.weight, layer.bias]
+    for gradient in torch.autograd.grad(mean, weights, retain_graph=True):
+        gradient.mul_(100)
+    found = torch.autograd.grad(mean, weights)
+    loss(twin, x).backward()
+    for one, other in zip(found, (twin.weight, twin.bias), strict=True):
+        torch.testing.assert_close(one.to_dense(), other.grad.to_dense())
+    assert pending(layer) == [[], []]
+
+
+@every_mode
+@ways
+def test_grad_of_the_input_may_be_changed(loss, mode):
+    layer, twin, x = pair(mode)
+    mean, wanted = loss(layer, x), torch.autograd.grad(loss(twin, x), x)[0]
+    torch.autograd.grad(mean, x, retain_graph=True)[0].sign_()
+    torch.testing.assert_close(torch.autograd.grad(mean, x)[0], wanted)
+
+
+def test_other_layers():
+    layer, x = SparseInputLinear(N, D), make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
+    scale = torch.ones(D, requires_grad=True)
+    torch.autograd.grad((layer(x).values * scale).sum(), scale)
+    assert not hasattr(layer.weight, "row_gradients")
+    convolution, image = SampledConv2d(2, 6, 3), torch.randn(2, 2, 5, 5, requires_grad=True)
+    torch.autograd.grad(convolution(image).values.sum(), image)
+    assert pending(convolution) == [[], []]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@every_mode
+def test_checkpointed_layers_keep_their_gradients(mode, reentrant):
+    layer, _, x = pair(mode)
+    loss = checkpoint(in_one, layer, x, use_reentrant=reentrant)
+    if plain(x) and not reentrant:  # Plain torch keeps scores, which belong to another set then.
+        with pytest.raises(RuntimeError, match="drew another active set"):
+            loss.backward()
+        return
+    loss.backward()
+    # The sampler drew other outputs in the second forward pass, so values are not compared.
+    assert len(layer.weight.row_gradients) == len(layer.bias.row_gradients) == 1
+
+
+@every_mode
+def test_checkpointed_scores_of_another_set_are_an_error(mode):
+    layer, _, x = pair(mode)
+    out = checkpoint(lambda x: layer(x).values.square(), x, use_reentrant=False)
+    with pytest.raises(RuntimeError, match=r"drew another active set of \d+ ids, as in torch"):
+        out.sum().backward()
+    assert pending(layer) == [[], []]
+
+
+def test_checkpointed_convolution_of_another_set_is_an_error():
+    sampler = ActiveSampler(2 * 3 * 3, 30, active=5)
+    layer, x = SampledConv2d(2, 30, 3, sampler=sampler), torch.randn(2, 2, 5, 5)
+    out = checkpoint(lambda x: layer(x).values, x.requires_grad_(), use_reentrant=False)
+    with pytest.raises(RuntimeError, match="drew another active set of 5 ids"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_checkpointed_layers_with_a_given_set_are_right(per_sample):
+    x, weight = torch.randn(B, D, requires_grad=True), torch.randn(N, D, requires_grad=True)
+    active = every_output("per_sample" if per_sample else "shared")
+    found = []
+    for call in (active_linear, partial(checkpoint, active_linear, use_reentrant=False)):
+        call(x, weight, None, active).square().sum().backward()
+        found.append([x.grad, dense_gradient(weight)])
+        x.grad, weight.row_gradients = None, []
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    # Ids that hooks give back are other tensors with the same numbers.
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda kept: kept):
+        active_linear(x, weight, None, active).square().sum().backward()
+    assert torch.equal(x.grad, found[0][0])
+
+
+class TestCopies:
+    @every_mode
+    def test_of_a_layer_in_training(self, mode):
+        """deepcopy, pickle and torch.save give a layer that goes on as the first one does."""
+        layer = make_layer(mode)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for i in range(3):
+            layer(torch.randn(B, D), draw_labels(i)).values.square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        file = io.BytesIO()
+        torch.save(layer, file)
+        file.seek(0)
+        # The sampler's schedule may be any function: that is what a pickle of it needs.
+        copies = [copy.deepcopy(layer), torch.load(file, weights_only=False)]
+        copies.append(pickle.loads(pickle.dumps(layer)))
+        x = torch.randn(B, D)
+        wanted = layer(x, draw_labels(9))
+        for twin in copies:
+            found = twin(x, draw_labels(9))
+            np.testing.assert_array_equal(found.active.ids, wanted.active.ids)
+            torch.testing.assert_close(found.values, wanted.values)
+            found.values.sum().backward()
+            assert twin.weight.grad is not layer.weight.grad
+
+    @every_mode
+    @pytest.mark.parametrize("sparse", [False, True])
+    def test_with_gradients_pending(self, mode, sparse):
+        """A copy has none, as with PyTorch's own layers; a pickle keeps row gradients."""
+        layer = make_layer(mode, sparse)
+        layer(torch.randn(B, D), draw_labels()).values.sum().backward()
+        twin = copy.deepcopy(layer)
+        assert twin.weight.grad is None
+        assert not getattr(twin.weight, "row_gradients", [])
+        assert bool(layer.weight.grad is not None) == sparse
+        loaded = pickle.loads(pickle.dumps(layer))
+        if not sparse:
+            torch.testing.assert_close(dense_gradient(loaded.weight), dense_gradient(layer.weight))
+        state = layer.state_dict()
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+
+
+def dense_optimizers():
+    """All of PyTorch that take any parameters without a closure."""
+    named = vars(torch.optim).items()
+    kinds = [kind for _, kind in named if inspect.isclass(kind)]
+    found = [kind for kind in kinds if issubclass(kind, torch.optim.Optimizer)]
+    left_out = (torch.optim.Optimizer, torch.optim.LBFGS, getattr(torch.optim, "Muon", None))
+    return [kind for kind in found if kind not in left_out]
+
+
+class Model(nn.Module):
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.encoder, self.output = nn.Linear(3, D), make_layer(sparse_grad=sparse)
+
+    def backward(self):
+        out = self.output(self.encoder(torch.randn(B, 3)), draw_labels())
+        out.values.square().mean().backward()
+
+
+@pytest.mark.parametrize("kind", dense_optimizers())
+def test_the_first_step_warns(kind):
+    model = Model()
+    parameters = model.output.parameters() if kind is torch.optim.SparseAdam else model.parameters()
+    optimizer = kind(parameters, lr=0.1)
+    model.backward()
+    before = model.output.weight.detach().clone()
+    with pytest.warns(UserWarning, match=rf"{kind.__name__} does not update .*RowSparseAdam"):
+        optimizer.step()
+    assert torch.equal(model.output.weight, before)
+
+
+@pytest.mark.parametrize("first", ["torch", "slide"])
+@pytest.mark.parametrize("copied", [lambda o: o, copy.deepcopy, "pickle"])
+def test_no_warning_where_another_optimizer_takes_the_rows(first, copied):
+    model = Model()
+    several = [torch.optim.AdamW(model.parameters()), RowSparseAdam(model.output.parameters())]
+    if first == "slide":
+        several.reverse()
+    if copied == "pickle":
+        model, several = pickle.loads(pickle.dumps((model, several)))
+    else:
+        model, several = copied((model, several))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(2):
+            model.backward()
+            for optimizer in several:
+                optimizer.step()
+                optimizer.zero_grad()

@@ -1,0 +1,550 @@
+"""SampledLinear and SparseInputLinear as modules: sets, training, search, samplers."""
+
+import copy
+import gc
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.matrices import make_csr, make_pattern, to_dense
+from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
+
+from slide.active_set import ActiveSet
+from slide.hashing import SimHash
+from slide.nn.losses import ActiveLoss
+from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sparse_linear import SparseInputLinear
+from slide.nn.stored_layers import StoredLinear
+from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import dense_gradient
+from slide.sampling import ActiveSampler, FullSampler, LSHProposer
+from slide.sampling.schedules import fixed
+from slide.sparse import CSR, Pattern
+from slide.utils.quantized import QuantizedRows
+
+B, D, N = 5, 6, 40
+
+
+MODES = ["per_sample", "shared"]
+
+
+SAMPLERS = {
+    "uniform": uniform_sampler,
+    "lsh": partial(
+        lsh_sampler,
+        rebuild=partial(fixed, every=2 * B),
+    ),
+    "published": partial(
+        published_sampler, family=SimHash, hashes_per_table=3, num_tables=4, fill=0
+    ),
+    "faiss": partial(faiss_sampler, kind="flat", rebuild=partial(fixed, every=2 * B)),
+}
+
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+every_sampler = pytest.mark.parametrize("name", SAMPLERS)
+
+
+def draw_labels(seed=0, num_outputs=N):
+    return make_pattern(np.random.default_rng(seed), [2, 1, 0, 3, 1], num_outputs)
+
+
+def make_layer(name, mode, active=12):
+    torch.manual_seed(1)
+    return SampledLinear(D, N, SAMPLERS[name](D, N, active=active, mode=mode))
+
+
+def train(layer, optimizer, first, last):
+    """Steps on random inputs; returns their losses."""
+    losses = []
+    for i in range(first, last):
+        x = torch.randn(B, D, generator=torch.Generator().manual_seed(i))
+        optimizer.zero_grad()
+        out = layer(x, draw_labels(i))
+        loss = ActiveLoss("softmax")(out.values, out.active)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class TestSampledLinear:
+    @every_mode
+    @every_sampler
+    def test_computes_entries_of_the_full_product(self, name, mode):
+        layer, x = make_layer(name, mode), torch.randn(B, D)
+        out = layer(x, draw_labels())
+        assert out.num_samples == B
+        full = x @ layer.weight.T + layer.bias
+        dense = out.to_dense()
+        for b in range(B):
+            ids = torch.from_numpy(out.active.row(b)).long()
+            torch.testing.assert_close(dense[b, ids], full[b, ids])
+        assert (dense != 0).sum() == out.values.numel()
+        if mode == "shared":
+            assert out.values.shape == (B, 12)
+        else:
+            assert out.values.shape == (len(out.active.ids),)
+
+    def test_without_a_sampler_is_nn_linear(self):
+        layer = SampledLinear(D, N)
+        linear = torch.nn.Linear(D, N)
+        linear.load_state_dict({"weight": layer.weight, "bias": layer.bias})
+        x = torch.randn(B, D)
+        out = layer(x)
+        torch.testing.assert_close(out.to_dense(), linear(x))
+        out.values.square().sum().backward()
+        linear(x).square().sum().backward()
+        torch.testing.assert_close(dense_gradient(layer.weight), linear.weight.grad)
+        torch.testing.assert_close(dense_gradient(layer.bias), linear.bias.grad)
+
+    def test_first_weights(self):
+        layer = SampledLinear(16, 500)
+        assert layer.weight.abs().max() <= 1 / 4
+        assert layer.weight.std().item() == pytest.approx(1 / 4 / math.sqrt(3), rel=0.05)
+        assert not layer.bias.any()
+
+    @every_mode
+    @every_sampler
+    @pytest.mark.usefixtures("one_thread")
+    def test_training_lowers_the_loss(self, name, mode):
+        layer = make_layer(name, mode)
+        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
+        labels = draw_labels()
+        x = torch.randn(B, D)
+        losses = []
+        for _ in range(30):
+            optimizer.zero_grad()
+            out = layer(x, labels)
+            loss = ActiveLoss("softmax")(out.values, out.active)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+
+    @every_mode
+    def test_only_the_set_is_updated(self, mode):
+        layer = make_layer("uniform", mode)
+        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
+        before = layer.weight.detach().clone(), layer.bias.detach().clone()
+        out = layer(torch.randn(B, D), draw_labels())
+        ActiveLoss("bce")(out.values, out.active).backward()
+        optimizer.step()
+        touched = np.zeros(N, bool)
+        touched[out.active.ids] = True
+        assert not touched.all()
+        for old, new in zip(before, (layer.weight, layer.bias), strict=True):
+            changed = (old != new).view(N, -1).any(1).numpy()
+            np.testing.assert_array_equal(changed, touched)
+
+    def test_evaluation_does_not_move_the_schedule(self):
+        layer = make_layer("lsh", "shared")
+        layer.eval()
+        for _ in range(10):
+            assert layer(torch.randn(B, D)).active.complete
+        assert (layer.sampler.rebuilds, layer.sampler.samples) == (0, 0)
+        layer.train()
+        for _ in range(3):
+            layer(torch.randn(B, D))
+        assert (layer.sampler.rebuilds, layer.sampler.samples) == (2, 3 * B)
+
+    @pytest.mark.parametrize("name", ["uniform", "lsh"])
+    @pytest.mark.parametrize("mode", ["shared", "per_sample"])
+    @pytest.mark.parametrize("hard", [1.0, 0.4])
+    def test_loss_is_that_of_the_values(self, name, mode, hard):
+        layer, x, labels = make_layer(name, mode), torch.randn(B, D), draw_labels()
+        twin, loss = copy.deepcopy(layer), ActiveLoss("softmax", hard)
+        found, active = layer.loss(x.requires_grad_(), labels, loss)
+        (grad,) = torch.autograd.grad(found, x)
+        out = twin(x, labels)
+        np.testing.assert_array_equal(active.ids, out.active.ids)
+        wanted = loss(out.values, out.active)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
+
+    def test_errors(self):
+        with pytest.raises(ValueError, match="sampler of 7 outputs does not fit a layer of 8"):
+            SampledLinear(D, 8, FullSampler(D, 7))
+        for sizes in ((0, 3), (3, 0)):
+            with pytest.raises(ValueError, match=r"_features must be .* at least 1"):
+                SampledLinear(*sizes)
+        for wrong in (FullSampler, "lsh"):
+            with pytest.raises(TypeError, match=r"sampler must be a slide\.Sampler, not "):
+                SampledLinear(D, N, wrong)
+
+    def test_says_what_it_is(self):
+        chosen = "ActiveSampler(active=12, mode='shared', proposer=LSHProposer)"
+        assert repr(make_layer("lsh", "shared")) == f"SampledLinear(6, 40, sampler={chosen})"
+        every = "SampledLinear(6, 40, bias=False, sampler=FullSampler(all 40 outputs))"
+        assert repr(SampledLinear(D, N, bias=False)) == every
+
+
+class TestSparseInputLinear:
+    def test_without_a_sampler_is_nn_linear(self):
+        layer = SparseInputLinear(N, D)
+        linear = torch.nn.Linear(N, D)
+        linear.load_state_dict({"weight": layer.weight.T, "bias": layer.bias})
+        x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
+        out = layer(x)
+        expected = linear(to_dense(x, N))
+        torch.testing.assert_close(out.to_dense(), expected)
+        out.values.square().sum().backward()
+        expected.square().sum().backward()
+        assert layer.weight.grad is None
+        torch.testing.assert_close(dense_gradient(layer.weight), linear.weight.grad.T)
+        torch.testing.assert_close(layer.bias.grad, linear.bias.grad)
+
+    @every_mode
+    @pytest.mark.parametrize("name", ["uniform", "published"])
+    def test_with_a_sampler(self, name, mode):
+        layer = SparseInputLinear(N, 30, SAMPLERS[name](N, 30, active=8, mode=mode))
+        x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
+        out = layer(x)
+        assert out.active.mean_size() == 8
+        mask = np.zeros((4, 30), bool)
+        for b in range(4):
+            mask[b, out.active.row(b)] = True
+        full = to_dense(x, N) @ layer.weight + layer.bias
+        expected = full * torch.from_numpy(mask)
+        torch.testing.assert_close(out.to_dense(), expected)
+        wanted = torch.autograd.grad(expected.square().sum(), [layer.weight, layer.bias])
+        out.values.square().sum().backward()
+        torch.testing.assert_close(dense_gradient(layer.weight), wanted[0])
+        torch.testing.assert_close(layer.bias.grad, wanted[1])
+
+    def test_no_gradient_asked_for(self):
+        layer = SparseInputLinear(N, D)
+        x = make_csr(np.random.default_rng(0), [3], N)
+        with torch.no_grad():
+            assert not layer(x).values.requires_grad
+        layer.weight.requires_grad_(False)
+        layer(x).values.sum().backward()
+        assert layer.bias.grad is not None
+        assert not hasattr(layer.weight, "row_gradients")
+
+    @pytest.mark.parametrize("column", [-1, N])
+    def test_columns_out_of_range(self, column):
+        x = CSR(np.array([0, 1]), np.array([column], np.int32), np.ones(1, np.float32))
+        with pytest.raises(ValueError, match=rf"features must lie in \[0, {N}\)"):
+            SparseInputLinear(N, D)(x)
+
+
+def test_labels_that_cover_all_outputs():
+    """A shared set of all N outputs in another order is no complete set."""
+    layer = SampledLinear(D, 4, uniform_sampler(D, 4, active=2))
+    labels = Pattern(np.array([0, 2, 4]), np.array([3, 1, 0, 2], np.int32))
+    x = torch.randn(2, D)
+    out = layer(x, labels)
+    ids = out.active.ids.astype(np.int64)
+    assert ids.tolist() == [3, 1, 0, 2]
+    torch.testing.assert_close(out.values, (x @ layer.weight.T)[:, ids])
+    torch.testing.assert_close(out.to_dense(), x @ layer.weight.T)
+    out.values[0, 0].backward()
+    assert dense_gradient(layer.weight).any(1).tolist() == [False, False, False, True]
+
+
+D, N = 6, 40
+
+
+SECOND = {
+    "linear": lambda sampler: SampledLinear(D, N, sampler),
+    "sparse input": lambda sampler: SparseInputLinear(D, N, sampler),
+    "convolution": lambda sampler: SampledConv2d(D, N, 1, sampler=sampler),
+}
+
+
+@pytest.mark.parametrize("make", [lsh_sampler, uniform_sampler])
+@pytest.mark.parametrize("second", SECOND)
+def test_a_second_layer_is_refused(second, make):
+    sampler = make(D, N, active=8)
+    layer = SampledLinear(D, N, sampler)
+    with pytest.raises(ValueError, match=r"another layer, SampledLinear\(6, 40.* for each layer"):
+        SECOND[second](sampler)
+    layer(torch.randn(2, D))
+
+
+def test_a_sampler_is_free_when_its_layer_is_gone():
+    sampler = lsh_sampler(D, N, active=8)
+    for _ in range(2):
+        layer = SampledLinear(D, N, sampler)
+        del layer
+        gc.collect()
+
+
+USES = {
+    "forward": lambda layer: layer(torch.randn(2, D)),
+    "loss": lambda layer: layer.loss(torch.randn(2, D), [[1], [2]], ActiveLoss("bce")),
+    "search": lambda layer: layer.top_k(torch.randn(2, D), 3, search="sampler"),
+}
+
+
+def use_both(use, second, first):
+    use(second)
+    use(first)  # If no layer had used the sampler before, the second one now has it.
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("given", ["by the constructor", "by assignment", "by a copy"])
+def test_an_assigned_sampler_of_another_layer(use, used, given):
+    if given == "by the constructor":
+        first = SampledLinear(D, N, lsh_sampler(D, N, active=8))
+    elif given == "by assignment":
+        first = SampledLinear(D, N)
+        first.sampler = lsh_sampler(D, N, active=8)
+    else:
+        first = copy.deepcopy(SampledLinear(D, N, lsh_sampler(D, N, active=8)))
+    second = SampledLinear(D, N, lsh_sampler(D, N, active=8))
+    if used:
+        USES[use](first)
+    second.sampler = first.sampler
+    with pytest.raises(ValueError, match=r"another layer, SampledLinear\(6, 40.* for each layer"):
+        use_both(USES[use], second, first)
+
+
+def test_an_assigned_sampler_of_another_width():
+    layer = SampledLinear(D, N)
+    layer.sampler = lsh_sampler(7, N, active=8)
+    with pytest.raises(ValueError, match=r"inputs of 7 numbers does not fit .* inputs of 6"):
+        layer(torch.randn(2, D))
+
+
+def test_a_sampler_may_be_taken_over():
+    first, second = (SampledLinear(D, N, lsh_sampler(D, N, active=8)) for _ in range(2))
+    first(torch.randn(2, D))
+    second.sampler, first.sampler = first.sampler, FullSampler(D, N)
+    first.sampler = first.sampler
+    for use in USES.values():
+        use(second)
+
+
+def test_a_layer_of_stored_rows_hands_its_sampler_on():
+    rows = QuantizedRows.of(torch.randn(N, D), "bfloat16")
+    stored, x = StoredLinear(rows, torch.randn(N)), torch.randn(2, D)
+    stored.sampler = lsh_sampler(D, N, active=8)
+    found = stored.top_k(x, 3, search="sampler")
+    layer = stored.trainable()  # The other one, which searches by the same rows, stays.
+    for one, other in zip(found, layer.top_k(x, 3, search="sampler"), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(stored.to_linear().weight, layer.weight)
+    layer(x)
+
+
+@pytest.mark.parametrize("proposer", [None, LSHProposer])
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+def test_a_loss_in_eval_mode_does_not_move_the_draws_of_training(mode, proposer):
+    def make():
+        torch.manual_seed(0)
+        sampler = ActiveSampler(D, N, proposer, active=12, mode=mode)
+        return SampledLinear(D, N, sampler)
+
+    layer, other, found = make(), make(), []
+    x, labels, kind = torch.randn(3, D), [[1], [2], [3]], ActiveLoss("bce")
+    for step in range(3):
+        sets = [each.loss(x, labels, kind)[1].ids.tolist() for each in (layer, other)]
+        assert sets[0] == sets[1]
+        layer.eval()
+        found += [layer.loss(x, labels, kind)[1].ids.tolist() for _ in range(step + 1)]
+        layer.train()
+    assert len({tuple(ids) for ids in found}) == len(found), "each loss draws a set of its own"
+    before, after = (each.sampler.state_dict() for each in (other, layer))
+    assert before["selections"] == after["selections"] == 3
+    assert before.keys() == after.keys()
+
+
+def test_a_sampler_that_chooses_by_itself_does_so_in_eval_mode():
+    class Last(ActiveSampler):
+        def select(self, queries, labels):
+            return ActiveSet(N, np.arange(N - 5, N, dtype=np.int32))
+
+    layer = SampledLinear(D, N, Last(D, N, active=5)).eval()
+    assert layer(torch.randn(3, D), [[1], [2], [3]]).active.ids.tolist() == [*range(N - 5, N)]
+
+
+WIDTH, OUTPUTS, QUERIES = 8, 6_000, 50
+
+
+MAKERS = {"uniform": uniform_sampler, "lsh": lsh_sampler, "all": None}
+
+
+def make_large(name="uniform", **options):
+    torch.manual_seed(0)
+    sampler = MAKERS[name] and MAKERS[name](WIDTH, OUTPUTS, active=40)
+    layer = SampledLinear(WIDTH, OUTPUTS, sampler, **options)
+    with torch.no_grad():
+        layer.weight *= torch.exp(torch.randn(OUTPUTS, 1))
+    return layer
+
+
+def inputs():
+    return torch.randn(QUERIES, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def agreement(layer, k=3):
+    """Share of the answers of exact search that the index gives, with the same scores."""
+    x = inputs()
+    (scores, wanted), (found, ids) = (layer.top_k(x, k, search) for search in ("exact", "index"))
+    same = ids == wanted
+    assert ((found - scores).abs() <= rounding(layer, x, wanted))[same].all()
+    return same.float().mean().item()
+
+
+def rounding(layer, x, ids):
+    """How far two sums of the same terms in different orders can be apart (Higham 2002, 4.2)."""
+    terms = x.abs()[:, None] * layer.weight.detach().abs()[ids]
+    total = terms.sum(2) + (0 if layer.bias is None else layer.bias.detach().abs()[ids])
+    return 2 * (WIDTH + 1) * torch.finfo(total.dtype).eps * total
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_it_answers_as_exact_search(name, bias):
+    layer = make_large(name, bias=bias)
+    assert agreement(layer) > 0.95
+    assert layer.row_index().seen < OUTPUTS
+
+
+@pytest.mark.parametrize("optimizer", ["RowSparseAdam", "SGD"])
+def test_it_follows_training(optimizer):
+    layer = make_large(sparse_grad=optimizer == "SGD")
+    kind = RowSparseAdam if optimizer == "RowSparseAdam" else torch.optim.SGD
+    step = kind(layer.parameters(), lr=10.0 if kind is RowSparseAdam else 0.5)
+    first, before = layer.row_index(), layer.top_k(inputs(), 1, "index")[0]
+    assert layer.row_index() is first
+    labels = Pattern.from_lists([[b] for b in range(QUERIES)])
+    for _ in range(10):
+        step.zero_grad()
+        layer.loss(inputs(), labels, ActiveLoss("squared_hinge"))[0].backward()
+        step.step()
+    assert layer.row_index() is not first
+    assert agreement(layer) > 0.95
+    assert (layer.top_k(inputs(), 1, "index")[0] != before).any()
+
+
+def test_it_follows_every_other_change():
+    layer, other = make_large(), make_large("lsh")
+    with torch.no_grad():
+        other.weight.mul_(-1)
+    changes = [
+        lambda: layer.load_state_dict(make_large().state_dict()),
+        lambda: layer.weight.data.neg_(),
+        lambda: setattr(layer, "weight", torch.nn.Parameter(other.weight.detach().clone())),
+        lambda: setattr(layer, "bias", None),
+        layer.double,
+        layer.float,
+    ]
+    for change in changes:
+        index = layer.row_index()
+        assert layer.row_index() is index
+        change()
+        assert layer.row_index() is not index
+    assert agreement(layer) > 0.95
+
+
+def test_copies_make_their_own():
+    layer = make_large()
+    layer.row_index()
+    without = len(pickle.dumps(make_large()))
+    assert len(pickle.dumps(layer)) < without + 1_000
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        with torch.no_grad():
+            twin.weight.neg_()
+        assert agreement(twin) > 0.95
+    assert not any("index" in name for name in layer.state_dict())
+    assert agreement(layer) > 0.95
+
+
+@pytest.mark.not_as_python
+def test_threads_may_search_at_the_same_time():
+    layer, x = make_large(), inputs()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
+    for ids in found:
+        assert torch.equal(ids, found[0])
+
+
+def test_searches_that_cannot_be():
+    layer = make_large()
+    for k in (0, OUTPUTS + 1):
+        with pytest.raises(ValueError, match=rf"k must be in \[1, {OUTPUTS}\], not {k}"):
+            layer.top_k(inputs(), k, search="index")
+    with pytest.raises(ValueError, match="search must be one of exact, index, sampler"):
+        layer.top_k(inputs(), 1, search="tables")
+    with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
+        layer.top_k(inputs(), 1, search="sampler")
+
+
+class TestLossOfUsers:
+    """What people pass who know ``nn.Linear`` and ``nn.CrossEntropyLoss``."""
+
+    def sets(self, mode="shared"):
+        """Two equal layers, whose sets hold all outputs, so that losses are those of PyTorch."""
+        layer = SampledLinear(D, N, uniform_sampler(D, N, active=N - 1, mode=mode))
+        return layer, copy.deepcopy(layer)
+
+    @every_mode
+    def test_a_name(self, mode):
+        layer, twin = self.sets(mode)
+        x, labels = torch.randn(B, D), draw_labels()
+        found, active = layer.loss(x, labels, "softmax")
+        wanted, other = twin.loss(x, labels, ActiveLoss("softmax"))
+        assert found == wanted
+        assert active.ids.tolist() == other.ids.tolist()
+        with pytest.raises(ValueError, match=r"loss must be one of .*softmax.*, not 'cross"):
+            layer.loss(x, labels, "cross_entropy")
+
+    @every_mode
+    @pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+    def test_leading_dimensions_and_ignored_labels(self, mode, kind):
+        layer, _ = self.sets(mode)
+        layer.sampler = FullSampler(D, N)
+        x = torch.randn(3, 4, D, requires_grad=True)
+        labels = torch.randint(N, (3, 4))
+        labels[0, 1:] = labels[2, 3] = -100
+        if kind is list:
+            given = x.reshape(12, D), labels.flatten().tolist()
+        else:
+            given = x, kind(labels.tolist())
+        found, _ = layer.loss(*given, "softmax")
+        scores = x.reshape(12, D) @ layer.weight.T + layer.bias
+        wanted = torch.nn.functional.cross_entropy(scores, labels.flatten())
+        torch.testing.assert_close(found, wanted)
+        (grad,) = torch.autograd.grad(found, x)
+        torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
+
+    def test_weights_and_another_ignored_label(self):
+        layer, twin = self.sets()
+        x, weights = torch.randn(2, 2, D), torch.tensor([[1.0, 2.0], [0.5, 3.0]])
+        labels = torch.tensor([[7, 0], [3, 5]])
+        found, _ = layer.loss(x, labels, "bce", weights, ignore_index=0)
+        kept = [0, 2, 3]
+        wanted, _ = twin.loss(x.view(4, D)[kept], [[7], [3], [5]], "bce", weights.view(4)[kept])
+        torch.testing.assert_close(found, wanted)
+
+    @every_mode
+    def test_all_labels_ignored(self, mode):
+        layer, _ = self.sets(mode)
+        found, _ = layer.loss(torch.randn(2, D), torch.full((2,), -100), "softmax")
+        assert found == 0
+        found.backward()
+
+    def test_losses_of_pytorch(self):
+        layer, x, labels = SampledLinear(D, N), torch.randn(B, D), torch.arange(B)
+        with pytest.raises(TypeError, match=r"loss must be a name such as 'softmax' \(cross-ent"):
+            layer.loss(x, labels, torch.nn.CrossEntropyLoss())
+        with pytest.raises(TypeError, match="weights of samples need an ActiveLoss"):
+            layer.loss(x, labels, lambda scores, active: scores.sum(), torch.ones(B))
+        for call in (
+            lambda out: torch.nn.functional.cross_entropy(out, labels),
+            lambda out: torch.nn.CrossEntropyLoss()(out, labels),
+            torch.relu,
+        ):
+            with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
+                call(layer(x))

@@ -1,0 +1,89 @@
+"""How kernels are compiled, and requests for memory ahead of its use."""
+
+import importlib
+import sys
+
+import numba
+import numpy as np
+import pytest
+from helpers import naive_arrays
+
+from slide.ops.kernels import compile as compiling
+from slide.ops.kernels.compile import parallel, prange, prefetch_entries, prefetch_row
+
+
+@parallel
+def _squares(values, out):
+    """Each square."""
+    for i in prange(len(values)):
+        out[i] = values[i] * values[i]
+
+
+def test_a_forked_process_runs_the_same_source(monkeypatch):
+    monkeypatch.setattr(compiling, "forked", lambda: True)
+    values, out = np.arange(5), np.zeros(5, np.int64)
+    _squares(values, out)
+    np.testing.assert_array_equal(out, values**2)
+    assert _squares.__doc__ == "Each square."
+
+
+SOURCE = """
+from typing import NamedTuple
+import numpy as np
+from slide.ops.kernels.compile import parallel, prange
+
+class Pair(NamedTuple):
+    first: np.ndarray
+
+@parallel
+def twice(pair, out):
+    for i in prange(len(out)):
+        out[i] = 2 * pair.first[i]
+"""
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("damage", ["index", "data", "class"])
+def test_kernels_that_cannot_be_read_are_compiled_anew(tmp_path, monkeypatch, damage):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "twice_of_it.py"
+
+    def call():
+        monkeypatch.delitem(sys.modules, "twice_of_it", raising=False)
+        importlib.invalidate_caches()
+        module = importlib.import_module("twice_of_it")
+        out = np.zeros(2)
+        pair = next(each for name, each in vars(module).items() if name in ("Pair", "Couple"))
+        module.twice(pair(np.arange(2.0)), out)
+        assert out.tolist() == [0, 2]
+
+    path.write_text(SOURCE)
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", str(tmp_path / "cache"))
+    call()
+    files = {kind: list(tmp_path.rglob(f"*.{kind}")) for kind in ("nbi", "nbc")}
+    assert files["nbi"]
+    assert files["nbc"]
+    if damage == "class":
+        path.write_text(SOURCE.replace("Pair", "Couple"))
+    else:
+        for file in files["nbi" if damage == "index" else "nbc"]:
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    call()
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (3, 3), (0, 1), (5, 70), (69, 70)])
+def test_prefetch_entries(begin, end):
+    array = np.random.default_rng(0).random(70)
+    before = array.copy()
+    assert prefetch_entries(array, begin, end) is naive_arrays.prefetch_entries(before, begin, end)
+    np.testing.assert_array_equal(array, before)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 7, 64, 300])
+def test_prefetch_row(width, dtype):
+    rows = np.random.default_rng(0).integers(0, 99, (5, width)).astype(dtype)
+    before = rows.copy()
+    for r in range(5):
+        assert prefetch_row(rows, r) is naive_arrays.prefetch_row(before, r)
+    np.testing.assert_array_equal(rows, before)

@@ -1,0 +1,292 @@
+"""The graph of labels, and the best of recent labels, against plain twins."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.matrices import make_pattern
+from helpers.samplers import neighbour_sampler, recent_sampler
+
+from slide.nn import SampledLinear
+from slide.sampling import ActiveSampler, NeighbourProposer, RecentProposer
+from slide.search import exact_top_k
+from slide.sparse import Pattern
+
+
+def draw_labels(seed, counts=(2, 1, 0, 3, 1)):
+    return make_pattern(np.random.default_rng(seed), list(counts), N)
+
+
+def rows_of(pattern):
+    return [
+        pattern.indices[a:b].tolist()
+        for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
+    ]
+
+
+class Naive:
+    """The graph as a dictionary from a label to its neighbours."""
+
+    def __init__(self, width, explore, best):
+        self.width, self.explore, self.best, self.graph = width, explore, best, {}
+
+    def step(self, queries, labels, weight, bias):
+        """The candidates of each sample; the graph changes after all of them are known."""
+        flat, ranked, end = labels.indices.tolist(), [], 0
+        for query, own in zip(queries.double(), rows_of(labels), strict=True):
+            end += len(own)
+            scored = {*own, *(i for a in own for i in self.graph.get(a, []))}
+            scored |= {flat[(end + i) % len(flat)] for i in range(self.explore)}
+            score = {i: float(query @ weight[i].double() + bias[i]) for i in scored}
+            ranked.append((own, sorted(scored, key=lambda i, score=score: -score[i])))
+        for own, order in ranked:
+            kept = max(self.width, self.best) + max(map(len, rows_of(labels)))
+            for a in own:
+                self.graph[a] = [i for i in order[:kept] if i != a][: self.width]
+        return [[i for i in order if i not in own][: self.best] for own, order in ranked]
+
+
+@pytest.mark.parametrize(
+    ("width", "explore", "best"), [(3, 2, 2), (5, 0, 3), (2, 20, 6), (1, 1, 1)]
+)
+def test_is_the_same_as_its_twin(width, explore, best):
+    weight, bias = draw_layer()
+    sampler = neighbour_sampler(
+        *(D, N), width=width, explore=explore, best=best, active=30, mode="per_sample"
+    )
+    naive, generator = Naive(width, explore, best), torch.Generator().manual_seed(0)
+    for step in range(12):
+        # Few different labels, so that samples share them and the lists fill up.
+        drawn = draw_labels(step)
+        labels = Pattern(drawn.indptr, drawn.indices % 50 + np.arange(7, dtype=np.int32) * 50)
+        if step % 3 == 2:  # A label of two samples.
+            labels.indices[-1] = labels.indices[0]
+        queries = draw_queries(5, step)
+        sampler.update(weight, bias, queries)
+        found = sampler.proposer.look_up(queries, labels)
+        sampler.select(queries, labels)
+        assert rows_of(found) == naive.step(queries, labels, weight, bias)
+        weight += 0.3 * torch.randn(N, D, generator=generator)
+    for label in range(N):
+        assert sampler.proposer.neighbours(label).tolist() == naive.graph.get(label, [])
+    assert max(map(len, naive.graph.values())) == width
+
+
+def test_recall_grows_as_the_graph_does():
+    """The same samples again and again: what is best for them is found among neighbours."""
+    layer = draw_layer()
+    queries = draw_queries(60)
+    labels = Pattern(
+        np.arange(61), exact_top_k(queries, *layer, 1)[1].ravel().numpy().astype(np.int32)
+    )
+    sampler = neighbour_sampler(D, N, explore=4, active=24, mode="per_sample")
+    known = np.unique(labels.indices)
+    answers = exact_top_k(queries, layer[0][known], layer[1][known], 5)[1].numpy()
+    wanted, found = known[answers], []
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        order = generator.permutation(60)
+        mixed = Pattern(labels.indptr, labels.indices[order])
+        sampler.update(*layer, queries[order])
+        found.append(recall(sampler.select(queries[order], mixed), wanted[order]))
+    assert found[0] < 0.6
+    assert found[-1] > 0.75
+
+
+def test_scores_that_are_no_numbers_and_samples_without_labels():
+    weight, bias = draw_layer()
+    weight[7] = torch.nan
+    sampler = neighbour_sampler(D, N, active=20, mode="per_sample")
+    for _ in range(2):
+        sampler.update(weight, bias, draw_queries(3))
+        active = sampler.select(draw_queries(3), Pattern.from_lists([[7, 8], [], [9]]))
+    assert all(len(np.unique(active.row(b))) == 20 for b in range(3))
+    nobody = Pattern(np.zeros(4, np.int64), np.empty(0, np.int32))
+    assert not len(sampler.proposer.look_up(draw_queries(3), nobody).indices)
+
+
+def test_evaluation_leaves_the_graph():
+    sampler = neighbour_sampler(D, N, active=16, mode="per_sample")
+    sampler.update(*draw_layer(), None)
+    sampler.select(draw_queries(5), draw_labels(0))
+    assert (sampler.proposer.graph == -1).all()
+
+
+def test_state_of_another_shape():
+    state = NeighbourProposer(D, N, width=3).state_dict()
+    with pytest.raises(ValueError, match=r"a graph of shape \(400, 3\) does not fit one of"):
+        NeighbourProposer(D, N).load_state_dict(state)
+
+
+@pytest.mark.parametrize(("name", "least"), [("width", 1), ("explore", 0), ("best", 1)])
+def test_options_out_of_range(name, least):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least {least}"):
+        NeighbourProposer(D, N, **{name: least - 1})
+
+
+NOBODY = Pattern(np.zeros(6, np.int64), np.empty(0, np.int32))
+
+
+def naive_pool(batches, recent):
+    """Distinct labels, the newest batch first, and within a batch in order."""
+    pool = list(dict.fromkeys(i for batch in reversed(batches) for i in batch.indices.tolist()))
+    return pool[:recent]
+
+
+def naive_best(pool, own, query, weight, bias, best):
+    """The best of the pool that are no label of the sample, by exact scores."""
+    scores = {i: float(query.double() @ weight[i].double() + bias[i]) for i in pool if i not in own}
+    return sorted(scores, key=lambda i: -scores[i])[:best]
+
+
+def train(sampler, layer, steps):
+    """Steps of training with labels that are drawn anew; all labels, and the last set."""
+    batches, active = [], None
+    for step in steps:
+        batches.append(draw_labels(step))
+        queries = draw_queries(5, seed=step)
+        sampler.update(*layer, queries)
+        active = sampler.select(queries, batches[-1])
+    return batches, active
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("has_bias", [True, False])
+    @pytest.mark.parametrize(("recent", "best"), [(100, 4), (9, 4), (3, 1), (7, 50)])
+    def test_are_the_best_of_recent_labels(self, recent, best, has_bias):
+        weight, bias = draw_layer()
+        sampler = recent_sampler(D, N, recent=recent, best=best, active=30, mode="per_sample")
+        batches, _ = train(sampler, (weight, bias), range(4))
+        proposer, queries, labels = sampler.proposer, draw_queries(5, 9), draw_labels(9)
+        assert proposer.pool.tolist() == naive_pool(batches, recent)
+        proposer.refresh(weight, bias if has_bias else None)
+        found = proposer.look_up(queries, labels)
+        pool, zeros = naive_pool([*batches, labels], recent), torch.zeros(N)
+        for b in range(5):
+            own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
+            wanted = naive_best(pool, own, queries[b], weight, bias if has_bias else zeros, best)
+            assert found.indices[found.indptr[b] : found.indptr[b + 1]].tolist() == wanted
+
+    def test_scores_are_those_of_the_present_weights(self):
+        """No index stands in between."""
+        layer = SampledLinear(D, N, recent_sampler(D, N, best=2, active=8, mode="per_sample"))
+        labels = Pattern.from_lists([[3], [50], [9], [70], [120]])
+        x = draw_queries(5)
+        for liked in (50, 120):
+            with torch.no_grad():
+                layer.weight.zero_()
+                layer.weight[liked] = x[0]
+            assert liked in layer(x, labels).active.row(0)[1:2]
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_other_floats(self, dtype):
+        weight, bias = (each.to(dtype) for each in draw_layer())
+        proposer, labels = RecentProposer(D, N, best=3), draw_labels(0)
+        proposer.rebuild(weight, bias)
+        queries = draw_queries(5)
+        found = proposer.look_up(queries, labels)
+        for b in range(5):
+            own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
+            ids = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
+            wanted = naive_best(labels.indices.tolist(), own, queries[b].to(dtype), weight, bias, 3)
+            assert ids == wanted or dtype == torch.bfloat16
+            assert len(ids) == len(wanted)
+            assert not set(ids) & set(own)
+
+    def test_scores_that_are_no_numbers(self):
+        weight, bias = draw_layer()
+        weight[7] = torch.nan
+        proposer = RecentProposer(D, N)
+        proposer.rebuild(weight, bias)
+        found = proposer.look_up(draw_queries(2), Pattern.from_lists([[7, 8], [9]]))
+        assert found.indptr.tolist() == [0, 1, 2]
+        assert found.indices.tolist() == [9, 8]
+
+
+class TestSets:
+    def test_recall(self):
+        """Where all good answers were labels a moment ago, the sets hold them."""
+        layer, queries = draw_layer(), draw_queries(40)
+        best = exact_top_k(queries, *layer, 5)[1].numpy().astype(np.int32)
+        sampler = recent_sampler(D, N, active=24, mode="per_sample")
+        labels = Pattern(np.arange(0, 201, 5), best.ravel())
+        sampler.update(*layer, queries)
+        sampler.select(queries, labels)
+        assert recall(sampler.select(queries, None), best) > 0.99
+        chance = ActiveSampler(D, N, active=24, mode="per_sample")
+        assert recall(chance.select(queries, None), best) < 0.2
+
+    @every_mode
+    def test_candidates_come_before_uniform_draws(self, mode):
+        sampler = recent_sampler(D, N, best=2, active=16, mode=mode, candidate_share=1.0)
+        labels = Pattern.from_lists([[3], [50, 60], [9], [70], [120]])
+        sampler.update(*draw_layer(), draw_queries(5))
+        active = sampler.select(draw_queries(5), labels)
+        every = set(labels.indices.tolist())
+        if mode == "shared":
+            assert set(active.ids[:6].tolist()) == every
+        else:
+            for b in range(5):
+                count = labels.indptr[b + 1] - labels.indptr[b]
+                assert set(active.row(b)[: count + 2].tolist()) <= every
+
+    @pytest.mark.parametrize("share", [0.25, 1.0])
+    def test_fill_all_places_that_they_may_take(self, share):
+        weight, bias = draw_layer()
+        sampler = recent_sampler(D, N, active=17, mode="per_sample", candidate_share=share)
+        batches, _ = train(sampler, (weight, bias), range(8))
+        pool, queries = naive_pool([*batches, draw_labels(9)], 4096), draw_queries(5, 9)
+        sampler.update(weight, bias, queries)
+        active = sampler.select(queries, draw_labels(9))
+        for b, count in enumerate((2, 1, 0, 3, 1)):
+            own = active.row(b)[:count].tolist()
+            places = min(int(share * (17 - count)), 16 - count)
+            wanted = naive_best(pool, own, queries[b], weight, bias, places)
+            assert active.row(b)[count : count + places].tolist() == wanted
+            assert len(wanted) == places
+
+    @pytest.mark.parametrize(("recent", "active"), [(100, 12), (100, 90), (6, 12)])
+    def test_are_the_newest_labels_in_a_shared_set(self, recent, active):
+        layer = draw_layer()
+        options = {"recent": recent, "active": active, "candidate_share": 1.0}
+        sampler = recent_sampler(D, N, **options)
+        batches, _ = train(sampler, layer, range(30))
+        sampler.update(*layer, draw_queries(1))
+        pool = naive_pool(batches, recent)
+        label = pool[2]
+        ids = sampler.select(draw_queries(1), Pattern.from_lists([[label]])).ids.tolist()
+        others = [i for i in pool if i != label]
+        count = min(len(others), active - 2)  # One uniform draw stands for all that are not chosen.
+        assert ids[: 1 + count] == [label, *others[:count]]
+        assert len({*ids}) == active
+
+    def test_evaluation_is_not_remembered(self):
+        sampler = recent_sampler(D, N, active=16, mode="per_sample")
+        sampler.update(*draw_layer(), None)
+        sampler.select(draw_queries(5), draw_labels(0))
+        assert not len(sampler.proposer.pool)
+
+
+class TestState:
+    def test_of_a_larger_layer(self):
+        with pytest.raises(ValueError, match=rf"up to {N}, must lie in \[0, {N}\)"):
+            RecentProposer(D, N).load_state_dict({"pool": np.array([3, N], np.int32)})
+
+    def test_copies_do_not_hold_the_weight(self):
+        layer = SampledLinear(D, N, recent_sampler(D, N, active=16, mode="per_sample"))
+        labels, x = draw_labels(0), draw_queries(5)
+        layer(x, labels)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            with torch.no_grad():
+                other.weight.zero_()
+                other.weight[labels.indices[0]] = 9 * x[4]
+            assert other(x, labels).active.row(4)[1] == labels.indices[0]
+
+
+@pytest.mark.parametrize("name", ["recent", "best"])
+def test_options_of_recent_labels(name):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, not 0"):
+        RecentProposer(D, N, **{name: 0})

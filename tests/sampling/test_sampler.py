@@ -1,0 +1,442 @@
+"""What all samplers promise: sets, unbiased weights, schedules, states, numbers for the log."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.layers import MODES, D, N, draw_layer, draw_queries, every_mode
+from helpers.matrices import chi_square_p, make_csr, make_pattern
+from helpers.samplers import (
+    faiss_sampler,
+    index_sampler,
+    lsh_sampler,
+    neighbour_sampler,
+    published_sampler,
+    recent_sampler,
+    uniform_sampler,
+)
+
+from slide import (
+    DWTA,
+    ActiveSampler,
+    FaissProposer,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    NeighbourProposer,
+    Proposer,
+    RecentProposer,
+    SampledLinear,
+    Sampler,
+    SimHash,
+)
+from slide.sampling import PublishedLSHProposer, fixed, never, schedules
+from slide.sparse import Pattern
+
+WIDTH, FEW = 12, 60
+
+
+SAMPLERS = {
+    "uniform": uniform_sampler,
+    "simhash": partial(lsh_sampler, family=SimHash, num_tables=3),
+    "dwta": partial(published_sampler, family=DWTA, hashes_per_table=1, num_tables=6),
+    "flat": partial(faiss_sampler, kind="flat"),
+    "ivf": partial(faiss_sampler, kind="ivf", probes=1, neighbours=4),
+    "hnsw": partial(faiss_sampler, kind="hnsw"),
+}
+
+
+FAISS = ("flat", "ivf", "hnsw")
+
+
+every_sampler = pytest.mark.parametrize("name", SAMPLERS)
+
+
+def draw_small(num_rows=FEW, width=WIDTH):
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(num_rows, width, generator=generator)
+    return weight, 0.3 * torch.randn(num_rows, generator=generator)
+
+
+def make(name, mode, active=16, num_rows=FEW, **options):
+    """A sampler that is ready to select for the layer of `draw_small`."""
+    sampler = SAMPLERS[name](WIDTH, num_rows, active=active, mode=mode, **options)
+    sampler.update(*draw_small(num_rows), None)
+    return sampler
+
+
+def draw_inputs(num_samples=5, seed=0):
+    return torch.randn(num_samples, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def same_sets(a, b):
+    """Whether two active sets are the same, in order, with the same weights."""
+    arrays = [(a.ids, b.ids), (a.indptr, b.indptr), (a.log_weights, b.log_weights)]
+    return all(np.array_equal(x, y) if x is not None else y is None for x, y in arrays)
+
+
+def labels_of_sample(labels, b):
+    return labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
+
+
+@every_mode
+@every_sampler
+class TestSets:
+    @pytest.mark.parametrize("counts", [[2, 0, 5, 1, 1], [0] * 5, [3, 20, 16, 0, 15]])
+    def test_labels_are_in_and_ids_are_distinct(self, name, mode, counts):
+        sampler = make(name, mode)
+        labels = make_pattern(np.random.default_rng(1), counts, FEW)
+        for _ in range(3):
+            active = sampler.select(draw_inputs(), labels)
+            assert active.ids.dtype == np.int32
+            assert active.shared == (mode == "shared")
+            assert active.targets is not None
+            for b, count in enumerate(counts):
+                own = active.row(b)
+                positions = labels_of_sample(active.targets, b)
+                assert own[positions].tolist() == labels_of_sample(labels, b)
+                assert len(set(own.tolist())) == len(own)
+                assert own.min() >= 0
+                assert own.max() < FEW
+                known = len(np.unique(labels.indices)) if active.shared else count
+                # At least one uniform id stands for the outputs left out.
+                assert len(own) == max(16, known + 1)
+
+    def test_all_outputs_where_active_covers_them(self, name, mode):
+        labels = make_pattern(np.random.default_rng(0), [2, 3], FEW)
+        for active in (FEW, FEW + 5):
+            chosen = make(name, mode, active).select(draw_inputs(2), labels)
+            assert chosen.complete
+            assert chosen.log_weights is None
+            assert chosen.targets is labels
+
+    def test_no_samples(self, name, mode):
+        active = make(name, mode).select(draw_inputs(0), make_pattern(None, [], FEW))
+        assert len(active.ids) == (16 if mode == "shared" else 0)
+
+    def test_number_of_threads_does_not_matter(self, name, mode, threads):
+        labels = make_pattern(np.random.default_rng(1), [2, 0, 5, 1, 1], FEW)
+        chosen = []
+        for number in (1, 0):
+            threads(number)
+            sampler = make(name, mode)
+            chosen.append([sampler.select(draw_inputs(), labels) for _ in range(2)])
+        assert all(map(same_sets, *chosen))
+
+    def test_errors(self, name, mode):
+        sampler = make(name, mode)
+        for wrong in ([FEW], [-1]):
+            labels = Pattern(np.array([0, 1]), np.array(wrong, np.int32))
+            with pytest.raises(ValueError, match=rf"labels must lie in \[0, {FEW}\)"):
+                sampler.select(draw_inputs(1), labels)
+        with pytest.raises(ValueError, match="1 rows of labels do not fit 5 inputs"):
+            sampler.select(draw_inputs(), Pattern(np.array([0, 1]), np.array([1], np.int32)))
+        with pytest.raises(TypeError, match=r"labels must be a slide\.Pattern .*, not list"):
+            sampler.select(draw_inputs(1), [[1]])
+
+
+@every_sampler
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("active", 0), ("mode", "both"), ("weighting", "uniform"), ("out_features", 0)],
+)
+def test_wrong_options(name, option, value):
+    with pytest.raises(ValueError, match=f"{option} must be "):
+        SAMPLERS[name](**{"in_features": WIDTH, "out_features": FEW, option: value})
+
+
+class TestFull:
+    def test_all_in_order(self):
+        sampler = FullSampler(WIDTH, FEW)
+        sampler.update(*draw_small(), draw_inputs())
+        labels = make_pattern(np.random.default_rng(0), [2, 3], FEW)
+        active = sampler.select(draw_inputs(2), labels)
+        assert active.complete
+        assert active.ids.tolist() == list(range(FEW))
+        assert active.targets is labels
+        sampler.load_state_dict(sampler.state_dict())
+
+
+@every_mode
+def test_labels_that_cover_all_outputs(mode):
+    """The set holds all N outputs then, but not in order."""
+    labels = Pattern(np.array([0, 6]), np.array([4, 1, 5, 0, 3, 2], np.int32))
+    active = uniform_sampler(WIDTH, 6, active=2, mode=mode).select(draw_inputs(1), labels)
+    assert active.ids.tolist() == [4, 1, 5, 0, 3, 2]
+    assert not active.complete
+
+
+@every_mode
+@pytest.mark.usefixtures("one_thread")
+def test_uniform_fill_is_uniform(mode):
+    known = [3, 17, 20]
+    sampler = uniform_sampler(WIDTH, 30, active=12, mode=mode)
+    num_samples = 100 if mode == "per_sample" else 1
+    labels = Pattern(3 * np.arange(num_samples + 1), np.tile(np.int32(known), num_samples))
+    counts, draws = np.zeros(30, int), 0
+    while draws < 1_000:
+        active = sampler.select(torch.zeros(num_samples, WIDTH), labels)
+        counts += np.bincount(active.ids, minlength=30)
+        draws += num_samples
+    assert (counts[known] == draws).all()
+    assert chi_square_p(np.delete(counts, known), draws, 9) > 1e-3
+
+
+@every_mode
+@pytest.mark.parametrize("name", ["uniform", "simhash", "flat"])
+@pytest.mark.parametrize("candidate_share", [0.0, 0.5])
+def test_weights_stand_for_all_outputs(name, mode, candidate_share):
+    options = {} if name == "uniform" else {"candidate_share": candidate_share}
+    labels = make_pattern(np.random.default_rng(2), [3, 0, 7, 15, 1], FEW)
+    active = make(name, mode, **options).select(draw_inputs(), labels)
+    for b, count in enumerate([3, 0, 7, 15, 1]):
+        at = slice(None) if active.shared else slice(active.indptr[b], active.indptr[b + 1])
+        weights = np.exp(active.log_weights[at])
+        known = len(np.unique(labels.indices)) if active.shared else count
+        hard = int((weights == 1).sum())
+        promising = 0 if name == "uniform" else int(candidate_share * max(0, 16 - known))
+        assert known <= hard <= known + promising
+        assert (weights[:hard] == 1).all()
+        if hard < 16:
+            np.testing.assert_allclose(weights.sum(), FEW, rtol=1e-5)
+            assert np.ptp(weights[hard:]) == 0
+
+
+@every_mode
+def test_promising_ids_leave_places_for_uniform_ones(mode):
+    """However many labels there are, short of a full set."""
+    sampler = make("flat", mode, candidate_share=0.5)
+    labels = make_pattern(np.random.default_rng(0), [14], FEW)
+    active = sampler.select(draw_inputs(1), labels)
+    assert (active.log_weights > 0).sum() == 1
+
+
+def draw_estimates(name, mode, weighting, function, num_draws, **options):
+    """Estimates of the sum of ``function(scores)`` over all outputs, and the truth."""
+    sampler = make(name, mode, active=24, num_rows=200, weighting=weighting, **options)
+    labels = make_pattern(np.random.default_rng(0), [3], 200)
+    weight, bias = draw_small(200)
+    weight = weight / 2
+    queries = draw_inputs(1)
+    scores = (weight @ queries[0] + bias).double().numpy()
+    out = []
+    for _ in range(num_draws):
+        active = sampler.select(queries, labels)
+        own = active.row(0)
+        weights = 1 if active.log_weights is None else np.exp(active.log_weights[: len(own)])
+        out.append((weights * function(scores[own])).sum())
+    return np.array(out), function(scores).sum()
+
+
+@every_mode
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ["uniform", "simhash", "flat"])
+class TestEstimator:
+    @pytest.mark.parametrize("function", [np.exp, np.square])
+    def test_stratified_sums_are_unbiased(self, name, mode, function):
+        values, truth = draw_estimates(name, mode, "stratified", function, 600)
+        assert values.std() > 0
+        assert abs(values.mean() - truth) < 4 * values.std(ddof=1) / np.sqrt(len(values))
+
+
+def test_sparse_inputs():
+    x = make_csr(np.random.default_rng(0), [3, 0, 12], WIDTH)
+    for name in ("uniform", "dwta"):
+        for mode in MODES:
+            assert make(name, mode).select(x, None).mean_size() == 16
+    for name in (*FAISS, "simhash"):
+        for mode in MODES:
+            with pytest.raises(TypeError, match="dense inputs only"):
+                make(name, mode).select(x, None)
+
+
+@pytest.mark.parametrize("wrong", ["lsh", 3])
+def test_a_proposer_that_makes_nothing_is_refused(wrong):
+    with pytest.raises(TypeError, match="proposer must be a class or function such as"):
+        ActiveSampler(WIDTH, FEW, wrong)
+
+
+def test_fixed():
+    assert [schedules.fixed(s, 10) for s in (0, 9, 10, 19, 20, 105)] == [0, 0, 1, 1, 2, 10]
+    assert schedules.fixed(10**9, 0) == 0
+    assert [schedules.fixed(s, 10, first=4) for s in (0, 3, 4, 13, 14)] == [0, 0, 1, 1, 2]
+    assert schedules.fixed(10**9, 0, first=4) == 0
+
+
+def naive_backoff(samples, first, growth):
+    """Rebuild t comes ``first * exp(growth * t)`` samples after the one before it."""
+    due, at = 0, 0.0
+    while True:
+        at += first * math.exp(growth * due)
+        if at > samples + 1e-6:
+            return due
+        due += 1
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("first", [1, 3, 7, 6_400])
+def test_backoff(first, growth):
+    for samples in [0, first - 1, first, first + 1, *range(0, 40 * first, 1 + 3 * first // 7)]:
+        assert schedules.backoff(samples, first, growth) == naive_backoff(samples, first, growth)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: schedules.fixed(5, -1), "every"),
+        (lambda: schedules.fixed(5, 0.5), "every"),
+        (lambda: schedules.backoff(5, 0), "first"),
+        (lambda: schedules.backoff(5, 5, -0.1), "growth"),
+        (lambda: schedules.backoff(5, 5, math.nan), "growth"),
+    ],
+)
+def test_numbers_out_of_range(call, name):
+    with pytest.raises(ValueError, match=f"{name} must be "):
+        call()
+
+
+OPTIONS = {"family": SimHash, "hashes_per_table": 4, "num_tables": 3, "bucket_capacity": 8}
+
+
+OTHERS = {
+    "bucket_capacity": 4,
+    "bucket_policy": "reservoir",
+    "seed": 5,
+    "family": partial(DWTA, bin_size=4),
+}
+
+
+def proposer(**options):
+    made = PublishedLSHProposer(D, N, **(OPTIONS | options))
+    made.rebuild(*draw_layer())
+    return made
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_proposer_with_another_setting(name):
+    """A bucket of another capacity, or codes of other functions, would find other rows."""
+    saved, other = proposer(), proposer(**{name: OTHERS[name]})
+    before = other.candidates(draw_queries(5)).indices.tolist()
+    with pytest.raises(ValueError, match=rf"{name} was .* where this state was saved, and is"):
+        other.load_state_dict(saved.state_dict())
+    assert other.candidates(draw_queries(5)).indices.tolist() == before
+
+
+def test_a_state_that_is_no_state():
+    with pytest.raises(
+        ValueError, match="no state of a PublishedLSHProposer: its settings lack family"
+    ):
+        proposer().load_state_dict({"rebuilds": 0})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "later"),
+    [(never, 0), (partial(fixed, every=40), 2), (partial(fixed, every=2), 10)],
+)
+def test_another_schedule_goes_on_from_where_it_would_be(schedule, later):
+    saved, other = (
+        ActiveSampler(D, N, partial(PublishedLSHProposer, **OPTIONS), active=8, rebuild=each)
+        for each in (partial(fixed, every=10), schedule)
+    )
+    layer = draw_layer()
+    for _ in range(5):
+        saved.update(*layer, draw_queries(10))
+    other.load_state_dict(saved.state_dict())
+    for _ in range(10):
+        other.update(*layer, draw_queries(8))
+    assert other.rebuilds == saved.rebuilds + later
+
+
+def test_after_a_state_that_is_refused():
+    """The index that there was may be half another one; it is built anew."""
+    saved, other = (
+        ActiveSampler(D, N, partial(PublishedLSHProposer, **(OPTIONS | each)), active=8)
+        for each in ({}, {"bucket_capacity": 4})
+    )
+    saved.update(*draw_layer(), None)
+    with pytest.raises(ValueError, match="bucket_capacity was 8"):
+        other.load_state_dict(saved.state_dict())
+    assert not other.holds_index
+    other.update(*draw_layer(), None)
+    assert len(other.candidates(draw_queries(5)).indices)
+
+
+class First(Sampler):
+    out_features = N
+
+    def select(self, queries, labels):
+        return FullSampler(D, N).select(queries, labels)
+
+
+class Mine(Proposer):
+    """Without a state."""
+
+
+KINDS = {
+    "LSHProposer": lambda: ActiveSampler(D, N, LSHProposer, active=8),
+    "PublishedLSHProposer": lambda: ActiveSampler(D, N, PublishedLSHProposer, active=8),
+    "FaissProposer": lambda: ActiveSampler(D, N, FaissProposer, active=8),
+    "IndexProposer": lambda: ActiveSampler(D, N, IndexProposer, active=8),
+    "NeighbourProposer": lambda: ActiveSampler(D, N, NeighbourProposer, active=8),
+    "RecentProposer": lambda: ActiveSampler(D, N, RecentProposer, active=8),
+    "Mine": lambda: ActiveSampler(D, N, Mine, active=8),
+    "no proposer": lambda: ActiveSampler(D, N, active=8),
+    "full": lambda: FullSampler(D, N),
+    "first": First,
+}
+
+
+@pytest.mark.parametrize("saved", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_samplers(saved, kind):
+    first, second = (SampledLinear(D, N, KINDS[name]()) for name in (saved, kind))
+    if saved == "LSHProposer":
+        first(torch.randn(3, D))
+    state = first.state_dict()
+    stateless = {"full", "first"}
+    if kind in (saved, "full") or {kind, saved} <= stateless:
+        second.load_state_dict(state)
+        return
+    if kind == "first":
+        message = "a First has no state"
+    elif saved in stateless:
+        message = "no state of an ActiveSampler"
+    else:
+        message = f"ActiveSampler with {saved} does not fit one with {kind}"
+    with pytest.raises(ValueError, match=message):
+        second.load_state_dict(state)
+
+
+TABLES = ("non_empty_share", "largest_bucket", "full_share")
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (
+            partial(published_sampler, mode="per_sample", hashes_per_table=1),
+            {f"tables/{name}" for name in TABLES} | {"look_up/rows_seen"},
+        ),
+        (index_sampler, {"index/lists", "look_up/rows_seen"}),
+        (neighbour_sampler, {"look_up/rows_seen"}),
+        (recent_sampler, {"look_up/rows_seen"}),
+        (faiss_sampler, set()),
+    ],
+)
+def test_numbers_for_the_log(make, names):
+    sampler, labels = make(D, N, active=40), make_pattern(np.random.default_rng(0), [2] * 5, N)
+    for seed in range(2):
+        queries = draw_queries(5, seed=seed)
+        sampler.update(*draw_layer(), queries)
+        sampler.select(queries, labels)
+    found = sampler.statistics()
+    assert set(found) == names | {"selection/candidates"}
+    distinct = len(np.unique(labels.indices))
+    assert 0 <= found.pop("selection/candidates") <= 40 - distinct
+    assert 0 <= found.pop("tables/full_share", 0) <= 1
+    assert all(value > 0 for value in found.values())
+    assert found.get("look_up/rows_seen", 1) <= N
+    if make is recent_sampler:
+        assert found["look_up/rows_seen"] == distinct
