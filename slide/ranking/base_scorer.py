@@ -212,7 +212,8 @@ class Layout:
         rest = [name for name in found if name not in FIRST_FEATURES]
         self.names = [*first, *rest] if names is None else list(names)
         if sorted(self.names) != sorted(found):
-            raise ValueError(f"the ranking features must be {', '.join(found)}, in any order")
+            wrong = sorted(set(map(str, self.names)) ^ set(found))
+            raise ValueError(f"each ranking feature must be there once; {wrong[:3]} differ")
         self.signs = [_SIGNS[found[name]] for name in self.names]
         self.ranked: list[tuple[int, float]] = []
         columns, of_rank = {name: i for i, name in enumerate(self.names)}, {}

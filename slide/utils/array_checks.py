@@ -187,7 +187,7 @@ class Stored:
         found = self.get(name)
         if not _is_number(found) or not least <= found <= most:
             self._refuse(name, f"be a finite number in [{least}, {most}]")
-        return found
+        return float(found)
 
     def list_of(self, name: str, size: int | None = None, whole: bool = False) -> list[Any]:
         """A list of finite numbers, or of whole numbers of at least 1."""
@@ -197,7 +197,7 @@ class Stored:
         for each in found:
             if not (_is_number(each) if not whole else type(each) is int and 0 < each < 2**62):
                 self._refuse(name, f"hold {'whole numbers above 0' if whole else 'finite numbers'}")
-        return found
+        return found if whole else list(map(float, found))
 
     def flag(self, name: str) -> bool:
         """True or false."""

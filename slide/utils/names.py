@@ -122,7 +122,12 @@ class Names(Sequence):
             ValueError: for arrays of another type, or bytes that are no such names.
         """
         text = stored.array("text", Expected((None,), "uint8"))
-        names = cls(text, stored.array("ends", Expected((None,), "int64")), kind)
+        ends = stored.array("ends", Expected((None,), "int64", 0))
+        try:
+            names = cls(text, ends, kind)
+        except ValueError as error:
+            stored.refuse_array("ends", f"fit the text: {error}")
+            raise
         begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
         if kind == "number":
             numerals = b"-?[0-9]{1,4000}"

@@ -261,7 +261,7 @@ class LinearClassifiers(BaseScorer):
         return {**numbers, "bias": self.solver.bias}, named_arrays("weights", self.weights)
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        self.nothing = float(stored.number("bias", -1, 0))
+        self.nothing = stored.number("bias", -1, 0)
         self.solver = self.solver._replace(bias=self.nothing)
         self.negatives = stored.count("negatives", 1)
         self.counts_items = stored.flag("counts_items")

@@ -1,0 +1,181 @@
+"""Model folders that somebody edited, with hashes that fit: a sentence, or answers that are some.
+
+The edits are opened in a process with a limit of memory, because what an unchecked number of a row
+does is a crash, or an answer from memory outside of an array.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import job
+from helpers.damage import REPEAT, SEED
+from helpers.graphs import make_graph
+
+import slide
+from slide.data import Split, divide, holdout, transform
+from slide.model import Model, load
+from slide.model.folder import MODEL_FOLDER
+from slide.ranking import EnsembleRanker
+from slide.ranking.final_ranker import FinalRanker
+from slide.sparse import CSR, Pattern
+from slide.utils.array_checks import Stored
+from slide.utils.files import json_digest, write_json
+from slide.utils.tensor_folder import read_folder
+
+pytestmark = [pytest.mark.compiled_only, pytest.mark.usefixtures("one_thread")]
+EDITS = 250
+# Integers that may be any: counts, and keys of rows, which another number finds no more.
+PLAIN = ("frequency", "seen.keys", "analogous.rests", "names:")
+TESTS = Path(__file__).parents[1]
+
+
+def text_rows(folder):
+    raw = job.make_data(folder, train_samples=500, test_samples=30)
+    data = transform(raw, tf_idf=True, l2_norm=True, min_label_count=2)
+    names = [f"label {n}" for n in range(raw.num_labels)]
+    sampler = partial(slide.ActiveSampler, active=20, proposer=slide.LSHProposer)
+    return data.train, {"steps": data.steps, "label_names": names}, sampler, raw.test.features
+
+
+def item_rows(folder):
+    rng = np.random.default_rng(0)
+    # Two groups of items, of which a row has those of one.
+    order = [np.argsort(rng.random(20) + (np.arange(20) % 2 == b % 2)) for b in range(300)]
+    baskets = np.array(order)[:, :8].astype(np.int32)
+    seen, later = (Pattern.from_lists(part) for part in (baskets[:, :5], baskets[:, 5:]))
+    rows = CSR(*seen, np.ones(len(seen.indices), np.float32))
+    return Split(rows, later, 20, 20, kind="items"), {}, slide.FullSampler, rows.slice(0, 30)
+
+
+def graph_rows(folder):
+    graph = make_graph(np.random.default_rng(0))
+    names = list(range(100, 100 + graph.num_labels))
+    return graph, {"label_names": names}, slide.FullSampler, graph.features.slice(0, 30)
+
+
+def dense_rows(folder):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((300, 12)).astype(np.float32)
+    labels = Pattern.from_lists([[int(np.argmax(row))] for row in rows])
+    return Split(slide.as_csr(rows), labels, 12, 12), {}, slide.FullSampler, slide.as_csr(rows[:30])
+
+
+ROWS = {"text": text_rows, "items": item_rows, "graph": graph_rows, "dense": dense_rows}
+
+
+def dense(rows, width):
+    found = np.zeros((rows.num_rows, width), np.float32)
+    found[rows.entry_rows(), rows.indices] = rows.values
+    return found
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def saved(request, tmp_path_factory):
+    """A model with a re-ranker, saved, and rows for it in a file."""
+    folder = tmp_path_factory.mktemp("model")
+    train, more, sampler, rows = ROWS[request.param](folder)
+    torch.manual_seed(0)
+    network = slide.SlideNetwork(train.num_features, [8, 7], train.num_labels, sampler)
+    network.output.loss(network.encode(train.features), train.labels, slide.ActiveLoss("bce"))
+    split = divide if request.param == "graph" else holdout
+    learn, held = split(train, 0.3, seed=0)
+    ranker = EnsembleRanker(depth=10).fit(network, learn, held, every=train)
+    model = Model(network, ranker, **more)
+    model.save(folder / request.param)
+    np.save(folder / "rows.npy", dense(rows, model.num_features))
+    return folder / request.param, folder / "rows.npy"
+
+
+def fault_of(what, how, said):
+    """What is wrong with what came of an edit, if anything is."""
+    file, _, _ = what.rpartition(":")
+    if said == "other":  # Values that are as good as those before.
+        plain = how.endswith("in range") or any(each in what for each in PLAIN)
+        return "" if plain or not file else f"{what}, {how}: other answers"
+    if said != "same":
+        named = (
+            not file or f"{file}.safetensors" in said or re.search(r"row \d+ are too large", said)
+        )
+        if "\n" in said or len(said) > 400 or not named:
+            return f"{what}, {how}: {said}"
+    return ""
+
+
+def test_each_edit_is_refused_or_harmless(saved):
+    folder, rows = saved
+    count = max(20, int(EDITS * REPEAT))
+    words = [sys.executable, "-m", "helpers.edits", str(folder), str(rows), str(count), str(SEED)]
+    done = subprocess.run(words, cwd=TESTS, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, f"after {done.stdout.count(chr(10))} edits: {done.stderr[-3000:]}"
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == count
+    assert not [fault for each in found if (fault := fault_of(*each))]
+    refused = sum(said not in ("same", "other") for _, _, said in found)
+    assert refused > count / 2  # Else the edits are no such.
+
+
+def refused(folder, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_lie_in_the_folder_and_are_no_links(tmp_path):
+    folder = tmp_path / "m"
+    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(folder)
+    whole = read_folder(MODEL_FOLDER, folder)
+    for name in ("../network.safetensors", f"{tmp_path}/network.safetensors", "a/b.safetensors"):
+        content = whole | {"files": {name: whole["files"]["network.safetensors"]}}
+        write_json(folder / "model.json", content | {"sha256": json_digest(content)})
+        refused(folder, r"model\.json names '.*', which must be a file of the folder itself")
+    shutil.rmtree(folder)
+    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(folder)
+    (folder / "network.safetensors").rename(tmp_path / "network.safetensors")
+    (folder / "network.safetensors").symlink_to(tmp_path / "network.safetensors")
+    refused(folder, "which must be a file of the folder itself, and no link")
+
+
+def test_trees_have_no_way_back_and_few_leaves():
+    # A root with two leaves, and a tree that is a leaf.
+    trees = {
+        "roots": np.array([0, 3], np.int32),
+        "columns": np.array([1, -1, -1, -1], np.int32),
+        "thresholds": np.zeros(4),
+        "left": np.array([1, 0, 0, 0], np.int32),
+        "right": np.array([2, 0, 0, 0], np.int32),
+        "values": np.ones(4, np.float32),
+    }
+    numbers = {"base": 0, "slope": 1, "weights": [1]}
+    FinalRanker([1, -1]).restore(Stored(numbers, trees))
+    for name, array, said in (
+        ("left", [0, 0, 0, 0], "left must name later nodes of the same tree"),
+        ("right", [3, 0, 0, 0], "right must name later nodes of the same tree"),
+        ("right", [1, 0, 0, 0], "left must with right name each node but the roots once"),
+        ("roots", [0, 0], "roots must rise from 0"),
+        ("roots", [], "roots must rise from 0"),
+        ("columns", [2, -1, -1, -1], r"columns must lie in \[-1, 1\]"),
+    ):
+        edited = trees | {name: np.array(array, np.int32)}
+        with pytest.raises(ValueError, match=said):
+            FinalRanker([1, -1]).restore(Stored(numbers, edited))
+    deep = np.arange(0, 100, 2)  # Each inner node has a leaf and the next inner node.
+    trees = {
+        "roots": np.array([0], np.int32),
+        "columns": np.where(np.arange(101) % 2, -1, 0).astype(np.int32),
+        "thresholds": np.zeros(101),
+        "left": np.zeros(101, np.int32),
+        "right": np.zeros(101, np.int32),
+        "values": np.ones(101, np.float32),
+    }
+    trees["columns"][100] = -1
+    trees["left"][deep], trees["right"][deep] = deep + 1, deep + 2
+    with pytest.raises(ValueError, match="have 32 leaves in a tree at most"):
+        FinalRanker([1, -1]).restore(Stored(numbers, trees))
