@@ -31,8 +31,8 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
-# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker, and those of 3
-# no analogous queries and no regressions of items.
+# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; those of
+# format 3 have no analogous queries and no regressions of items.
 MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=3)
 
 
