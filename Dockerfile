@@ -1,16 +1,12 @@
-# Training:  docker build -t slide . && docker run --rm -v "$PWD/work:/work" slide dataset=synthetic
-# Serving:   docker run --rm -p 8000:8000 -v "$PWD/work:/work" --entrypoint slide-serve slide \
+# Training:  docker build -t slide . && docker run --rm -v "$PWD/runs:/runs" slide dataset=synthetic
+# Serving:   docker run --rm -p 8000:8000 -v "$PWD/runs:/runs" --entrypoint slide-serve slide \
 #                my/model --host 0.0.0.0 --port 8000
-# Data sets, caches and runs are in /work. A container with the user's own number needs no root:
+# Data sets, caches and runs are in /runs. A container with the user's own number needs no root:
 # add -u "$(id -u):$(id -g)".
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY constraints.txt ./
-# PyTorch's build for CPUs, which comes without the libraries of GPUs.
-RUN python -m venv /opt/slide \
-    && version=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' constraints.txt | head -n 1) \
-    && /opt/slide/bin/pip install --no-cache-dir "torch==$version" \
-        --index-url https://download.pytorch.org/whl/cpu
+RUN python -m venv /opt/slide
 COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY conf conf
 COPY slide slide
@@ -22,5 +18,5 @@ RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/slide /opt/slide
 ENV PATH=/opt/slide/bin:$PATH NUMBA_CACHE_DIR=/tmp/numba PYTHONUNBUFFERED=1
-WORKDIR /work
+WORKDIR /runs
 ENTRYPOINT ["slide-train"]

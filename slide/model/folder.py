@@ -32,8 +32,9 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
-# Models of format 3 know no similar questions and no regressions of items.
-MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=4, oldest=3)
+# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; those of
+# format 3 have no analogous queries and no regressions of items.
+MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=3)
 
 
 def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:
