@@ -168,8 +168,8 @@ def _restored_step(stored: Stored) -> RowTransform:
         arrays["tf_idf_weights"] = stored.array("tf_idf_weights", expected)
     if "label_ids" in stored:
         arrays["label_ids"] = stored.array("label_ids", Expected((None,), "int", 0, labels - 1))
-        if (np.diff(arrays["label_ids"]) <= 0).any():
-            stored.refuse_array("label_ids", "ascend")
+        if len(np.unique(arrays["label_ids"])) < len(arrays["label_ids"]):
+            stored.refuse_array("label_ids", "differ")
     stored.flag("l2_norm")
     stored.count("hashed_features", 0, 2**31)
     return RowTransform.restored(stored.numbers, arrays)

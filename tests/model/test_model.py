@@ -254,7 +254,7 @@ def test_files_that_do_not_fit_each_other(raw, model, tmp_path):
     del content["files"]
     tensors = read_tensors(tmp_path / "m", "network")
     write_folder(MODEL_FOLDER, tmp_path / "m", content, {"network": tensors})
-    with pytest.raises(ValueError, match=r"first\.weight must be \(40, 9\) float32, not \(40, 8\)"):
+    with pytest.raises(ValueError, match=r"first\.bias must be \(9\) float32, not \(8,\)"):
         load(tmp_path / "m")
 
 
