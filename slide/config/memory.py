@@ -19,6 +19,7 @@ from slide.data.kind import kind_of
 from slide.data.validation import held_rows
 from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.ranking.ensemble import ROWS_AT_ONCE
+from slide.ranking.final_ranker import FEW_HITS
 from slide.ranking.row_blocks import MOST_ROOM
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
@@ -56,12 +57,15 @@ def memory_needs(
     if ranker or trainer.epochs == "auto" or trainer.patience or config.dataset.holdout:
         # Rows that are divided are copies.
         always["rows"] += ENTRY * entries + 4 * len(split.labels.indices) + 16 * rows
+    copied = 0
     chosen = data.num_labels if sampler.active == "all" else int(sampler.active)
     active = min(-(-chosen // processes), labels)
     if active < labels and getattr(proposer_class(config), "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
+        copied = 2 * always["index of the sampler"]  # As bytes, and a copy of these.
     elif active < labels and (tables := (sampler.get("proposer") or {}).get("num_tables")):
         always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
+        copied = labels * SKETCH  # From which the tables are built again.
     step = (4 + runtime.num_threads()) * labels
     step += batch * (40 * entries // max(rows, 1) + 24 * sum(hidden))
     if sampler.mode == "shared" or active == labels:
@@ -70,8 +74,7 @@ def memory_needs(
         step += 48 * batch * active
     training = {**always, "a step": step, "libraries": LIBRARIES}
     if trainer.checkpoint_every and processes == 1:  # Several processes write without a copy.
-        training["copy for checkpoints"] = sum(always.values()) - always["rows"]
-        training["copy for checkpoints"] += always["index of the sampler"]
+        training["copy for checkpoints"] = always["weights"] + always["moments"] + copied
     ending = {**always, "re-ranker": 0, "libraries": LIBRARIES}
     if trainer.evaluation == "index":
         lists = 16 * widths[-2] * int(labels**0.5)
@@ -114,7 +117,11 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features
-    judging = round(4.8 * len(FIRST_FEATURES)) * (held_rows(rows) + ROWS_AT_ONCE) * candidates
+    held = held_rows(rows)
+    # With few hits a model of ranks is learnt, too; about half of the labels are candidates.
+    few = 0.5 * held * targets / rows < FEW_HITS
+    judging = round(4.8 * len(FIRST_FEATURES)) + (120 if kind == "graph" else 70) * few
+    judging *= (held + ROWS_AT_ONCE) * candidates
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
     analogous = entries // rows * targets if kind == "graph" else 0
     kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities

@@ -20,7 +20,7 @@ _SETTINGS: dict[str, Any] = {
 }
 # From fewer than 10,000 true labels large trees would learn chance. The ranker is then the mean of
 # several models of small trees, each with other wrong candidates.
-_FEW_HITS = 10_000
+FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
@@ -100,7 +100,7 @@ class FinalRanker:
             self.weights = self._weigh(columns, hits, counts)
             self._scale(self._vote(columns), hits, counts)
             return self
-        few = hits.sum() < _FEW_HITS
+        few = hits.sum() < FEW_HITS
         self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW if few else 1)
         if few and rows is not None and self._ranks:
             self.rank_share = self._share_of_ranks(columns, hits, weights, rows)
@@ -138,7 +138,7 @@ class FinalRanker:
     ) -> tuple[Trees, float]:
         """Trees whose sum and a base are log-odds: the mean of up to ``most`` models."""
         share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
-        few, draws = hits.sum() < _FEW_HITS, np.random.default_rng(0)
+        few, draws = hits.sum() < FEW_HITS, np.random.default_rng(0)
         settings, models = _SETTINGS | (_FEW if few else _ENOUGH), []
         # All draws are equal if they take all candidates.
         for _ in range(most if few and share < 1 else 1):
@@ -193,8 +193,13 @@ class FinalRanker:
 
     def _rank_numbers(self, columns: np.ndarray) -> np.ndarray:
         """Reciprocals and logarithms of the ranks by each scorer, float64."""
-        ranks = columns[:, self._ranks].astype(np.float64)
-        return np.hstack([1 / (1 + ranks), -np.log1p(ranks)])
+        ranks = columns[:, self._ranks]
+        found = np.empty((len(columns), 2 * ranks.shape[1]))  # In place: there are many candidates.
+        reciprocals, logarithms = np.split(found, 2, axis=1)
+        reciprocals[:] = logarithms[:] = ranks
+        np.divide(1, np.add(reciprocals, 1, out=reciprocals), out=reciprocals)
+        np.negative(np.log1p(logarithms, out=logarithms), out=logarithms)
+        return found
 
     def _vote(self, columns: np.ndarray) -> np.ndarray:
         """The weighted sum of the reciprocal ranks of each candidate, float64."""

@@ -209,8 +209,7 @@ def test_operations_that_can_be_differentiated_again():
 # product before the other, refuse.
 EXCEPTIONS = {
     "functional/autograd.py",
-    "distributed/data_parallel.py",
-    "distributed/input_linear.py",
+    "distributed/sharded_layers.py",
 }
 
 

@@ -310,7 +310,7 @@ def test_the_rule_is_asked_everywhere(raw, found_by, monkeypatch):
     model.predict(raw.test.features)
     row = {"rows": [{"indices": [3]}]}
     with serving_model(model) as client:
-        assert network.output._index is not None
+        assert network.output._index._index is not None
         for search in ({}, {"search": "exact"}):
             assert client.post(json=row | search).status_code == 200
     assert found_by == ["index", "index", "index", "exact"]
@@ -321,9 +321,9 @@ def test_a_server_makes_no_index_that_nobody_asks_for():
     row = {"rows": [{"indices": [3]}]}
     with serving_model(Model(network)) as client:
         assert client.post(json=row).status_code == 200
-        assert network.output._index is None
+        assert network.output._index._index is None
         assert client.post(json=row | {"search": "index"}).status_code == 200
-        assert network.output._index is not None
+        assert network.output._index._index is not None
 
 
 def test_the_classifier_is_told(raw, found_by):

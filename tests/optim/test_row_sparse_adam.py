@@ -599,9 +599,11 @@ class RowSGD(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if (gradient := take_row_gradients(p)) is not None:
-                    ids = gradient.ids
-                    at = slice(None) if ids is None else torch.as_tensor(ids).long()
-                    as_rows(p)[at] -= group["lr"] * gradient.values()
+                    rows, steps = as_rows(p), -group["lr"] * gradient.values()
+                    if gradient.ids is None:
+                        rows += steps
+                    else:  # On other devices than the CPU a row may occur several times.
+                        rows.index_add_(0, torch.as_tensor(gradient.ids).long(), steps)
 
 
 @every_mode

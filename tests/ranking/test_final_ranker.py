@@ -32,7 +32,7 @@ def test_its_scores_are_probabilities(pairs):
 @pytest.mark.compiled_only
 @pytest.mark.parametrize("few_hits", [0, 10_000])
 def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch, few_hits):
-    monkeypatch.setattr(module, "_FEW_HITS", few_hits)
+    monkeypatch.setattr(module, "FEW_HITS", few_hits)
     # Not the seed of the ranker, whose draws would then depend on the columns.
     rng = np.random.default_rng(1)
     columns = rng.random((60_000, 2), dtype=np.float32)
@@ -56,7 +56,7 @@ def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch
 
 def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
     columns, right, _ = pairs
-    monkeypatch.setattr(module, "_FEW_HITS", right.sum())
+    monkeypatch.setattr(module, "FEW_HITS", right.sum())
     ranker = FinalRanker([1, -1, 0]).fit(columns, right)
     settings = module._SETTINGS | module._ENOUGH
     model = HistGradientBoostingClassifier(**settings, monotonic_cst=[1, -1, 0])
@@ -67,7 +67,7 @@ def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
 def test_one_small_model_learns_from_few_candidates(pairs):
     columns, right, _ = pairs
     ranker = FinalRanker([1, -1, 0]).fit(columns, right)
-    assert right.sum() < module._FEW_HITS
+    assert right.sum() < module.FEW_HITS
     assert len(ranker.trees.roots) == module._FEW["max_iter"]
 
 
@@ -243,5 +243,5 @@ def test_folds_without_enough_hits_leave_the_trees_alone():
 
 def test_many_hits_need_no_folds(monkeypatch):
     columns, hits, rows = scored_rows(200, 0)
-    monkeypatch.setattr(module, "_FEW_HITS", 200)
+    monkeypatch.setattr(module, "FEW_HITS", 200)
     assert FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows).rank_share == 0

@@ -272,7 +272,7 @@ def test_a_state_holds_no_tables():
     ("change", "message"),
     [
         ({"sketches": np.zeros((3, WIDTH), np.int8)}, "sketches must be"),
-        ({"noted": np.array([300], np.int32)}, "noted rows must lie in"),
+        ({"noted": np.array([300], np.int32)}, "noted must lie in"),
         ({"directions": np.zeros((2, 2), np.float32)}, "directions must be"),
         ({"settings": {"seed": 1}}, "an LSHProposer"),
     ],

@@ -362,7 +362,8 @@ def test_the_summary_holds_both_rankings(runs, evaluation):
 def test_training_seconds_are_all_of_training_and_its_parts_have_names(tmp_path):
     trainer, summary = finished(tmp_path, EnsembleRanker(), epochs="auto", max_steps=100)
     parts = ("network_seconds", "validation_seconds", "ranker_seconds")
-    assert all(summary[name] > 0 for name in parts)
+    assert min(summary[name] for name in parts) >= 0  # A validation of few samples takes no time.
+    assert min(summary["network_seconds"], summary["ranker_seconds"]) > 0
     assert summary["train_seconds"] == pytest.approx(sum(map(summary.get, parts)), abs=3e-3)
     # The log has the network's own, by which runs with and without a re-ranker are compared.
     seconds = trainer.counters.network_seconds

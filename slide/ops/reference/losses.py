@@ -63,6 +63,8 @@ def loss_rows(
         losses = loss.dense(matrix, aimed_at(active.targets, matrix), logs)
         if weights is not None:
             losses = losses * on_device(weights, device).to(losses.dtype)
+        if torch.is_inference_mode_enabled():  # Nothing is recorded, and nobody asks for it.
+            return losses, torch.zeros_like(scores)
         (gradient,) = torch.autograd.grad(losses.sum() * scale, leaf)
     return losses.detach(), gradient
 
