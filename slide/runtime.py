@@ -78,7 +78,7 @@ def set_threads(threads: int) -> None:
     start_threads()
     if not forked():
         numba.set_num_threads(threads)
-    torch.set_num_threads(library_threads())
+    torch.set_num_threads(openmp_threads())
 
 
 def check_threads(threads: int) -> None:
@@ -92,7 +92,7 @@ def _most_threads() -> int:
     return 1 if forked() else config.NUMBA_NUM_THREADS  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def library_threads() -> int:
+def openmp_threads() -> int:
     """The number of threads for the products of torch and FAISS.
 
     It is that of the kernels. But in deterministic mode it is 1: these libraries cut a product into
@@ -122,7 +122,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
     if changed:  # Setting it takes a second.
         torch.use_deterministic_algorithms(deterministic)
     if changed or deterministic:  # The program may have set the flag itself.
-        torch.set_num_threads(library_threads())
+        torch.set_num_threads(openmp_threads())
 
 
 def start_threads() -> None:

@@ -242,7 +242,7 @@ def _arithmetic(device: torch.device) -> dict[str, str]:
         found["the GPU"] = torch.cuda.get_device_name(device)
     known = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
     known += " with bfloat16" if has_bfloat16() else ""
-    threads = str(runtime.library_threads())
+    threads = str(runtime.openmp_threads())
     return {**found, "the instruction set": known, "the number of threads": threads}
 
 

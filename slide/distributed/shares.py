@@ -89,14 +89,6 @@ class Shares:
         """The local number of each of the rows ``ids``, at its owner."""
         return ids // self.size if self._owner is None else self._index[ids]
 
-    def ids_of(self, rank: int) -> np.ndarray:
-        """The rows of any rank, rising."""
-        if rank == self.rank:
-            return self.ids
-        if self._owner is None:
-            return np.arange(rank, self.rows, self.size, dtype=self.ids.dtype)
-        return np.flatnonzero(self._owner == rank).astype(self.ids.dtype)
-
     def own(self, x: _Rows) -> _Rows:
         """The entries of a matrix or a pattern whose columns this rank owns, by local number.
 
@@ -117,22 +109,6 @@ class Shares:
             return x
         own = x.keep(self.owners(x.indices) == self.rank)
         return own._replace(indices=self.local_ids(own.indices).astype(np.int32))
-
-    def evenness(self, ids: np.ndarray) -> float:
-        """The largest rank's share of some rows, as a multiple of the mean rank's; at least 1.
-
-        Args:
-            ids: rows. The rows that a step touches, each once, say how even the updates are; the
-                columns of all entries of a batch, how even the products of the first layer are.
-
-        Example:
-            >>> import numpy as np
-            >>> from slide.distributed import Shares
-            >>> Shares("labels", 6, rank=0, size=2).evenness(np.array([0, 1, 2, 4]))
-            1.5
-        """
-        numbers = np.bincount(self.owners(ids), minlength=self.size)
-        return float(numbers.max() / max(numbers.mean(), 1 / self.size))
 
 
 def _deal(counts: np.ndarray, size: int) -> np.ndarray:

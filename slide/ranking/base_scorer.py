@@ -166,7 +166,7 @@ class BaseScorer:
         Returns:
             ``(C,)`` numbers each, in the order of `Candidates.flat`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define score")
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Its numbers, as JSON can hold them, and its arrays, by name."""

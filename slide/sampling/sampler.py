@@ -346,10 +346,6 @@ class ActiveSampler(Sampler):
         """Whether the index of the proposer has been built; with sets of all outputs it is not."""
         return self._built
 
-    def take_index(self) -> None:
-        """Use the index of the proposer as it is: it was restored, and not built here."""
-        self._built = True
-
     def forget_index(self) -> None:
         """See `Sampler.forget_index`."""
         self._built = False

@@ -13,7 +13,7 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import array_view, check_on_cpu
 from slide.ops.kernels.active_sets import RankedIds
-from slide.runtime import library_threads
+from slide.runtime import openmp_threads
 from slide.sampling.protocol import (
     Proposer,
     Queries,
@@ -320,7 +320,7 @@ class FaissProposer(Proposer):
         import faiss  # Imported here: it loads slowly, and few runs use it.
 
         check_on_cpu("searches of FAISS (LSHProposer and uniform draws work elsewhere)", weight)
-        faiss.omp_set_num_threads(library_threads())
+        faiss.omp_set_num_threads(openmp_threads())
         num_rows, width = weight.shape
         rows = np.zeros((num_rows, width + 1), np.float32)
         rows[:, :width] = weight.detach().float().numpy()
@@ -360,7 +360,7 @@ class FaissProposer(Proposer):
             raise RuntimeError("the index is empty; call rebuild first")
         import faiss
 
-        faiss.omp_set_num_threads(library_threads())
+        faiss.omp_set_num_threads(openmp_threads())
         ones = torch.ones(len(queries), 1)
         augmented = array_view(torch.cat([queries.detach().float(), ones], 1))
         return self.index.search(augmented, k)[1].astype(np.int32)

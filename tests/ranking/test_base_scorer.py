@@ -10,7 +10,14 @@ from helpers.samplers import lsh_sampler
 
 from slide import SlideNetwork
 from slide.ranking import AnalogousQueries, Cooccurrence, LinearClassifiers, Neighbours
-from slide.ranking.base_scorer import FIRST_FEATURES, Layout, Queries, join, ranking_features
+from slide.ranking.base_scorer import (
+    FIRST_FEATURES,
+    BaseScorer,
+    Layout,
+    Queries,
+    join,
+    ranking_features,
+)
 from slide.ranking.scorers.network import Network
 from slide.sparse import Pattern
 
@@ -179,3 +186,12 @@ def test_rows_that_no_scorer_knows(scorers, features):
     assert np.isfinite(found.columns).all()
     by_index = gather(scorers, features, "index")
     assert np.isfinite(by_index.columns).all()
+
+
+def test_a_scorer_must_score():
+    class Silent(BaseScorer):
+        features = {"silent": "for"}  # noqa: RUF012
+
+    assert Silent().propose(None).ids is None
+    with pytest.raises(NotImplementedError, match="Silent must define score"):
+        Silent().score(None, None, None)

@@ -26,7 +26,7 @@ from slide.ranking.base_scorer import (
     Training,
     named_arrays,
 )
-from slide.runtime import library_threads
+from slide.runtime import openmp_threads
 from slide.search import column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
 from slide.utils import checks
@@ -231,7 +231,7 @@ class DenseSearch:
         if weighted:
             self.means, self.weights = _scaling(features, num_features)
         lists = min(round(_LISTS * self.num_rows**0.5), self.num_rows // _LIST_ROWS)
-        faiss.omp_set_num_threads(library_threads())
+        faiss.omp_set_num_threads(openmp_threads())
         if lists <= _VISITED:
             self.index: Any = faiss.IndexFlatIP(num_features)
         else:
@@ -306,7 +306,7 @@ class DenseSearch:
         """The nearest training rows of prepared rows."""
         import faiss
 
-        faiss.omp_set_num_threads(library_threads())
+        faiss.omp_set_num_threads(openmp_threads())
         lists = hasattr(self.index, "nprobe")
         options = faiss.SearchParametersIVF(nprobe=visited) if lists else None  # pyright: ignore[reportCallIssue]
         scores, ids = self.index.search(rows, count, params=options)
