@@ -5,6 +5,7 @@ first run does not count either.
 """
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -154,6 +155,8 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     memory to its disk. Processes of a machine share what is free there.
     """
     held, free, group = resident_memory(), free_memory(), ranks.group
+    kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
+    data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.
     phases, beside = memory_needs(config, data, ranks), ranks.place.local_size - 1
     ranker = phases["ending"]["re-ranker"]
     sums = {name: sum(phase.values()) for name, phase in phases.items()}
@@ -169,8 +172,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     # What this process holds is not free, but it is part of what it needs.
     there = max(free // (beside + 1), free - beside * others) + held
     said += f", {in_gib(there)} are free" + (" for it" if group.size > 1 else "")
-    hidden, kind = list(config.network.hidden), config.trainer.kind
-    kind = kind_of(data.train) if kind == "auto" else kind
+    hidden = list(config.network.hidden)
     regressions = counts_items(kind, data.train.weights is not None)
     narrower = str([*hidden[:-1], max(hidden[-1] // 2, 1)]).replace(" ", "")
     advice = {

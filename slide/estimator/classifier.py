@@ -201,8 +201,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             guessed = self.known == self.kind == "auto"
             if guessed and trainer.ranker and trainer.ranker.seen is not None:
                 warnings.warn(
-                    f"{trainer.ranker.notes[0]}; known='keep' keeps them, and kind= says what the "
-                    "rows are",
+                    f"{trainer.ranker.notes[0]}; known='keep' keeps them. The rows are taken for "
+                    f"{trainer.kind_choice.replace('trainer.kind=', 'kind=')}",
                     stacklevel=2,
                 )
             model = self._model(config, network, trainer.ranker, steps)

@@ -10,6 +10,8 @@ from typing import Any
 
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
 from slide.ranking.ensemble import Ranked as Ranked
+from slide.ranking.row_kinds import KindChoice as KindChoice
+from slide.ranking.row_kinds import choose_kind as choose_kind
 from slide.ranking.scorers.analogous import AnalogousQueries as AnalogousQueries
 from slide.ranking.scorers.cooccurrence import Cooccurrence as Cooccurrence
 from slide.ranking.scorers.item_similarity import ItemSimilarity as ItemSimilarity

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slide.data import Batch, Batches, SparseDataset, Split, kind_of, validation_split
+from slide.data import Batch, Batches, SparseDataset, Split, validation_split
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker, Ranked
+from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.training.checkpoint import Checkpoint, run_facts
 from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
 from slide.training.evaluation import (
@@ -66,6 +66,7 @@ class Trainer:
         schedule: decides how long to train, with ``epochs="auto"``; else None.
         early_stopping: ends the run early, with ``options.patience``; else None.
         answers: labels and scores of the last evaluation; None: there was none yet.
+        kind_choice: what the samples are taken for and why; ``""``: nothing depends on it.
 
     Raises:
         ValueError: if there are no samples to train or evaluate on, for ``evaluation="sampler"``
@@ -100,16 +101,20 @@ class Trainer:
         check_search(network.output.sampler, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
+        validates, kind = options.auto or options.patience > 0, options.kind
+        self.kind_choice = ""
+        # Nothing else asks for it. It is found out once, from all rows.
+        if validates or ranker is not None or options.holdout:
+            kind, self.kind_choice = choose_kind(replace(data.train, kind=kind))
+            data = replace(data, train=replace(data.train, kind=kind))
         samples, self.eval_split = choose_samples(data, options.holdout, options.seed, options.kind)
         self.train_split, self.held_split, self.every_split = samples, None, samples
-        validates = options.auto or options.patience > 0
         if validates or ranker is not None:
             self.train_split, self.held_split = validation_split(samples, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         epoch, least = len(self.batches), 0
         self.held_out: HeldOutSamples | None = None
         if self.held_split is not None and validates:
-            kind = kind_of(samples)
             self.held_out = HeldOutSamples(self.train_split, self.held_split, kind)
             if options.auto:
                 least = least_steps(kind, epoch, options.batch_size)
@@ -160,6 +165,8 @@ class Trainer:
         self.coordinator = Coordinator(group, self.step)
         self.is_main_process = self.coordinator.is_main_process
         self.monitor = Monitor(folder if self.is_main_process else None, self.step)
+        if self.kind_choice:
+            log(f"rows      {self.kind_choice}")
         self._compiled = self.counters.compile_seconds - compile_seconds()
 
     def _resume(self) -> None:
@@ -227,7 +234,9 @@ class Trainer:
                 log=self.monitor.scalars(),
                 network=self.network,
             )
-            summary["choices"] = list(getattr(self.ranker, "notes", []))
+            summary["kind"] = self.train_split.kind
+            rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
+            summary["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
             if self.is_main_process:
                 write_summary(self.folder, summary)
         return summary
