@@ -116,7 +116,7 @@ def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
         >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
         >>> train = Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20)
         >>> [(found.kind, found.likely, found.why) for found in propose_kinds(train)[0]]
-        [('items', True, 'labels that are features of their row: 0, by chance 159.2')]
+        [('items', True, 'labels that are features of their row: 0, by chance 157.6')]
     """
     keys = row_keys(train.features)
     found = {"graph": _look_for_graph(train, keys), "items": _look_for_items(train, keys)}
@@ -144,7 +144,18 @@ def lists_all_labels(train: Split) -> bool:
 
 
 def are_items(train: Split) -> bool:
-    """Whether features and labels seem to be the same items; see `propose_kinds`."""
+    """Whether features and labels seem to be the same items; see `propose_kinds`.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, are_items
+        >>> from slide.sparse import CSR, Pattern
+        >>> rng = np.random.default_rng(0)
+        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
+        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
+        >>> are_items(Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20))
+        True
+    """
     found = _look_for_items(train, row_keys(train.features))
     return isinstance(found, Proposal) and found.likely
 
@@ -345,8 +356,8 @@ def _look_for_items(train: Split, keys: np.ndarray) -> Proposal | str:
     if not _are_fewer(found, expected, _POSSIBLE):
         return why
     # As many equal chances would have this ratio.
-    spread = bool(expected**2 >= _SPREAD * (chances**2).sum())
-    return Proposal("items", spread and found <= _SHARE * expected, why)
+    spread = expected**2 >= _SPREAD * (chances**2).sum()
+    return Proposal("items", bool(spread and found <= _SHARE * expected), why)
 
 
 class SeenItems:

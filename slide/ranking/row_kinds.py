@@ -29,6 +29,11 @@ class KindChoice(NamedTuple):
     Attributes:
         kind: see `slide.data.kind_of`.
         why: a sentence with what else was weighed, and the key that overrides it.
+
+    Example:
+        >>> from slide.ranking import KindChoice
+        >>> KindChoice("items", "items, as trainer.kind says").kind
+        'items'
     """
 
     kind: str
@@ -40,9 +45,9 @@ def choose_kind(train: Split) -> KindChoice:
 
     Feature-label co-occurrence answers held-out rows as rows of this kind, with seen labels left
     out, and as other rows. A kind that the counts find likely is taken unless its mean of P@1, P@3
-    and P@5 is lower by more than a standard error of the difference; one that they find possible, if
-    it is higher by more. In a graph, rows are held out whose features another row repeats; without
-    any the counts decide.
+    and P@5 is lower by more than a standard error of the difference; one that they find possible,
+    if it is higher by more. In a graph, rows are held out whose features another row repeats;
+    without any the counts decide.
 
     Args:
         train: training rows; what they are said to be (`slide.data.Split.kind`) counts alone.
@@ -58,10 +63,8 @@ def choose_kind(train: Split) -> KindChoice:
         >>> choose_kind(Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20)).kind
         'items'
     """
-    if train.kind != "auto":
-        return KindChoice(
-            train.kind, f"{train.kind} ({KIND_NAMES[train.kind][0]}), as trainer.kind says"
-        )
+    if (kind := train.kind) != "auto":
+        return KindChoice(kind, f"{kind} ({KIND_NAMES[kind][0]}), as trainer.kind says")
     (proposals, against), taken = propose_kinds(train), usual_kind(train)
     usual, weighed = taken, []
     for proposal in proposals:
@@ -70,21 +73,17 @@ def choose_kind(train: Split) -> KindChoice:
         if holds and taken == usual:
             taken = proposal.kind
     others = " or ".join(kind for kind in ("graph", "items", usual) if kind != taken)
-    return KindChoice(
-        taken,
-        f"{taken} ({KIND_NAMES[taken][0]}); {'; '.join([*weighed, *against])}; trainer.kind={others} "
-        "overrides it",
-    )
+    counts = "; ".join([*weighed, *against])
+    why = f"{taken} ({KIND_NAMES[taken][0]}); {counts}; trainer.kind={others} overrides it"
+    return KindChoice(taken, why)
 
 
 def _weigh(train: Split, proposal: Proposal) -> tuple[str, bool]:
     """What held-out rows say of a proposal, and whether it holds."""
     rows, kind = np.arange(len(train)), proposal.kind
     if kind == "graph":
-        keys, times = np.unique(row_keys(train.features), return_inverse=True, return_counts=True)[
-            1:
-        ]
-        rows = np.flatnonzero(times[keys] > 1)
+        _, numbers, times = np.unique(row_keys(train.features), False, True, True)
+        rows = np.flatnonzero(times[numbers] > 1)
     draws = np.random.default_rng(0)
     held = draws.permutation(rows)[: min(_HELD, len(rows) // 2, len(train) // _LARGEST_SHARE)]
     if len(held) < 2:

@@ -177,7 +177,8 @@ def test_rows_of_a_text_keep_their_labels(data, network, fitted):
     again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
     assert again.any()
     assert not any(note.startswith("known labels") for note in fitted.notes)
-    (note,) = fitted.notes
+    rows, note = fitted.notes
+    assert rows.startswith("rows: other")
     assert "held-out rows" in note
 
 

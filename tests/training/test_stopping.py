@@ -135,7 +135,8 @@ def test_the_held_out_samples_reach_the_ranker(tmp_path, monkeypatch):
     options = {"epochs": "auto", "max_steps": 2, "ranker": EnsembleRanker()}
     trainer = job.make_trainer(tmp_path, data, **options)
     trainer.fit()
-    assert seen == [(trainer.train_split, trainer.held_split, data.train)]
+    assert seen == [(trainer.train_split, trainer.held_split, trainer.every_split)]
+    assert trainer.every_split.labels is data.train.labels
 
 
 def split_of(rows, labels, features, outputs):
