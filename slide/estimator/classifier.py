@@ -96,10 +96,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
             recommender, otherwise the labels of training rows with the same features. ``"keep"``
             does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
-            graph (`slide.data.kind_of`), with a warning.
+            graph (`slide.ranking.choose_kind`), with a warning.
         kind: what the rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"`` (see
             `slide.training.TrainingOptions`; for items, y is a matrix with their numbers);
-            ``"auto"``: `slide.data.kind_of` finds it out.
+            ``"auto"``: `slide.ranking.choose_kind` finds it out.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.

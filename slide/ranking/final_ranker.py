@@ -211,8 +211,8 @@ class FinalRanker:
         model = LogisticRegression(C=_RANKS_C if scorer is None else _SINGLE_C, max_iter=300)
         model.fit(numbers[:, used], hits, weights)
         found = np.zeros(2 * scorers)
-        found[used] = model.coef_[0]
-        return [float(model.intercept_[0]), *map(float, found)]
+        found[used] = np.ravel(model.coef_)
+        return [*map(float, np.ravel(model.intercept_)), *map(float, found)]
 
     def _rank_log_odds(self, columns: np.ndarray, weights: list[float]) -> np.ndarray:
         return weights[0] + self._rank_numbers(columns) @ np.array(weights[1:])

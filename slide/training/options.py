@@ -55,7 +55,7 @@ class TrainingOptions:
         kind: what the rows are: ``"graph"`` (each lists the known answers to a question, and rows
             to come ask for others), ``"items"`` (an item has one number, as feature and as label,
             and those of the row itself are no answers), ``"dense"`` (measurements) or ``"other"``;
-            ``"auto"``: `slide.data.kind_of` finds it out.
+            ``"auto"``: `slide.ranking.choose_kind` finds it out.
         seed: seed of the order of the rows, and of the choice of the holdout.
         share_cores: whether training takes fewer threads while other processes keep cores busy; see
             `slide.training.CoreShare`.
