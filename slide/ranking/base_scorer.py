@@ -17,9 +17,8 @@ from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Stored
 
 # Ranking features of a scorer: numbers that it says, and which only speak for a label if they are
-# larger (FOR) or may do both (ANY); and numbers that follow from another one, ``x``: how far a
-# candidate is behind the best one of its row, ``x_behind``, its rank from 0 on, ``x_rank``, and the
-# number of the best one, ``x_best``.
+# larger (FOR) or may do both (ANY); and numbers that follow from its first one: how far a candidate
+# is behind the best one of its row, its rank from 0 on, and the number of the best one.
 FOR, ANY, BEHIND, RANK, BEST = "for", "any", "behind", "rank", "best"
 _SIGNS = {FOR: 1, ANY: 0, BEHIND: 1, RANK: -1, BEST: 0}
 # The order of the first ranking features. The trees of models without names of features number them
@@ -125,8 +124,8 @@ class BaseScorer:
 
     Attributes:
         name: of the scorer, in settings and model folders; ``""``: a class for others to build on.
-        features: names of its ranking features, and what each of them is (`FOR`, `ANY`, `BEHIND`,
-            `RANK`, `BEST`).
+        features: names of its ranking features, the first of which is its score, and what each of
+            them is (`FOR`, `ANY`, `BEHIND`, `RANK`, `BEST`).
         kinds: kinds of rows (`slide.data.kind_of`) of which it knows something; None: all.
         slow: it takes long to learn. It learns from the held-out rows in the end, too, only if they
             are many.
@@ -220,12 +219,10 @@ class Layout:
         columns, of_rank = {name: i for i, name in enumerate(self.names)}, {}
         derived = []
         for scorer in scorers:
-            for score in scorer.features:
-                names = {kind: f"{score}_{kind}" for kind in (BEHIND, RANK, BEST)}
-                found = {k: columns[n] for k, n in names.items() if scorer.features.get(n) == k}
-                if found:
-                    derived.append([columns[score], *(found.get(kind, -1) for kind in names)])
-                    of_rank[found.get(RANK)] = columns[score], scorer.nothing
+            score = columns[next(iter(scorer.features))]
+            kinds = {kind: columns[name] for name, kind in scorer.features.items()}
+            derived.append([score, *(kinds.get(kind, -1) for kind in (BEHIND, RANK, BEST))])
+            of_rank[kinds.get(RANK)] = score, scorer.nothing
         self.ranked = [of_rank[i] for i, sign in enumerate(self.signs) if sign < 0]
         # What follows from scores: columns of scores, of what is behind, of ranks, of the best.
         self._derived = np.array(derived, np.int64).reshape(-1, 4)

@@ -36,12 +36,11 @@ class ItemSimilarity(BaseScorer):
     and b rows one of them. So it is the cosine of their columns, but small where few rows have them
     (Sarwar et al. 2001, "Item-based collaborative filtering recommendation algorithms"; Bell and
     Koren 2007, "Improved neighborhood-based collaborative filtering", section 3). The sum of
-    ``shared`` itself is a second score, which favours frequent items: where rows have few items, it
-    is the better one.
+    ``shared`` itself is a second feature, which favours frequent items.
 
     Args:
         shrink: number of rows that is added, at least 0.
-        proposed: number of candidates by each of both.
+        proposed: number of candidates.
 
     Raises:
         ValueError: for a number out of range.
@@ -64,8 +63,6 @@ class ItemSimilarity(BaseScorer):
         "cosine_behind": BEHIND,
         "cosine_rank": RANK,
         "shared_rows": FOR,
-        "shared_rows_behind": BEHIND,
-        "shared_rows_rank": RANK,
     }
 
     def __init__(self, shrink: float = 10.0, proposed: int = 20):
@@ -74,7 +71,7 @@ class ItemSimilarity(BaseScorer):
         self.shrink, self.proposed, self.num_features = shrink, proposed, 0
         self.cosines: CSR | None = None  # (N, D), and the numbers of shared rows of its entries.
         self.shared = np.empty(0, np.float32)
-        self._by_feature: list[CSR] = []  # Of both scores, made by the first call.
+        self._by_feature: CSR | None = None
 
     def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemSimilarity":
         """Count pairs of items.
@@ -91,7 +88,7 @@ class ItemSimilarity(BaseScorer):
             ValueError: for items out of range.
         """
         check_pattern("items", items, None, num_items)
-        self.cosines, self._by_feature = None, []  # Before new ones are made.
+        self.cosines = self._by_feature = None  # Before new ones are made.
         rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
         counts = np.diff(rows.indptr)
         most = num_sharing(num_items)
@@ -131,13 +128,12 @@ class ItemSimilarity(BaseScorer):
 
     def propose(self, queries: Queries) -> Named:
         assert self.cosines is not None
-        if not self._by_feature:
-            both = self.cosines, self.cosines._replace(values=self.shared)
-            self._by_feature = [column_lists(each, self.num_features) for each in both]
+        if self._by_feature is None:
+            self._by_feature = column_lists(self.cosines, self.num_features)
         count = min(self.proposed, queries.num_labels)
         ones = queries.features._replace(values=np.ones_like(queries.features.values))
-        how = queries.num_labels, count, queries.seen
-        return Named(np.hstack([sparse_top_k(ones, each, *how)[1] for each in self._by_feature]))
+        found = sparse_top_k(ones, self._by_feature, queries.num_labels, count, queries.seen)
+        return Named(found[1])
 
     def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
         cosines, shared = self.scores(queries.features, candidates.ids)
@@ -157,7 +153,7 @@ class ItemSimilarity(BaseScorer):
     def grown(self, labels: int, features: int) -> "ItemSimilarity":
         assert self.cosines is not None
         large = copy.copy(self)
-        large.cosines, large._by_feature = more_rows(self.cosines, labels), []
+        large.cosines, large._by_feature = more_rows(self.cosines, labels), None
         large.num_features += features
         return large
 
@@ -165,5 +161,5 @@ class ItemSimilarity(BaseScorer):
         assert self.cosines is not None
         small, (indptr, *entries) = copy.copy(self), self.cosines
         *found, small.shared = select_rows(indptr, kept, *entries, self.shared)
-        small.cosines, small._by_feature = CSR(*found), []
+        small.cosines, small._by_feature = CSR(*found), None
         return small
