@@ -18,10 +18,11 @@ from slide.ops.kernels.base_scorers import (
     Questions,
     ask_similar,
     count_labels,
+    look_up_lists,
+    rank_scores,
     regress_items,
     relate_candidates,
 )
-from slide.ops.kernels.evidence import look_up_lists, rank_scores
 from slide.ops.kernels.largest import keep_largest_bounds
 from slide.ops.kernels.linear_classifiers import (
     DualScratch,
@@ -70,11 +71,7 @@ def equal(what: str, found: object, expected: object) -> None:
 
 
 def gradient(x: Tensor) -> Tensor:
-    """The gradient of a leaf.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The gradient of a leaf."""
     if x.grad is None:
         raise ValueError("there is no gradient")
     return x.grad
@@ -209,16 +206,16 @@ def _lists(rng: np.random.Generator) -> None:
 
 
 def _relations(rng: np.random.Generator) -> None:
-    """All labels of each row are candidates."""
+    """Some labels of each row are candidates."""
     rows, x = random_csr(rng, _ROWS, _COLUMNS)
     lists, dense = random_csr(rng, _COLUMNS, _LABELS)
     lists, dense = lists._replace(values=np.abs(lists.values)), dense.abs()
     unseen, shares = (rng.random(n).astype(np.float32) + 0.1 for n in (_COLUMNS, _LABELS))
-    ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
-    found = np.empty((ids.size, 3), np.float32)
-    places = np.zeros((2, _LABELS), np.int32)
-    starts = np.arange(_ROWS + 1) * _LABELS
-    relate_candidates(rows, lists, unseen, shares, ids, starts, places, found)
+    ids = np.where(rng.random((_ROWS, _LABELS)) < 0.3, -1, np.arange(_LABELS))
+    starts = np.append(0, np.cumsum((ids >= 0).sum(1)))
+    found, scratch = np.empty((starts[-1], 3), np.float32), np.zeros((2, _LABELS), np.int32)
+    relate_candidates(rows, lists, unseen, shares, ids, starts, scratch, found)
+    equal("scratch that is not zero", int(scratch.any()), 0)
     own = torch.zeros_like(x).index_put_(
         (
             torch.from_numpy(np.repeat(np.arange(_ROWS), np.diff(rows.indptr))),
@@ -230,7 +227,8 @@ def _relations(rng: np.random.Generator) -> None:
     factors = dense / shared + torch.from_numpy(unseen)[:, None]
     bayes = shared.log() + own @ factors.log()
     best = (own[:, :, None] * dense).amax(1)
-    near("relations", torch.from_numpy(found), torch.stack([x @ dense, best, bayes], 2).view(-1, 3))
+    expected = torch.stack([x @ dense, best, bayes], 2)[torch.from_numpy(ids >= 0)]
+    near("relations", torch.from_numpy(found), expected)
 
 
 def _answers(rng: np.random.Generator) -> None:

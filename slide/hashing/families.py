@@ -139,9 +139,6 @@ class SimHash:
 
         If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
         angles change by a fraction of a degree. Equal rows still have equal codes.
-
-        Raises:
-            ValueError: for vectors of another length.
         """
         return self._pack(self._project(vectors))
 
@@ -171,11 +168,7 @@ class SimHash:
         return vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
 
     def sparse_codes(self, vectors: CSR) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
-
-        Raises:
-            ValueError: for a malformed matrix, or columns out of range.
-        """
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns."""
         check_pattern("coordinates", vectors, None, self.in_features)
         return self._pack(ops.project_sparse(*vectors, self._directions(CPU)))
 
@@ -271,11 +264,7 @@ class DWTA:
         self.key = random_key(0xD7A, seed)
 
     def codes(self, vectors: Tensor) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros count as coordinates.
-
-        Raises:
-            ValueError: for vectors of another length.
-        """
+        """Codes ``(L, n)`` int32 of rows ``(n, D)``; zeros count as coordinates."""
         _check_width(vectors, self.in_features)
         shape = self.hashes_per_table, self._shift
         return native(ops.dwta_dense(vectors.detach(), self.coordinates, *shape))
@@ -285,9 +274,6 @@ class DWTA:
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
         the largest coordinates of these bins are larger by.
-
-        Raises:
-            ValueError: with ``packing="released"``, whose digits cannot be changed one by one.
         """
         if self.packing != "exact":
             raise ValueError("probes need packing='exact': digits of released codes overlap")
@@ -297,14 +283,7 @@ class DWTA:
         return _codes_of_probes(codes, costs, flips, probes)
 
     def sparse_codes(self, vectors: CSR) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
-
-        Args:
-            vectors: ``(n, D)``.
-
-        Raises:
-            ValueError: for a malformed matrix, or columns out of range.
-        """
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count."""
         check_pattern("coordinates", vectors, None, self.in_features)
         shape = self.hashes_per_table, self.bits, self._shift
         return native(ops.dwta_sparse(*vectors, self.places, *shape, self.key, self.num_tables))

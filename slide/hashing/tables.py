@@ -24,13 +24,7 @@ _UNBOUNDED = 2**31 - 1
 
 
 def bucket_count(num_codes: int, num_ids: int) -> int:
-    """The number of buckets of a table: one for each code, but at most two for each id.
-
-    Example:
-        >>> from slide.hashing.tables import bucket_count
-        >>> bucket_count(num_codes=2**9, num_ids=1000), bucket_count(num_codes=2**24, num_ids=1000)
-        (512, 2000)
-    """
+    """The number of buckets of a table: one for each code, but at most two for each id."""
     return min(num_codes, _BUCKETS_PER_ID * num_ids)
 
 
@@ -104,11 +98,7 @@ class HashTables:
         )
 
     def build(self, codes: Any) -> None:
-        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32.
-
-        Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
-        """
+        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32."""
         codes = self.buckets_of(codes)
         if plain(codes):
             shape = self.num_tables, self.num_buckets
@@ -123,11 +113,7 @@ class HashTables:
         kernels.build(buckets, on_host(codes), self.capacity, *self._policy())
 
     def insert(self, ids: Any, codes: Any) -> None:
-        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
-
-        Raises:
-            ValueError: for ids or codes of the wrong shape or type, or out of range.
-        """
+        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32."""
         self._check_ids(ids, codes)
         self._insert(ids, self.buckets_of(codes))
 
@@ -158,12 +144,7 @@ class HashTables:
     def move(self, ids: Any, old: Any, new: Any) -> None:
         """Move ids from buckets ``old`` to buckets ``new``.
 
-        Args:
-            ids: ``(n,)`` int32, distinct, all in the tables.
-            old, new: ``(L, n)`` int32 codes. A table in which both are equal does not change.
-
-        Raises:
-            ValueError: for ids or codes of the wrong shape or type, or out of range.
+        ids (n,) int32, distinct, all in the tables; old, new (L, n) int32 codes.
         """
         self._check_ids(ids, old)
         self._check_ids(ids, new)
@@ -187,15 +168,8 @@ class HashTables:
     def query(self, codes: Any) -> Pattern:
         """The ids in the buckets of each query, table after table.
 
-        Args:
-            codes: ``(L, B)`` int32, or ``(P * L, B)`` for P buckets in each table: all tables, then
-                all tables again.
-
-        Returns:
-            A pattern with B rows. An id occurs once for each table in which it was found.
-
-        Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
+        codes (L, B) int32, or (P * L, B) for P buckets in each table. Returns a pattern
+        with B rows. An id occurs once for each table in which it was found.
         """
         codes = self.buckets_of(codes, len(codes) // self.num_tables)
         if plain(codes):
@@ -223,13 +197,7 @@ class HashTables:
     def check_codes(self, codes: Any, probes: int = 1) -> None:
         """Raise unless codes fit the tables; kernels do not check that.
 
-        Args:
-            codes: ``(P * L, n)`` int32 in ``[0, num_codes)``. On another device than the CPU
-                they are not checked, since the host would wait for the device.
-            probes: P, number of buckets in each table.
-
-        Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
+        codes (P * L, n) int32 in [0, num_codes); probes: P, number of buckets in each table.
         """
         num_rows = max(1, probes) * self.num_tables
         if codes.ndim != 2 or len(codes) != num_rows or codes.dtype not in _INT32:
@@ -296,12 +264,7 @@ class HashTables:
         return state | {"pool": pool}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for the state of tables of another shape, and for buckets that do not lie in
-                their table's pool: inserting writes where they say.
-        """
+        """Restore what `state_dict` returned."""
         shape = (self.num_tables, self.num_buckets)
         if (found := getattr(state.get("starts"), "shape", None)) not in (None, shape):
             raise ValueError(f"tables of shape {found} do not fit tables of shape {shape}")

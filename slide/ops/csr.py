@@ -39,12 +39,9 @@ class _Block(NamedTuple):
 class _Elsewhere(NamedTuple):
     """An ``(N, D)`` matrix on a device, where entries have the order of rows or that of columns.
 
-    Attributes:
-        indptr: ``(N + 1,)`` bounds of the rows.
-        rows, columns: ``(nnz,)`` int64 and int32, row and column of each entry.
-        order: ``(nnz,)`` the entries by column.
-        turned: ``(D + 1,)`` bounds of the columns in this order.
-        own: ``(nnz,)`` the entries.
+    indptr (N + 1,) bounds of the rows; rows, columns (nnz,) int64 and int32, row and column of each
+    entry; order (nnz,) the entries by column; turned (D + 1,) bounds of the columns in this order;
+    own (nnz,) the entries.
     """
 
     indptr: Tensor
@@ -64,7 +61,7 @@ class CSRMatrix:
 
     Args:
         matrix: a `CSR` matrix, a ``torch.sparse_csr_tensor``, or any SciPy sparse matrix or array.
-            Entries at the same place are added up.
+            Entries at the same position are added up.
         num_columns: D; required for `CSR`, which does not hold it.
 
     Raises:
@@ -185,8 +182,7 @@ class CSRMatrix:
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
         """The transpose in blocks; the order of its entries is computed once and kept.
 
-        Args:
-            values: ``(nnz,)`` entries that replace the matrix's own; each call sorts them.
+        values (nnz,) entries that replace the matrix's own.
         """
         if values is None:
             self._forget_old_values()

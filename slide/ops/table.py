@@ -13,16 +13,7 @@ _R = TypeVar("_R")
 class Operation(Generic[_P, _R]):
     """An operation that a kernel computes on the CPU, and its reference on any device.
 
-    Args:
-        kernel: the function that calls numba kernels.
-        reference: the same in torch; it defines the operation.
-
-    Example:
-        >>> import numpy as np, torch
-        >>> from slide import ops
-        >>> indptr, ids = np.array([0, 2]), np.array([2, 0], np.int32)
-        >>> ops.weighted_sum(indptr, ids, torch.tensor([1.0, 3.0]), torch.eye(3))
-        tensor([[3., 0., 1.]])
+    kernel: the function that calls numba kernels; reference the same in torch.
     """
 
     def __init__(self, kernel: Callable[_P, _R], reference: Callable[_P, _R]):

@@ -95,11 +95,7 @@ class RecentProposer(Proposer):
     refresh = rebuild
 
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
-        """The best labels of recent samples, this batch's included, that are not a sample's own.
-
-        Raises:
-            TypeError: for inputs in CSR form.
-        """
+        """The best labels of recent samples, this batch's included, that are not a sample's own."""
         return self._best(queries, labels, self.best or self.recent)
 
     @profiled("score recent labels")
@@ -189,11 +185,7 @@ class RecentProposer(Proposer):
         return {"pool": self.pool.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for labels that are no outputs.
-        """
+        """Restore what `state_dict` returned."""
         labels = Expected((None,), "int32", 0, self.out_features - 1)
         check_arrays("the state of a RecentProposer", state, {"pool": labels})
         self.pool = state["pool"][: self.recent].copy()
@@ -279,11 +271,7 @@ class NeighbourProposer(Proposer):
 
     @profiled("score neighbours")
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
-        """The best neighbours of a sample's labels, and of explored labels, without its own.
-
-        Raises:
-            TypeError: for inputs in CSR form.
-        """
+        """The best neighbours of a sample's labels, and of explored labels, without its own."""
         queries = dense(queries, type(self).__name__)
         assert self._rows is not None, "a sampler calls rebuild first"
         weight, bias = self._rows
@@ -333,11 +321,7 @@ class NeighbourProposer(Proposer):
         return {"graph": self.graph.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for a graph of another shape, or of rows that there are not.
-        """
+        """Restore what `state_dict` returned."""
         graph = Expected(self.graph.shape, "int32", -1, self.out_features - 1)
         check_arrays("the state of a NeighbourProposer", state, {"graph": graph})
         self.graph = state["graph"].copy()

@@ -283,13 +283,8 @@ class LSHProposer(Proposer):
     def project_by(self, mean_input: Tensor, directions: Tensor, variances: Tensor) -> None:
         """Take what `projection` returned; the next `rebuild` projects all rows by it.
 
-        Args:
-            mean_input: ``(D,)`` float32.
-            directions: ``(D, k)`` float32, orthonormal columns.
-            variances: ``(k,)`` float32, of inputs in these directions.
-
-        Raises:
-            ValueError: for tensors of other shapes.
+        mean_input (D,) float32; directions (D, k) float32, orthonormal columns; variances (k,)
+        float32, of inputs in these directions.
         """
         given = {"mean_input": mean_input, "directions": directions, "variances": variances}
         for name, own in self.projection().items():
@@ -418,13 +413,8 @@ class LSHProposer(Proposer):
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
         """Of the rows with the largest rounded scores those with the largest exact scores.
 
-        Args:
-            queries: ``(B, D)``.
-            labels: of each sample; they are left out.
-            most: number of rows of an input.
-
-        Returns:
-            ``(B, most)`` int32, the best first; -1 after the last row.
+        queries (B, D); labels: of each sample; most: number of rows of an input. Returns ``(B,
+        most)`` int32, the best first; -1 after the last row.
         """
         assert self._rows is not None, "a sampler calls rebuild first"
         ids = self._look_up(queries, labels, _SCORED * most)
@@ -562,11 +552,7 @@ class LSHProposer(Proposer):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the same tables are built again from the sketches.
-
-        Raises:
-            ValueError: for the state of a proposer with other settings, or of other sizes.
-        """
+        """Restore what `state_dict` returned; the same tables are built again from the sketches."""
         check_same_settings(state, self._settings(), "an LSHProposer")
         # Where sets hold all outputs, nothing is built.
         rows = self.out_features if len(state["sketches"]) else 0, WIDTH

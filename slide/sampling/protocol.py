@@ -308,16 +308,9 @@ def best_of_voted(
 ) -> np.ndarray:
     """The ids of each sample with the largest ``<query, row> + bias``, without its labels.
 
-    Args:
-        queries: ``(B, D)``.
-        weight: ``(N, D)``.
-        bias: ``(N,)`` or None.
-        voted: distinct ids of each sample; in a tensor ``(B, k)``, -1 stands for none.
-        labels: of B samples.
-        best: number of ids of a sample.
-
-    Returns:
-        ``(B, best)`` int32, best first; -1 after the last id of a sample.
+    queries (B, D); weight (N, D); bias (N,) or None; voted: distinct ids of each sample; labels: of
+    B samples; best: number of ids of a sample. Returns ``(B, best)`` int32, best first; -1 after
+    the last id of a sample.
     """
     x = queries.detach().to(weight.dtype)
     out = np.full((len(x), best), -1, np.int32)

@@ -223,12 +223,7 @@ class PublishedLSHProposer(Proposer):
         return {"settings": self._settings(), **counters, "codes": codes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; hash functions are drawn again from their seed.
-
-        Raises:
-            ValueError: for the state of a proposer with other settings, or other numbers of tables
-                or outputs.
-        """
+        """Restore what `state_dict` returned; hash functions are drawn again from their seed."""
         check_same_settings(state, self._settings(), "a PublishedLSHProposer")
         codes = state["codes"]
         if codes.shape not in ((self.hash.num_tables, n) for n in (0, self.out_features)):

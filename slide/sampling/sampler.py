@@ -362,11 +362,7 @@ class ActiveSampler(Sampler):
         return counters | kind | {"proposer": known}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for the state of another kind of sampler or proposer.
-        """
+        """Restore what `state_dict` returned."""
         saved, own = state.get("proposer_kind"), self._proposer_kind()
         if saved is None:
             raise ValueError(

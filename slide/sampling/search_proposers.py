@@ -131,10 +131,6 @@ class IndexProposer(Proposer):
 
         If the weights have not changed since the last call, the noted rows wait. A change by way of
         ``weight.data`` may escape this; see `RowIndex.fits`.
-
-        Raises:
-            RuntimeError: before the first `rebuild`.
-            ValueError: for a weight or a bias of another shape.
         """
         self._index = self._restored(weight, bias)
         if self._index is None:
@@ -194,12 +190,7 @@ class IndexProposer(Proposer):
             return self._index.top_k(x, k, **limits)[1].numpy()
 
     def candidates(self, queries: Queries) -> Pattern:
-        """The best rows of each input that are found.
-
-        Raises:
-            TypeError: for inputs in CSR form.
-            RuntimeError: before the first `rebuild`.
-        """
+        """The best rows of each input that are found."""
         nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         return without_labels(self._search(queries, self.best), nobody, self.best)
 
@@ -241,11 +232,7 @@ class IndexProposer(Proposer):
         return unchanged(self._followed, self._index.weight, self._index.bias)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the index itself is checked when it is used.
-
-        Raises:
-            ValueError: for rows that there are not, and for arrays of other shapes.
-        """
+        """Restore what `state_dict` returned; the index itself is checked when it is used."""
         what, number = "the state of an IndexProposer", self.out_features
         # Earlier states may name a row twice, and do not say which rows are to move or wait.
         known = {"steps": np.full(number, _STEPS, np.uint8)} | state
@@ -383,11 +370,7 @@ class FaissProposer(Proposer):
         return {"rebuilds": self.rebuilds} | index
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. FAISS reads the bytes as they are: see docs/trust.md.
-
-        Raises:
-            ValueError: for an index of another size.
-        """
+        """Restore what `state_dict` returned. FAISS does not check the bytes: see docs/trust.md."""
         import faiss
 
         self.rebuilds = check_counter("the state of a FaissProposer", "rebuilds", state["rebuilds"])

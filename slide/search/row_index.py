@@ -99,11 +99,7 @@ class RowIndex:
     def restored(
         cls, weight: Tensor | QuantizedRows, bias: Tensor | None, state: dict[str, np.ndarray]
     ) -> "RowIndex":
-        """The index of this weight that had this `state_dict`.
-
-        Raises:
-            ValueError: for the state of an index over rows of another shape.
-        """
+        """The index of this weight that had this `state_dict`."""
         index = cls.__new__(cls)
         levels = np.array(state.get("levels", [0]), np.int64)
         _check_state(state, levels)
@@ -127,11 +123,7 @@ class RowIndex:
         return len(self._lists.means)
 
     def read_from(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> None:
-        """Read rows from other tensors; `update` or `regroup` follows the changes in them.
-
-        Raises:
-            ValueError: for rows of another shape.
-        """
+        """Read rows from other tensors; `update` or `regroup` follows the changes in them."""
         _check_lists_fit(self._lists, _WeightRows(weight, bias))
         self.weight, self.bias = weight, bias
 
@@ -150,9 +142,6 @@ class RowIndex:
         They stay in their lists, whose means and spreads follow. So the scores of the rows are
         right again, while a row that went far away makes its list less tight until `regroup`. The
         time is about proportional to the number of rows, and otherwise to that of lists.
-
-        Args:
-            numbers: of the rows, distinct.
         """
         rows = _WeightRows(self.weight, self.bias)
         _put_rows_into(self._lists, rows, self._places_of(numbers))
@@ -167,13 +156,6 @@ class RowIndex:
         `_regrouped`. If the lists then say far less about their rows than
         they did, other rows have moved, too, and all are grouped again. An error midway
         leaves an index that must not be used.
-
-        Args:
-            moved: numbers of rows, distinct. The longest rows are regrouped in any case.
-            seed: of the draws of k-means.
-
-        Raises:
-            ValueError: for a weight or a bias of another shape.
         """
         self._state = kept_state(self.weight, self.bias)
         places, rows = self._places_of(moved), _WeightRows(self.weight, self.bias)
@@ -209,20 +191,13 @@ class RowIndex:
             k: number of rows to return for each query, in [1, N].
             share: in (0, 1]; a query begins no further list when it has seen this share of all
                 rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
-                A query that may see all rows does so.
-            most_seen: the number of rows after which a query begins no further list, in place of
-                ``share``; None: by the share.
+            most_seen: the same as a number of rows, in place of ``share``.
             deviations: at least 0; how many standard deviations above the mean of a list the score
-                of a row may lie. With more of them a query sees more lists, and of two lists the
-                wider one first, so it finds more rows that are far from their list.
+                of a row may lie. With more of them a query sees more lists.
 
         Returns:
-            Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first. A
-            score that is no number is not found: where there are no more, the score is -inf and
-            the id is -1.
-
-        Raises:
-            ValueError: for a number out of range, or queries of another width.
+            Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first; -inf
+            and -1 where there are no more scores that are numbers.
         """
         rows, width = self.weight.shape
         if not 1 <= k <= rows:

@@ -5,7 +5,7 @@ from weakref import ref
 
 import numpy as np
 
-from slide.ops.kernels.evidence import count_votes
+from slide.ops.kernels.base_scorers import count_votes
 from slide.ops.kernels.largest import top_products
 from slide.ops.kernels.ragged import shorten_rows
 from slide.runtime import num_threads

@@ -100,10 +100,6 @@ def output_scale(num_labels: int, shared: bool) -> float:
     It is 0.1 for more than 100,000 labels and shared sets. Most of these labels still have their
     first weights when the hidden layer has already learnt. Each shared set has thousands of them,
     and the hidden layer would learn to avoid their noise. Sets per sample have only few of them.
-
-    Args:
-        num_labels: number of outputs.
-        shared: whether a set is for a whole batch.
     """
     checks.whole("num_labels", num_labels, 1)
     return 0.1 if shared and num_labels > _MANY_LABELS else 1.0

@@ -84,8 +84,8 @@ AHEAD_ENTRIES = 8
 _LINE = 64
 
 
-def _prefetch(typing, array, place):
-    """Request the cache line of entry ``place`` of a contiguous array, seen as one-dimensional."""
+def _prefetch(typing, array, position):
+    """Request the cache line of entry ``position`` of a flat, contiguous array."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -97,10 +97,10 @@ def _prefetch(typing, array, place):
         builder.call(call, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 
-    return types.void(array, place), generate
+    return types.void(array, position), generate
 
 
-def _nothing(array, place):
+def _nothing(array, position):
     """With kernels as plain Python there is nothing to request."""
 
 
