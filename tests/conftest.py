@@ -61,7 +61,6 @@ FIRST = (
     "test_imports.py",
     "test_benchmarks.py",
     "distributed/test_runs.py",
-    "test_precision_pages.py",
     "estimator/test_classifier.py",
     "config/test_processes.py",
     "distributed/test_torchrun.py",

@@ -29,14 +29,7 @@ SHOWN = ("p_at_1", "p_at_5", "psp_at_5")
 
 
 class Task(NamedTuple):
-    """What to measure.
-
-    Attributes:
-        method: ``"slide"``, or a key of `plain_torch.NETWORKS`.
-        overrides: of train.py.
-        evaluated: at most so many test rows for the points of the curve; 0: all.
-        seconds: largest training time of networks in plain PyTorch.
-    """
+    """What to measure."""
 
     method: str
     overrides: list[str]

@@ -48,12 +48,7 @@ _OTHER = re.compile("second|speed/|peak_rss|run_dir|date")
 
 
 class Chain:
-    """One run that is started, stopped and resumed until it ends.
-
-    Args:
-        home: a folder of its own.
-        overrides: the command line.
-    """
+    """One run that is started, stopped and resumed until it ends."""
 
     def __init__(self, home: Path, overrides: tuple[str, ...]):
         self.home, self.run = home, home / "run"

@@ -34,12 +34,7 @@ _BATCH = 512
 
 
 class Answers(NamedTuple):
-    """What a peer answers.
-
-    Attributes:
-        ids: ``(rows, k)`` integers, best first; -1: no more.
-        train_seconds, predict_seconds: what training and answers took.
-    """
+    """What a peer answers."""
 
     ids: np.ndarray
     train_seconds: float
@@ -47,13 +42,7 @@ class Answers(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """A peer that is installed.
-
-    Attributes:
-        version: its name and version.
-        answer: called with the training rows, the rows to answer, and ``(rows,)`` how many labels
-            of each row are left out of the answers later.
-    """
+    """A peer that is installed."""
 
     version: str
     answer: Callable[[Split, Split, np.ndarray], Answers]
@@ -156,20 +145,7 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 class Evaluation:
-    """Test rows on which all methods are evaluated in one way.
-
-    Args:
-        data: the data set.
-        most: at most so many rows, spread evenly over the set; 0: all.
-
-    Attributes:
-        rows: their numbers in the test split.
-        split: these rows.
-        filtered: whether our default call leaves seen items out of its answers
-            (filtered ranking): in a knowledge graph and in a recommender.
-        left_out: ``(rows,)`` how many seen items of each row are left out of its answers.
-        depth: labels that a method names for a row, so that five are left.
-    """
+    """Test rows on which all methods are evaluated in one way."""
 
     def __init__(self, data: SparseDataset, most: int = 0):
         count = min(most, len(data.test)) if most else len(data.test)

@@ -34,12 +34,7 @@ def cross_entropy(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 class DenseNetwork(nn.Module):
-    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear`` with the recipe's first weights.
-
-    Args:
-        features, labels: sizes of the data.
-        config: of train.py, after `slide.config.fill_in`.
-    """
+    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear`` with the recipe's first weights."""
 
     def __init__(self, features: int, labels: int, config: DictConfig):
         super().__init__()
@@ -84,14 +79,7 @@ class DenseNetwork(nn.Module):
 
 
 class SampledSoftmax(nn.Module):
-    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings, for ``SparseAdam``.
-
-    The outputs of a batch are its labels and uniform draws, one set for all samples.
-
-    Args:
-        features, labels: sizes of the data.
-        config: of train.py, after `slide.config.fill_in`.
-    """
+    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings, for ``SparseAdam``."""
 
     def __init__(self, features: int, labels: int, config: DictConfig):
         super().__init__()

@@ -122,15 +122,7 @@ def merge(rows: list[Row], new: list[Row], keys: Iterable[str]) -> list[Row]:
 
 
 class Store:
-    """The rows of a page.
-
-    Args:
-        name: of the page, and of its program.
-        keys: names of the keys of a case.
-        page: the text of the page from all that was found, with the rows as ``rows``.
-        options: of the command line; see `add_options`.
-        program: that of the page, if it has another name.
-    """
+    """The rows of a page."""
 
     def __init__(
         self,

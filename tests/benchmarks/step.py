@@ -127,14 +127,7 @@ def rebuild_milliseconds(trainer: Trainer) -> float:
 
 
 class Turns:
-    """Steps of a case, in turn with itself on one core and with the dense step.
-
-    Args:
-        step, batch: of the case.
-        dense: the dense step, and its batch.
-        counts: turns, and steps in a turn.
-        upkeep: milliseconds of rebuilds that a step is charged.
-    """
+    """Steps of a case, in turn with itself on one core and with the dense step."""
 
     def __init__(
         self, step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
