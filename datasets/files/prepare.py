@@ -45,10 +45,7 @@ from package_index import (
 )
 
 # Prints where apt keeps the indexes of contents of this machine, which apt-file uses, too.
-PLACES = (
-    *("apt-get", "indextargets", "--format", "$(FILENAME)"),
-    "Identifier: Contents-deb",
-)
+PLACES = (*("apt-get", "indextargets", "--format", "$(FILENAME)"), "Identifier: Contents-deb")
 # Prints a file that apt keeps, however it is packed.
 READER = ("/usr/lib/apt/apt-helper", "cat-file")
 INSTEAD = (

@@ -9,11 +9,7 @@ from torch import Tensor
 
 from slide.hashing import HashTables
 from slide.ops.kernels import text_rows as formatting
-from slide.ops.kernels.active_sets import (
-    RankedIds,
-    count_distinct,
-    vote_per_sample,
-)
+from slide.ops.kernels.active_sets import RankedIds, count_distinct, vote_per_sample
 from slide.ops.kernels.base_scorers import (
     Questions,
     ask_similar,

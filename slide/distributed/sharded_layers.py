@@ -391,10 +391,7 @@ class ShardedSampledLinear(nn.Module):
         check_linear(cast, local.weight, local.bias)
 
     def _exchanged(self, x: Tensor, wrong: Exception | None, *more: int) -> list[list[int]]:
-        """The number of samples of each rank, and ``more`` numbers of it.
-
-        Errors are raised on all ranks: of one that raised alone the others would wait, or abort.
-        """
+        """The number of samples of each rank, and ``more`` numbers of it."""
         own = [len(x), x.shape[1], _DTYPES.index(x.dtype)] if wrong is None else [0, 0, 0]
         numbers = torch.tensor([[int(wrong is not None), *own, *map(int, more)]])
         found = torch.cat(self.group.all_gather(numbers, [1] * self.group.size)).tolist()

@@ -127,24 +127,13 @@ class _Sums:
 
 
 def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tensor | None]:
-    """This rank's part of the loss, and the loss if all ranks know it; leaves have the gradients.
-
-    Where it can, it begins ``sums`` before the gradient of the weight is computed.
-    """
+    """This rank's part of the loss, and the loss if all ranks know it; leaves get gradients."""
     loss, fraction = task.loss.record, task.loss.hard_fraction
     products = task.products._replace(sparse_grad=False)
     x, weight, bias = leaves
     if task.group.size == 1 or (not loss.splits_target and fraction == 1):
         mean = linear_loss_on_set(
-            x,
-            weight,
-            bias,
-            task.active,
-            loss,
-            fraction,
-            products,
-            task.weights,
-            early=sums.begin,
+            x, weight, bias, task.active, loss, fraction, products, task.weights, early=sums.begin
         )
         if mean.requires_grad:
             mean.backward()
@@ -266,11 +255,7 @@ def _decoupled_softmax(
 
 
 def _gathered(logs: Tensor, sums: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
-    """Log-sum-exps ``(B,)`` and sums ``(B,)`` or None, over all ranks, float64.
-
-    One gather takes the place of a maximum and a sum of exponentials, since the ranks need as many
-    messages for it as for a half of one of these.
-    """
+    """Log-sum-exps ``(B,)`` and sums ``(B,)`` or None, over all ranks, float64."""
     logs = logs.double()
     own = torch.stack([logs, torch.zeros_like(logs) if sums is None else sums])
     every = torch.stack(group.all_gather(own, [2] * group.size))

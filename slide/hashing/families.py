@@ -111,13 +111,7 @@ class SimHash:
         True
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hashes_per_table: int,
-        num_tables: int,
-        seed: int = 0,
-    ):
+    def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, seed: int = 0):
         _check_shape(in_features, hashes_per_table, num_tables, bits=1)
         self.in_features = in_features
         self.hashes_per_table = hashes_per_table
@@ -339,11 +333,7 @@ def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
 
 
 def _codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
-    """Codes ``((1 + probes) L, n)`` of the inputs, then of the further buckets that cost the least.
-
-    ``costs`` ``(n, L * K)`` say how certain each elementary hash is, and ``flips`` ``(n, L * K)``
-    int32 what a change of it does to the code, by xor.
-    """
+    """Codes ``((1 + probes) L, n)`` of the inputs, then of the cheapest further buckets."""
     hashes = costs.shape[1] // len(codes)
     probes = min(probes, 2**hashes - 1)
     sets = flip_sets(hashes, probes)

@@ -37,12 +37,7 @@ class _Block(NamedTuple):
 
 
 class _Elsewhere(NamedTuple):
-    """An ``(N, D)`` matrix on a device, where entries have the order of rows or that of columns.
-
-    indptr (N + 1,) bounds of the rows; rows, columns (nnz,) int64 and int32, row and column of each
-    entry; order (nnz,) the entries by column; turned (D + 1,) bounds of the columns in this order;
-    own (nnz,) the entries.
-    """
+    """An ``(N, D)`` matrix on a device, where entries have the order of rows or that of columns."""
 
     indptr: Tensor
     rows: Tensor
@@ -267,10 +262,7 @@ def _multiply(indptr: Tensor, indices: Tensor, values: Tensor, x: Tensor, num_ro
 
 
 def _use_up_warning() -> None:
-    """Trigger and hide the warning "CSR tensors are in beta", which each process gives once.
-
-    Users of this module do not use such tensors directly, so the warning does not help them.
-    """
+    """Trigger and hide the warning "CSR tensors are in beta", which each process gives once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0], [], [], (0, 0))

@@ -28,9 +28,7 @@ class Operation(Generic[_P, _R]):
 OPERATIONS: dict[str, Operation[..., Any]] = {}
 
 
-def operation(
-    reference: Callable[_P, _R],
-) -> Callable[[Callable[_P, _R]], Operation[_P, _R]]:
+def operation(reference: Callable[_P, _R]) -> Callable[[Callable[_P, _R]], Operation[_P, _R]]:
     """Make a function that calls kernels an `Operation`, and enter it in `OPERATIONS`."""
 
     def enter(kernel: Callable[_P, _R]) -> Operation[_P, _R]:

@@ -145,7 +145,6 @@ class RecentProposer(Proposer):
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`."""
         limits = places if self.best is None else np.minimum(places, self.best)
         if not plain(queries):
             most = int(limits.max(initial=0))

@@ -28,14 +28,7 @@ from slide.ops.kernels.sketches import (
 )
 from slide.ops.reference import active_sets as plain_sketches
 from slide.ops.reference.random import random_rows
-from slide.sampling.protocol import (
-    Proposer,
-    Queries,
-    best_of_voted,
-    dense,
-    in_turns,
-    num_queries,
-)
+from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -228,7 +221,6 @@ class LSHProposer(Proposer):
         self._size()
 
     def forget(self) -> None:
-        """See `Proposer.forget`."""
         self._noted, self._found = [], np.empty(0, np.int32)
 
     @profiled("observe")
@@ -411,11 +403,7 @@ class LSHProposer(Proposer):
         return False
 
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
-        """Of the rows with the largest rounded scores those with the largest exact scores.
-
-        queries (B, D); labels: of each sample; most: number of rows of an input. Returns ``(B,
-        most)`` int32, the best first; -1 after the last row.
-        """
+        """Of the rows with the largest rounded scores those with the largest exact scores."""
         assert self._rows is not None, "a sampler calls rebuild first"
         ids = self._look_up(queries, labels, _SCORED * most)
         found: Tensor | RankedIds = ids
@@ -503,7 +491,6 @@ class LSHProposer(Proposer):
     def propose(
         self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`."""
         limits = np.minimum(places, self.best)
         ids = self._best(queries, labels, int(limits.max(initial=0)))
         if ids.device.type != "cpu":
@@ -600,10 +587,7 @@ def _hashed_width(directions: int) -> int:
 
 
 def _mixed(vectors: Tensor) -> Tensor:
-    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone.
-
-    Fast Walsh-Hadamard transform, up to a factor. Sums of whole numbers stay exact.
-    """
+    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone."""
     known = vectors.shape[1]
     return vectors @ _hadamard(_hashed_width(known))[:known]
 

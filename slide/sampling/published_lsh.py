@@ -106,7 +106,6 @@ class PublishedLSHProposer(Proposer):
         self._order = np.random.default_rng([0xF111, self.seed]).permutation(n).astype(np.int32)
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`."""
         super().resize(out_features)
         self._make_tables()
         self._redraw(self.draw)

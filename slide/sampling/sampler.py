@@ -54,7 +54,6 @@ class FullSampler(Sampler):
         return f"{type(self).__name__}(all {self.out_features} outputs)"
 
     def resize(self, out_features: int) -> None:
-        """See `Sampler.resize`."""
         self.out_features = out_features
         self._ids = np.arange(out_features, dtype=np.int32)
         self._scratch = Scratch(out_features)
@@ -347,7 +346,6 @@ class ActiveSampler(Sampler):
         return self._built
 
     def forget_index(self) -> None:
-        """See `Sampler.forget_index`."""
         self._built = False
 
     def _proposer_kind(self) -> str:

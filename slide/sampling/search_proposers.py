@@ -151,10 +151,7 @@ class IndexProposer(Proposer):
         return index
 
     def _changed(self, weight: Tensor, bias: Tensor | None) -> np.ndarray | None:
-        """The rows to follow; None: they wait, because the weights have not changed so far.
-
-        Several batches may come before the step that changes their rows.
-        """
+        """The rows to follow; None: they wait, because the weights have not changed so far."""
         if self._waits:
             self._followed, self._waits = kept_state(weight, bias), False
         if self._followed is not None and unchanged(self._followed, weight, bias):
@@ -215,7 +212,6 @@ class IndexProposer(Proposer):
         self._forget_moves()
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`."""
         super().resize(out_features)
         self.forget()
 

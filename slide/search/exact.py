@@ -209,11 +209,7 @@ def _scored(
 
 
 def index_top_k(
-    queries: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    candidates: Pattern,
-    k: int,
+    queries: Tensor, weight: Tensor, bias: Tensor | None, candidates: Pattern, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k candidates of each query with the largest ``<query, row> + bias``.
 

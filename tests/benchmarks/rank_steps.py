@@ -25,7 +25,7 @@ HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
 NETWORK = {
     "network": f"The default network: {HIDDEN} hidden units, {NONZEROS} features a row, "
     f"{ACTIVE:,} active outputs for the batch on all processes together, drawn uniformly; batch "
-    "512 where no other is named",
+    "512 where no other is named"
 }
 
 
@@ -55,10 +55,7 @@ def expected_counts(most: int) -> np.ndarray:
 def build(config: DictConfig, case: dict[str, Any], group: Group) -> SlideNetwork:
     """The network; that of one process is the ordinary one."""
     features, labels = case["features"], case["labels"]
-    counts = {
-        "feature_counts": expected_counts(features),
-        "label_counts": expected_counts(labels),
-    }
+    counts = {"feature_counts": expected_counts(features), "label_counts": expected_counts(labels)}
     return build_network(config, features, labels, group, counts)
 
 

@@ -132,12 +132,7 @@ def rows(scale: float = 1.0, peers: bool = True) -> list[dict]:
         peer = kinds[name]()
         for count in VECTORS:
             row, _ = measure(
-                name,
-                partial(torch.sparse.mm, peer),
-                count,
-                entries,
-                (7, 1),
-                expected[count],
+                name, partial(torch.sparse.mm, peer), count, entries, (7, 1), expected[count]
             )
             found.append(row)
             gc.collect()

@@ -157,7 +157,7 @@ _TARGETS = {
         (
             "dense step / sampled step",
             *(lambda rows: max(row["times faster"] for row in rows), 20, True),
-        ),
+        )
     ],
 }
 TARGETS = [Target(seed, *words) for seed, targets in _TARGETS.items() for words in targets]

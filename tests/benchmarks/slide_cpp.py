@@ -39,11 +39,7 @@ from slide.nn import ActiveLoss
 # The program evaluates on so many batches.
 EVALUATED = 20
 SETS = {"debian": [], "amazon670k_like": ["train_samples=50000", "test_samples=5000"]}
-CASES = {
-    "released": "the C++ program",
-    "published": "slide, as published",
-    "today": "slide, today",
-}
+CASES = {"released": "the C++ program", "published": "slide, as published", "today": "slide, today"}
 KEYS = ("set", "lr", "iterations", "seed", "case")
 
 

@@ -53,10 +53,7 @@ class TestRedraw:
         (lambda: SimHash(0, 3, 4), "in_features must be .* at least 1, not 0"),
         (lambda: SimHash(5, 0, 4), "hashes_per_table must be .* at least 1, not 0"),
         (lambda: SimHash(5, 3, 0), "num_tables must be .* at least 1, not 0"),
-        (
-            lambda: SimHash(5, 32, 1),
-            "codes of 32 bits.* be at most 31",
-        ),
+        (lambda: SimHash(5, 32, 1), "codes of 32 bits.* be at most 31"),
         (lambda: DWTA(64, 11, 1), "codes of 33 bits.* at most 10"),
         (lambda: DWTA(64, 2, 1, packing="dense"), "packing must be one of"),
         (lambda: DWTA(64, 2, 1, bin_size=6), "bin_size must be a power of two"),

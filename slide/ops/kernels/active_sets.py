@@ -31,11 +31,7 @@ class RankedIds(NamedTuple):
 
 @serial
 def _most_voted(candidates, votes, histogram, out):
-    """Copy the ids with the most votes to ``out``, as many as it holds; return how many.
-
-    ``votes`` belong to the candidates. Ties at the threshold are broken by order of arrival.
-    ``histogram`` is scratch, as long as the most votes possible plus one.
-    """
+    """Copy the ids with the most votes to ``out``, as many as it holds; return how many."""
     budget = len(out)
     if budget == 0:
         return 0

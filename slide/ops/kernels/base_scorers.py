@@ -212,11 +212,7 @@ def _closest(lists, counts, n, num_features, close):
 
 @serial
 def _solve(gram, right, sweeps, weights):
-    """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle.
-
-    Places of ``gram`` and ``right`` begin with 1. ``gram`` may be larger: a part of it would have
-    no fixed strides, and no vector code.
-    """
+    """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle."""
     weights[:] = 0
     first, change = np.float32(0), np.float32(0)
     for sweep in range(sweeps):
@@ -244,10 +240,7 @@ def _dominate(gram, size):
 
 @serial
 def _fill_gram(lists, counts, n, items, penalty, position, gram, right):
-    """The sums of products of ``items`` with each other, and with item ``n``, from position 1 on.
-
-    Place 0 takes what belongs to other items, because a processor cannot foretell which do.
-    """
+    """Sums of products of ``items`` with each other and with item ``n``, from position 1 on."""
     size = len(items)
     for i in range(size):
         position[items[i]] = i + 1

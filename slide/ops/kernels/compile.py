@@ -53,10 +53,7 @@ def parallel(function):
 
 
 def _forgiving(kernel):
-    """Let a kernel that cannot be read from disk count as not compiled yet.
-
-    numba would raise an error where a file is damaged, or names a class that slide had before.
-    """
+    """Let a kernel that cannot be read from disk count as not compiled yet."""
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     load_index, load_data = (getattr(file, n, None) for n in ("_load_index", "_load_data"))
     if file is not None and load_index is not None and load_data is not None:

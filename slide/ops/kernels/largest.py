@@ -130,10 +130,7 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
 
 @serial
 def _to_keys(bounds, keys):
-    """Integers in the same order as floats, since a loop over integers finds their maximum faster.
-
-    bounds (L,) float32; keys (n,) int32 output, n >= L.
-    """
+    """Integers in the order of floats, since a loop over integers finds a maximum faster."""
     bits = bounds.view(np.int32)
     for i in range(len(bits)):
         # Of two negative floats, the larger one has the smaller bits.
@@ -250,10 +247,7 @@ class ChangedRows(NamedTuple):
 
 @serial
 def _scale(bits, r, width):
-    """A 127th of the largest entry of row ``r``; NaN if an entry is not finite.
-
-    A loop over integers finds their maximum faster than one over floats that may be NaN.
-    """
+    """A 127th of the largest entry of row ``r``; NaN if an entry is not finite."""
     largest = np.int32(0)
     for j in range(width):
         largest = max(largest, bits[r, j] & _NO_SIGN)
@@ -264,10 +258,7 @@ def _scale(bits, r, width):
 
 @serial
 def _put_row(changed, i, lists, change):
-    """Put one row into its place, and add what this changes in the sum of the rounded rows.
-
-    Returns what it changes in the sum of their squared lengths.
-    """
+    """Put one row into its place, and add what this changes in the sum of the rounded rows."""
     r, p, rows, codes = changed.ids[i], changed.positions[i], changed.rows, lists.codes
     width, biased = rows.shape[1], len(changed.biases) > 0
     scale, bias = _scale(changed.bits, r, width), changed.biases[r] if biased else np.float32(0)

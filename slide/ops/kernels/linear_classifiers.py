@@ -78,13 +78,7 @@ class Solver(NamedTuple):
 
 @serial
 def _lay_out(x, rows, costs, solver, t, scratch):
-    """Number the columns of a classifier's rows, and copy the rows side by side if they fit.
-
-    The copies have numbers in place of columns. Then the passes of the descent read few cache
-    lines, which stay near the processor.
-
-    Returns the number of columns, and whether the rows are copied.
-    """
+    """Number the columns of a classifier's rows, and copy the rows side by side if they fit."""
     numbers, columns, bounds = scratch.numbers[t], scratch.columns[t], scratch.bounds[t]
     indices, values, weight = scratch.indices[t], scratch.values[t], scratch.weights[t]
     entries = 0
@@ -124,9 +118,8 @@ def _lay_out(x, rows, costs, solver, t, scratch):
 def _descend(indices, values, signs, solver, t, scratch):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
-    Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for
-    large-scale linear SVM". Row i is ``indices`` and ``values`` within its bounds. The weights are
-    zero at entry, and the sum of ``alphas * signs * rows`` at exit.
+    "A dual coordinate descent method for large-scale linear SVM". The weights are zero at entry,
+    and the sum of ``alphas * signs * rows`` at exit.
     """
     bounds, weight, order = scratch.bounds[t], scratch.weights[t], scratch.orders[t]
     squares, diagonals = scratch.squares[t], scratch.diagonals[t]
