@@ -136,20 +136,20 @@ def _generated(rng: np.random.Generator) -> None:
     for row, found in enumerate(_split(bounds, ranks)):
         own = [int(first[row])]
         for step in steps[3 * row + 1 : 3 * row + 3]:
-            place = min(abs(own[0] + int(step)), _LABELS - 1)
-            while place in own:
-                place = (place + 1) % _LABELS
-            own.append(place)
+            position = min(abs(own[0] + int(step)), _LABELS - 1)
+            while position in own:
+                position = (position + 1) % _LABELS
+            own.append(position)
         equal("drawn labels", found, own)
     prototypes = np.stack([rng.permutation(_COLUMNS)[:5] for _ in range(_LABELS)]).astype(np.int32)
     common = np.concatenate([rng.permutation(_COLUMNS)[:4] for _ in first]).astype(np.int32)
     slots, bounds = np.tile(np.arange(4, dtype=np.uint8), _ROWS), np.arange(0, 4 * _ROWS + 1, 4)
     names = rng.permutation(_COLUMNS).astype(np.int32)
-    idf, places = (1 + rng.random(_COLUMNS)).astype(np.float32), np.full(_COLUMNS, -1)
+    idf, positions = (1 + rng.random(_COLUMNS)).astype(np.float32), np.full(_COLUMNS, -1)
     indices, values = np.empty(4 * _ROWS, np.int32), np.empty(4 * _ROWS, np.float32)
     pick = np.repeat(rng.choice([0.2, 0.9], _ROWS), 4)  # By popularity, or by the prototype.
     given = np.arange(_ROWS + 1), first.astype(np.int32), prototypes, pick, slots, common, 0.5
-    draw_features(*given, idf, names, places, bounds, indices, values)
+    draw_features(*given, idf, names, positions, bounds, indices, values)
     drawn = common.reshape(-1, 4), prototypes[first, :4]
     chosen = np.where(pick.reshape(-1, 4) < 0.5, *drawn)
     equal("drawn features", indices.tolist(), names[chosen].ravel().tolist())
@@ -196,8 +196,8 @@ def _lists(rng: np.random.Generator) -> None:
     values = rng.standard_normal((2, _ROWS, _LABELS)).astype(np.float32)
     starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 2), np.float32)
     look_up_lists(ids, starts, listed, (values[0], values[1]), found)
-    place = np.argsort(listed, 1)[:, ::-1]
-    expected = [np.take_along_axis(each, place, 1).ravel() for each in values]
+    position = np.argsort(listed, 1)[:, ::-1]
+    expected = [np.take_along_axis(each, position, 1).ravel() for each in values]
     near("values of lists", torch.from_numpy(found), torch.from_numpy(np.stack(expected, 1)))
 
 
@@ -237,10 +237,10 @@ def _answers(rng: np.random.Generator) -> None:
     labels = Pattern.from_lists([np.flatnonzero(row).tolist() for row in has.numpy()])
     questions = Questions(indptr, others, np.arange(len(others), dtype=np.int32))
     ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
-    found, places = np.zeros((ids.size, 2), np.float32), np.zeros((2, _LABELS), np.int32)
+    found, positions = np.zeros((ids.size, 2), np.float32), np.zeros((2, _LABELS), np.int32)
     # The features of a row are asked beside the group of its number.
     groups, starts = features.entry_rows(), np.arange(_ROWS + 1) * _LABELS
-    ask_similar(features, groups, weights, questions, labels, ids, starts, places, found)
+    ask_similar(features, groups, weights, questions, labels, ids, starts, positions, found)
     answers = torch.zeros(_ROWS, _COLUMNS, _LABELS)
     answers[beside != 0] = has.float()
     asked = (x != 0)[:, :, None] * dense * (beside != 0)[:, None]
@@ -257,9 +257,9 @@ def _regressions(rng: np.random.Generator) -> None:
     """All other items have a weight."""
     rows = torch.from_numpy(rng.random((80, _LABELS)) < 0.4).float()
     products = rows.T @ rows
-    each, places = np.nonzero(products.numpy())
+    each, positions = np.nonzero(products.numpy())
     bounds = np.searchsorted(each, np.arange(_LABELS + 1))
-    lists = CSR(bounds, places.astype(np.int32), products[each, places].numpy())
+    lists = CSR(bounds, positions.astype(np.int32), products[each, positions].numpy())
     size = _LABELS * _LABELS
     room = RowRoom(np.arange(_LABELS) * _LABELS, np.empty(_LABELS, np.int64), *_room(size))
     scratch = np.zeros((2, _LABELS), np.int32), np.empty((2, _LABELS), np.int32)
@@ -385,10 +385,10 @@ def _entries(rng: np.random.Generator) -> None:
     clear_rows(rows.indptr, chosen, values)
     stay = ~np.isin(rows.entry_rows(), chosen)
     equal("rows that are cleared", values.tolist(), (rows.values * stay).tolist())
-    places = rng.permutation(len(values)).astype(np.int32)
+    positions = rng.permutation(len(values)).astype(np.int32)
     found = np.empty_like(values)
-    gather_entries(rows.values, places, found)
-    equal("entries in another order", found.tolist(), rows.values[places].tolist())
+    gather_entries(rows.values, positions, found)
+    equal("entries in another order", found.tolist(), rows.values[positions].tolist())
     slots = rng.permutation(_WIDTH).astype(np.int32)
     starts, entries = np.empty(_WIDTH + 1, np.int64), np.empty(len(values), np.int64)
     samples = np.empty(len(values), np.int32)

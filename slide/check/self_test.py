@@ -108,7 +108,7 @@ def _both(operation: Callable[[np.random.Generator], Found]) -> Test:
 
 
 def _random_set(rng: np.random.Generator, shared: bool) -> ActiveSet:
-    """An active set with targets in its first places, where weights are 1."""
+    """An active set with targets at its first positions, where weights are 1."""
     sets = [rng.permutation(_OUTPUTS)[: rng.integers(8, 60)] for _ in range(1 if shared else _ROWS)]
     indptr, ids = Pattern.from_lists([each.tolist() for each in sets])
     targets = Pattern.from_lists([sorted(rng.permutation(8)[:3].tolist()) for _ in range(_ROWS)])

@@ -169,7 +169,7 @@ def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Te
 
 
 def _factors(losses: Tensor, fraction: float, weights: np.ndarray | None) -> Tensor:
-    """What the loss of each sample counts in the mean over the hardest, ``(B,)`` float64."""
+    """The factor of each sample in the mean over the hardest, ``(B,)`` float64."""
     factors = torch.ones_like(losses)
     if weights is not None:
         factors = on_device(weights, losses.device).clone()

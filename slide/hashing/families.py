@@ -244,17 +244,17 @@ class DWTA:
         num_bins = self.num_tables * self.hashes_per_table
         bins_each = self.in_features // self.bin_size
         num_permutations = -(-num_bins // bins_each)
-        places = np.full((self.in_features, num_permutations), -1, np.int32)
+        positions = np.full((self.in_features, num_permutations), -1, np.int32)
         coordinates = np.empty((num_permutations * bins_each, self.bin_size), np.int32)
         for p in range(num_permutations):
             members = generator.permutation(self.in_features)[: bins_each * self.bin_size]
             coordinates[p * bins_each : (p + 1) * bins_each] = members.reshape(bins_each, -1)
-            places[members, p] = np.arange(len(members)) + p * len(members)
-        places[places >= num_bins * self.bin_size] = -1
+            positions[members, p] = np.arange(len(members)) + p * len(members)
+        positions[positions >= num_bins * self.bin_size] = -1
         # (number of bins, bin_size): the coordinates of each bin.
         # (D, permutations): the bin and position of each coordinate.
         self.coordinates = np.ascontiguousarray(coordinates[:num_bins])
-        self.places = places
+        self.positions = positions
         self.key = random_key(0xD7A, seed)
 
     def codes(self, vectors: Tensor) -> Any:
@@ -280,7 +280,7 @@ class DWTA:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count."""
         check_pattern("coordinates", vectors, None, self.in_features)
         shape = self.hashes_per_table, self.bits, self._shift
-        return native(ops.dwta_sparse(*vectors, self.places, *shape, self.key, self.num_tables))
+        return native(ops.dwta_sparse(*vectors, self.positions, *shape, self.key, self.num_tables))
 
 
 def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
@@ -321,7 +321,7 @@ def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
         cheaper = [one - {j} | {j - 1} for j in one if j and j - 1 not in one]
         cheaper += [one - {0}] if 0 in one and len(one) > 1 else []
         if not all(other in below for other in cheaper):
-            continue  # A cheaper one is not needed, or it comes first and leads here again.
+            continue  # A cheaper one is not needed, or it comes first and adds this one.
         known = {one}.union(*(below[other] for other in cheaper))
         if len(known) > probes:
             continue

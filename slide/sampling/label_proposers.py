@@ -143,9 +143,9 @@ class RecentProposer(Proposer):
         return torch.where(found < 0, -1, on_device(pool, device)[found.clamp(min=0)]).int()
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        limits = places if self.best is None else np.minimum(places, self.best)
+        limits = wanted if self.best is None else np.minimum(wanted, self.best)
         if not plain(queries):
             most = int(limits.max(initial=0))
             return ranked(padded(self._best(queries, labels, most), most), limits)
@@ -155,11 +155,11 @@ class RecentProposer(Proposer):
         return RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
 
     def propose_shared(
-        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
     ) -> np.ndarray:
         """The newest labels of batches before this one; see `Proposer.propose_shared`."""
         self._labels = labels.indices
-        return self.pool[~np.isin(self.pool, labels.indices)][:places]
+        return self.pool[~np.isin(self.pool, labels.indices)][:wanted]
 
     def touched(self, active: ActiveSet) -> None:
         """Remember the labels of a training step."""
@@ -308,7 +308,7 @@ class NeighbourProposer(Proposer):
         useful = (rows >= 0) & (rows != changed[:, None])
         first = np.argsort(~useful, axis=1, kind="stable")[:, : self.width]
         found = np.take_along_axis(np.where(useful, rows, -1), first, 1)
-        self.graph[changed] = found  # `look_up` keeps at least `width` places of each sample.
+        self.graph[changed] = found  # `look_up` keeps at least `width` ids of each sample.
         self._last = None
 
     def statistics(self) -> dict[str, float]:

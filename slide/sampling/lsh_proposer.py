@@ -59,8 +59,8 @@ _HELD = 0.85
 # Of some rows, sketches may differ from the rows by this share of the sum of their squares. With a
 # softmax each step moves the rows of uniform draws, with a hinge hardly any of them.
 _WATCHED, _MOVED = 256, 0.1
-# All rows are hashed again only after steps have computed so many outputs for each row of the
-# layer: by then it takes a small part of the time.
+# All rows are hashed again after steps have computed 32 outputs for each row of the layer, at the
+# earliest: by then it takes a small part of the time.
 _OUTPUTS_PER_ROW = 32
 # Weight of a step in the running mean of that share.
 _NEWEST = 0.3
@@ -332,12 +332,12 @@ class LSHProposer(Proposer):
                 out[:, rows] = self._in_range(i, family.codes(vectors[torch.from_numpy(rows)]))
         return out
 
-    def _in_range(self, place: int, codes: Any) -> np.ndarray:
+    def _in_range(self, number: int, codes: Any) -> np.ndarray:
         """Buckets of the tables for codes of the family of a range."""
         folded = on_host(codes)
-        if self.families[place].num_buckets > self._buckets[place]:
-            folded = on_host(fold(folded, self._buckets[place]))
-        return folded + np.int32(self._offsets[place])
+        if self.families[number].num_buckets > self._buckets[number]:
+            folded = on_host(fold(folded, self._buckets[number]))
+        return folded + np.int32(self._offsets[number])
 
     def _fill_tables(self) -> None:
         """Choose the ranges anew, and put all rows into the tables."""
@@ -489,9 +489,9 @@ class LSHProposer(Proposer):
         return Pattern.from_padded(on_host(self._look_up(queries, nobody, _ANSWERS)))
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        limits = np.minimum(places, self.best)
+        limits = np.minimum(wanted, self.best)
         ids = self._best(queries, labels, int(limits.max(initial=0)))
         if ids.device.type != "cpu":
             limits = on_device(limits, ids.device)
@@ -502,12 +502,12 @@ class LSHProposer(Proposer):
         return RankedIds(ids.numpy(), counts)
 
     def propose_shared(
-        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
     ) -> np.ndarray | Tensor:
         """See `Proposer.propose_shared`: the best id of each sample, then the second ones, ..."""
         ids = on_host(self._best(queries, labels, self.best))
         # Labels of other samples are in the set, too.
-        self._found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), places)
+        self._found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), wanted)
         return self._found
 
     def statistics(self) -> dict[str, float]:

@@ -176,7 +176,7 @@ class Proposer:
         return self.candidates(queries)
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct; a set takes all of them, in any order.
 
@@ -186,7 +186,7 @@ class Proposer:
         Args:
             queries: ``(B, D)``.
             labels: of each sample; see `look_up`.
-            places: ``(B,)`` int64, largest number of candidates of each sample.
+            wanted: ``(B,)`` int64, largest number of candidates of each sample.
             key: key of random draws, if the proposer draws.
 
         Returns:
@@ -203,13 +203,13 @@ class Proposer:
         order = np.lexsort((first, -votes, rows))
         rows, ids = rows[order], ids[order]
         rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        kept = rank < places[rows]
-        out = np.zeros((found.num_rows, int(places.max(initial=0))), np.int32)
+        kept = rank < wanted[rows]
+        out = np.zeros((found.num_rows, int(wanted.max(initial=0))), np.int32)
         out[rows[kept], rank[kept]] = ids[kept]
         return RankedIds(out, np.bincount(rows[kept], minlength=found.num_rows))
 
     def propose_shared(
-        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
     ) -> np.ndarray | Tensor:
         """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, in any order.
 
@@ -221,7 +221,7 @@ class Proposer:
         Args:
             queries: ``(B, D)``.
             labels: of each sample; see `look_up`.
-            places: largest number of ids.
+            wanted: largest number of ids.
             key: key of random draws, if the proposer draws.
         """
         found = self.look_up(queries, labels)
@@ -230,7 +230,7 @@ class Proposer:
         rank = np.arange(len(rows)) - found.indptr[rows]
         by_rank = found.indices[np.lexsort((rows, rank))]
         ids, first, votes = np.unique(by_rank, return_index=True, return_counts=True)
-        return ids[np.lexsort((first, -votes))][:places].astype(np.int32)
+        return ids[np.lexsort((first, -votes))][:wanted].astype(np.int32)
 
     def observe(self, inputs: Queries) -> None:
         """Called with the inputs of each training step."""

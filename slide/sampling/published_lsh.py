@@ -150,20 +150,20 @@ class PublishedLSHProposer(Proposer):
 
     @profiled("votes")
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """See `Proposer.propose`; of ids with equal votes, the first that are found."""
         if plain(queries):
-            found = super().propose(queries, labels, places, key)
+            found = super().propose(queries, labels, wanted, key)
             assert isinstance(found, RankedIds)
         else:
-            found = self._voted(self._query_codes(queries), places, key)
-        return self._filled_up(found, labels, places, key)
+            found = self._voted(self._query_codes(queries), wanted, key)
+        return self._filled_up(found, labels, wanted, key)
 
-    def _voted(self, codes: Any, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def _voted(self, codes: Any, wanted: np.ndarray, key: np.uint64) -> RankedIds:
         tables, n = self.tables, self.out_features
         most = min(n, len(codes) * tables.capacity)
-        counts = np.minimum(places, most)
+        counts = np.minimum(wanted, most)
         ranked = RankedIds(np.empty((len(counts), counts.max(initial=0)), np.int32), counts)
         runs, filled = num_threads(), self._scratch.filled
         room = filled("votes", (runs, n), np.uint8), filled("ids", (runs, most), np.int32)
@@ -172,7 +172,7 @@ class PublishedLSHProposer(Proposer):
         return ranked
 
     def _filled_up(
-        self, found: RankedIds, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, found: RankedIds, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds:
         """The ids that were found, without labels, and ids of the list that are wanting."""
         least = self.fill if self.fill < self.out_features else 0
@@ -191,7 +191,7 @@ class PublishedLSHProposer(Proposer):
                 ids = np.concatenate([ids, run[mark[run] == 0][:wanting]])
                 mark[ids] = 0
             mark[targets] = 0
-            own.append(ids[: places[b]])
+            own.append(ids[: wanted[b]])
         self.retrieved = retrieved / max(1, len(own))
         counts = np.array([len(ids) for ids in own], np.int64)
         out = np.empty((len(own), counts.max(initial=0)), np.int32)

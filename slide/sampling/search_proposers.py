@@ -353,10 +353,10 @@ class FaissProposer(Proposer):
         return Pattern.from_padded(self.search(queries, min(self.neighbours, self.out_features)))
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds:
         """See `Proposer.propose`; looks up as many ids as a sample may have."""
-        return ranked(self.search(queries, int(places.max(initial=1))), places)
+        return ranked(self.search(queries, int(wanted.max(initial=1))), wanted)
 
     def state_dict(self) -> dict[str, Any]:
         """The index as bytes, and the number of rebuilds."""

@@ -119,8 +119,8 @@ def _plain_search(
         if bias is not None:
             scores = scores + bias[start : start + rows].to(queries.device)
         scores = torch.where(scores.isnan(), -torch.inf, scores)  # As for kernels.
-        found, places = scores.topk(min(k, scores.shape[1]))
-        best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
+        found, positions = scores.topk(min(k, scores.shape[1]))
+        best, ids = torch.cat([best, found], 1), torch.cat([ids, positions + start], 1)
         best, order = best.topk(min(k, best.shape[1]))
         ids = ids.gather(1, order)
     return best, torch.where(best > -torch.inf, ids, -1)
@@ -198,11 +198,11 @@ def _scored(
 ) -> np.ndarray:
     """The scores of the wanted ids ``(B, K)``; -inf for the others."""
     indptr = row_bounds(wanted.sum(1))
-    weight, added, places = stored.some(ids[wanted].astype(np.int32), bias)
+    weight, added, positions = stored.some(ids[wanted].astype(np.int32), bias)
     assert added is not None
     out = np.empty(indptr[-1], np.float32)
     arrays = array_view(queries), array_view(weight.contiguous()), array_view(added)
-    sampled_product(indptr, places, *arrays, out)
+    sampled_product(indptr, positions, *arrays, out)
     scores = np.full(ids.shape, -np.inf, np.float32)
     scores[wanted] = out
     return scores

@@ -17,7 +17,7 @@ def find_conf() -> Path:
     """The folder of configurations: that of the checkout, or the copy in the installed package.
 
     Raises:
-        FileNotFoundError: if the folder is in neither place.
+        FileNotFoundError: if the folder is in neither of them.
 
     Example:
         >>> from slide.utils.sizes import find_conf
@@ -25,12 +25,12 @@ def find_conf() -> Path:
         True
     """
     package = Path(__file__).resolve().parents[1]
-    places = [package.parent / "conf", package / "conf"]
-    for place in places:
-        if (place / "train.yaml").is_file():
-            return place
+    folders = [package.parent / "conf", package / "conf"]
+    for folder in folders:
+        if (folder / "train.yaml").is_file():
+            return folder
     raise FileNotFoundError(
-        f"there is no train.yaml in {' or '.join(map(str, places))}: install slide again"
+        f"there is no train.yaml in {' or '.join(map(str, folders))}: install slide again"
     )
 
 

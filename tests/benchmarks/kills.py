@@ -155,7 +155,7 @@ def warm_up(home: Path, job: tuple[str, ...]) -> Chain:
 
 
 def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
-    """Let a chain of so many ``steps`` go on to its end; returns the seconds of each phase."""
+    """Let a chain of ``steps`` steps go on to its end; returns the seconds of each phase."""
     process, seconds, last = chain.start(), Counter(), time.perf_counter()
     while True:
         done, status = os.waitpid(process, os.WNOHANG)

@@ -55,9 +55,9 @@ def omikuji(count: int = 3) -> Peer:
     except ModuleNotFoundError:
         sys.exit("error: omikuji is not installed; pip install -e '.[bench]' brings it")
 
-    def answer(train: Split, judged: Split, left_out: np.ndarray) -> Answers:
+    def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
         model, train_seconds = train_trees(package, train, runtime.num_threads(), count)
-        ids, predict_seconds = predict_by_trees(model, judged, max(TOP) + left_out)
+        ids, predict_seconds = predict_by_trees(model, test, max(TOP) + left_out)
         return Answers(ids, train_seconds, predict_seconds)
 
     return Peer(f"omikuji {metadata.version('omikuji')}", answer)
@@ -113,14 +113,14 @@ def pecos(python: Path, count: int = 3) -> Peer:
     said = "import importlib.metadata as m, pecos.xmc; print(m.version('libpecos'))"
     done = subprocess.run([python, "-I", "-c", said], check=True, stdout=subprocess.PIPE, text=True)
 
-    def answer(train: Split, judged: Split, left_out: np.ndarray) -> Answers:
+    def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
         with tempfile.TemporaryDirectory() as scratch:
             folder, width = Path(scratch), train.num_features
             ones = np.ones(len(train.labels.indices), np.float32)
             labels = CSR(*train.labels, ones)
             save(folder / "X.npz", train.features, width)
             save(folder / "Y.npz", labels, train.num_labels)
-            save(folder / "judged.npz", judged.features, width)
+            save(folder / "test.npz", test.features, width)
             top = min(_TOP + int(left_out.max(initial=0)), train.num_labels)
             words = ["--top", str(top), "--models", str(count)]
             subprocess.run([python, "-I", SCRIPT, folder, *words], check=True)

@@ -60,9 +60,9 @@ slide is `train.py` without any setting but the seed: the mean of the seeds, and
 between them. omikuji has its default settings (three trees); PECOS XR-Linear has its default \
 settings (C = 1, threshold 0.1), a beam of 20, and three models with different seeds of the \
 clustering, whose scores are added up. Each peer ran once. All see rows of length 1 of the same \
-training rows, are judged by the same code on the whole test set, and ran on all cores, one after \
-another. No setting is chosen by the test rows: `train.py` makes its choices on training rows that \
-it holds out.
+training rows, are evaluated by the same code on the whole test set, and ran on all cores, one \
+after another. No setting is chosen by the test rows: `train.py` makes its choices on training \
+rows that it holds out.
 
 debian, bibtex and delicious are texts with labels (for debian, packages and what they depend on), \
 fb15k is a knowledge graph, gowalla has check-ins at places, and files has directories and the \
@@ -73,9 +73,9 @@ FILTERED = """
 In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
 in a knowledge graph those of a training row with the same features, the filtered setting, and in \
 a recommender the items that the row itself holds. The peers do not do that by themselves, and \
-lose by it. So their answers are judged both as they are and with these labels left out in the \
+lose by it. So their answers are evaluated both as they are and with these labels left out in the \
 same way, and the first table compares with the latter. The peers name as many more labels there \
-as are left out of a row, as far as their beams hold so many, and their prediction takes as much \
+as are left out of a row, as far as their beams hold them, and their prediction takes as much \
 longer.
 """
 BEST = """

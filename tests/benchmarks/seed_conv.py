@@ -83,7 +83,7 @@ class _Timed:
 
 
 def rows(steps: int = STEPS) -> list[dict]:
-    """One row for each way, stride and order of memory; medians of so many steps."""
+    """One row for each way, stride and order of memory; medians of ``steps`` steps."""
     found = []
     for stride in (1, 2):
         for order, memory_format in ORDERS.items():

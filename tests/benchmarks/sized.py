@@ -151,7 +151,7 @@ def product(width: int = 512) -> Callable[[], object]:
 
 
 def milliseconds(call: Callable[[], object], seconds: float, least: int = 3) -> float:
-    """The median time of a call, of at least ``least`` calls and about so many seconds."""
+    """The median time of a call, of at least ``least`` calls and about ``seconds`` seconds."""
     times, end = [], time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < end:
         begin = time.perf_counter()

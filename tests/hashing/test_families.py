@@ -169,14 +169,14 @@ class TestDWTA:
     def test_bins_are_cut_from_permutations(self, num_tables):
         family = DWTA(21, 2, num_tables, bin_size=4)
         assert family.coordinates.shape == (2 * num_tables, 4)
-        assert family.places.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
+        assert family.positions.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
         for start in range(0, 2 * num_tables, 5):
             members = family.coordinates[start : start + 5].ravel()
             assert len(set(members.tolist())) == members.size
         for h, members in enumerate(family.coordinates):
             for place, c in enumerate(members):
-                assert h * 4 + place in family.places[c]
-        assert (family.places >= 0).sum() == family.coordinates.size
+                assert h * 4 + place in family.positions[c]
+        assert (family.positions >= 0).sum() == family.coordinates.size
 
     def test_empty_bins_borrow(self):
         family = DWTA(64, 1, 40, bin_size=4)
