@@ -27,7 +27,7 @@ _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
 checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
-def plain(*operands: Any) -> bool:
+def uses_reference(*operands: Any) -> bool:
     """Whether an operation on these tensors runs in the reference backend.
 
     Operands that are no tensors or devices, such as arrays or None, are on the CPU.
@@ -41,6 +41,10 @@ def plain(*operands: Any) -> bool:
         elif isinstance(operand, torch.device) and operand.type != "cpu":
             return True
     return False
+
+
+# The name that other rooms import.
+plain = uses_reference
 
 
 @contextmanager

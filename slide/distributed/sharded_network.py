@@ -143,7 +143,7 @@ class ShardedNetwork(SlideNetwork):
         return {"first.weight": self.first.shares, **output}  # type: ignore[dict-item]
 
 
-def plain_name(name: str) -> str:
+def single_name(name: str) -> str:
     """The name of a parameter or buffer in the network of one process."""
     return f"output.{name.removeprefix(_LOCAL)}" if name.startswith(_LOCAL) else name
 
@@ -264,11 +264,11 @@ _BLOCK = 1 << 20
 
 
 def full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters with the rows of all processes, by `plain_name`."""
+    """The shapes of all parameters with the rows of all processes, by `single_name`."""
     shared, found = network.shared_rows(), {}
     for name, weight in network.named_parameters():
         rows = shared[name].rows if name in shared else len(weight)
-        found[plain_name(name)] = (rows, *weight.shape[1:])
+        found[single_name(name)] = (rows, *weight.shape[1:])
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.backend import CPU, has_bfloat16, native, on_device, plain
+from slide.backend import CPU, has_bfloat16, native, on_device, uses_reference
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.random_keys import random_key
@@ -155,7 +155,7 @@ class SimHash:
         """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""
         _check_width(vectors, self.in_features)
         vectors = vectors.detach()
-        if plain(vectors):
+        if uses_reference(vectors):
             return vectors @ self._directions(vectors.device).to(vectors.dtype)
         if vectors.dtype == torch.float32 and has_bfloat16():
             vectors = vectors.bfloat16()

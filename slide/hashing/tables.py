@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.backend import device_of, on_device, on_host, plain
+from slide.backend import device_of, on_device, on_host, uses_reference
 from slide.ops import fold as fold
 from slide.ops.kernels import hashing as kernels
 from slide.ops.kernels.hashing import Buckets
-from slide.ops.reference import hashing as plain_buckets
+from slide.ops.reference import hashing as reference
 from slide.ops.reference.hashing import BucketTensors
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -100,10 +100,10 @@ class HashTables:
     def build(self, codes: Any) -> None:
         """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32."""
         codes = self.buckets_of(codes)
-        if plain(codes):
+        if uses_reference(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
-            self.buckets = plain_buckets.build(shape, codes, self.bucket_capacity, *self._policy())
+            self.buckets = reference.build(shape, codes, self.bucket_capacity, *self._policy())
             return
         buckets = self.arrays()
         if buckets.pool.shape[1] < codes.shape[1]:
@@ -118,14 +118,14 @@ class HashTables:
         self._insert(ids, self.buckets_of(codes))
 
     def _insert(self, ids: Any, codes: Any) -> None:
-        if plain(codes):
+        if uses_reference(codes):
             device = device_of(codes)
             ids, codes = on_device(ids, device), on_device(codes, device)
             buckets, unbounded = self.tensors(device), self.bucket_capacity is None
             if unbounded:
-                self.buckets = plain_buckets.insert_all(buckets, ids, codes)
+                self.buckets = reference.insert_all(buckets, ids, codes)
             else:
-                plain_buckets.insert(buckets, ids, codes, *self._policy())
+                reference.insert(buckets, ids, codes, *self._policy())
             return
         buckets, ids, codes = self.arrays(), on_host(ids), on_host(codes)
         done = np.zeros(self.num_tables, np.int64)
@@ -149,15 +149,15 @@ class HashTables:
         self._check_ids(ids, old)
         self._check_ids(ids, new)
         old, new = self.buckets_of(old), self.buckets_of(new)
-        if plain(old):
+        if uses_reference(old):
             device = device_of(old)
             ids, old, new = (on_device(each, device) for each in (ids, old, new))
             same = old == new
             buckets, gone = self.tensors(device), torch.where(same, -1, old)
             if self.bucket_capacity is None:
-                self.buckets = plain_buckets.remove_all(buckets, ids, gone)
+                self.buckets = reference.remove_all(buckets, ids, gone)
             else:
-                plain_buckets.remove(buckets, ids, gone, self.bucket_capacity)
+                reference.remove(buckets, ids, gone, self.bucket_capacity)
             self._insert(ids, torch.where(same, -1, new))
             return
         ids, old, new = map(on_host, (ids, old, new))
@@ -172,10 +172,10 @@ class HashTables:
         with B rows. An id occurs once for each table in which it was found.
         """
         codes = self.buckets_of(codes, len(codes) // self.num_tables)
-        if plain(codes):
+        if uses_reference(codes):
             device = device_of(codes)
             codes, most = on_device(codes, device), self.most_held()
-            found = plain_buckets.look_up(self.tensors(device), codes, most)
+            found = reference.look_up(self.tensors(device), codes, most)
             return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
         buckets, codes = self.arrays(), on_host(codes)
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
@@ -229,7 +229,7 @@ class HashTables:
         """The tables as tensors on a device; the tables stay there."""
         buckets = self.buckets
         if not isinstance(buckets, BucketTensors) or buckets.pool.device != device:
-            self.buckets = buckets = plain_buckets.widened(buckets, self.bucket_capacity, device)
+            self.buckets = buckets = reference.widened(buckets, self.bucket_capacity, device)
         return buckets
 
     def arrays(self) -> Buckets:

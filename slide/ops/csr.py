@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view, on_device, plain
+from slide.backend import array_view, on_device, uses_reference
 from slide.ops.kernels.products import sampled_product
 from slide.ops.kernels.ragged import gather_entries
 from slide.ops.reference.products import entry_products, samples_of, weighted_sum
@@ -114,7 +114,7 @@ class CSRMatrix:
     def product(self, x: Tensor, values: Tensor | None) -> Tensor:
         """``matrix @ x``, with other entries ``values`` unless they are None."""
         num_rows = self.shape[0]
-        if plain(x):
+        if uses_reference(x):
             m = self._on(x.device)
             own = m.own if values is None else values
             found = weighted_sum(m.indptr, m.columns, own, _as_columns(x))
@@ -124,7 +124,7 @@ class CSRMatrix:
 
     def transposed_product(self, grad: Tensor, values: Tensor | None) -> Tensor:
         """``matrix.T @ grad``, with other entries ``values`` unless they are None."""
-        if plain(grad):
+        if uses_reference(grad):
             m = self._on(grad.device)
             ordered = (m.own if values is None else values)[m.order]
             found = weighted_sum(m.turned, m.rows[m.order], ordered, _as_columns(grad))
@@ -140,7 +140,7 @@ class CSRMatrix:
     def entry_products(self, grad: Tensor, x: Tensor) -> Tensor:
         """``<grad[row], x[column]>`` for each entry, ``(nnz,)``."""
         grad, x = _as_columns(grad), _as_columns(x)
-        if plain(x):
+        if uses_reference(x):
             m = self._on(x.device)
             return entry_products(m.rows, m.columns, grad, x)
         out = torch.zeros(len(self.indices), dtype=x.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view, plain
+from slide.backend import array_view, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels import ragged
 from slide.ops.reference import products as reference
@@ -115,7 +115,7 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
     Returns ``(R,)`` int64, ascending,
     or None if visiting all samples is faster or the host would wait for a device.
     """
-    if plain(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
+    if uses_reference(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
         return None
     if indptr is None:
         # The first column usually decides.
@@ -138,7 +138,7 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     `DENSE_ENTRY_SHARE`, the gradient is empty, its type is bfloat16, which kernels do not read, or
     the host would wait for a device.
     """
-    if plain(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
+    if uses_reference(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
     matrix = array_view(gradient)
     sample = matrix[:: max(1, len(matrix) // _SAMPLED)]

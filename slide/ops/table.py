@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from slide.backend import plain
+from slide.backend import uses_reference
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -21,7 +21,7 @@ class Operation(Generic[_P, _R]):
         functools.update_wrapper(self, kernel)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return (self.reference if plain(*args) else self.kernel)(*args, **kwargs)
+        return (self.reference if uses_reference(*args) else self.kernel)(*args, **kwargs)
 
 
 # All operations by name; `python -m slide.check` compares both columns of this table.

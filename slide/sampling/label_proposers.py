@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.largest import keep_largest
 from slide.sampling.protocol import (
@@ -146,7 +146,7 @@ class RecentProposer(Proposer):
         self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         limits = wanted if self.best is None else np.minimum(wanted, self.best)
-        if not plain(queries):
+        if not uses_reference(queries):
             most = int(limits.max(initial=0))
             return ranked(padded(self._best(queries, labels, most), most), limits)
         ids = self._best_on_device(queries, labels, limits)

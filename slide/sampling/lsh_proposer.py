@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
+from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
@@ -26,7 +26,7 @@ from slide.ops.kernels.sketches import (
     rank_buckets,
     sketch_rows,
 )
-from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference import active_sets as reference
 from slide.ops.reference.random import random_rows
 from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
 from slide.search.row_index import kept_state, unchanged
@@ -304,8 +304,8 @@ class LSHProposer(Proposer):
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias)
-        if plain(projected):
-            return plain_sketches.sketch_rows(projected, self._offset)
+        if uses_reference(projected):
+            return reference.sketch_rows(projected, self._offset)
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
         sketch_rows(array_view(projected), array_view(self._offset), _views(out))
         return out
@@ -341,7 +341,7 @@ class LSHProposer(Proposer):
 
     def _fill_tables(self) -> None:
         """Choose the ranges anew, and put all rows into the tables."""
-        if self._ends and not plain(self.sketches):
+        if self._ends and not uses_reference(self.sketches):
             scores = self._largest_scores(self.sketches)
             at = [len(scores) - 1 - end for end in self._ends]
             self.bounds = torch.from_numpy(np.partition(scores, at)[at])
@@ -354,7 +354,7 @@ class LSHProposer(Proposer):
 
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
-        if plain(self.sketches):
+        if uses_reference(self.sketches):
             self.codes = self.codes[:, :0]
             return
         # In parts, whose vectors stay in the cache.
@@ -379,7 +379,7 @@ class LSHProposer(Proposer):
         """
         self._place(weight.device)
         self._rows = weight, bias
-        if plain(weight):
+        if uses_reference(weight):
             self.codes = self.codes[:, :0]  # Tables do not follow rows of another device.
         elif self.codes.shape[1] < self.out_features:
             self._fill_tables()
@@ -393,7 +393,7 @@ class LSHProposer(Proposer):
         at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
         sketches = self._sketched(weight[at], None if bias is None else bias[at])
         self.sketches[at] = sketches
-        if plain(weight):
+        if uses_reference(weight):
             return False
         codes = self._addresses(sketches)
         self.tables.move(rows, self.codes[:, rows], codes)
@@ -407,7 +407,7 @@ class LSHProposer(Proposer):
         assert self._rows is not None, "a sampler calls rebuild first"
         ids = self._look_up(queries, labels, _SCORED * most)
         found: Tensor | RankedIds = ids
-        if not plain(ids):
+        if not uses_reference(ids):
             found = RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
         x = dense(queries, "LSHProposer")
         best = best_of_voted(x, *self._rows, found, labels, most)
@@ -433,13 +433,11 @@ class LSHProposer(Proposer):
         x = dense(queries, "LSHProposer").detach().float()
         z = (x - self.mean_input) @ self.directions
         most = min(most, self.out_features)
-        if plain(z):
+        if uses_reference(z):
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = torch.nn.functional.pad(z, (0, CODES - z.shape[1]))
-            return plain_sketches.rank_all(
-                z, self.sketches, torch.from_numpy(pairs).to(z.device), most
-            )
+            return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
         codes, tables = [np.zeros((0, len(z)), np.int32)], [np.zeros(0, np.int64)]
         vectors = _mixed(z[:, :HASHED])
         for i, family in enumerate(self.families):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import KERNEL_DTYPES, array_view, on_host, plain
+from slide.backend import KERNEL_DTYPES, array_view, on_host, uses_reference
 from slide.ops.kernels.active_sets import RankedIds, best_of_lists
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern, check_pattern, hits
@@ -314,8 +314,8 @@ def best_of_voted(
     """
     x = queries.detach().to(weight.dtype)
     out = np.full((len(x), best), -1, np.int32)
-    # Kernels know no bfloat16.
-    if isinstance(voted, RankedIds) and weight.dtype in KERNEL_DTYPES and not plain(weight):
+    readable = weight.dtype in KERNEL_DTYPES and not uses_reference(weight)  # Not bfloat16.
+    if readable and isinstance(voted, RankedIds):
         added = torch.empty(0, dtype=x.dtype) if bias is None else bias
         factors = array_view(x.contiguous()), array_view(weight), array_view(added)
         best_of_lists(voted, labels, *factors, out)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import Scratch
-from slide.backend import on_host, plain
+from slide.backend import on_host, uses_reference
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
 from slide.ops.kernels.active_sets import RankedIds, vote_per_sample
@@ -153,7 +153,7 @@ class PublishedLSHProposer(Proposer):
         self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """See `Proposer.propose`; of ids with equal votes, the first that are found."""
-        if plain(queries):
+        if uses_reference(queries):
             found = super().propose(queries, labels, wanted, key)
             assert isinstance(found, RankedIds)
         else:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
+from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
 from slide.functional import active_linear
 from slide.ops.kernels.largest import keep_largest, keep_largest_bounds
 from slide.ops.kernels.products import sampled_product
@@ -65,8 +65,8 @@ def exact_top_k(
     """
     if not 1 <= k <= weight.shape[0]:
         raise ValueError(f"k must be in [1, {weight.shape[0]}], not {k}")
-    if plain(queries):
-        return _plain_search(queries, weight, bias, k)
+    if uses_reference(queries):
+        return _reference_search(queries, weight, bias, k)
     many = len(queries) >= _LEAST_QUERIES and weight.shape[0] >= _LEAST_ROWS
     few_wanted = k <= _MOST_WANTED * weight.shape[0] and weight.shape[1] <= _MOST_COLUMNS
     if queries.dtype == torch.float32 and many and few_wanted and has_bfloat16():
@@ -103,7 +103,7 @@ def _full_search(
     return best, ids
 
 
-def _plain_search(
+def _reference_search(
     queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` by the torch reference, on the device of the queries."""

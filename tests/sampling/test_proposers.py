@@ -93,10 +93,10 @@ class TestRebuilds:
 
     def test_take_transposed_weights(self):
         weight, bias = draw_layer()
-        plain, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
-        plain.update(weight, bias, None)
+        usual, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
+        usual.update(weight, bias, None)
         strided.update(weight.T.contiguous().T, bias, None)
-        for name, array in plain.proposer.tables.state_dict().items():
+        for name, array in usual.proposer.tables.state_dict().items():
             np.testing.assert_array_equal(array, strided.proposer.tables.state_dict()[name])
 
     def test_reservoirs_are_drawn_anew(self):
