@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,11 +50,11 @@ _TABLES, _OUTPUTS = 4, 40
 Test = Callable[[np.random.Generator], None]
 
 
-def near(what: str, found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
-    """Raise ValueError unless two tensors agree up to rounding."""
+def near(what: str, found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    """Raise ValueError unless two tensors or arrays agree up to rounding."""
+    found, expected = (torch.as_tensor(each).detach() for each in (found, expected))
     if found.shape != expected.shape:
         raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
-    found, expected = found.detach(), expected.detach()
     error = float((found - expected).abs().max()) if found.numel() else 0.0
     # Not "error > ...", because of NaN.
     if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
@@ -168,7 +169,7 @@ def _votes(rng: np.random.Generator) -> None:
     for power, found in ((1, votes), (4, sharp)):
         expected = ((weights**power)[:, :, None] * have[near_rows]).sum(1)
         expected = np.where(ids < 0, 0, np.take_along_axis(expected, np.maximum(ids, 0), 1))
-        near("votes", torch.from_numpy(found), torch.from_numpy(expected).float())
+        near("votes", found, expected)
     equal("the order of votes", bool((np.diff(votes) <= 0).all()), True)
     equal("labels with votes", int((ids >= 0).sum()), int(have[near_rows].any(1).sum()))
     without = Pattern(np.arange(5), ids[:, 0].copy())
@@ -198,7 +199,7 @@ def _lists(rng: np.random.Generator) -> None:
     look_up_lists(ids, starts, listed, (values[0], values[1]), found)
     position = np.argsort(listed, 1)[:, ::-1]
     expected = [np.take_along_axis(each, position, 1).ravel() for each in values]
-    near("values of lists", torch.from_numpy(found), torch.from_numpy(np.stack(expected, 1)))
+    near("values of lists", found, np.stack(expected, 1))
 
 
 def _relations(rng: np.random.Generator) -> None:
@@ -224,7 +225,7 @@ def _relations(rng: np.random.Generator) -> None:
     bayes = shared.log() + own @ factors.log()
     best = (own[:, :, None] * dense).amax(1)
     expected = torch.stack([x @ dense, best, bayes], 2)[torch.from_numpy(ids >= 0)]
-    near("relations", torch.from_numpy(found), expected)
+    near("relations", found, expected)
 
 
 def _answers(rng: np.random.Generator) -> None:
@@ -246,11 +247,7 @@ def _answers(rng: np.random.Generator) -> None:
     asked = (x != 0)[:, :, None] * dense * (beside != 0)[:, None]
     shares = (asked @ answers) / asked.sum(2, keepdim=True).clamp(min=1e-30)
     best = (asked.amax(1)[:, :, None] * answers).amax(1)
-    near(
-        "what answers say",
-        torch.from_numpy(found),
-        torch.stack([shares.sum(1), best], 2).view(-1, 2),
-    )
+    near("what answers say", found, torch.stack([shares.sum(1), best], 2).view(-1, 2))
 
 
 def _regressions(rng: np.random.Generator) -> None:
@@ -272,7 +269,7 @@ def _regressions(rng: np.random.Generator) -> None:
         equal("other items", others.tolist(), [n for n in range(_LABELS) if n != item])
         matrix = products[others][:, others] + 9 * torch.eye(count)
         expected = torch.linalg.solve(matrix, products[others, item])
-        near("weights", torch.from_numpy(room.values[begin : begin + count]), expected)
+        near("weights", room.values[begin : begin + count], expected)
 
 
 def _room(size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -308,7 +305,7 @@ def _trees(rng: np.random.Generator) -> None:
         first = root + 1 + (rows[:, 0] > thresholds[root])
         inner = np.where(first == root + 1, rows[:, 1], rows[:, 2]) > thresholds[first]
         expected += values[left[first] + inner]
-    near("the sum of the trees", torch.from_numpy(found).double(), torch.from_numpy(expected))
+    near("the sum of the trees", found, expected)
 
 
 def _classifiers(rng: np.random.Generator) -> None:
@@ -354,7 +351,7 @@ def _sparse_products(rng: np.random.Generator) -> None:
     lists, weight = random_csr(rng, _WIDTH, 40)
     rows, x = random_csr(rng, _ROWS, _WIDTH)
     scores, _ = sparse_top_k(rows, lists, 40, 5)
-    near("the scores", torch.from_numpy(scores), (x @ weight).clamp(min=0).topk(5).values)
+    near("the scores", scores, (x @ weight).clamp(min=0).topk(5).values)
     turned = column_lists(rows, _WIDTH)
     equal("the columns' rows", turned.indices.tolist(), x.T.nonzero()[:, 1].tolist())
 
@@ -404,7 +401,7 @@ def _entries(rng: np.random.Generator) -> None:
 
 
 def _training_rows(rng: np.random.Generator) -> None:
-    """The rows of a label, and those of which it is a wrong candidate."""
+    """The rows of a label, and rows of which it is a wrong candidate."""
     lists = [[rng.permutation(_WIDTH)[:4].tolist() for _ in range(_ROWS)] for _ in range(2)]
     labels, candidates = (Pattern.from_lists(each) for each in lists)
     own, wrong = (np.zeros((_WIDTH, _ROWS), bool) for _ in range(2))
@@ -470,7 +467,7 @@ def _largest_bounds(rng: np.random.Generator) -> None:
     near(
         "the bounds", torch.from_numpy(best).sort(1, descending=True).values, bounds.topk(5).values
     )
-    near("the bounds of the ids", bounds.gather(1, torch.from_numpy(ids)), torch.from_numpy(best))
+    near("the bounds of the ids", bounds.gather(1, torch.from_numpy(ids)), best)
 
 
 FORMULAS: dict[str, Test] = {

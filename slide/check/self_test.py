@@ -310,7 +310,7 @@ def _rounded_rows(rng: np.random.Generator) -> None:
     errors = np.abs(found[:, :CODES].astype(int) - expected[:, :CODES])
     equal("numbers of rounded rows", bool((errors <= 1).all()), True)
     own, other = (x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected))
-    near("scales of rounded rows", torch.from_numpy(own), torch.from_numpy(other))
+    near("scales of rounded rows", own, other)
 
 
 def _largest_scores(rng: np.random.Generator) -> None:
@@ -320,7 +320,7 @@ def _largest_scores(rng: np.random.Generator) -> None:
     largest_scores((sketches, floats), variances, np.float32(2), found)
     spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
     expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)
-    near("largest scores", torch.from_numpy(found), expected.float())
+    near("largest scores", found, expected.float())
 
 
 def _best_of_lists(rng: np.random.Generator) -> Found:

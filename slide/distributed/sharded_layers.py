@@ -184,7 +184,7 @@ class ShardedOutputLinear(nn.Module):
 
     @property
     def bias(self) -> nn.Parameter | None:
-        """``(n,)``, those of this rank, or None."""
+        """``(n,)``, the biases of this rank, or None."""
         return self.local.bias
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
@@ -310,7 +310,7 @@ class ShardedSampledLinear(nn.Module):
         RuntimeError: if ``torch.distributed.init_process_group`` was not called.
 
     Attributes:
-        rows: the layer of the outputs; ``rows.shares.ids`` are those of this process.
+        rows: the layer of the outputs; ``rows.shares.ids`` are the ids of this process.
 
     Example:
         >>> import slide, torch

@@ -63,7 +63,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     ``x``, with the loss as one number more. The softmaxes gather B log-sum-exps and scores of
     targets from each rank before. ``decoupled_softmax`` then adds up 2 B numbers, and so does any
     sum over outputs if ``hard_fraction`` is below 1, B numbers. The forward pass computes all
-    gradients, and the backward pass leaves those of the rows.
+    gradients, and the backward pass leaves the gradients of the rows.
 
     ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank.
     """

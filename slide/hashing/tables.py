@@ -188,8 +188,7 @@ class HashTables:
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:
         """The buckets of codes, which are `fold` of them if there are more codes than buckets.
 
-        Kernels that read ``buckets`` take the result. Arguments and errors are those of
-        `check_codes`.
+        Kernels that read ``buckets`` take the result. For arguments and errors see `check_codes`.
         """
         self.check_codes(codes, probes)
         return codes if self.num_codes == self.num_buckets else fold(codes, self.num_buckets)

@@ -49,7 +49,7 @@ _SHARE, _MOST = 1 / 64, 512
 # The largest score that a row may have: its score for the mean input, and 2 standard deviations of
 # its score over recent inputs.
 _DEVIATIONS = 2.0
-# The directions are those of this many of the last inputs.
+# The directions are principal directions of the last 1,024 inputs.
 RECENT = 1024
 # Directions in which codes are hashed; sketches have up to `CODES`.
 HASHED = 32

@@ -255,7 +255,7 @@ class Proposer:
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``; what is not known is left out.
 
-        Those of equal names have one meaning in all proposers, and runs show them:
+        A name has one meaning in all proposers, and runs show these:
 
         * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
         * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,

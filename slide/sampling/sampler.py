@@ -75,8 +75,8 @@ class ActiveSampler(Sampler):
     """Chooses the labels, then candidates of a proposer, then uniform ids.
 
     Without a proposer the draws are uniform, as in sampled softmax. With `LSHProposer` and
-    ``mode="per_sample"`` the sets are those of SLIDE (Chen et al. 2020, "SLIDE: in defense of smart
-    algorithms over hardware acceleration", section 3.1).
+    ``mode="per_sample"`` a sample has its set of SLIDE (Chen et al. 2020, "SLIDE: in defense of
+    smart algorithms over hardware acceleration", section 3.1).
 
     Args:
         in_features: D, length of the inputs.

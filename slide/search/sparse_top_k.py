@@ -32,7 +32,7 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
     Args:
         matrix: ``(R, D)``.
         num_columns: D.
-        longest: a longer list keeps only this number of entries, those of the largest magnitude;
+        longest: a longer list keeps only this number of entries, of the largest magnitude;
             None: all lists are complete.
 
     Returns:
@@ -64,7 +64,7 @@ def shortened(lists: CSR, longest: int) -> CSR:
 
     Args:
         lists: ``(D, N)``.
-        longest: a longer list keeps only this number of entries, those of the largest magnitude.
+        longest: a longer list keeps only this number of entries, of the largest magnitude.
 
     Returns:
         ``(D, N)``; the order within a list stays.

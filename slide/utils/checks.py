@@ -132,7 +132,7 @@ class DivergenceError(RuntimeError):
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
     """The message of an error, with the whole key of a value, and a file before what is wrong.
 
-    error: the error; overrides those of the command line, key=value.
+    ``overrides`` are the words ``key=value`` of the command line.
     """
     # Errors of HTTP have an address as filename, and no strerror.
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:

@@ -56,7 +56,7 @@ def _read_defaults() -> dict[str, Any]:
     return found
 
 
-# The defaults of the recipe: those of each key of the command line, and the choices of groups.
+# The defaults of the recipe: of each key of the command line, and the choices of groups.
 DEFAULTS = _read_defaults()
 
 
