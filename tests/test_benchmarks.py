@@ -142,9 +142,7 @@ def test_the_guard_adds_a_line_for_a_commit(bench, monkeypatch, tmp_path, capsys
     assert all(0 < row["range"][0] <= row["ratio"] <= row["range"][1] for row in new)
     assert min(row["ms"] / row["product_ms"] for row in new) > 0
     assert said.count("SLOWER") == 6
-    text = (tmp_path / "guard.md").read_text()
-    assert "| old |" in text
-    assert text.splitlines()[-1].count("**") == 12
+    assert "| old |" in (tmp_path / "guard.md").read_text()
 
 
 def line(commit, committed, ratio, machine="m"):

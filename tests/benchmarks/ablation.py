@@ -103,7 +103,6 @@ class PartlyBlind(EnsembleRanker):
 
 
 def ranker_of(variant: str) -> EnsembleRanker:
-    """The re-ranker of a variant, not trained yet."""
     ranker = instantiate(read_config(RANKER[variant]).ranker)
     if variant in UNSEEN:
         ranker.__class__, ranker.unseen = PartlyBlind, UNSEEN[variant]
@@ -149,12 +148,10 @@ def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> No
 
 
 def alone(name: str) -> str:
-    """The name of a score of the network alone."""
     return f"network_{name}"
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     text = (
         "# What each part of the default recipe is worth\n\n"
         "Precision in points on training rows that are held out: the mean of the seeds, each with "
@@ -208,7 +205,6 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
 
 
 def title(name: str) -> str:
-    """The title of a column: P@1 for p_at_1."""
     return name.replace("_at_", "@").upper()
 
 

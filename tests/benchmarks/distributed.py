@@ -37,7 +37,6 @@ SMALL = {"a trial": {"features": 2000, "labels": 20_000, "batch": 64}}
 
 
 def run(case: dict, processes: int, apart: bool = False) -> dict:
-    """What the processes of one run measured."""
     port = _free_port()
     started = []
     for rank in range(processes):
@@ -102,7 +101,6 @@ def runs_of(found: dict, case: str, apart: bool) -> dict[int, dict]:
 
 
 def measured(found: dict) -> list[dict[str, object]]:
-    """A row for each run on this machine."""
     rows = []
     for case in found["cases"]:
         runs = runs_of(found, case, apart=False)
@@ -129,7 +127,6 @@ def measured(found: dict) -> list[dict[str, object]]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The page."""
     return f"""\
 # Several processes
 
@@ -172,7 +169,6 @@ def main() -> None:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 

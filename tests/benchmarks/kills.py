@@ -78,7 +78,6 @@ class Chain:
         return PHASES[1] if self.steps() < steps else PHASES[3]
 
     def steps(self) -> int:
-        """The last step in the log."""
         return max((line["step"] for line in self.lines() if "train/loss" in line), default=0)
 
     def check(self) -> None:
@@ -172,7 +171,6 @@ def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
 
 
 def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float) -> int | None:
-    """Let a chain go on and send it a signal."""
     process, end = chain.start(), math.inf
     while time.perf_counter() < end:
         if os.waitpid(process, os.WNOHANG)[0]:
@@ -224,5 +222,4 @@ def kill_chains(
 
 
 def compare(found: dict, expected: dict) -> list[str]:
-    """The names whose values differ."""
     return [name for name in {**expected, **found} if found.get(name) != expected.get(name)]

@@ -103,7 +103,6 @@ def measure(root: Path, case: Row) -> Row:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     text = (
         "# How outputs are chosen: samplers compared\n\n"
         "The network of the default recipe without a re-ranker, each sampler with its own "

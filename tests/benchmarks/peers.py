@@ -34,16 +34,12 @@ _BATCH = 512
 
 
 class Answers(NamedTuple):
-    """What a peer answers."""
-
     ids: np.ndarray
     train_seconds: float
     predict_seconds: float
 
 
 class Peer(NamedTuple):
-    """A peer that is installed."""
-
     version: str
     answer: Callable[[Split, Split, np.ndarray], Answers]
 
@@ -109,7 +105,6 @@ def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.n
 
 
 def pecos(python: Path, count: int = 3) -> Peer:
-    """PECOS in an environment of its own."""
     said = "import importlib.metadata as m, pecos.xmc; print(m.version('libpecos'))"
     done = subprocess.run([python, "-I", "-c", said], check=True, stdout=subprocess.PIPE, text=True)
 
@@ -132,7 +127,6 @@ def pecos(python: Path, count: int = 3) -> Peer:
 
 
 def save(path: Path, rows: CSR, width: int) -> None:
-    """Write rows for scipy.sparse.load_npz."""
     parts = rows.values, rows.indices, rows.indptr
     shape = rows.num_rows, width
     matrix = scipy.sparse.csr_matrix(tuple(map(np.asarray, parts)), shape)
@@ -140,7 +134,6 @@ def save(path: Path, rows: CSR, width: int) -> None:
 
 
 def rounded(values: dict[str, float]) -> dict[str, float]:
-    """Values with as many digits as are worth keeping."""
     return {name: round(value, 6) for name, value in values.items()}
 
 
@@ -187,7 +180,6 @@ def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:
 
 
 def add_pecos(parser: argparse.ArgumentParser) -> None:
-    """The option that says where PECOS is."""
     parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
 
 

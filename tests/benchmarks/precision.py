@@ -108,7 +108,6 @@ the share that is right against the mean score. On the diagonal both are equal.
 
 
 def ours(overrides: list[str]) -> Row:
-    """A row of the default call."""
     summary, found = answered(overrides)
     labels = Pattern(found["indptr"], found["indices"])
     keep = (*SCORES, *(f"network_{name}" for name in SCORES), "calibration_error", "peak_rss_mb")
@@ -119,7 +118,6 @@ def ours(overrides: list[str]) -> Row:
 
 
 def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[str, list[float]]:
-    """The answers in bins by their score."""
     known = ids >= 0
     sure, right = scores[known], hits(ids, labels)[known]
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
@@ -133,7 +131,6 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
 
 
 def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
-    """All missing rows; those of peers have no seed."""
     for name in arguments.datasets:
         overrides = place(name, arguments.root)
         if OURS in arguments.methods:
@@ -149,7 +146,6 @@ def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows = in_order(found["rows"])
     text = ABOUT
     if filtered := dict.fromkeys(r["dataset"] for r in rows if r["method"].endswith(LEFT_OUT)):
@@ -181,7 +177,6 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 
 def of(rows: list[Row], **case: Any) -> list[Row]:
-    """The rows of a case."""
     return [row for row in rows if case.items() <= row.items()]
 
 
@@ -208,7 +203,6 @@ def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:
 
 
 def line(method: str, rows: list[Row]) -> dict[str, str]:
-    """The line of a method on a data set."""
     short = method.removesuffix(LEFT_OUT)
     title = TITLES[short] + method[len(short) :]
     if method == OURS:

@@ -47,7 +47,6 @@ def draw(case: dict[str, Any], step: int) -> tuple[CSR, Pattern]:
 
 
 def expected_counts(most: int) -> np.ndarray:
-    """How often each id is drawn, in proportion."""
     edges = (np.arange(most + 1) / most) ** 0.25
     return np.diff(edges)
 

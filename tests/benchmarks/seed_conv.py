@@ -24,8 +24,6 @@ Convolution = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 
 class _ByHand(torch.autograd.Function):
-    """Gradients by ``torch.nn.grad``."""
-
     @staticmethod
     def forward(ctx, x, weight, bias, ids, stride):
         some, kernels = x[:, ids], weight[:, ids]

@@ -38,7 +38,6 @@ class Target(NamedTuple):
     least: bool = False
 
     def check(self, rows: Rows) -> dict:
-        """A line of the table of targets."""
         figure, word = self.figure(rows), "at least" if self.least else "at most"
         met = figure >= self.bound if self.least else figure <= self.bound
         return {
@@ -232,7 +231,6 @@ def stored() -> dict[str, dict]:
 
 
 def checked(name: str, one: dict) -> list[dict]:
-    """What a benchmark found beside its targets."""
     return [target.check(one["rows"]) for target in TARGETS if target.seed == name]
 
 

@@ -124,8 +124,6 @@ class Sampled:
 
 
 class Peer:
-    """A peer in plain PyTorch, and its step."""
-
     def __init__(self, size: Size, config: DictConfig):
         self.network = NETWORKS[CASES[size.case]](size.features, size.outputs, config)
         rates = config.optimizer.lr, config.optimizer.input_rate

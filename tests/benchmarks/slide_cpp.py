@@ -64,7 +64,6 @@ class Settings(NamedTuple):
         return Settings(self.values | {name: str(value) for name, value in changed.items()})
 
     def last(self, name: str) -> int:
-        """The number of the output layer."""
         return int(self.values[name].split(",")[-1])
 
     def number(self, name: str) -> float:
@@ -168,7 +167,6 @@ def precision(network: Any, test: Split) -> float:
 
 
 def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> Row:
-    """The same of a network of slide."""
     torch.manual_seed(seed)
     batch = int(settings.number("Batchsize"))
     config = read_config([*words_of(case, settings), f"seed={seed}"])
