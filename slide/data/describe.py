@@ -39,10 +39,10 @@ def facts(data: SparseDataset) -> dict[str, Any]:
 
 
 def describe(data: SparseDataset) -> str:
-    """A table of a data set: a heading, then one line a fact, for training and test rows."""
+    """A table of a data set: a heading, one line a fact, and what a table is understood as."""
     found = facts(data)
     splits = found["train"], found["test"]
-    lines = [
+    rows = [
         (data.name, "train", "test"),
         ("rows", *(f"{each['rows']:,}" for each in splits)),
         ("features", f"{data.num_features:,}", ""),
@@ -60,9 +60,11 @@ def describe(data: SparseDataset) -> str:
         ("test labels never seen in training", "", _percent(found["test_unseen"])),
         ("  each label counted once", "", _percent(found["test_unseen_distinct"])),
     ]
-    widths = [max(len(line[i]) for line in lines) for i in range(3)]
-    shown = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in lines)
-    return "\n".join(line.rstrip() for line in shown) + "\n"
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    shown = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows)
+    told = [] if data.columns is None else [("", ""), *data.columns.told()]
+    lines = [*shown, *(f"{name:<{widths[0]}}  {sentence}" for name, sentence in told)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def folder_bytes(folder: Path) -> int:

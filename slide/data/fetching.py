@@ -27,6 +27,7 @@ from requests import exceptions
 from slide.data.archives import MAX_BYTES, ensure_space, unpack
 from slide.data.row_files import copy_numbered_rows
 from slide.runtime import VERSION
+from slide.utils import checks
 from slide.utils.files import pieces
 from slide.utils.progress_bar import ProgressBar, log
 
@@ -119,6 +120,7 @@ def check_folders(**folders: object) -> None:
     for argument, value in folders.items():
         if not isinstance(value, str | Path):
             raise ValueError(f"{argument} must be the path of a folder, not {value!r}")
+        checks.encodable(argument, value)
 
 
 @contextmanager

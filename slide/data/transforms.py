@@ -114,7 +114,7 @@ def transform(
     )
     assert found.folder is not None
     steps_of = (*data.steps, _opened(data, arguments, found.folder))
-    kept = {"label_names": data.label_names, "vectorizer": data.vectorizer}
+    kept = {name: getattr(data, name) for name in ("label_names", "vectorizer", "columns")}
     return replace(found, steps=steps_of, **kept)
 
 
