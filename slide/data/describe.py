@@ -11,17 +11,7 @@ QUANTILES = {"min": 0.0, "10 %": 0.1, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "m
 
 
 def facts(data: SparseDataset) -> dict[str, Any]:
-    """Counts what `describe` shows. It reads the labels, but not the features.
-
-    Returns:
-        By name: for ``train`` and ``test``, the ``rows``, the mean and the largest number of
-        ``nonzeros`` and ``labels`` of a row, and the numbers of rows ``without_features`` and
-        ``without_labels``; ``num_features`` and ``num_labels``; ``quantiles``: the training rows of
-        a label, over all labels, at `QUANTILES`; the shares in [0, 1] of labels that have no
-        training row, ``unseen``, or one, ``seen_once``; and the share of the labels of test rows
-        without a training row, ``test_unseen``, and ``test_unseen_distinct`` if each label counts
-        once. A share of nothing is 0.
-    """
+    """Counts what `describe` shows, by name. It reads the labels, but not the features."""
     seen, asked = (_label_counts(split) for split in (data.train, data.test))
     # Each quantile is the count of a label, never a value between two counts.
     found = np.quantile(seen, list(QUANTILES.values()), method="lower") if len(seen) else []

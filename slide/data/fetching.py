@@ -70,22 +70,9 @@ class FetchError(OSError):
 def ensure_files(
     root: Path, names: Sequence[str], fetch: Fetch | None, check: Check, hint: str
 ) -> None:
-    """Makes sure that files are there.
+    """Fetches missing files into ``root``, under a lock; if all are there, nothing is written.
 
-    If all files are there, nothing is written, so the folder may be read-only. Missing files are
-    fetched under a lock: of two processes, one waits.
-
-    Args:
-        root: folder of the files; it is made if there is something to fetch.
-        names: paths of the files in ``root``.
-        fetch: puts missing files there; None: the user has to do that.
-        check: raises ValueError unless a folder with all files holds the right ones.
-        hint: what the user can do, in sentences.
-
-    Raises:
-        FileNotFoundError: a file is missing and could not be fetched. The message says why, and
-            where to put it.
-        OSError: the folder cannot be written, or the disk is full.
+    What is missing then is a FileNotFoundError with ``hint``, which says what was tried.
     """
 
     def missing() -> Path | None:
@@ -163,12 +150,10 @@ class _UnreachableServerError(_InterruptedTransferError):
 
 
 def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = False) -> bool:
-    """Fetches a file.
+    """Fetches a file, or goes on with a part of it if the server still offers the same file.
 
-    A partial file at ``path`` is resumed if the server still offers the same file and can send a
-    part of it. A note beside it, ``<name>.json``, says what the server offered. After a cut
-    connection there is another one, as long as connections bring more bytes. Confirmation pages of
-    Google Drive are answered.
+    ``<name>.json`` beside it notes what the server offered. After a cut connection there is
+    another one, as long as connections bring more bytes.
     """
     most = _length(path)
     resumed, failures = most > 0, 0

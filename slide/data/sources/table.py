@@ -23,7 +23,7 @@ from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
 from slide.data.tables import read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import CSR, Pattern, as_csr, row_bounds
 from slide.utils import checks
 from slide.utils.files import file_state
 from slide.utils.names import Names
@@ -107,7 +107,9 @@ def table(
         (16, 2)
     """
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
-    _check(test_share=test_share, seed=seed)
+    checks.positive("test_share", test_share)
+    checks.share("test_share", test_share)
+    checks.whole("seed", seed, 0)
     if path is None:
         raise ValueError("path must name the file of the table, not None")
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
@@ -144,12 +146,6 @@ def table(
         state=state,
         propensity=propensity,
     )
-
-
-def _check(test_share: float, seed: int) -> None:
-    checks.positive("test_share", test_share)
-    checks.share("test_share", test_share)
-    checks.whole("seed", seed, 0)
 
 
 class _Source(NamedTuple):
@@ -229,24 +225,18 @@ def features_of(
     rows: Sequence[Row], vectorizer: TextVectorizer | None, columns: Columns | None
 ) -> CSR:
     """The features of rows: those of words, and numbers after them."""
-    bounds = np.zeros(len(rows) + 1, np.int64)
-    words = CSR(bounds, np.empty(0, np.int32), np.empty(0, np.float32))
-    if vectorizer is not None:
+    if vectorizer is None:
+        words = CSR(np.zeros(len(rows) + 1, np.int64), np.empty(0, np.int32), np.empty(0, "f4"))
+    else:
         words = vectorizer.rows([row.text for row in rows])
     if columns is None or not columns.numbers:
         return words
-    width = len(columns.numbers)
-    first = 0 if vectorizer is None else vectorizer.num_features
-    values = columns.scaled(np.array([row.numbers for row in rows], float).reshape(-1, width))
-    sizes = np.diff(words.indptr)
-    indptr = row_bounds(sizes + width)
-    ours = np.ones(indptr[-1], bool)
-    ours[(indptr[1:, None] - width + np.arange(width)).ravel()] = False
-    indices, found = np.empty(len(ours), np.int32), np.empty(len(ours), np.float32)
-    indices[ours], found[ours] = words.indices, words.values
-    indices[~ours] = np.tile(np.arange(first, first + width), len(rows))
-    found[~ours] = values.ravel()
-    return CSR(indptr, indices, found).without_zeros()
+    from scipy import sparse  # Imported here, so that `import slide` stays fast.
+
+    numbers = np.array([row.numbers for row in rows], float).reshape(len(rows), -1)
+    shape = len(rows), 0 if vectorizer is None else vectorizer.num_features
+    texts = sparse.csr_array(words[::-1], shape)
+    return as_csr(sparse.hstack([texts, sparse.csr_array(columns.scaled(numbers))], "csr"))
 
 
 def texts_and_labels(

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -125,11 +124,6 @@ def test_no_rows_to_train_on(tmp_path):
         opened(tmp_path)
 
 
-def test_a_file_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing"):
-        opened(tmp_path)
-
-
 def test_a_restored_vectorizer_makes_the_same_rows():
     texts = ["one two", "two three two", "three four"]
     first = TextVectorizer.fit(texts, TextOptions(min_rows=1, ngrams=2))
@@ -179,39 +173,3 @@ def test_files_of_the_corpus(tmp_path):
         for seed in range(int(5 * damage.REPEAT)):
             rng = damage.rng_of(name, seed)
             agree(tmp_path / "a.jsonl", damage.damage(rng, data, damage.JSON))
-
-
-def test_sets_with_a_damaged_file(tmp_path):
-    """Labels are those of both files; an error is of the file that is damaged."""
-    outcomes = {True: 0, False: 0}
-    for seed in range(max(30, int(60 * damage.REPEAT))):
-        rng, texts = damage.rng_of("sets", seed), {"train": WHOLE, "test": WHOLE}
-        part = rng.choice(list(texts))
-        texts[part] = damage.damage(rng, WHOLE, damage.JSON)
-        for other, data in texts.items():
-            (tmp_path / f"{other}.jsonl").write_bytes(data)
-        options = {"name": "x", "root": tmp_path, "cache": tmp_path / str(seed), "min_rows": 1}
-        rows = {}
-        try:
-            for other in texts:
-                rows[other] = naive_json.parsed(texts[other], naive_json.document)
-        except BadLine as bad:
-            place = f"{tmp_path}/{part}.jsonl:{bad.args[0]}: "
-            with pytest.raises(DataError, match=f"^{re.escape(place)}"):
-                documents(**options)
-            assert not list(tmp_path.glob(f"{seed}/*/meta.json"))
-            outcomes[False] += 1
-            continue
-        if not any(re.search(r"\w\w", text) for text, _ in rows["train"]):
-            with pytest.raises(ValueError, match=r"no word is in|there are no rows"):
-                documents(**options)
-            continue
-        data = documents(**options)
-        names = sorted({label for part in rows.values() for _, own in part for label in own})
-        assert list(data.label_names) == names
-        for split, expected in ((data.train, rows["train"]), (data.test, rows["test"])):
-            bounds = split.labels.indptr
-            found = [split.labels.indices[a:b] for a, b in pairwise(bounds)]
-            assert [[names[i] for i in own] for own in found] == [own for _, own in expected]
-        outcomes[True] += 1
-    assert min(outcomes.values()) > 0
