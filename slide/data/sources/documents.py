@@ -8,7 +8,7 @@ a line do not count.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from slide.data.columns import Row
 from slide.data.dataset import PROPENSITY, SparseDataset
 from slide.data.errors import DataError, check_not_compressed
 from slide.data.fetching import check_folders, ensure_files
-from slide.data.sources.table import texts_and_labels
+from slide.data.sources.table import table, texts_and_labels
 from slide.data.tables import open_text
 from slide.data.text_vectorizer import TextOptions
 from slide.utils.files import file_state
@@ -35,7 +35,7 @@ def documents(
     root: str | Path,
     cache: str | Path,
     train_file: str = "train.jsonl",
-    test_file: str = "test.jsonl",
+    test_file: str | None = "test.jsonl",
     ngrams: int = 1,
     min_rows: int = 2,
     max_features: int | None = None,
@@ -52,7 +52,8 @@ def documents(
         name: the data set's name.
         root: folder of the files.
         cache: folder for the arrays.
-        train_file, test_file: names of the files in ``root``.
+        train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
+            the training rows is set aside.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
         propensity: constants a and b of propensity-scored metrics.
         hint: what the user can do when a file is missing.
@@ -78,6 +79,20 @@ def documents(
     """
     check_folders(root=root, cache=cache)
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    if test_file is None:
+        found = table(
+            path=Path(root) / train_file,
+            name=name,
+            cache=cache,
+            labels="labels",
+            separator=None,
+            text=["text"],
+            numbers=[],
+            **asdict(options),
+            propensity=propensity,
+            hint=hint,
+        )
+        return replace(found, columns=None)
     paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
     ensure_files(Path(root), [train_file, test_file], None, lambda _: None, hint)
     return texts_and_labels(

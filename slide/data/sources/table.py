@@ -27,6 +27,7 @@ from slide.sparse import CSR, Pattern, as_csr, row_bounds
 from slide.utils import checks
 from slide.utils.files import file_state
 from slide.utils.names import Names
+from slide.utils.progress_bar import log
 
 __all__ = ["table"]
 
@@ -135,7 +136,7 @@ def table(
     elif cache is not None:
         check_folders(cache=cache)
     state = {"files": [file_state(Path(each)) for each in files]}
-    return texts_and_labels(
+    data = texts_and_labels(
         {part: functools.partial(source.rows, part, found) for part in ("train", "test")},
         options,
         lambda: found()[0],
@@ -146,6 +147,9 @@ def table(
         state=state,
         propensity=propensity,
     )
+    if test_path is None and split is None and data.columns is not None:
+        log(data.columns.notes[-1])
+    return data
 
 
 class _Source(NamedTuple):

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import job
+from helpers import datafiles, job
+from helpers.naive_rows import to_lists
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import slide
@@ -320,3 +321,40 @@ def test_a_path_that_the_locale_lacks_is_named(tmp_path):
     )
     said = r"'/tmp/\u6f22' has characters that ascii lacks, the encoding of names of files in this"
     assert done.stdout.count(said) == 3
+
+
+@pytest.mark.parametrize("format", ["xmc", "svmlight", "npz", "documents"])
+def test_without_a_test_file_rows_are_set_aside(format, tmp_path, capsys):
+    places = {"name": "x", "root": tmp_path, "cache": tmp_path / "c", "test_file": None}
+    if format == "documents":
+        write_lines(
+            tmp_path / "train.jsonl", [{"text": r["title"], "labels": r["tags"]} for r in ROWS]
+        )
+        found = [documents(**places, min_rows=1) for _ in range(2)]
+    else:
+        whole = job.make_data(tmp_path / "made", train_samples=60)
+        config = {"format": format, "train_file": "train", "train_labels_file": None}
+        if format == "npz":
+            config["train_labels_file"] = "labels"
+        names = {"test_file": "unused", "test_labels_file": "unused too"}
+        datafiles.write_rows(tmp_path, whole, config | names)
+        found = [xmc(**config, **places) for _ in range(2)]
+    assert "no test file: " in capsys.readouterr().err
+    if format != "documents":
+        with pytest.raises(
+            FileNotFoundError, match=r"none is missing. dataset.test_file=null sets"
+        ):
+            xmc(
+                **config,
+                **places
+                | {"test_file": "none", "test_labels_file": "none" if format == "npz" else None},
+            )
+    one, other = found
+    assert len(one.train) + len(one.test) == 60
+    assert 0 < len(one.test) < 20
+    for first, second in zip(arrays(one), arrays(other), strict=True):
+        np.testing.assert_array_equal(first, second)
+    if format == "documents":
+        return
+    rows = [str(each) for s in (one.train, one.test) for each in to_lists(s.features, s.labels)]
+    assert sorted(rows) == sorted(map(str, to_lists(whole.train.features, whole.train.labels)))
