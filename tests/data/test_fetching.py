@@ -207,6 +207,11 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
         raise ValueError("x")
 
 
+def test_a_lock_file_that_cannot_be_made(tmp_path):
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "none" / "a.lock", "it"):
+        pass
+
+
 # One file over HTTP, from a faulty server of this machine.
 
 

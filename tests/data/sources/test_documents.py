@@ -96,6 +96,7 @@ def test_bad_lines_are_named(tmp_path, line, said):
         (tmp_path / f"{name}.jsonl").write_text("\n".join([*lines, line]) + "\n")
         with pytest.raises(DataError, match=rf"{name}.jsonl:{len(lines) + 1}: .*{said}"):
             opened(tmp_path)
+        assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
 
 
 @pytest.mark.parametrize("line", ['{"text": "a"}', '{"text": "a", "labels": null}'])
