@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import make_pattern
+from helpers.matrices import make_pattern, rows_of
 
 from slide import FullSampler, SlideNetwork
 from slide.data import Split
@@ -24,11 +24,6 @@ def ones(pattern):
     return CSR(*pattern, np.full(len(pattern.indices), 0.3, np.float32))
 
 
-def lists(pattern):
-    bounds = zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
-    return [pattern.indices[a:b].tolist() for a, b in bounds]
-
-
 @pytest.fixture
 def rows():
     rng = np.random.default_rng(0)
@@ -44,7 +39,7 @@ def model(rows):
 def naive_shares(features, labels):
     """For each set of several rows the share of them that has each label."""
     found = {}
-    for own, answers in zip(lists(features), lists(labels), strict=True):
+    for own, answers in zip(rows_of(features), rows_of(labels), strict=True):
         for size in range(1, len(own) + 1):
             for chosen in combinations(sorted(own), size):
                 counts = found.setdefault(chosen, np.zeros(LABELS + 1))
@@ -73,7 +68,7 @@ def test_probabilities_are_means_of_the_shares(rows, model):
     np.testing.assert_allclose(total[np.diff(sets.indptr) > 0], 1, rtol=1e-5)
     found = model.relate(sets, np.tile(np.arange(LABELS), (ROWS, 1))).reshape(ROWS, LABELS)
     of_all = np.maximum(np.bincount(rows[1].indices, minlength=LABELS), 1) / ROWS
-    for b, own in enumerate(lists(sets)):
+    for b, own in enumerate(rows_of(sets)):
         mean = np.zeros(LABELS)
         for place in own:
             part = slice(*model.lists.indptr[place : place + 2])
@@ -105,7 +100,7 @@ def test_a_slot_that_says_nothing_has_little_weight():
     answers = np.where(rng.random(2000) < 0.9, slots[:, 0], rng.integers(8, size=2000))
     features, labels = (Pattern.from_lists(np.c_[each].tolist()) for each in (slots, answers))
     model = Conjunctions().fit(ones(features), labels, 8, 8)
-    first, second, _ = lists(model.find(ones(Pattern.from_lists([[2, 6]]))))[0]
+    first, second, _ = rows_of(model.find(ones(Pattern.from_lists([[2, 6]]))))[0]
     assert model.weights[first] > 20 * model.weights[second]
 
 
@@ -145,7 +140,7 @@ def test_it_is_for_rows_of_few_features(lengths, width, suits):
 
 def test_of_many_sets_a_part_of_the_rows_is_counted(rows, monkeypatch):
     some = np.arange(0, ROWS, 3)
-    parts = [Pattern.from_lists([lists(each)[b] for b in some]) for each in rows]
+    parts = [Pattern.from_lists([rows_of(each)[b] for b in some]) for each in rows]
     expected = Conjunctions().fit(ones(parts[0]), parts[1], FEATURES, LABELS)
     every = len(conjunctions._sets(rows[0], None)[1])
     monkeypatch.setattr(conjunctions, "MOST_COUNTED", every // 2 - 1)
@@ -177,7 +172,7 @@ def test_it_grows_and_selects_and_is_kept(rows, model):
     found = small.relate(small.find(rows[0]), ids[:, :2]).reshape(ROWS, 2)
     np.testing.assert_array_equal(found, whole[:, [1, 4]])
     large = model.grown(2, 3)
-    more = ones(Pattern.from_lists([[*own, FEATURES + 2] for own in lists(rows[0])]))
+    more = ones(Pattern.from_lists([[*own, FEATURES + 2] for own in rows_of(rows[0])]))
     found = large.relate(large.find(more), np.tile(np.arange(LABELS + 2), (ROWS, 1)))
     np.testing.assert_array_equal(found.reshape(ROWS, -1)[:, :LABELS], whole)
     other = Conjunctions()
