@@ -125,7 +125,7 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     judging *= (held + ROWS_AT_ONCE) * candidates
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
     sets = 0
-    if kind in Conjunctions.kinds and Conjunctions().suits(split):
+    if kind in (Conjunctions.kinds or ()) and Conjunctions().suits(split):
         sets = min(int(num_sets(np.diff(split.features.indptr)).sum()), MOST_COUNTED)
     analogous = entries // rows * targets if kind == "graph" else 0
     kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities + 5 * sets
