@@ -78,6 +78,11 @@ _FIGURES = {
     **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
     **SELECTION_COLUMNS,
 }
+# Scores of knowledge graphs and of recommenders, as a run prints them.
+_OF_KINDS = {
+    **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
+    **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
+}
 # Most characters of the part of a folder's name that says what was set.
 LABEL_LENGTH = 100
 
@@ -224,7 +229,8 @@ def _run(
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
-        scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
+        shown = {f"P@{k}": f"p_at_{k}" for k in (1, 3, 5)} | _OF_KINDS
+        scores = "  ".join(f"{n} {summary[x]:.4f}" for n, x in shown.items() if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
 

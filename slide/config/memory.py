@@ -22,6 +22,7 @@ from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.final_ranker import FEW_HITS
 from slide.ranking.row_blocks import MOST_ROOM
+from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
 from slide.ranking.scorers.neighbours import count_as_dense
@@ -124,9 +125,12 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     judging = round(4.8 * len(FIRST_FEATURES)) + (120 if kind == "graph" else 70) * few
     judging *= (held + ROWS_AT_ONCE) * candidates
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
+    sets = 0
+    if kind in (Conjunctions.kinds or ()) and Conjunctions().suits(split):
+        sets = min(int(num_sets(np.diff(split.features.indptr)).sum()), MOST_COUNTED)
     analogous = entries // rows * targets if kind == "graph" else 0
-    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities
-    return kept + max(comparing, learning, judging, counting, 115 * analogous)
+    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities + 5 * sets
+    return kept + max(comparing, learning, judging, counting, 115 * analogous, 64 * sets)
 
 
 def _pairs(split: Split) -> tuple[int, int]:

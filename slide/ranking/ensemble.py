@@ -120,6 +120,7 @@ class EnsembleRanker:
         kind: `slide.data.kind_of` the rows of `fit`.
         notes: sentences about the choices that `fit` made.
         all_scorers: the base scorers by name, whatever the kind of the rows is.
+        unsuited: names of those that do not suit the rows of `fit`.
 
     Example:
         >>> import slide, tempfile
@@ -172,7 +173,7 @@ class EnsembleRanker:
         self.seen: SeenLabels | SeenItems | None = None
         self.notes: list[str] = []
         self.final_ranker = FinalRanker([])
-        self.kind = "other"
+        self.kind, self.unsuited = "other", set[str]()
         self._lay_out()
 
     @property
@@ -181,7 +182,7 @@ class EnsembleRanker:
         return {
             name: scorer
             for name, scorer in self.all_scorers.items()
-            if scorer.kinds is None or self.kind in scorer.kinds
+            if name not in self.unsuited and (scorer.kinds is None or self.kind in scorer.kinds)
         }
 
     @staticmethod
@@ -220,6 +221,7 @@ class EnsembleRanker:
         (self.kind, why), self.notes = choose_kind(train if every is None else every), []
         if train.kind == "auto":
             self.notes.append(f"rows: {why}")
+        self.unsuited = {name for name, each in self.all_scorers.items() if not each.suits(train)}
         self.inverse = np.empty(0)  # It is not trained until the end: an error may come before.
         self._lay_out()
         exclude = self.known == "exclude"

@@ -15,6 +15,7 @@ from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.training.checkpoint import Checkpoint, run_facts
 from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
 from slide.training.evaluation import (
+    TOP,
     check_search,
     choose_samples,
     inverse_propensities,
@@ -321,8 +322,9 @@ class Trainer:
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
         network = self.network if network is None else network
-        self.answers = predict_split(network, split, self.options.evaluation, ranker)
-        scores = scores_of(self.answers, split, self.inverse, ranker)
+        found = predict_split(network, split, self.options.evaluation, ranker)
+        scores = scores_of(found, split, self.inverse, ranker)
+        self.answers = Ranked.of(TOP, *found)
         self.counters.eval_seconds += clock() - begin
         if not self.checkpoint.closed:  # Afterwards another process may go on with the run.
             for scalars in log_lines(scores, reranked=ranker is not None):
