@@ -52,6 +52,8 @@ _PARTS = {
     "evaluation": "eval_seconds",
     "compilation": "compile_seconds",
 }
+# Lines of many runs differ by these, too.
+_DASHES = ("-", "--", ":")
 _DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide", "font.size": 9}
 
 
@@ -486,19 +488,26 @@ def draw_times(summary: dict[str, Any]) -> "Figure":
 
 def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     """Loss and precision of several runs, over steps and over seconds of training."""
-    common = _common_precision(runs)
-    figure, panels = _panels(2, rows=2, height=6.5)
-    for run, name in zip(runs, names, strict=True):
+    from matplotlib import colormaps
+
+    common, rows = _common_precision(runs), -(-len(runs) // 2)
+    figure, panels = _panels(2, rows=2, height=6.5 + 0.2 * rows)
+    colors = [f"C{i}" for i in range(len(runs))]
+    if len(runs) > 10:
+        colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(runs)))
+    for i, (run, name, color) in enumerate(zip(runs, names, colors, strict=True)):
         steps, values = run.curve("train/loss")
         best, precision = run.curve(common)
+        style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
         for upper, lower, axis in zip(panels[:2], panels[2:], (_same, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, lw=1, label=name)
-            lower.plot(axis(best), precision, "o-", ms=3, lw=1, label=name)
+            upper.plot(axis(steps), values, label=name, **style)
+            lower.plot(axis(best), precision, marker="o", ms=3, **style)
     for panel, x, y in zip(
         panels, ["step", "seconds"] * 2, ["loss"] * 2 + [_PRECISIONS[common]] * 2, strict=True
     ):
         panel.set(xlabel=x, ylabel=y)
-    panels[0].legend(frameon=False)
+    place = "outside lower center"
+    figure.legend(*panels[0].get_legend_handles_labels(), loc=place, ncols=2, frameon=False)
     return figure
 
 

@@ -20,7 +20,7 @@ from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_files import (
     joined_parts,
     load_network_state,
-    network_state,
+    network_files,
     packed_rows,
     read_checked,
     state_for,
@@ -36,10 +36,10 @@ from slide.utils.files import sync_folder
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
-from slide.utils.tensor_folder import FolderKind, read_folder, split_state, write_folder
+from slide.utils.tensor_folder import FolderKind, read_folder, write_folder
 
 BEST = "best"
-_KIND = FolderKind("best network", "best.json", format=2)
+BEST_NETWORK = FolderKind("best network", "best.json", format=2)
 # Held-out samples that are used at most: 2,000 give precision with a standard error of 1 %.
 _SAMPLES = 2000
 _BATCH = 512
@@ -163,14 +163,14 @@ class EarlyStopping:
     def _read_best(self, step: int) -> str | None:
         """Take the best precision from the folder, unless of a later step; returns an error."""
         # A process may have been killed in `_write` or `_move_to_best`.
-        new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
-        if not kept and (new / _KIND.list_file).exists():
+        new, kept = unfinished(self.path), (self.path / BEST_NETWORK.list_file).exists()
+        if not kept and (new / BEST_NETWORK.list_file).exists():
             self._move_to_best(new)
         for path in (self.path, self.before) if step else ():
             if not path.exists():
                 continue
             try:
-                found = read_folder(_KIND, path)
+                found = read_folder(BEST_NETWORK, path)
             except (OSError, ValueError) as error:
                 return str(error)
             if found["step"] <= step:
@@ -233,7 +233,7 @@ class EarlyStopping:
         """Load the best weights after the last step, which is ``step``."""
         if 0 < self.best_step < step:
             try:
-                found = read_checked(_KIND, self.path, self.group)
+                found = read_checked(BEST_NETWORK, self.path, self.group)
                 states = joined_parts(self.path, found)
             except ValueError as error:
                 raise OSError(f"the best weights cannot be read: {error}") from error
@@ -245,7 +245,7 @@ class EarlyStopping:
 
     def _write(self, network: SlideNetwork, previous_step: int) -> None:
         """Replace the best weights so far, which are of step ``previous_step``."""
-        values, tensors = split_state(network_state(network), "network")
+        values, files = network_files(network)
         content: dict[str, Any] = {"score": self.score, "step": self.best_step}
         state, main = {"network": values}, self.group.is_main_process
         new, old = unfinished(self.path), self.old
@@ -256,9 +256,10 @@ class EarlyStopping:
         try:
             if self.group.size > 1:
                 rows, ids = packed_rows(network)
-                write_parts(_KIND, self.group, new, content, state | rows, tensors | ids)
+                tensors = {n: each for part in files.values() for n, each in part.items()}
+                write_parts(BEST_NETWORK, self.group, new, content, state | rows, tensors | ids)
             else:
-                write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
+                write_folder(BEST_NETWORK, new, {**content, "state": state}, files)
         except OSError as error:
             if main:
                 shutil.rmtree(new, ignore_errors=True)

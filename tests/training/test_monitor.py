@@ -116,7 +116,8 @@ def test_scalars_are_about_the_steps_since_the_last_log():
 
 
 def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
-    arguments = ["trainer.checkpoint_every=1", "schedule=fixed", "schedule.every=32"]
+    arguments = ["trainer.checkpoint_every=1", "sampler=index", "schedule=fixed"]
+    arguments.append("schedule.every=32")
     job.stop_at(monkeypatch, 5)
     job.failure(*job.tiny(tmp_path, *arguments))
     before = job.checkpoint(tmp_path / "run")
