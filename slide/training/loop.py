@@ -42,6 +42,7 @@ class TrainingLoop:
 
     Attributes:
         rate: learning rate of the last step.
+        inspected: samples of a measurement of the active set.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class TrainingLoop:
         self.network, self.optimizer, self.loss = network, optimizer, loss
         self.counters, self.scheduler = counters or Counters(), scheduler
         self.last_checkpoint, self.group = last_checkpoint, group or Group.alone()
-        self.rate = 0.0
+        self.rate, self.inspected = 0.0, 16
         self._active = 0.0  # Outputs that this process computed and that `counters` lack.
 
     def steps(self, batches: Iterable[Batch], inspect_every: int = 0) -> Iterator[dict[str, float]]:
@@ -80,7 +81,9 @@ class TrainingLoop:
             if is_due(counters.step + 1, inspect_every):
                 # Before the update, because the set was chosen for the present weights.
                 counters.network_seconds += clock() - begin
+                begin = clock()
                 measured = self.inspect(hidden, active)
+                counters.measuring_seconds += clock() - begin
                 begin = clock()
             self.update(loss)
             counters.network_seconds += clock() - begin
@@ -118,7 +121,7 @@ class TrainingLoop:
     def inspect(self, hidden: Tensor, active: ActiveSet) -> dict[str, float]:
         """Scalars for the log of what `forward` returned, before `update`."""
         output = self.network.output
-        found = inspect_selection(output, hidden, active)
+        found = inspect_selection(output, hidden, active, self.inspected)
         weight = getattr(output, "local", output).weight
         moments = self.optimizer.state.get(weight, {}).get("exp_avg_sq")
         if moments is None:  # Before the first step.

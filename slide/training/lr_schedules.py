@@ -241,6 +241,16 @@ class AutoSchedule:
         self.decay_from = step
         self.total = min(step + max(round(DECAY_SHARE * step), 1), max(self.most_steps, step))
 
+    def waiting(self) -> str:
+        """How long the rate stays up; ``{n:,}`` stands for the number of steps."""
+        minutes = f" or {self.most_seconds / 60:g} min" if self.most_seconds else ""
+        said = "step {n:,} of at most " + f"{self.most_steps:,}{minutes}"
+        if (self.steps or [0])[-1] < self.least_steps:
+            return f"{said}, {self.least_steps:,} at least"
+        return f"{said} until precision levels off" + "".join(
+            f": {x:.3f}" for x in self.scores[-1:]
+        )
+
     def status(self) -> str:
         """What the run is waiting for."""
         if self.decay_from:

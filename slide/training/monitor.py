@@ -40,7 +40,10 @@ class Counters:
             train; the second part of training.
         ranker_seconds: seconds of training of the re-ranker; the third part of training.
         eval_seconds: seconds of evaluation on the samples that the run is evaluated on.
+        measuring_seconds: seconds of measurements for the log, which are in none of the others.
         compile_seconds: seconds of the compilation of kernels, which are in none of the others.
+        held_offset: precision on held-out samples at the last validation step, less that on the
+            part of them whose precision is measured more often.
     """
 
     step: int = 0
@@ -53,7 +56,9 @@ class Counters:
     validation_seconds: float = 0.0
     eval_seconds: float = 0.0
     ranker_seconds: float = 0.0
+    measuring_seconds: float = 0.0
     compile_seconds: float = 0.0
+    held_offset: float = 0.0
 
     @property
     def train_seconds(self) -> float:
@@ -239,7 +244,7 @@ def summary_of(
         name: round(getattr(counters, name), 3)
         for name in (
             *("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds"),
-            *("eval_seconds", "rebuild_seconds", "compile_seconds"),
+            *("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds"),
         )
     }
     found = {

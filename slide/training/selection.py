@@ -33,6 +33,7 @@ _PHRASES = (
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
     "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
+    "measured in {measuring_seconds:.1f} s",
 )
 # Fewer measurements than this do not show that a recall is no more than chance.
 _FEWEST = 5
@@ -89,7 +90,9 @@ def selection_recall(
     return Recall(*(float(np.mean(each)) if each else 1.0 for each in kept or [[]] * 3))
 
 
-def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
+def inspect_selection(
+    layer: SampledLinear, inputs: Tensor, active: ActiveSet, samples: int = 16
+) -> dict[str, float]:
     """Scalars for the log: `selection_recall`, and the statistics of the sampler.
 
     Of a set of all outputs, which nobody has chosen, there are none.
@@ -97,7 +100,7 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     if active.complete:
         return {}
     layer = getattr(layer, "local", layer)
-    recall = selection_recall(layer, inputs, active)
+    recall = selection_recall(layer, inputs, active, samples=samples)
     found = {
         "selection/recall": recall.with_labels,
         _RECALL: recall.without_labels,

@@ -4,6 +4,7 @@ With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`
 ``patience`` when the run ends and which weights it keeps (`EarlyStopping`).
 """
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,12 @@ from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
 from slide.utils.tensor_folder import FolderKind, read_folder, write_folder
 
+# The name in the log of precision on held-out samples.
+HELD = "held/precision"
 BEST = "best"
 BEST_NETWORK = FolderKind("best network", "best.json", format=2)
 # Held-out samples that are used at most: 2,000 give precision with a standard error of 1 %.
-_SAMPLES = 2000
+HELD_SAMPLES = 2000
 _BATCH = 512
 
 
@@ -53,13 +56,21 @@ class HeldOutSamples:
 
     def __init__(self, train: Split, held: Split, kind: str):
         # Files may be sorted, so the samples come from all of them.
-        rows = np.linspace(0, len(held) - 1, min(_SAMPLES, len(held))).astype(np.int64)
+        rows = np.linspace(0, len(held) - 1, min(HELD_SAMPLES, len(held))).astype(np.int64)
         self.split = held.take(rows)
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
             self.known = find_seen(train, kind).of(self.split.features)
         self.cutoffs = validation_cutoffs(train.num_labels)
         self.baseline = self._mean_precision(self._frequent(train))
+
+    def part(self, count: int) -> "HeldOutSamples":
+        """Some of these samples."""
+        rows = np.linspace(0, len(self.split) - 1, min(count, len(self.split))).astype(np.int64)
+        found = copy.copy(self)
+        found.split = self.split.take(rows)
+        found.known = None if self.known is None else take_labels(self.known, rows)
+        return found
 
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; fewer with fewer labels.
@@ -104,23 +115,34 @@ class AutoValidation:
 
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
-    ) -> None:
-        """After a step: evaluate the network if that is due, and decide whether the rate falls."""
-        schedule, step = self.schedule, counters.step
+    ) -> float | None:
+        """After a step: evaluate the network if that is due, and decide whether the rate falls.
+
+        Returns the precision, if it has evaluated.
+        """
+        schedule, step, score = self.schedule, counters.step, None
         if self.held is None or schedule.decay_from:
-            return
+            return None
         if schedule.is_validation_step(step):
             begin = clock()
             score = self.held.precision(network)
             counters.validation_seconds += clock() - begin
-            monitor.write(step, {"held/precision": score})
+            monitor.write(step, {HELD: score})
             schedule.add_score(step, score, self.held.baseline)
-            bar.set_description_str(schedule.status())
+            self.show(bar)
         schedule.check_limits(step, self.coordinator.seconds(counters.network_seconds))
         if schedule.decay_from:
-            bar.total = schedule.total
-            bar.set_description_str(schedule.status())
+            self.show(bar)
             log(f"step {step}: {schedule.status()}")
+        return score
+
+    def show(self, bar: ProgressBar) -> None:
+        """Let a bar say how long the run goes on, as far as that is known."""
+        bar.total, bar.bar_format = self.schedule.total or None, None
+        if not bar.total:
+            bar.bar_format = self.schedule.waiting() + " [{elapsed}{postfix}, {rate_noinv_fmt}]"
+        elif self.schedule.scores:
+            bar.set_description_str(f"the rate falls, precision {self.schedule.scores[-1]:.3f}")
 
 
 class EarlyStopping:
@@ -194,15 +216,19 @@ class EarlyStopping:
 
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
-    ) -> None:
-        """After a step: evaluate the network if that is due, and write it if it is the best."""
+    ) -> float | None:
+        """After a step: evaluate the network if that is due, and write it if it is the best.
+
+        Returns the precision, if it has evaluated.
+        """
         step = counters.step
         if step % self.interval:
-            return
+            return None
         score = self._evaluate(network, counters, monitor)
-        bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
+        bar.set_description_str(f"precision {score:.3f}, best {self.score:.3f}")
         if self.ended(step):
             log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+        return score
 
     def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
         """After the last step and its checkpoint: load the best weights, which may be the last.
@@ -226,7 +252,7 @@ class EarlyStopping:
             previous_step, self.score, self.best_step = self.best_step, score, counters.step
             self._write(network, previous_step)
         counters.validation_seconds += clock() - begin
-        monitor.write(counters.step, {"held/precision": score})
+        monitor.write(counters.step, {HELD: score})
         return score
 
     def restore(self, network: SlideNetwork, step: int) -> None:

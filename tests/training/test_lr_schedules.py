@@ -292,13 +292,13 @@ def test_options():
     assert TrainingOptions(max_epochs=2).most_steps(10, least=512) == 20
     assert TrainingOptions(max_steps=7).most_steps(10) == 7
     assert TrainingOptions(epochs=3).most_steps(10) == 30
-    assert TrainingOptions(log_every=3, recall_every=0).intervals(1000, 2000) == (3, 0)
+    assert TrainingOptions(log_every=3, recall_every=0).intervals(2000) == (3, 0)
     for steps, expected in ((16, (1, 1)), (179, (8, 8)), (1000, (20, 50)), (10**6, (20, 100))):
-        assert TrainingOptions(epochs=1).intervals(steps, steps) == expected
+        assert TrainingOptions(epochs=1).intervals(steps) == expected
     for early in (options, TrainingOptions(epochs=40, patience=1)):
-        assert early.intervals(100, 4000) == (10, 10), "two evaluations come before the end"
-        assert early.intervals(20, 400) == (6, 6), "they are 60 steps apart"
-        assert early.intervals(100, 40) == (2, 2)
+        assert early.fewest_steps(100, 4000) == 200, "two evaluations come before the end"
+        assert early.fewest_steps(20, 400) == 120, "they are 60 steps apart"
+        assert early.fewest_steps(100, 40) == 40
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     ]
     assert rates[0] == rates[1]
     assert rates[0][-1] < 0.2 * max(rates[0])
-    for run in "ab":
-        assert job.steps(tmp_path / run / "run", "held/precision") == [8, 16]
+    one, other = (job.lines(tmp_path / run / "run", "held/precision") for run in "ab")
+    assert one == other
+    assert {8, 16, 24} < {line["step"] for line in one}, "validation, the end, points between"
 
 
 def test_by_default_a_tiny_run_is_short(tmp_path, capsys):
@@ -188,7 +189,7 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
 
 def test_other_samples_are_evaluated_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(stopping, "_BATCH", 7)
-    monkeypatch.setattr(stopping, "_SAMPLES", 11)
+    monkeypatch.setattr(stopping, "HELD_SAMPLES", 11)
     data = job.make_data(tmp_path)
     network = job.make_network(data, partial(FullSampler))
     samples = HeldOutSamples(data.train, data.test, "other")
@@ -376,7 +377,7 @@ def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted)
 
 def test_by_the_command_line(tmp_path):
     more = ["trainer.epochs=9", "trainer.patience=1", "ranker=none", "trainer.max_steps=60"]
-    job.main(*job.tiny(tmp_path, *more))
+    job.main(*job.tiny(tmp_path, *more, "trainer.recall_every=0"))
     log = job.lines(tmp_path / "run", "held/precision")
     assert [line["step"] for line in log] == [56, 60]
     best = max(log, key=lambda line: line["held/precision"])["step"]
@@ -389,7 +390,7 @@ def test_by_the_command_line(tmp_path):
 
 def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys):
     scripted(0.5, 0.4, 0.3, 0.6)
-    more = ["trainer.epochs=60", "trainer.patience=1", "ranker=none", "trainer.log_every=56"]
+    more = ["trainer.epochs=60", "trainer.patience=1", "ranker=none", "trainer.recall_every=0"]
     job.main(*job.tiny(tmp_path, *more))
     run = tmp_path / "run"
     said = "the training of this run has ended; what comes after it is done again"
