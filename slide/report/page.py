@@ -32,8 +32,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; 
 table { border-collapse: collapse; } .wide { overflow-x: auto; margin: 1em 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1em; } img { width: 29em; max-width: 100%; }
 th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; white-space: nowrap; }
-th { border-bottom: 1px solid; font-weight: 600; } small { color: #555; white-space: normal; }
-td[colspan] { padding-bottom: .8em; max-width: 90vw; }
+th { border-bottom: 1px solid; font-weight: 600; } th, small { white-space: normal; }
+small { color: #555; } td[colspan] { padding-bottom: .8em; max-width: 90vw; }
 """
 
 # Precision on held-out rows is the mean of these; so are the other points of its picture.
@@ -406,19 +406,14 @@ def draw_precision(run: RunFiles) -> "Figure":
     """Precision on held-out and on evaluated rows, the means of the same cut-offs."""
     figure, panel = _panel(ylabel="mean of P@1, P@3 and P@5")
     where = "test rows" if run.summary.get("evaluated_on") == "test" else "evaluated rows"
-    panel.plot(*run.curve(_HELD), lw=1.2, label="held-out training rows")
-    for form, name, mark in ((_EVALUATED, "network", "o"), (_RERANKED, "re-ranked", "^")):
-        curves = [run.curve(form.format(k)) for k in _CUTOFFS]
-        panel.plot(
-            curves[0][0],
-            np.mean([values for _, values in curves], axis=0),
-            f"{mark}-",
-            ms=5,
-            lw=1,
-            label=f"{where}, {name}",
-        )
-    for line in [each for each in panel.lines if not len(each.get_xdata())]:
-        line.remove()
+    curves = {"held-out training rows": ("-", *run.curve(_HELD))}
+    for name, form, style in (("network", _EVALUATED, "o-"), ("re-ranked", _RERANKED, "^-")):
+        each = [run.curve(form.format(k)) for k in _CUTOFFS]
+        means = np.mean([values for _, values in each], axis=0).tolist()
+        curves[f"{where}, {name}"] = style, each[0][0], means
+    for label, (style, steps, values) in curves.items():
+        if steps:
+            panel.plot(steps, values, style, ms=5, lw=1.2, label=label)
     panel.set_ylim(bottom=0)
     if panel.lines:
         panel.legend(frameon=False, loc="lower right")

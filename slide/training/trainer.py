@@ -44,7 +44,7 @@ from slide.utils.progress_bar import ProgressBar, log
 
 # Measurements for a curve take at most this share of the multiplications of the steps, or as many
 # multiplications, which take some tenths of a second.
-_SHARE, _FREE = 0.05, 1e10
+_SHARE, _FREE = 0.05, 5e9
 # Fewest held-out rows for a point; fewest and most samples for one of recall.
 _FEWEST_ROWS, _INSPECTED = 128, (2, 16)
 

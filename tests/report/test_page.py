@@ -5,6 +5,7 @@ import json
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from helpers import job
 
@@ -56,7 +57,8 @@ def test_points_of_precision_are_on_one_scale(tmp_path):
     lines += [{"step": 4, **{f"eval/p_at_{k}": x for k, x in ((1, 0.5), (3, 0.25), (5, 0.15))}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     held, test = draw_precision(read_run(tmp_path)).axes[0].lines
-    assert (held.get_xydata().tolist(), test.get_xydata().tolist()) == ([[2, 0.25]], [[4, 0.3]])
+    points = [np.asarray(line.get_xydata()).tolist() for line in (held, test)]
+    assert points == [[[2, 0.25]], [[4, 0.3]]]
 
 
 def test_only_parts_that_took_time_are_shown():
