@@ -74,14 +74,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def find_runs(folders: Any) -> list[Path]:
-    """The folders of runs: each one as it is, or the runs that lie somewhere in it, by name.
-
-    Args:
-        folders: paths.
-
-    Raises:
-        FileNotFoundError: if a folder neither is nor holds a run.
-    """
+    """The folders of runs: each one as it is, or the runs that lie somewhere in it, by name."""
     found: list[Path] = []
     for folder in folders:
         inside = sorted(path.parent for path in folder.rglob("config.yaml"))

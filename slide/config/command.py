@@ -129,13 +129,7 @@ def _of_hydra(word: str) -> bool:
 
 
 def full_key(word: str) -> str:
-    """A word of a command line; the key of an override in full, if it is a letter of the papers.
-
-    Example:
-        >>> from slide.config.command import full_key
-        >>> full_key("hash.K=8"), full_key("hash.L=16,50"), full_key("seed=1")
-        ('hash.hashes_per_table=8', 'hash.num_tables=16,50', 'seed=1')
-    """
+    """A word of a command line; the key of an override in full, if it is a letter of the papers."""
     key, equals, value = word.partition("=")
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
@@ -173,9 +167,8 @@ def run_job(
 ) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; returns the summary and the folder of the run.
 
-    An error ends the process with a message. The exit status is 130 after Ctrl-C, 143 after
-    SIGTERM, and 1 after an error. The overrides that differ from job to job of a sweep, ``swept``,
-    are in the name of the folder, and stand before the scores.
+    Errors and interrupts end the process; the overrides that differ from job to job of a sweep,
+    ``swept``, are in the name of the folder.
     """
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -312,16 +305,7 @@ class Outcome(NamedTuple):
 
 
 class Sweep:
-    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it.
-
-    Example:
-        >>> from slide.config.command import Sweep
-        >>> sweep = Sweep(["optimizer.lr=0.1,0.2", "seed=3"])
-        >>> sweep.run(["optimizer.lr=0.1", "seed=3"], lambda: ({"p_at_1": 0.5}, "results/a"))
-        >>> print(sweep.table())
-        optimizer.lr  P@1     folder
-        0.1           0.5000  results/a
-    """
+    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it."""
 
     def __init__(self, words: Sequence[str]):
         given = (word for word in words if not _of_hydra(word))

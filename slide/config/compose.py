@@ -175,11 +175,6 @@ def readable(override: str, sweeps: bool = False) -> str:
     """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
 
     With ``sweeps``, commas stand between several paths; else they belong to the path.
-
-    Example:
-        >>> from slide.config.compose import readable
-        >>> readable("resume=results/x_lr=0.1"), readable("seed=1")
-        ("resume='results/x_lr=0.1'", 'seed=1')
     """
     key, equals, path = override.partition("=")
     if not equals or override_key(override) not in _PATHS:
@@ -229,13 +224,7 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
     """The overrides of each run of a sweep; those of a single run if none has several values.
 
-    What is wrong with some of them is logged; if none fits ``conf/``, it is an error. With
-    ``sweeps``, commas may stand between several paths.
-
-    Example:
-        >>> from slide.config.compose import combinations
-        >>> combinations(["seed=1,2", "loss=bce"])
-        [['seed=1', 'loss=bce'], ['seed=2', 'loss=bce']]
+    What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
     """
     runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
     mistakes = [said for words in runs if (said := _mistake(words))]
@@ -351,13 +340,7 @@ def _near_key(key: str, known: Sequence[str]) -> str:
 
 
 def label_of(words: Sequence[str]) -> str:
-    """A part of a folder's name that says which settings a run has; a digest ends a long one.
-
-    Example:
-        >>> from slide.config.compose import label_of
-        >>> label_of(["optimizer.lr=0.1", "network.hidden=[64,32]"])
-        'lr=0.1,hidden=_64,32_'
-    """
+    """What a folder's name says of the settings of a run; a digest ends a long one."""
     parts = (word.partition("=") for word in words)
     short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
     label = re.sub(r"[^\w.=,+-]+", "_", short)

@@ -56,11 +56,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
 
 
 def run_device(config: DictConfig) -> torch.device:
-    """Where a run, or this process of it, computes: ``runtime.device``.
-
-    Raises:
-        ValueError: for a device that there is not.
-    """
+    """Where a run, or this process of it, computes; ValueError: there is no such device."""
     # Runs of earlier versions have no such key.
     return find_rank_device(config.runtime.get("device", "cpu"), find_place())
 
@@ -84,12 +80,7 @@ def proposer_class(config: DictConfig) -> Any:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ValueError for a setting of sets, tables, schedules or rates that nothing will use.
-
-    Args:
-        config: from `slide.config.read_config`, before `fill_in`.
-        given: the keys that a user set.
-    """
+    """Raise ValueError for a key, of those that a user set, that nothing will use."""
     rates = [key for key in given if key.startswith("lr_schedule")]
     if rates and config.trainer.epochs == "auto":
         raise ValueError(

@@ -47,15 +47,7 @@ class RunFiles(NamedTuple):
     log: list[dict[str, float]]
 
     def curve(self, name: str) -> tuple[list[float], list[float]]:
-        """The steps at which a scalar was written, and its values.
-
-        Example:
-            >>> from pathlib import Path
-            >>> from slide.report.run_files import RunFiles
-            >>> log = [{"step": 5, "train/loss": 0.5}, {"step": 7, "eval/p_at_1": 0.25}]
-            >>> RunFiles(Path("a"), {}, {}, log).curve("eval/p_at_1")
-            ([7], [0.25])
-        """
+        """The steps at which a scalar was written, and its values."""
         lines = [line for line in self.log if name in line]
         return [line["step"] for line in lines], [line[name] for line in lines]
 

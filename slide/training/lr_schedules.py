@@ -136,16 +136,8 @@ class AutoSchedule:
     al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations",
     section 3).
 
-    Attributes:
-        steps_per_epoch: steps in a pass over the training samples.
-        most_steps: largest number of steps, with the fall of the rate.
-        most_seconds: largest training time, with the fall of the rate; 0: no limit.
-        least_steps: the rate stays up for this number of steps, if no limit comes before; see
-            `least_steps`.
-        steps: the steps after which the network was evaluated on held-out samples.
-        scores: its precision at each of them, in [0, 1].
-        decay_from: number of steps before the rate falls; 0: it is not known yet.
-        total: number of steps of the run; 0: it is not known yet.
+    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are those of the
+    validation steps. ``decay_from`` and ``total`` are 0 until they are known.
     """
 
     steps_per_epoch: int

@@ -145,10 +145,8 @@ class Monitor:
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
 
-        They replace the same scalars of that step that were written before the run was resumed.
-
-        Raises:
-            OSError: if they cannot be written, for example on a full disk.
+        They replace the same scalars of that step that were written before the run was resumed. An
+        error, as of a full disk, is an OSError.
         """
         if self._silent:
             return
@@ -185,14 +183,7 @@ class Monitor:
             self._events.flush()  # Raises what the thread of the writer has met.
 
     def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
-        """Let TensorBoard show the settings of the run beside its scores (its page HParams).
-
-        Args:
-            settings: values by key.
-
-        Raises:
-            OSError: if they cannot be written.
-        """
+        """Let TensorBoard show these settings beside the scores of the run (page HParams)."""
         if self._silent:
             return
         from torch.utils.tensorboard.summary import hparams
@@ -233,13 +224,7 @@ def summary_of(
     log: list[dict[str, float]],
     network: SlideNetwork,
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds.
-
-    ``train_seconds`` are all of training; ``network_seconds``, ``validation_seconds`` and
-    ``ranker_seconds`` are its parts. Of several processes, ``exchange_seconds`` are those that this
-    one exchanged numbers with the others, and waited for them, in steps. The log says how outputs
-    were chosen, and ``warnings`` what went wrong there.
-    """
+    """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
     seconds = {
         name: round(getattr(counters, name), 3)
         for name in (

@@ -45,11 +45,8 @@ _EMPTY, _FULL = 0.15, 0.5
 class Recall(NamedTuple):
     """Shares of the k largest inner products of an input that its active set holds, in [0, 1].
 
-    Attributes:
-        with_labels: all outputs count. The labels of a sample are in its set however it is chosen.
-        without_labels: the k largest of the outputs that are no labels of the sample count.
-        chance: what ``without_labels`` would be on average if all of the set but the labels in it
-            had been drawn uniformly.
+    With all outputs; without the labels of the sample, which are in its set however it is chosen;
+    and what the second would be if all of the set but labels had been drawn uniformly.
     """
 
     with_labels: float

@@ -146,21 +146,12 @@ class AutoValidation:
 
 
 class EarlyStopping:
-    """Ends a run when precision no longer rises, and keeps the best weights in the folder ``best``.
+    """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
     The folder also says at which step that was, so a resumed run waits as long as one that was not
     interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
-    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them.
-
-    A ``best`` of a step after ``step``, which an interrupted run wrote after its last checkpoint,
-    does not count. All processes of the run validate and restore at the same steps.
-
-    Attributes:
-        score: the best precision so far, in [0, 1]; -1: there is none.
-        best_step: number of steps after which it was reached.
-
-    Raises:
-        ValueError: if ``best`` of a resumed run cannot be read.
+    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them. A ``best``
+    of a later step than the checkpoint does not count. All processes validate at the same steps.
     """
 
     def __init__(
@@ -235,9 +226,6 @@ class EarlyStopping:
 
         A run ends where its epochs do, so steps may follow the last validation step. They are
         evaluated here, unless there is nothing to compare them with.
-
-        Raises:
-            OSError: if the best weights cannot be read.
         """
         step = counters.step
         if 0 < self.best_step < step and step % self.interval:
