@@ -365,6 +365,9 @@ def noted_command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
     """What the folder of a run keeps of its command line: words, and the choice of each group."""
     before = config.get("command") or {"words": [], "choices": {}}
     new = [word for word in words if override_key(word) != "resume"]
+    for at, word in enumerate(new):
+        if "${" in word:  # It refers to another key from where it stood.
+            new[at] = f"{override_key(word)}={OmegaConf.select(config, override_key(word))}"
     choices = dict(before["choices"])
     if config.resume is None:
         chosen = [each for each in words if override_key(each) in _groups()]

@@ -243,13 +243,13 @@ class AutoSchedule:
             f": {x:.3f}" for x in self.scores[-1:]
         )
 
-    def status(self) -> str:
-        """What the run is waiting for."""
-        if self.decay_from:
-            return f"{self._precision()}; the rate falls until step {self.total}"
-        if self.steps and self.steps[-1] < self.least_steps:
-            return f"{self._precision()}; the rate stays up until step {self.least_steps} at least"
-        return f"{self._precision()}; the rate stays up while it rises enough"
+    def falling(self) -> str:
+        """A sentence for the step from which the rate falls."""
+        falls = f"the rate falls until step {self.total}"
+        if not self.scores:
+            return falls
+        last, best = self.scores[-1], max(self.scores)
+        return f"held-out precision {last:.3f}, best {best:.3f}; {falls}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -262,11 +262,6 @@ class AutoSchedule:
             setattr(self, name, state[name])
         # Earlier checkpoints have none.
         self._saved_limits = tuple(state.get(name) or math.inf for name in _LIMITS)
-
-    def _precision(self) -> str:
-        if not self.scores:
-            return "no held-out precision yet"
-        return f"held-out precision {self.scores[-1]:.3f}, best {max(self.scores):.3f}"
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:

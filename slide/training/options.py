@@ -1,7 +1,6 @@
 """The options of a trainer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -101,8 +100,9 @@ class TrainingOptions:
         for name, least in (("max_epochs", 1), ("log_every", 1), ("recall_every", 0)):
             if getattr(self, name) is not None:
                 checks.whole(name, getattr(self, name), least)
-        if not self.auto:
-            _check_epochs(self.epochs)
+        if not self.auto and (type(self.epochs) is not int or self.epochs < 1):
+            said = f"auto or a whole number of at least 1, not {self.epochs!r}"
+            raise ValueError(f"epochs must be {said}")
         for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
             checks.whole(name, getattr(self, name), 0)
         checks.not_negative("max_minutes", self.max_minutes)
@@ -146,8 +146,3 @@ class TrainingOptions:
         else:
             steps = epochs * steps_per_epoch
         return min(steps, self.max_steps) if self.max_steps else steps
-
-
-def _check_epochs(epochs: Any) -> None:
-    if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-        raise ValueError(f"epochs must be auto or a whole number of at least 1, not {epochs!r}")

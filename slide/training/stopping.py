@@ -88,6 +88,14 @@ class HeldOutSamples:
                 found.append(best_unknown(network.output, hidden, known, count))
         return self._mean_precision(np.concatenate(found))
 
+    def validate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
+        """`precision`, with its seconds and a line of the log."""
+        begin = clock()
+        score = self.precision(network)
+        counters.validation_seconds += clock() - begin
+        monitor.write(counters.step, {HELD: score})
+        return score
+
     def _mean_precision(self, ids: np.ndarray) -> float:
         return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.cutoffs]))
 
@@ -124,16 +132,13 @@ class AutoValidation:
         if self.held is None or schedule.decay_from:
             return None
         if schedule.is_validation_step(step):
-            begin = clock()
-            score = self.held.precision(network)
-            counters.validation_seconds += clock() - begin
-            monitor.write(step, {HELD: score})
+            score = self.held.validate(network, counters, monitor)
             schedule.add_score(step, score, self.held.baseline)
             self.show(bar)
         schedule.check_limits(step, self.coordinator.seconds(counters.network_seconds))
         if schedule.decay_from:
             self.show(bar)
-            log(f"step {step}: {schedule.status()}")
+            log(f"step {step}: {schedule.falling()}")
         return score
 
     def show(self, bar: ProgressBar) -> None:
@@ -234,13 +239,12 @@ class EarlyStopping:
 
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
         """Evaluate the network, and write it if it is the best."""
-        begin = clock()
-        score = self.held.precision(network)
+        score = self.held.validate(network, counters, monitor)
         if score > self.score:
-            previous_step, self.score, self.best_step = self.best_step, score, counters.step
+            begin, previous_step = clock(), self.best_step
+            self.score, self.best_step = score, counters.step
             self._write(network, previous_step)
-        counters.validation_seconds += clock() - begin
-        monitor.write(counters.step, {HELD: score})
+            counters.validation_seconds += clock() - begin
         return score
 
     def restore(self, network: SlideNetwork, step: int) -> None:

@@ -318,24 +318,22 @@ def test_a_part_that_there_is_not(tmp_path, target):
     assert said.endswith("(modules are looked for on PYTHONPATH)")
 
 
-def test_which_rows_are_evaluated(tmp_path, capsys):
-    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", "dataset.holdout=0.2"))
-    said = capsys.readouterr().err
-    assert "150 training rows, 0.2 of them held out in place of the test rows" in said
-
-
-@pytest.mark.parametrize(("share", "rows"), [("0.02", 3), ("0.9", None)])
-def test_few_rows_that_are_evaluated(tmp_path, capsys, share, rows):
-    """Scores of 3 rows say little, and the run says so."""
-    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", f"dataset.holdout={share}"))
-    warning = "rows are evaluated, so the scores are rough"
-    said = capsys.readouterr().err
-    assert (f"warning   only {rows} {warning}" in said) if rows else (warning not in said)
-
-
-def test_a_rate_that_is_too_large(tmp_path, capsys):
-    job.main(*job.tiny(tmp_path, "ranker=none", "optimizer.lr=1e6"))
-    assert "that of always naming the most frequent label: is the" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("word", "said", "there"),
+    [
+        (
+            "dataset.holdout=0.2",
+            "150 training rows, 0.2 of them held out in place of the test",
+            True,
+        ),
+        ("dataset.holdout=0.02", "only 3 rows are evaluated, so the scores are rough", True),
+        ("dataset.holdout=0.9", "so the scores are rough", False),
+        ("optimizer.lr=1e6", "that of always naming the most frequent label: is the", True),
+    ],
+)
+def test_what_a_run_says(tmp_path, capsys, word, said, there):
+    job.main(*job.tiny(tmp_path, "ranker=none", word))
+    assert (said in capsys.readouterr().err) == there
 
 
 def test_test_rows_without_labels(tmp_path, capsys):
@@ -347,18 +345,14 @@ def test_test_rows_without_labels(tmp_path, capsys):
     assert "warning   no test row has a label" in capsys.readouterr().err
 
 
-def test_values_may_have_equals_signs():
+def test_labels_of_folders():
     assert label_of(["network.hidden=[64]"]) == "hidden=_64_"
     assert label_of(["+a.b=1", "seed=2"]) == "b=1,seed=2"
-
-
-def test_cut_labels_differ_where_their_ends_do():
     alike = [f"a_key_{i}=some_value_{i}" for i in range(5)]
-    labels = [label_of([*alike, f"seed={seed}"]) for seed in (1, 2)]
-    assert labels[0] != labels[1]
-    assert labels[0] == label_of([*alike, "seed=1"])
-    assert {len(label) for label in labels} == {LABEL_LENGTH}
-    assert labels[0].startswith("a_key_0=some_value_0,a_key_1=")
+    one, other = (label_of([*alike, f"seed={seed}"]) for seed in (1, 2))
+    assert one != other, "they differ where what is cut off does"
+    assert len(one) == len(other) == LABEL_LENGTH
+    assert one.startswith("a_key_0=some_value_0,a_key_1=")
 
 
 STEPS = {"tf_idf": True, "l2_norm": True, "hashed_features": 50, "min_label_count": 2}

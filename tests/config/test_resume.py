@@ -106,9 +106,14 @@ def test_weights_are_on_the_disk_once(tmp_path):
 
 
 def test_with_resume_null_a_new_run_takes_all_words(tmp_path):
-    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", "optimizer.lr=0.5"))
+    own = ["optimizer.lr=0.5", "optimizer.input_rate=${.lr}"]
+    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", *own))
     assert job.checkpoint(tmp_path / "run")["step"] == 1
     assert OmegaConf.load(tmp_path / "run/config.yaml").optimizer.lr == 0.5
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    command = OmegaConf.load(tmp_path / "run/config.yaml").command
+    assert command.words[-3:] == [own[0], "optimizer.input_rate=0.5", "trainer.max_steps=2"]
+    assert command.choices.sampler == "lsh"
 
 
 @pytest.mark.parametrize(

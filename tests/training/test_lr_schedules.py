@@ -159,7 +159,7 @@ def test_a_graph_is_learnt_for_some_epochs_first():
     scores = [0.01, 0.01, 0.01, 0.01, 0.2, 0.21, 0.21]
     assert played(scores).decay_from == 2 * EPOCH
     least = least_steps("graph", EPOCH, 128)
-    assert "until step 600 at least" in played(scores[:5], least=least).status()
+    assert played(scores[:5], least=least).waiting().endswith(", 600 at least")
     assert played(scores, least=least).decay_from == 6 * EPOCH
 
 
@@ -277,11 +277,12 @@ def test_higher_limits_hold_before_the_rate_falls():
 
 
 def test_it_says_what_it_waits_for():
-    wait = "the rate stays up while it rises enough"
-    assert AutoSchedule(EPOCH, 9).status() == f"no held-out precision yet; {wait}"
-    assert played([0.4, 0.7]).status() == f"held-out precision 0.700, best 0.700; {wait}"
-    said = played([0.7123, 0.7]).status()
+    shown = AutoSchedule(EPOCH, 9000, 90.0).waiting().format(n=1234)
+    assert shown == "step 1,234 of at most 9,000 or 1.5 min until precision levels off"
+    assert played([0.4, 0.7]).waiting().endswith("100,000 until precision levels off: 0.700")
+    said = played([0.7123, 0.7]).falling()
     assert said == "held-out precision 0.700, best 0.712; the rate falls until step 300"
+    assert AutoSchedule(EPOCH, 9, total=9).falling() == "the rate falls until step 9"
 
 
 def test_options():

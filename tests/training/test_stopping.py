@@ -1,5 +1,6 @@
 """Runs whose length precision on held-out samples decides: automatic and early stopping."""
 
+import io
 import json
 import shutil
 from functools import partial
@@ -17,7 +18,9 @@ from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import lr_schedules, stopping
 from slide.training.evaluation import precision_at_k
-from slide.training.stopping import EarlyStopping, HeldOutSamples
+from slide.training.lr_schedules import AutoSchedule
+from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.utils.progress_bar import ProgressBar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
@@ -409,6 +412,25 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
     assert json.loads((run / "best/best.json").read_text())["step"] == 224
 
 
+def test_a_bar_says_the_bound_and_what_it_waits_for():
+    schedule = AutoSchedule(50, 1000)
+    with ProgressBar(desc="training", unit=" steps", file=io.StringIO(), ncols=80) as bar:
+        bar.set_postfix({"loss": "0.123"})
+        for score, expected in (
+            (None, "step 7 of at most 1,000 until precision levels off ["),
+            (0.5, "step 7 of at most 1,000 until precision levels off: 0.500 ["),
+            (0.4, "the rate falls, precision 0.400:   9%|"),
+        ):
+            schedule.scores += [] if score is None else [score]
+            if score == 0.4:
+                schedule.begin_decay(50)
+            AutoValidation(schedule, object.__new__(HeldOutSamples)).show(bar)
+            bar.update(7 - bar.n)
+            assert str(bar).startswith(expected)
+            assert len(str(bar)) <= 80
+        assert " 7/75 " in str(bar)
+
+
 SHARED = """
 import pathlib, torch
 from slide import FullSampler, RowSparseAdam
@@ -416,7 +438,9 @@ from slide.utils.progress_bar import ProgressBar
 from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import Counters, Monitor
-from slide.training.stopping import EarlyStopping, HeldOutSamples
+from slide.training.lr_schedules import AutoSchedule
+from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.utils.progress_bar import ProgressBar
 FOLDER = pathlib.Path("BEST")
 
 def work(group):
