@@ -307,7 +307,7 @@ def network_state(network: nn.Module) -> dict[str, Any]:
 def network_files(network: nn.Module) -> tuple[Any, dict[str, dict[str, Tensor]]]:
     """`network_state` as values and tensors by file; weights are as in the folder of a model."""
     values, tensors = split_state(network_state(network), "")
-    weights = {plain_name(name) for name, _ in network.named_parameters()}
+    weights = {single_name(name) for name, _ in network.named_parameters()}
     files: dict[str, dict[str, Tensor]] = {"network": {}, "samplers": {}}
     for name, tensor in tensors.items():
         files["network" if name in weights else "samplers"][name] = tensor
