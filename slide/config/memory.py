@@ -90,14 +90,7 @@ def memory_needs(
 
 
 def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> int:
-    """Bytes of a re-ranker: what stays, and the largest of the phases of its training.
-
-    Args:
-        split: the training rows.
-        kind: of the rows; see `slide.data.kind_of`.
-        candidates: number of them for a row.
-        negatives: number of labels against which classifiers learn a row.
-    """
+    """Bytes of a re-ranker: what stays, and the largest of the phases of its training."""
     rows, features, labels = max(len(split), 1), split.num_features, split.num_labels
     entries, targets = len(split.features.indices), len(split.labels.indices)
     pairs, associated = _pairs(split)
@@ -152,11 +145,9 @@ def _pairs(split: Split) -> tuple[int, int]:
 
 
 def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
-    """Say how much memory the run needs and how much is free; of several processes, each.
+    """Say how much memory the run needs, by an estimate, and how much is free.
 
-    If it needs more than is free, the line names the largest parts and what makes them smaller. It
-    is no error unless not even the weights fit: the numbers are estimates, and a system can move
-    memory to its disk. Processes of a machine share what is free there.
+    Too little is no error unless not even the weights fit: a system can move memory to its disk.
     """
     held, free, group = resident_memory(), free_memory(), ranks.group
     kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind

@@ -1,6 +1,7 @@
 """The addresses of a server: requests and answers, their checks, and the counters of Prometheus."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from fastapi import FastAPI, HTTPException, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -27,6 +28,7 @@ from slide import runtime
 from slide.model import Model, Predicted
 from slide.predict.rows import Numbering, number_features
 from slide.serve.batcher import Batcher, Limits, Overloaded
+from slide.serve.page import docs_page
 from slide.sparse import CSR, row_bounds
 
 # 3.4e38 is about the largest float32.
@@ -42,6 +44,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 3
 _ROWS = tuple(2.0**power for power in range(11))
 # 400 characters of a sentence are shown: it may hold a name from the request.
 _LONGEST = 400
+_ROW_FORMS = 'one of {"text": "..."}, {"features": {"name": 1}}, {"indices": [3], "values": [1]}'
 _CODES = (400, 408, 413, 422, 503, 504)
 
 
@@ -92,7 +95,7 @@ class Row(_Asked):
 class Query(_Asked):
     """Rows, and which answers they get."""
 
-    rows: list[Row] = Field(min_length=1, fail_fast=True)
+    rows: list[Row] = Field(min_length=1, fail_fast=True, description="one or more rows")
     k: int = Field(5, ge=1, description="number of labels of a row")
     threshold: float | None = Field(
         None, allow_inf_nan=False, description="leave out labels with lower scores"
@@ -302,9 +305,17 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         await batcher.stop()
 
     about = "Labels for rows of features or texts, by a model of slide."
-    options: dict[str, Any] = {"redoc_url": None, "lifespan": lifespan}
+    options: dict[str, Any] = {"redoc_url": None, "docs_url": None, "lifespan": lifespan}
     app = FastAPI(title="slide", description=about, version=runtime.VERSION, **options)
     responses: Any = {code: {"model": Problem} for code in _CODES}
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("docs")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(model))
 
     @app.post("/predict", response_model=AnsweredRows, responses=responses)
     async def predict(query: Query) -> Response:
@@ -374,7 +385,19 @@ async def _invalid(request: Any, error: Any) -> JSONResponse:
     if not place:
         wanted = 'a JSON object such as {"rows": [...]}, sent as application/json'
         return JSONResponse(_sentence(f"the body must be {wanted}"), 422)
-    return JSONResponse(_sentence(f"{place.removeprefix('.')}: {first['msg']}"), 422)
+    return JSONResponse(_sentence(f"{place.removeprefix('.')}: {_fault(first)}"), 422)
+
+
+def _fault(error: Any) -> str:
+    """An error of pydantic; in other words where its own ones name our classes."""
+    of_row = "rows" in error["loc"]
+    if error["type"] == "extra_forbidden":
+        told, keys = ("a row", Row) if of_row else ("a request", Query)
+        return f"there is no such key; {told} has {', '.join(keys.model_fields)}"
+    if of_row and error["type"] in ("model_type", "model_attributes_type"):
+        given = json.dumps(error["input"])
+        return f"a row is {_ROW_FORMS}, not {given if len(given) < 50 else given[:50] + ' ...'}"
+    return error["msg"]
 
 
 async def _refused(request: Any, error: Any) -> JSONResponse:

@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,7 +19,7 @@ from slide.training.checkpoint_files import (
     clear_unfinished,
     last_checkpoint,
     load_network_state,
-    network_state,
+    network_files,
     newest_of_first,
     next_checkpoint,
     packed_rows,
@@ -78,10 +77,9 @@ class Checkpoint:
             hold_folder(run)
             # Also where nobody closes this.
             self._release = weakref.finalize(self, release_folder, run)
-        # The parts of a checkpoint besides the counters: how to get the state of each part, and how
-        # to load it.
+        # The parts of a checkpoint besides network and counters: how to get the state of each part,
+        # and how to load it.
         self._parts = {
-            "network": (partial(network_state, network), partial(load_network_state, network)),
             "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
@@ -196,6 +194,7 @@ class Checkpoint:
         states = read_states(folder, self.facts, self.group)
         try:
             state = state_for(states, self.network, self.optimizer)
+            load_network_state(self.network, state["network"])
             for name, (_, load) in self._parts.items():
                 load(state[name])
         except (KeyError, RuntimeError) as error:
@@ -219,7 +218,8 @@ class Checkpoint:
         return found[0][1]  # Of the first process: the seconds of the others may differ.
 
     def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
-        values, files = {}, {}
+        network, files = network_files(self.network)
+        values: dict[str, Any] = {"network": network}
         for part, (get, _) in self._parts.items():
             values[part], tensors = split_state(get(), part)
             if tensors:

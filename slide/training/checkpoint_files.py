@@ -304,6 +304,16 @@ def network_state(network: nn.Module) -> dict[str, Any]:
     return {single_name(name): value for name, value in network.state_dict().items()}
 
 
+def network_files(network: nn.Module) -> tuple[Any, dict[str, dict[str, Tensor]]]:
+    """`network_state` as values and tensors by file; weights are as in the folder of a model."""
+    values, tensors = split_state(network_state(network), "")
+    weights = {single_name(name) for name, _ in network.named_parameters()}
+    files: dict[str, dict[str, Tensor]] = {"network": {}, "samplers": {}}
+    for name, tensor in tensors.items():
+        files["network" if name in weights else "samplers"][name] = tensor
+    return values, {name: part for name, part in files.items() if part}
+
+
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
     """Load what `network_state` gave on any number of processes, for the rows of this one."""
     found, own = dict(state), network.state_dict()

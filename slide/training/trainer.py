@@ -32,10 +32,22 @@ from slide.training.lr_schedules import (
     scheduler_at,
 )
 from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
-from slide.training.options import TrainingOptions
-from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.training.options import FEWEST_POINTS, TrainingOptions
+from slide.training.stopping import (
+    HELD,
+    HELD_SAMPLES,
+    AutoValidation,
+    EarlyStopping,
+    HeldOutSamples,
+)
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
+
+# Measurements for a curve take at most this share of the multiplications of the steps, or as many
+# multiplications, which take some tenths of a second.
+_SHARE, _FREE = 0.05, 5e9
+# Fewest held-out rows for a point; fewest and most samples for one of recall.
+_FEWEST_ROWS, _INSPECTED = 128, (2, 16)
 
 
 class Trainer:
@@ -114,15 +126,20 @@ class Trainer:
             self.train_split, self.held_split = validation_split(samples, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         epoch, least = len(self.batches), 0
-        self.held_out: HeldOutSamples | None = None
-        if self.held_split is not None and validates:
-            self.held_out = HeldOutSamples(self.train_split, self.held_split, kind)
-            if options.auto:
-                least = least_steps(kind, epoch, options.batch_size)
+        if options.auto:
+            least = least_steps(kind, epoch, options.batch_size)
         self.inverse = inverse_propensities(samples.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
         self._most_steps = options.most_steps(epoch, least)
-        self.log_every, self.recall_every = options.intervals(epoch, self._most_steps)
+        fewest = options.fewest_steps(epoch, self._most_steps)
+        self.log_every, self.recall_every = options.intervals(fewest)
+        self.held_out: HeldOutSamples | None = None
+        self.held_part: HeldOutSamples | None = None
+        held = 0 if self.held_split is None else min(HELD_SAMPLES, len(self.held_split))
+        self.held_every, rows = self._curve(held, fewest)
+        if self.held_split is not None and (validates or self.held_every):
+            self.held_out = HeldOutSamples(self.train_split, self.held_split, kind)
+            self.held_part = self.held_out.part(rows)
         self.schedule: AutoSchedule | None = None
         if options.auto:
             self.schedule = AutoSchedule(epoch, self._most_steps, 60 * options.max_minutes, least)
@@ -163,12 +180,29 @@ class Trainer:
             last_checkpoint=self.checkpoint.last,
             group=group,
         )
+        if self.recall_every:
+            most = self._spare(fewest) * self.recall_every // fewest
+            self.loop.inspected = min(max(most, _INSPECTED[0]), _INSPECTED[1])
         self.coordinator = Coordinator(group, self.step)
         self.is_main_process = self.coordinator.is_main_process
         self.monitor = Monitor(folder if self.is_main_process else None, self.step)
         if self.kind_choice:
             log(f"rows      {self.kind_choice}")
         self._compiled = self.counters.compile_seconds - compile_seconds()
+
+    def _spare(self, steps: int) -> int:
+        """How many samples may be scored against all outputs for the curves of so many steps."""
+        output, labels = self.network.output, self.data.num_labels
+        active = min(getattr(output.sampler, "active", labels), labels)
+        step = 3 * self.options.batch_size * active  # Forward, and backward to both sides.
+        return int(max(_SHARE * step * steps, _FREE / output.in_features) / labels)
+
+    def _curve(self, held: int, steps: int) -> tuple[int, int]:
+        """Steps between points of held-out precision, and their rows; ``held`` are there."""
+        spare = self._spare(steps)
+        rows = min(max(spare // FEWEST_POINTS, _FEWEST_ROWS), held)
+        points = min(spare // rows, FEWEST_POINTS) if rows and self.recall_every else 0
+        return (max(steps // points, 1), rows) if points > 1 else (0, 0)
 
     def _resume(self) -> None:
         self.counters = self.checkpoint.read()
@@ -247,7 +281,8 @@ class Trainer:
         validation: AutoValidation | EarlyStopping | None = self.early_stopping
         if self.schedule is not None and self.held_out is not None:
             validation = AutoValidation(self.schedule, self.held_out, self.coordinator)
-        first, logged = self.step, replace(counters)
+            validation.show(bar)
+        first, logged, held = self.step, replace(counters), None
         for measured in self.loop.steps(self._batches(), self.recall_every):
             if measured:
                 self.monitor.write(self.step, measured)
@@ -260,7 +295,9 @@ class Trainer:
                 bar.set_postfix(shown | {"P@1": f"{scores['p_at_1']:.3f}"} if scores else shown)
                 logged = replace(counters)
             if validation is not None:
-                validation.validate(self.network, counters, self.monitor, bar)
+                held = validation.validate(self.network, counters, self.monitor, bar)
+            if self._is_held_due(held):
+                self._measure_held(held)
             if is_due(self.step, options.eval_every) and not self.ended:
                 scores = self.evaluate(options.eval_samples)
             self._stop_if_asked(interrupt)
@@ -273,6 +310,25 @@ class Trainer:
             self.checkpoint.check()
             cores.look()
         self._stop_if_asked(interrupt, at_once=True)
+
+    def _is_held_due(self, exact: float | None) -> bool:
+        if not self.held_every or (self.ended and self.early_stopping is not None):
+            return False  # Early stopping evaluates at the end itself.
+        return exact is not None or self.ended or is_due(self.step, self.held_every)
+
+    def _measure_held(self, exact: float | None) -> None:
+        """A point of the curve of held-out precision, unless validation has made it just now.
+
+        It is what a part of the rows says, but for their distance from all at the last validation.
+        """
+        assert self.held_part is not None
+        begin = clock()
+        found = self.held_part.precision(self.network)
+        if exact is None:
+            self.monitor.write(self.step, {HELD: found + self.counters.held_offset})
+        else:
+            self.counters.held_offset = exact - found
+        self.counters.measuring_seconds += clock() - begin
 
     def _batches(self) -> Iterator[Batch]:
         while not self.ended:

@@ -136,6 +136,25 @@ def write_list(
     write_json(folder / kind.list_file, body | {"sha256": json_digest(body)})
 
 
+def share_files(lists: Iterable[Path]) -> None:
+    """Let equal files of folders with these lists be one file on the disk, if it has hard links."""
+    known: dict[tuple[int, str], Path] = {}
+    for path in lists:
+        files = json.loads(path.read_text())["files"] if path.exists() else {}
+        for name, said in files.items():
+            file = path.with_name(name)
+            first = known.setdefault((said["bytes"], said["sha256"]), file)
+            new = path.with_name(f"{name}.tmp")
+            if first.samefile(file):  # A link in the place of another link would be left.
+                continue
+            try:
+                new.unlink(missing_ok=True)
+                new.hardlink_to(first)
+                new.replace(file)
+            except OSError:
+                return
+
+
 def listed_files(path: Path) -> list[str] | None:
     """Names of the files of tensors in a list; None if it is no such list, or there is none."""
     try:
@@ -246,7 +265,8 @@ def split_state(state: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]
     """Split a state into JSON values and tensors.
 
     The state has nested dicts, lists and tuples of tensors, numbers, texts, bools and None. Returns
-    the JSON values, in which names stand for tensors, and the tensors by name, ``<name>.<key>``.
+    the JSON values, in which names stand for tensors, and the tensors by name, ``<name>.<key>``, or
+    ``<key>`` without a name.
     """
     tensors: dict[str, Tensor] = {}
     return _packed(state, name, tensors), tensors
@@ -276,7 +296,8 @@ def _packed(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = state
         return {_TENSOR: name}
     if isinstance(state, Mapping):
-        pairs = [(key, _packed(value, f"{name}.{key}", tensors)) for key, value in state.items()]
+        above = f"{name}." if name else ""
+        pairs = [(key, _packed(value, f"{above}{key}", tensors)) for key, value in state.items()]
         if all(isinstance(key, str) and key not in _MARKS for key, _ in pairs):
             return dict(pairs)
         return {_ITEMS: [[_packed(key, name, tensors), value] for key, value in pairs]}

@@ -89,10 +89,31 @@ def test_the_command_that_is_printed_goes_on(tmp_path, monkeypatch, name):
     assert job.checkpoint(place / "run")["step"] == 7
 
 
+def test_weights_are_on_the_disk_once(tmp_path):
+    """Of the last step, in checkpoint and model; where an earlier step was better, of that, too."""
+    run, name = tmp_path / "run", "network.safetensors"
+    words = ["ranker=none", "trainer.patience=9", "trainer.checkpoint_every=20"]
+    job.main(*job.tiny(tmp_path, *words, "trainer.epochs=7"))
+    for step in (56, 64):
+        files = [run / name, run / "best" / name, last_checkpoint(run) / name]
+        assert last_checkpoint(run).name.endswith(f"-step-{step}")
+        weights = {path.read_bytes() for path in files}
+        assert len({path.stat().st_ino for path in files}) == len(weights)
+        before = files[-1].read_bytes()
+        load(run).save(run)  # A file of its own, not the checkpoint's.
+        assert files[-1].read_bytes() == before
+        job.main(f"resume={run}", "trainer.epochs=8")
+
+
 def test_with_resume_null_a_new_run_takes_all_words(tmp_path):
-    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", "optimizer.lr=0.5"))
+    own = ["optimizer.lr=0.5", "optimizer.input_rate=${.lr}"]
+    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", *own))
     assert job.checkpoint(tmp_path / "run")["step"] == 1
     assert OmegaConf.load(tmp_path / "run/config.yaml").optimizer.lr == 0.5
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    command = OmegaConf.load(tmp_path / "run/config.yaml").command
+    assert command.words[-3:] == [own[0], "optimizer.input_rate=0.5", "trainer.max_steps=2"]
+    assert command.choices.sampler == "lsh"
 
 
 @pytest.mark.parametrize(

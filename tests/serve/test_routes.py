@@ -1,10 +1,12 @@
 """The addresses of a server: answers, refusals, and requests at random."""
 
 import json
+import re
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from typing import get_args
 from urllib.parse import urlsplit
 
@@ -129,7 +131,10 @@ def test_other_pages(client):
     assert client.get("/health").json() == health | {"waiting_rows": 0}
     interface = client.get("/openapi.json").json()
     assert set(interface["paths"]) == {"/predict", "/health", "/metrics"}
-    assert "swagger" in client.get("/docs").text
+    page = client.get("/docs").text
+    assert client.get("/").text == page
+    assert not re.search(r"(src|href)=.?(https?:)?//", page), "it loads from somewhere else"
+    assert escape('{"rows": [{"indices": [0, 1], "values": [1, 0.5]}], "k": 5}') in page
     assert client.get("/nowhere").json() == {"error": "Not Found"}
     assert client.get("/predict").status_code == 405
 
@@ -168,7 +173,16 @@ BAD = {
     "nested": (b'{"rows":' + b"[" * 1900, ""),
     "digits": (b'{"rows":[{"indices":[' + b"9" * 5000 + b"]}]}", ""),
     "no rows": ({"rows": []}, "rows: List should have at least 1 item"),
-    "a key": ({"rows": [ROW], "top": 3}, "top: Extra inputs are not permitted"),
+    "a key": (
+        {"rows": [ROW], "top": 3},
+        "top: there is no such key; a request has rows, k, threshold, ids, search",
+    ),
+    "a key of a row": (
+        {"rows": [{"index": [1]}]},
+        "rows[0].index: there is no such key; a row has indices, values, features, text",
+    ),
+    "a text": ({"rows": ["text"]}, """rows[0]: a row is one of {"text": "..."}, {"features":"""),
+    "a long text": ({"rows": ["a" * 99]}, f"""not "{"a" * 49} ..."""),
     "surrogate": (b'{"rows": [{"features": {"\\ud800": 1}}]}', "row 0: '\\ud800' is no number"),
     "a row": ({"rows": [ROW, {}]}, "row 1: give it either indices"),
     "both": ({"rows": [{**ROW, "features": {}}]}, "row 0: give it either"),
@@ -328,6 +342,7 @@ def test_an_application_in_another_one():
         found = ask_below(f"{root}/labels")
         metrics = requests.get(f"{root}/labels/metrics", timeout=30).text
         assert 'slide_requests_total{path="/predict",status="200"} 1.0' in metrics
+        assert requests.get(f"{root}/labels/", timeout=30).url == f"{root}/labels/docs"
     for _ in range(2):
         with running(app) as root:
             assert ask_below(root) == found
