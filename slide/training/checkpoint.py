@@ -27,6 +27,7 @@ from slide.training.checkpoint_files import (
     read_states,
     remove_older,
     state_for,
+    step_of,
     unfinished,
     write_parts,
 )
@@ -34,13 +35,16 @@ from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
 from slide.training.options import TrainingOptions
-from slide.utils.checks import DivergenceError
+from slide.utils.array_checks import Stored
+from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
 from slide.utils.run_folders import hold_folder, release_folder
 from slide.utils.tensor_folder import split_state, write_folder
 
 # Counters as checkpoints of the version before this one call them.
 _OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
+# What parts raise for a state that is none of theirs.
+_FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
 
@@ -82,7 +86,7 @@ class Checkpoint:
         # to load it.
         self._parts = {
             "network": (partial(network_state, network), partial(load_network_state, network)),
-            "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
+            "optimizer": (optimizer.state_dict, self._load_optimizer),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
         if schedule is not None:  # Checkpoints call it the plan.
@@ -198,11 +202,21 @@ class Checkpoint:
             state = state_for(states, self.network, self.optimizer)
             for name, (_, load) in self._parts.items():
                 load(state[name])
-        except (KeyError, RuntimeError) as error:
-            raise ValueError(f"{folder} does not fit this run: {error}") from error
+        except _FAULTS as error:
+            raise ValueError(f"{folder} does not fit this run: {error_message(error)}") from error
         found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
-        known = [field.name for field in fields(Counters) if field.name in found]
-        return Counters(**{name: found[name] for name in known})
+        stored = Stored(found, {}, str(folder / CHECKPOINT.list_file))
+        stored.exactly("step", step_of(folder))
+        known = [field for field in fields(Counters) if field.name in found]
+        taken = {int: stored.count, float: stored.number}
+        return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})
+
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        """Load moments and steps; options are those of the configuration."""
+        own = self.optimizer.state_dict()["param_groups"]
+        if [each["params"] for each in own] != [each["params"] for each in state["param_groups"]]:
+            raise ValueError("its optimizer has other parameters")
+        self.optimizer.load_state_dict({**state, "param_groups": own})
 
     def _is_new(self, counters: Counters) -> bool:
         """Whether there is anything to write that was not written."""

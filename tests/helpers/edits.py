@@ -101,9 +101,9 @@ def leaves(value, path=()):
             yield (*path, key)
 
 
-def edit_list(rng, content):
-    """Another value, or none, for one number of ``model.json``; what it was and is."""
-    path = rng.choice([p for p in leaves(content) if p[0] in PARTS])
+def edit_list(rng, content, parts=PARTS):
+    """Another value, or none, for one number in some parts of a list; what it was and is."""
+    path = rng.choice([p for p in leaves(content) if p[0] in parts])
     owner = content
     for key in path[:-1]:
         owner = owner[key]
