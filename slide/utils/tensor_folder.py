@@ -95,7 +95,7 @@ def write_folder(
 
 
 def _install(kind: FolderKind, folder: Path) -> None:
-    """Give complete new files their places, which other names of the folder may have: the list last.
+    """Give complete new files their places in the folder, the list last.
 
     A process that has mapped an old file keeps it.
     """
