@@ -79,9 +79,14 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         if str(error).startswith("Error locating target"):
             first, *_ = str(error).splitlines()
             sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
+        if isinstance(error, InstantiationException) and cause is None:
+            sys.exit(f"error: {' '.join(str(error).split())}")
         if not isinstance(cause, USER_ERRORS):
             raise
-        sys.exit(f"error: {checks.error_message(cause, overrides)}")
+        said = checks.error_message(cause, overrides)
+        if isinstance(cause, OmegaConfBaseException):  # Lines follow that say where.
+            said = said.partition("\n")[0]
+        sys.exit(f"error: {said}")
     except ConfigAttributeError as error:
         sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
 

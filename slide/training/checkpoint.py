@@ -17,6 +17,7 @@ from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.checkpoint_files import (
     CHECKPOINT,
+    FAULTS,
     clear_unfinished,
     last_checkpoint,
     load_network_state,
@@ -35,7 +36,7 @@ from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
 from slide.training.options import TrainingOptions
-from slide.utils.array_checks import Stored
+from slide.utils.array_checks import Expected, Stored, check_arrays
 from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
 from slide.utils.run_folders import hold_folder, release_folder
@@ -43,8 +44,6 @@ from slide.utils.tensor_folder import split_state, write_folder
 
 # Counters as checkpoints of the version before this one call them.
 _OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
-# What parts raise for a state that is none of theirs.
-_FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
 
@@ -200,10 +199,12 @@ class Checkpoint:
         states = read_states(folder, self.facts, self.group)
         try:
             state = state_for(states, self.network, self.optimizer)
+            check_arrays("its network", state["network"], _tensors_of(self.network))
             for name, (_, load) in self._parts.items():
                 load(state[name])
-        except _FAULTS as error:
-            raise ValueError(f"{folder} does not fit this run: {error_message(error)}") from error
+        except FAULTS as error:
+            said = " ".join(error_message(error).split())
+            raise ValueError(f"{folder} does not fit this run: {said}") from error
         found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
         stored = Stored(found, {}, str(folder / CHECKPOINT.list_file))
         stored.exactly("step", step_of(folder))
@@ -216,6 +217,8 @@ class Checkpoint:
         own = self.optimizer.state_dict()["param_groups"]
         if [each["params"] for each in own] != [each["params"] for each in state["param_groups"]]:
             raise ValueError("its optimizer has other parameters")
+        if not set(state["state"]) <= {each for group in own for each in group["params"]}:
+            raise ValueError("its optimizer has a state of no parameter")
         self.optimizer.load_state_dict({**state, "param_groups": own})
 
     def _is_new(self, counters: Counters) -> bool:
@@ -271,6 +274,15 @@ class Checkpoint:
             if group.is_main_process:
                 clear_unfinished(self.run)
         group.barrier()
+
+
+def _tensors_of(network: SlideNetwork) -> dict[str, Expected]:
+    """What the tensors in the state of a network must be."""
+    return {
+        name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
+        for name, each in network_state(network).items()
+        if isinstance(each, Tensor)
+    }
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def check_run_dir(run_dir: object) -> None:
 
 
 def check_links(folder: Path) -> None:
-    """Raise ValueError if something in a folder is a link: a run writes into what it finds there."""
+    """Raise ValueError if a folder has a link in it: a run writes into what it finds there."""
     for path in folder.rglob("*"):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise ValueError(

@@ -303,7 +303,9 @@ def test_the_folder_of_a_stranger_does_not_choose_where_arrays_are_written(tmp_p
     for place in (other, "datasets/../home/.config", "~/arrays", "home/.config"):
         path.write_text(text.replace(f"cache: {tmp_path}/cache", f"cache: {place}"))
         said = job.failure("resume=run", "trainer.max_steps=2")
-        assert said.startswith(f"error: run/config.yaml names dataset.cache={place}, where no cache")
+        assert said.startswith(
+            f"error: run/config.yaml names dataset.cache={place}, where no cache"
+        )
     assert not list(tmp_path.glob("home*"))
     job.main("resume=run", "trainer.max_steps=2", f"dataset.cache={other}")
     job.main("resume=run", "trainer.max_steps=3")

@@ -57,7 +57,9 @@ def zero(rng, array):
 
 
 def nothing(rng, array):
-    return np.full_like(array, np.nan if array.dtype.kind == "f" else -1)
+    return np.full_like(
+        array, np.nan if array.dtype.kind == "f" else np.int64(-1).astype(array.dtype)
+    )
 
 
 def cut(rng, array):

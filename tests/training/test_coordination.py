@@ -49,11 +49,14 @@ def test_a_termination_that_gets_lost_is_noted_by_the_next_loop_or_raised_at_the
 
 
 def test_a_termination_is_not_hidden_by_an_error_that_follows_from_it():
-    with pytest.raises(Terminated), raised_terminations():
+    def tidy_up():
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:
-            {}["what a library tidies up, and what is not there yet"]
+            {}["of a library that was interrupted while it made this"]
+
+    with pytest.raises(Terminated), raised_terminations():
+        tidy_up()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
