@@ -5,7 +5,7 @@ import hashlib
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,6 +26,7 @@ from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.progress_bar import log
+from slide.utils.run_folders import check_links
 from slide.utils.sizes import find_conf
 
 # The configuration in the folder of a run.
@@ -84,9 +86,14 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         if str(error).startswith("Error locating target"):
             first, *_ = str(error).splitlines()
             sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
+        if isinstance(error, InstantiationException) and cause is None:
+            sys.exit(f"error: {' '.join(str(error).split())}")
         if not isinstance(cause, USER_ERRORS):
             raise
-        sys.exit(f"error: {checks.error_message(cause, overrides)}")
+        said = checks.error_message(cause, overrides)
+        if isinstance(cause, OmegaConfBaseException):  # Lines follow that say where.
+            said = said.partition("\n")[0]
+        sys.exit(f"error: {said}")
     except ConfigAttributeError as error:
         sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
 
@@ -407,8 +414,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     path = Path(folder) / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"resume={folder}: there is no {path}")
-    config = OmegaConf.load(path)
-    assert isinstance(config, DictConfig)
+    check_links(Path(folder))
+    config = _saved(path)
     config.pop("search", None)  # Of earlier versions; what it has chosen is in the other keys.
     if str(OmegaConf.select(config, "dataset.fetch._target_")).startswith("slide.data.build_"):
         config.dataset.fetch = None  # Of earlier versions; datasets/ has the commands.
@@ -439,7 +446,49 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 f"{path} names {target}, which is no part of slide and would run: if you trust "
                 f"this folder, allow it by allow_targets=[{target}]"
             )
+    _check_places(path, config, {override_key(word) for word in overrides})
     return config
+
+
+def _saved(path: Path) -> DictConfig:
+    """The configuration in a folder: plain values, as a run writes them."""
+    try:
+        text = path.read_text()
+        # What stands for other values may stand for very many, or for those of this environment.
+        if "${" in text or any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text)):
+            raise ValueError("it refers to other values")
+        config = OmegaConf.create(text)
+        if not isinstance(config, DictConfig):
+            raise ValueError("it has no keys")
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is not the configuration of a run: {said}") from error
+    return config
+
+
+def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> None:
+    """A folder from elsewhere does not choose where arrays are written, and nothing is fetched.
+
+    A cache that is there already is used, wherever it is.
+    """
+    dataset = config.get("dataset")
+    for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
+        place = dataset.get(key)
+        if place is None or f"dataset.{key}" in given or _is_usual(place):
+            continue
+        if key == "root":
+            dataset.fetch = None
+        elif not isinstance(place, str) or not any(Path(place).glob("*/meta.json")):
+            raise ValueError(
+                f"{path} names dataset.cache={place}, where no cache of a data set is: say where "
+                f"to write one, such as dataset.cache={place}"
+            )
+
+
+def _is_usual(place: object) -> bool:
+    """Whether it is where data sets are by default, in ``datasets`` of the current folder."""
+    parts = Path(str(place)).parts
+    return isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
 
 
 def foreign_targets(config: DictConfig) -> list[str]:
@@ -448,10 +497,17 @@ def foreign_targets(config: DictConfig) -> list[str]:
     known = {str(each["_target_"]) for page in pages for each in _parts(page)}
     mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
     foreign = []
-    for part in _parts(OmegaConf.to_container(config, resolve=True)):
+    tree = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(tree, dict)
+    sources: list[Any] = [tree.get("dataset")]
+    if isinstance(sources[0], dict):
+        sources.append(sources[0].get("fetch"))
+    for part in _parts(tree):
         target = str(part["_target_"])
         room, _, name = target.rpartition(".")
-        if target in known:
+        if room == "slide.data" and not any(part is each for each in sources):
+            ours = False  # Else it would read and write where another part of a run says.
+        elif target in known:
             # What it fetches may be written anywhere, by another dataset.root.
             ours = target != "slide.data.download" or part in mirrors
         else:

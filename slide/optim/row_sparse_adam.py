@@ -321,6 +321,8 @@ def _check_values(state: dict[str, Any]) -> None:
         if name in state:
             tensor = state[name]
             kind = str(tensor.dtype).removeprefix("torch.")
+            number = "int" if name == "last_step" else "float"
+            kind = kind if number in kind else number
             expected[name] = Expected(tuple(tensor.shape), kind, least, most)
     check_arrays(what, state, expected)
 

@@ -39,6 +39,8 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=1)
 # Numbers rise with each checkpoint; steps need not, if a folder is used again.
 _NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
+# What a state raises that is none of this run.
+FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
 # What slide wrote before there were folders of checkpoints.
 _OLD = "checkpoint.pt"
 _FILE = "rank-{}"
@@ -198,10 +200,11 @@ def read_states(
     try:
         content = read_checked(CHECKPOINT, folder, group or Group.alone())
         found, states = content["run"], joined_parts(folder, content)
-    except (ValueError, KeyError, OSError) as error:
+    except (*FAULTS, OSError) as error:
         before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
         advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
-        raise ValueError(f"{error}{advice}") from error
+        said = f"{error}" if f"{folder}" in f"{error}" else f"{folder} is damaged: {error!r}"
+        raise ValueError(f"{said}{advice}") from error
     for name, own in (facts or {}).items():
         if name not in found:
             raise ValueError(

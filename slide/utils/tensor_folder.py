@@ -59,14 +59,15 @@ def write_folder(
     """Write tensors; files that an older list does not name stay.
 
     What the folder held stays whole until all new files are on the disk, so there must be room for
-    both. Then the old list is removed, and the new one takes its place last: a folder that is not
-    complete is none.
+    both. Then the old list is removed, and the new one takes its place last. If the process is
+    killed in between, `read_folder` does the rest.
 
     ``files`` are tensors by name, by the name of their file without its suffix, and ``there`` files
     that were written before and belong to the folder.
     """
     new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
-    new.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(new, ignore_errors=True)  # Of a process that was killed.
+    new.mkdir(parents=True)
     try:
         written = [write_file(new, *file) for file in files.items()]
         every = [*there, *written]
@@ -74,12 +75,21 @@ def write_folder(
         (folder / kind.list_file).unlink(missing_ok=True)
         for name in set(former or ()) - {file.name for file in every}:
             (folder / name).unlink(missing_ok=True)  # Of what was here before.
-        for name in (*(file.name for file in written), kind.list_file):
-            # A new file in place of the old one: a process that has mapped the old one keeps it.
-            (new / name).replace(folder / name)
-        sync_folder(folder)
+        _install(kind, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _install(kind: FolderKind, folder: Path) -> None:
+    """Give complete new files their places in the folder, the list last.
+
+    A process that has mapped an old file keeps it.
+    """
+    new = folder / NEW_FILES
+    for name in (*(listed_files(new / kind.list_file) or ()), kind.list_file):
+        if (new / name).exists():  # Else it has its place.
+            (new / name).replace(folder / name)
+    sync_folder(folder)
 
 
 class Written(NamedTuple):
@@ -169,7 +179,10 @@ def listed_files(path: Path) -> list[str] | None:
 
 def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     """Read the list of a folder, and check it and the sizes of the files."""
-    path = folder / kind.list_file
+    path, new = folder / kind.list_file, folder / NEW_FILES
+    if not path.exists() and not new.is_symlink() and (new / kind.list_file).is_file():
+        _install(kind, folder)  # A process was killed between two of the files.
+        shutil.rmtree(new, ignore_errors=True)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
     try:
