@@ -22,7 +22,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -130,7 +130,8 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, spars
     With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
     the gradient stays on the parameter for `slide.RowSparseAdam`. But only ``loss.backward()``
     leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
-    that is not among the ``inputs`` of a backward pass gets nothing.
+    that is not among the ``inputs`` of a backward pass gets nothing. A parameter with hooks gets a
+    sparse tensor, too, as the hooks do.
 
     Args:
         ctx: the context of the operation, in its backward pass.
@@ -140,6 +141,9 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, spars
     """
     if sparse:
         return to_sparse(parameter, gradient)
+    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        # Hooks get what those of a sparse embedding get; a copy, which they may change.
+        return to_sparse(parameter, gradient.scaled(1, copy=True))
     try:
         if _is_accumulated(ctx, parameter):
             add_row_gradient(parameter, gradient)
@@ -200,9 +204,24 @@ def _watch() -> None:
     """From the first row gradient on, look at each step of any optimizer of PyTorch."""
     for call in before_first_rows:
         call()
+    _clear_with_modules()
     register_optimizer_step_pre_hook(_check_one_owner)
     register_optimizer_step_post_hook(_note_owner)
     register_optimizer_step_post_hook(_warn_of_left_rows)
+
+
+def _clear_with_modules() -> None:
+    """Make ``module.zero_grad()`` remove row gradients, too, by which people skip a bad batch."""
+    whole = torch.nn.Module.zero_grad
+
+    @wraps(whole)
+    def zero_grad(self: torch.nn.Module, set_to_none: bool = True) -> None:
+        whole(self, set_to_none)
+        for p in self.parameters():
+            if getattr(p, "row_gradients", ()):
+                p.row_gradients = []  # type: ignore[attr-defined]
+
+    torch.nn.Module.zero_grad = zero_grad
 
 
 def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -165,6 +166,20 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
             "ids, as in torch.utils.checkpoint, so its gradients would be wrong: call the layer "
             "outside of the checkpoint, or draw the set before it and call slide.active_linear"
         )
+
+
+def in_reentrant_checkpoint() -> bool:
+    """Whether a backward pass runs a forward pass again, and then through its graph.
+
+    A checkpoint with ``use_reentrant=False`` runs it under hooks, only to get saved tensors, which
+    `check_drawn` compares.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
+    if hooks is not None:
+        return False
+    return isinstance(torch._C._current_autograd_node(), BackwardCFunction)
 
 
 # The ids of the weights that each living wrapper averages; None: not looked at yet.

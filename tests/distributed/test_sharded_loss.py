@@ -12,8 +12,7 @@ from slide.distributed.group import Group
 from slide.distributed.sharded_layers import ShardedOutputLinear
 from slide.distributed.shares import Shares
 from slide.functional import linear_loss
-from slide.functional.losses import LOSSES, Loss, find_loss
-from slide.nn.losses import ActiveLoss
+from slide.functional.losses import LOSSES, ActiveLoss, Loss, find_loss
 from slide.sampling import ActiveSampler
 
 H, N, SEED = 5, 23, 4

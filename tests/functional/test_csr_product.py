@@ -9,7 +9,7 @@ from helpers.csr import LENGTHS, D, N, make
 from helpers.matrices import to_dense
 from scipy import sparse
 
-from slide.functional.csr_product import csr_matmul
+from slide.functional.sparse_linear import csr_matmul
 from slide.ops import csr as csr_product
 from slide.ops.csr import CSRMatrix
 from slide.sparse import CSR

@@ -7,8 +7,7 @@ from helpers.active_sets import B, D, N, draw, every_bias, every_kind, make_acti
 
 from slide.active_set import ActiveSet
 from slide.backend import plain
-from slide.functional.active_values import scatter_active
-from slide.functional.linear import active_linear
+from slide.functional.linear import active_linear, scatter_active
 from slide.nn import ActiveLoss
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
