@@ -11,7 +11,7 @@ from helpers.ranks import run_ranks, several
 from slide.distributed.group import Group
 from slide.distributed.sharded_layers import ShardedOutputLinear
 from slide.distributed.shares import Shares
-from slide.functional import linear_loss
+from slide.functional import linear
 from slide.functional.losses import LOSSES, ActiveLoss, Loss, find_loss
 from slide.sampling import ActiveSampler
 
@@ -137,8 +137,8 @@ def test_the_exchange_goes_on_while_the_gradient_of_the_weight_is_computed(name,
 
     begin = noted("begin", lambda group, tensor: noted("end", lambda: tensor))
     monkeypatch.setattr(Group, "begin_all_reduce", begin)
-    weights = noted("weight", linear_loss.weight_gradient)
-    monkeypatch.setattr(linear_loss, "weight_gradient", weights)
+    weights = noted("weight", linear.weight_gradient)
+    monkeypatch.setattr(linear, "weight_gradient", weights)
     layer = make_layer(sampler=partial(ActiveSampler, active=9))
     x = torch.randn(B, H).requires_grad_()
     layer.loss(x, LABELS, ActiveLoss(name))[0].backward()
