@@ -11,13 +11,15 @@ batches. K, L, rates and schedules of both come from the file; --lr replaces its
 program has more buckets than its codes reach (9,556 for K = 6), which take memory and time,
 --range-pow sets their number to a power of two.
 
-A seed is one order of rows, and of our draws; the draws of the program cannot be set. The third
+A seed is one order of rows, and of our draws; the draws of the program cannot be set. Its threads
+add gradients to the same sums without a lock, so its curve is also that of one thread. The last
 case is our default for sets of a sample at equal iterations. What was measured before is not
-measured again (see rows.py). Writes results/benchmarks/as_published.{json,md}.
+measured again (see report.py). Writes results/benchmarks/as_published.{json,md}.
 """
 
 import argparse
 import hashlib
+import os
 import re
 import statistics
 import subprocess
@@ -41,6 +43,7 @@ EVALUATED = 20
 SETS = {"debian": [], "amazon670k_like": ["train_samples=50000", "test_samples=5000"]}
 CASES = {
     "released": "the C++ program",
+    "one_thread": "the C++ program, one thread",
     "published": "slide, as published",
     "today": "slide, today",
 }
@@ -94,8 +97,11 @@ def draw_rows(root: Path, name: str, seed: int, iterations: int, batch: int) -> 
     return Rows(train, shuffled(data.test, seed, EVALUATED * batch))
 
 
-def released(binary: Path, settings: Settings, rows: Rows, points: int) -> Row:
+def released(
+    binary: Path, settings: Settings, rows: Rows, points: int, threads: str | None = None
+) -> Row:
     """The curve of the program, what it retrieves, and its seconds."""
+    environment = os.environ | ({"OMP_NUM_THREADS": threads} if threads else {})
     batch = int(settings.number("Batchsize"))
     iterations, width = len(rows.train) // batch, settings.values["sizesOfLayers"].split(",")[0]
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,7 +122,9 @@ def released(binary: Path, settings: Settings, rows: Rows, points: int) -> Row:
         )
         (place / "settings.csv").write_text(settings.text())
         command = [str(binary.resolve()), str(place / "settings.csv")]
-        said = subprocess.run(command, cwd=place, check=True, capture_output=True, text=True)
+        said = subprocess.run(
+            command, cwd=place, check=True, capture_output=True, text=True, env=environment
+        )
         lines = (line.split() for line in (place / "log.txt").read_text().splitlines())
         found = [(int(i), float(s), float(p)) for i, s, p in (w for w in lines if len(w) == 3)]
     retrieved = [float(x) for x in re.findall(r"Avg sample size = \S+ (\S+)", said.stdout)]
@@ -202,7 +210,10 @@ def page(found: dict) -> str:
         "outputs at random, up to 1,000. Seconds an iteration hold rehashes, and neither reading "
         "nor evaluation. P@1 in percent, in the mean of the seeds and from the least to the "
         "largest; a seed is an order of the rows. `slide, today` is the default for sets of a "
-        "sample, with its own rates. " + origin(rows, "case") + "\n"
+        "sample, with its own rates. The threads of the program add gradients to the same sums "
+        "without a lock, so its curve with one thread is another one. "
+        + origin(rows, "case")
+        + "\n"
     )
     kinds = sorted({(row["set"], row["lr"], row["iterations"]) for row in rows})
     for name, lr, iterations in kinds:
@@ -263,11 +274,14 @@ def main() -> None:
         for name in arguments.datasets:
             kind = {"set": name, "lr": lr, "iterations": arguments.iterations, "seed": seed}
             for case in arguments.cases:
-                code = version if case == "released" else None
+                code = version if case in ("released", "one_thread") else None
                 for row in store.missing([kind | {"case": case}], code):
                     rows = draw_rows(arguments.root, name, seed, arguments.iterations, batch)
-                    if case == "released":
-                        found = released(arguments.binary, settings, rows, arguments.points)
+                    if code:
+                        threads = "1" if case == "one_thread" else None
+                        found = released(
+                            arguments.binary, settings, rows, arguments.points, threads
+                        )
                     else:
                         found = ours(case, settings, rows, arguments.points, seed)
                     store.add([row | found], code)
