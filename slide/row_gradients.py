@@ -111,11 +111,7 @@ AnyRowGradient = RowGradient | FactoredRowGradient
 
 
 def check_leaves(*parameters: torch.Tensor | None) -> None:
-    """Raise for tensors that are not leaves: no optimizer would find row gradients on them.
-
-    Raises:
-        ValueError: for a tensor that requires a gradient and is computed from others.
-    """
+    """Raise for tensors that are not leaves: no optimizer would find row gradients on them."""
     for parameter in parameters:
         if parameter is not None and parameter.requires_grad and not parameter.is_leaf:
             raise ValueError(
@@ -132,12 +128,6 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, spars
     leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
     that is not among the ``inputs`` of a backward pass gets nothing. A parameter with hooks gets a
     sparse tensor, too, as the hooks do.
-
-    Args:
-        ctx: the context of the operation, in its backward pass.
-        parameter: a leaf that the operation took.
-        gradient: its gradient.
-        sparse: whether the gradient always goes through autograd.
     """
     if sparse:
         return to_sparse(parameter, gradient)

@@ -94,7 +94,7 @@ class Pattern(NamedTuple):
             array([0, 1, 1, 2])
         """
         indices = _kept(self.indices, mask)
-        return Pattern(row_bounds(mask)[self.indptr], indices)
+        return Pattern(row_bounds(np.asarray(mask))[self.indptr], indices)
 
 
 def _lists(name: str, given: Any) -> Iterator[Any]:
@@ -171,7 +171,7 @@ class CSR(NamedTuple):
     def keep(self, mask: np.ndarray) -> "CSR":
         """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy."""
         indices, values = _kept(self.indices, mask), _kept(self.values, mask)
-        return CSR(row_bounds(mask)[self.indptr], indices, values)
+        return CSR(row_bounds(np.asarray(mask))[self.indptr], indices, values)
 
     def without_zeros(self) -> "CSR":
         """The same rows without entries of value 0; without a copy if there are none.
@@ -208,15 +208,7 @@ def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
-    """The bounds of rows of these sizes, as in ``Pattern.indptr``.
-
-    Args:
-        sizes: ``(B,)`` integers, the number of entries of each row. For a padded matrix of ids,
-            ``(ids >= 0).sum(1)``.
-
-    Returns:
-        ``(B + 1,)`` int64.
-    """
+    """The bounds of rows of these sizes, as in ``Pattern.indptr``."""
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds

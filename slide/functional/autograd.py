@@ -114,15 +114,6 @@ def outside_autocast(
 
     These products round their own factors. If autocast rounded some of their steps, the types would
     not fit the kernels and the gradients.
-
-    Args:
-        x: the input; an input that is not a tensor of floats is returned unchanged.
-        weight: the layer's weight.
-        precision: the precision without autocast.
-
-    Returns:
-        Three values. ``x``: under autocast it has the type of the weight. The precision: it is
-        ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
     """
     device = weight.device.type
     if not _has_autocast(device):
@@ -154,9 +145,6 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
 
     Nothing is compared where the tensor itself comes back, as in all usual steps,
     or where none was saved.
-
-    Raises:
-        RuntimeError: for other ids.
     """
     if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
         return
@@ -200,12 +188,6 @@ def check_not_averaged(*parameters: Tensor | None) -> None:
     """Raise if a wrapper would average weights that are about to get row gradients.
 
     Without a wrapper in the process this takes less than a microsecond.
-
-    Args:
-        parameters: the weights; those that require no gradient are not looked at.
-
-    Raises:
-        RuntimeError: if gradients are on, and a DistributedDataParallel holds one of the weights.
     """
     running = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if running is not None:  # It may have come from a pickle, and not from its constructor.

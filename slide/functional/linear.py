@@ -131,13 +131,7 @@ def active_linear(
 
 
 class LinearOptions(NamedTuple):
-    """How products are computed, and what kind of gradient the weight gets.
-
-    Attributes:
-        rounded: the type to which factors and results of a shared set are rounded.
-        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
-        for_loss: whether scores go to a loss that keeps their gradient, so new sets do no harm.
-    """
+    """How products are computed, and what kind of gradient the weight gets."""
 
     rounded: torch.dtype
     sparse_grad: bool
@@ -145,11 +139,7 @@ class LinearOptions(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
-        """The products for inputs ``x`` and one of `PRECISIONS`.
-
-        Raises:
-            ValueError: for an unknown precision.
-        """
+        """The products for inputs ``x`` and one of `PRECISIONS`."""
         checks.one_of("precision", precision, PRECISIONS)
         if precision == "auto":
             fast = x.dtype == torch.float32 and has_bfloat16(x.device)
@@ -262,13 +252,6 @@ def weight_gradient(
 
     Outputs without a non-zero entry also have a row, of zeros. An optimizer with momentum moves a
     row whose gradient is zero, but it does not move a row without a gradient.
-
-    Args:
-        gradient: ``(B, A)``.
-        x: ``(B, D)`` of the same type.
-        ids: ``(A,)`` int32; None: all rows, in order.
-        scratch: the layer's scratch arrays.
-        dtype: type of the weight and of the rows; a CSR gradient has this type already.
     """
     if isinstance(gradient, Tensor):
         return RowGradient(ids, (gradient.T @ x).to(dtype))

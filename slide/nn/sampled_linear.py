@@ -209,11 +209,7 @@ class SampledLayer(nn.Module):
         self._own_sampler()
 
     def _own_sampler(self) -> Sampler:
-        """The sampler, for use: it may have been assigned, or copied together with the layer.
-
-        Raises:
-            ValueError: if it is the sampler of another layer, whose rows its index holds.
-        """
+        """The sampler, for use: it may have been assigned, or copied together with the layer."""
         sampler = self.sampler
         owner = _OWNERS.get(id(sampler))
         if owner is self or not isinstance(sampler, ActiveSampler):

@@ -68,12 +68,7 @@ class _StoredLayer(nn.Module):
 
 
 class StoredInputLinear(_StoredLayer):
-    """`slide.SparseInputLinear` of stored rows: it reads the rows of the features of its inputs.
-
-    Args:
-        rows: ``(D, H)``.
-        bias: ``(H,)`` float32.
-    """
+    """`slide.SparseInputLinear` of stored rows: it reads the rows of the features of its inputs."""
 
     def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[0])
@@ -93,15 +88,7 @@ class StoredInputLinear(_StoredLayer):
 
 
 class StoredLinear(_StoredLayer):
-    """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some.
-
-    Args:
-        rows: ``(N, D)``.
-        bias: ``(N,)`` float32.
-
-    Attributes:
-        precision: that of the `trainable` layer.
-    """
+    """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some."""
 
     precision = "float32"
 
@@ -171,11 +158,7 @@ class StoredLinear(_StoredLayer):
 
 
 def make_float32(network: SlideNetwork) -> None:
-    """Put float32 layers in place of layers of quantized rows, so that a network can be trained.
-
-    Args:
-        network: changed in place.
-    """
+    """Put float32 layers in place of layers of quantized rows, so that a network can be trained."""
     for name in ("first", "output"):
         layer: Any = getattr(network, name)
         if isinstance(layer, StoredInputLinear | StoredLinear):

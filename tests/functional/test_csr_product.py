@@ -180,15 +180,6 @@ def test_too_many_entries(monkeypatch):
         CSRMatrix(make(), D)
 
 
-def test_a_second_derivative_is_refused():
-    x = draw(D, None)
-    (gradient,) = torch.autograd.grad(
-        csr_matmul(CSRMatrix(make(), D), x).square().sum(), x, create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="first derivatives only"):
-        gradient.sum().backward()
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
