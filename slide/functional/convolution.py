@@ -36,10 +36,10 @@ IntPair = int | tuple[int, int]
 class ChannelSelection(NamedTuple):
     """What a convolution on some channels computes."""
 
-    places: Tensor | None
-    out_ids: np.ndarray
-    rows: np.ndarray
-    linked: np.ndarray | None
+    places: Tensor | None  # (A_in,) int64, positions of the used inputs in x; None: all.
+    out_ids: np.ndarray  # (A_out,) int32, the computed outputs.
+    rows: np.ndarray  # (A_out, J) int64, the weight row (output, input) of each used kernel.
+    linked: np.ndarray | None  # (A_out, J) bools, whether both are in one group; None: all are.
     groups: int
 
 

@@ -133,9 +133,9 @@ def active_linear(
 class LinearOptions(NamedTuple):
     """How products are computed, and what kind of gradient the weight gets."""
 
-    rounded: torch.dtype
+    rounded: torch.dtype  # What factors and results of a shared set are rounded to.
     sparse_grad: bool
-    for_loss: bool = False
+    for_loss: bool = False  # The loss keeps the gradient of scores, so new sets do no harm.
 
     @classmethod
     def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":

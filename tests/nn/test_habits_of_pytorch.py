@@ -195,12 +195,6 @@ class TestStates:
         assert again.sampler.selections == 3
         np.testing.assert_array_equal(again(x).active.ids, layer(x).active.ids)
 
-    def test_weights_alone_are_indexed_anew(self):
-        layer, again, x = lsh_layer(), lsh_layer(), torch.randn(B, D)
-        again(x)
-        again.load_state_dict(dict(layer.state_dict()))
-        assert (again.sampler.selections, again.sampler.holds_index) == (1, False)
-
 
 LAYERS = {
     "linear": (make_layer, (B, D)),
