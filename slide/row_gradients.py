@@ -35,11 +35,11 @@ from torch.optim.optimizer import (
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
-from slide.backend import array_view, on_device, plain
+from slide.backend import array_view, on_device, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.reference.products import total_rows
 
-# Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
+# Programs rarely accumulate 1,000 gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
 # The optimizers that take row gradients.
 takers: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -295,7 +295,7 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
 
 def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     """A sparse tensor as row gradient; ``shape`` is that of the axes which count rows."""
-    if plain(grad):  # To find equal rows by `coalesce` would wait for the device.
+    if uses_reference(grad):  # To find equal rows by `coalesce` would wait for the device.
         ids, values = grad._indices(), grad._values()
     else:
         grad = grad.coalesce()
@@ -303,7 +303,7 @@ def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     for_rows = values.reshape(values.shape[0], math.prod(values.shape[1:])).contiguous()
     if len(shape) == 2:
         ids = ids[:1] * shape[1] + ids[1:]
-    if plain(grad):
+    if uses_reference(grad):
         return RowGradient(*total_rows(ids[0].int(), for_rows))
     return RowGradient(array_view(ids[0].int()), for_rows)
 
@@ -314,7 +314,7 @@ def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGr
         return gradients[0]
     values = torch.cat([gradient.values() for gradient in gradients])
     row_ids = torch.cat([_row_ids(gradient, parameter, values.device) for gradient in gradients])
-    if plain(values):
+    if uses_reference(values):
         return RowGradient(*total_rows(row_ids.int(), values))
     ids, at = np.unique(array_view(row_ids), return_inverse=True)
     total = values.new_zeros(len(ids), values.shape[1])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import Transposed
-from slide.backend import array_view, on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.reference.products import AdamTensors
@@ -362,7 +362,7 @@ def _has_infinities(gradient: Tensor) -> bool:
 def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam on the rows of a gradient."""
     p, ids = tensors.weight, gradient.ids
-    if plain(p):
+    if uses_reference(p):
         positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
@@ -401,7 +401,7 @@ def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
     idle = np.ones(num_rows(p), bool)
     idle[on_host(but)] = False
     ids, width = np.flatnonzero(idle).astype(np.int32), p.numel() // len(idle)
-    if plain(p) or p.dtype == torch.bfloat16:
+    if uses_reference(p) or p.dtype == torch.bfloat16:
         return RowGradient(ids, p.new_zeros(len(ids), width))
     none = Transposed(ids, np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), _EMPTY)
     kind = array_view(as_rows(p)).dtype

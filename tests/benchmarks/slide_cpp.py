@@ -38,7 +38,7 @@ from slide.data import Split
 from slide.data.row_files import write_xmc
 from slide.nn import ActiveLoss
 
-# The program evaluates on so many batches.
+# The program evaluates on 20 batches.
 EVALUATED = 20
 SETS = {"debian": [], "amazon670k_like": ["train_samples=50000", "test_samples=5000"]}
 CASES = {
@@ -64,7 +64,6 @@ class Settings(NamedTuple):
         return Settings(self.values | {name: str(value) for name, value in changed.items()})
 
     def last(self, name: str) -> int:
-        """The number of the output layer."""
         return int(self.values[name].split(",")[-1])
 
     def number(self, name: str) -> float:
@@ -168,7 +167,6 @@ def precision(network: Any, test: Split) -> float:
 
 
 def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> Row:
-    """The same of a network of slide."""
     torch.manual_seed(seed)
     batch = int(settings.number("Batchsize"))
     config = read_config([*words_of(case, settings), f"seed={seed}"])
@@ -206,9 +204,9 @@ def page(found: dict) -> str:
         "The C++ program released with Chen et al. 2020 (github.com/keroro824/HashingDeepLearning) "
         "and `recipe=slide2020`: the same rows in the same order, the same 2,560 test rows, K, L, "
         "rates and schedules of its configuration file. Retrieved: labels and all ids in the "
-        "buckets of a sample, in the mean of a batch before each rehash, then of these; filled: "
+        "buckets of a sample, on average over a batch before each rehash, then of these; filled: "
         "outputs at random, up to 1,000. Seconds an iteration hold rehashes, and neither reading "
-        "nor evaluation. P@1 in percent, in the mean of the seeds and from the least to the "
+        "nor evaluation. P@1 in percent, on average over the seeds and from the least to the "
         "largest; a seed is an order of the rows. `slide, today` is the default for sets of a "
         "sample, with its own rates. The threads of the program add gradients to the same sums "
         "without a lock, so its curve with one thread is another one. "
