@@ -174,5 +174,11 @@ def test_a_loss_whose_outputs_share_a_target_is_refused():
     layer.group.size = 2
     with pytest.raises(ValueError, match="loss mine cannot be computed on several processes"):
         layer.loss(torch.randn(B, H), LABELS, ActiveLoss(strange))
+    with pytest.raises(ValueError, match="class_weights need all labels of a sample on one proc"):
+        make_layer().loss(
+            torch.randn(B, H), LABELS, ActiveLoss("softmax", class_weights=[1.0, 2.0])
+        )
+    with pytest.raises(ValueError, match="softmax with temperature cannot be computed on several"):
+        layer.loss(torch.randn(B, H), LABELS, ActiveLoss("softmax", temperature=0.5))
     with pytest.raises(TypeError, match="must be an ActiveLoss, not"):
         make_layer().loss(torch.randn(B, H), LABELS, lambda scores, active: scores.sum())
