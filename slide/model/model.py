@@ -20,8 +20,8 @@ from slide.model.resizing import (
     with_label_ids,
 )
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
-from slide.nn.sampled_layer import check_finite
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
+from slide.nn.sampled_linear import check_finite
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from slide.distributed import Group
 from slide.distributed.sharded_network import single_name
 from slide.nn import SlideNetwork
+from slide.nn.sampled_linear import SampledLayer
 from slide.runtime import versions
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import comes_in_sight
@@ -303,8 +304,20 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
 
 
 def network_state(network: nn.Module) -> dict[str, Any]:
-    """The ``state_dict`` of a network, with the names that it has on any number of processes."""
-    return {single_name(name): value for name, value in network.state_dict().items()}
+    """Weights and samplers of a network, with the names that they have on any number of processes.
+
+    The state of a sampler is called ``<layer>._extra_state``.
+    """
+    return {single_name(name): value for name, value in _named_state(network).items()}
+
+
+def _named_state(network: nn.Module) -> dict[str, Any]:
+    samplers = {
+        f"{name}._extra_state": layer.sampler_state()
+        for name, layer in network.named_modules()
+        if isinstance(layer, SampledLayer)
+    }
+    return {**network.state_dict(), **samplers}
 
 
 def network_files(network: nn.Module) -> tuple[Any, dict[str, dict[str, Tensor]]]:
@@ -319,7 +332,7 @@ def network_files(network: nn.Module) -> tuple[Any, dict[str, dict[str, Tensor]]
 
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
     """Load what `network_state` gave on any number of processes, for the rows of this one."""
-    found, own = dict(state), network.state_dict()
+    found, own = dict(state), _named_state(network)
     if _DRAWS in own:
         found.setdefault(_DRAWS, own[_DRAWS])
     elif _DRAWS in found:
