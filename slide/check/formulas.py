@@ -1,7 +1,7 @@
 """Kernels that have no reference, against formulas of NumPy and PyTorch."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from slide.ops.kernels.base_scorers import (
     regress_items,
     relate_candidates,
 )
+from slide.ops.kernels.conjunctions import list_sets, mix_shares
 from slide.ops.kernels.largest import keep_largest_bounds
 from slide.ops.kernels.linear_classifiers import (
     DualScratch,
@@ -470,6 +471,36 @@ def _largest_bounds(rng: np.random.Generator) -> None:
     near("the bounds of the ids", bounds.gather(1, torch.from_numpy(ids)), best)
 
 
+def _sets_of_features(rng: np.random.Generator) -> None:
+    """The keys and kinds of all sets of up to three features."""
+    lists = [rng.permutation(_WIDTH)[:5].tolist() for _ in range(_ROWS)]
+    rows = Pattern.from_lists(lists)
+    each = [list(s) for size in (1, 2, 3) for s in combinations(range(5), size)]
+    hashes = rng.integers(0, 2**63, 5 * _ROWS).astype(np.uint64)
+    groups = rng.integers(0, 80, 5 * _ROWS).astype(np.uint8)
+    keys, kinds = np.empty(_ROWS * len(each), np.uint64), np.empty(_ROWS * len(each), np.uint8)
+    starts = len(each) * np.arange(_ROWS)
+    list_sets(rows, hashes, groups, np.full(_ROWS, 3), starts, keys, kinds)
+    for found, parts in ((keys, hashes), (kinds, groups)):
+        own = parts.reshape(_ROWS, 5)
+        expected = [sorted(int(row[s].sum(dtype=row.dtype)) for s in each) for row in own]
+        equal("sets of features", np.sort(found.reshape(_ROWS, -1)).tolist(), expected)
+
+
+def _shares(rng: np.random.Generator) -> None:
+    """Weights of sets times shares of their labels."""
+    sets, weights = random_csr(rng, _ROWS, _WIDTH)
+    lists, shares = random_csr(rng, _WIDTH, _LABELS)
+    ids = np.stack([rng.permutation(_LABELS)[:5] for _ in range(_ROWS)])
+    found, scratch = np.empty(5 * _ROWS, np.float32), np.zeros((1, _LABELS), np.int32)
+    mix_shares(sets, lists, ids, 5 * np.arange(_ROWS + 1), scratch, found)
+    near(
+        "sums of shares",
+        found.reshape(ids.shape),
+        (weights @ shares).gather(1, torch.from_numpy(ids)),
+    )
+
+
 FORMULAS: dict[str, Test] = {
     "numbers in text": _numbers_in_text,
     "decision trees": _trees,
@@ -493,4 +524,6 @@ FORMULAS: dict[str, Test] = {
     "candidates and features": _relations,
     "answers to similar questions": _answers,
     "regressions of items": _regressions,
+    "sets of features": _sets_of_features,
+    "shares of labels": _shares,
 }

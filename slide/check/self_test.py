@@ -22,7 +22,7 @@ from slide.functional import (
     relu_dropout,
     sparse_linear,
 )
-from slide.functional.losses import LOSSES
+from slide.functional.losses import LOSSES, ActiveLoss
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.tables import fold
 from slide.ops.kernels import random as random_kernels
@@ -154,7 +154,10 @@ def _losses(rng: np.random.Generator) -> Found:
             loss = loss_on_active(scores, active, name, 0.5, weights)
             parts = _gradients(loss, scores=scores)
             found |= {f"{part} of {name}, {shared=}": each for part, each in parts.items()}
-    return found
+    active = _random_set(rng, shared=True)
+    (scores,) = _leaves((_ROWS, len(active.ids)))
+    parts = _gradients(ActiveLoss("softmax", label_smoothing=0.2)(scores, active), scores=scores)
+    return found | {f"{part} of smoothed labels": each for part, each in parts.items()}
 
 
 def _linear_loss(rng: np.random.Generator) -> Found:

@@ -90,7 +90,7 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
             sys.exit(f"error: {' '.join(str(error).split())}")
         if not isinstance(cause, USER_ERRORS):
             raise
-        said = checks.error_message(cause, overrides)
+        said = checks.error_message(cause, overrides).partition("\nfull_key:")[0]
         if isinstance(cause, OmegaConfBaseException):  # Lines follow that say where.
             said = said.partition("\n")[0]
         sys.exit(f"error: {said}")

@@ -123,7 +123,8 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
         sets = min(int(num_sets(np.diff(split.features.indptr)).sum()), MOST_COUNTED)
     analogous = entries // rows * targets if kind == "graph" else 0
     kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities + 5 * sets
-    return kept + max(comparing, learning, judging, counting, 115 * analogous, 64 * sets)
+    listing = (52 + 12 * targets // rows) * sets  # Of each set, a pair with each label of its row.
+    return kept + max(comparing, learning, judging, counting, 115 * analogous, listing)
 
 
 def _pairs(split: Split) -> tuple[int, int]:

@@ -100,6 +100,13 @@ class EveryOutput(Tensor):
     """The outputs of a layer in ``eval()``: a tensor of all N, which has what `Activation` has.
 
     What PyTorch computes from it is a plain tensor.
+
+    Example:
+        >>> import slide, torch
+        >>> layer = slide.SampledLinear(4, 6, slide.ActiveSampler(4, 6, active=3)).eval()
+        >>> outputs = layer(torch.ones(2, 4))
+        >>> tuple(outputs.shape), outputs.active.ids.tolist()
+        ((2, 6), [0, 1, 2, 3, 4, 5])
     """
 
     active: ActiveSet

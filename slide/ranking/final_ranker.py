@@ -194,7 +194,7 @@ class FinalRanker:
         if self.rank_share:
             both = (self._weigh_ranks(columns, hits, weights, each) for each in (None, best))
             shares = (1 - alone) * of_all / self.rank_share, alone / self.rank_share
-            self.rank_weights = list(np.dot(shares, list(both)))
+            self.rank_weights = np.dot(shares, list(both)).tolist()
 
     def _weigh_ranks(
         self,

@@ -91,7 +91,7 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
     [
         ("auto", ["hash.num_tables=4"], "for a set that the batch shares; add sampler=lsh$"),
         ("auto", ["sampler.candidate_share=0.9"], "_share would have no effect: outputs are drawn"),
-        ("auto", ["schedule.first=9", PER_SAMPLE], "labels of recent samples; add sampler=lsh$"),
+        ("auto", ["schedule.first=9", PER_SAMPLE], "labels of recent samples; add sampler=index$"),
         ("auto", ["sampler.proposer.best=3", PER_SAMPLE], "would have .* labels of recent samples"),
         ("auto", ["sampler.candidate_share=0.1", PER_SAMPLE], None),
         ("slide2020", ["hash.probes=3"], "probes would .* the published method has nothing of it"),

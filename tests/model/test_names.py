@@ -45,8 +45,8 @@ def test_names_of_ids():
     [
         (["a", "b", "a"], ValueError, "label_names must differ; 'a' occurs twice"),
         (["a", 3], TypeError, "label_names must be texts, or all of them numbers; one is 3"),
-        ([0.5], TypeError, "one is 0.5"),
-        ([True], TypeError, "one is True"),
+        ([0.5, 3], TypeError, "one is 0.5"),
+        ([True, "a"], TypeError, "one is True"),
     ],
 )
 def test_names_that_cannot_be(names, error, message):
@@ -62,5 +62,5 @@ def test_arrays_that_cannot_be():
     for ends in ([5, 2, 6], [-1, 6]):
         with pytest.raises(ValueError, match="a name ends before it begins"):
             Names(np.zeros(6, np.uint8), np.array(ends))
-    with pytest.raises(ValueError, match="names must be one of text, number, not 'color'"):
+    with pytest.raises(ValueError, match="one of text, number, float, flag, not 'color'"):
         Names(np.zeros(0, np.uint8), np.empty(0, np.int64), "color")

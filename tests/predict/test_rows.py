@@ -248,7 +248,7 @@ def test_answers_to_requests(folder):
     found = Predicted(np.array([[0, 79, -1]]), np.array([[0.9, 0.5, 0.0]]))
     query = Query(rows=[Row(indices=[1])])
     for name, more in (("ones", 1), ("xmc", 0)):
-        (answer,) = routes._answers(found, query, load(folder / name))
+        (answer,) = json.loads(routes._written(found, query, load(folder / name)))["answers"]
         assert answer == {"labels": [more, 79 + more], "scores": [0.9, 0.5]}
 
 

@@ -3,6 +3,7 @@
 `test_full_disk.py` has the cache and the checkpoints, without a disk.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -130,13 +131,13 @@ def test_the_best_weights(disk, words, monkeypatch, step):
     """Before there are any, and in the place of others."""
     run, more = disk / "run", ("trainer.patience=5", "trainer.checkpoint_every=1")
     monkeypatch.setattr(stopping, "evaluation_interval", lambda steps: 1)
-    scores = iter([0.1, 0.2, 0.3, 0.4, 0.5])
+    scores = itertools.count(0.1, 0.1)
     monkeypatch.setattr(HeldOutSamples, "precision", lambda *words: next(scores))
     if step == 3:
         job.main(*words, *more, "trainer.max_steps=2")
     before, best = (job.files_of(run / name) for name in ("checkpoints", "best"))
     with monkeypatch.context() as patched:
-        fill_before(patched, stopping, "network_state", disk)
+        fill_before(patched, stopping, "network_files", disk)
         start = [f"resume={run}"] if step == 3 else [*words, *more]
         said = job.failure(*start, "trainer.max_steps=4")
     kept = "those before are kept" if step == 3 else "there are none before"
