@@ -37,6 +37,10 @@ from slide.utils.array_checks import Expected, Stored
 
 # 8 passes of 2-means at a node: later ones hardly move labels.
 _PASSES = 8
+# 5 passes over the rows of a classifier: 20 take a third more time, and give no more precision.
+_SWEEPS = 5
+# The logarithm of the probability by a classifier whose score is -1, which is sure of a negative.
+_WRONG = -4.0
 
 
 class LabelTree(BaseScorer):
@@ -73,7 +77,8 @@ class LabelTree(BaseScorer):
         [0, 1, 2, 3]
     """
 
-    name, slow = "label_tree", True
+    # A recommender, a graph and dense rows have base scorers of their own kind.
+    name, slow, kinds = "label_tree", True, ("other",)
     features: ClassVar = {
         "label_tree": FOR,
         "label_tree_behind": BEHIND,
@@ -87,7 +92,7 @@ class LabelTree(BaseScorer):
             checks.whole(name, value, 1)
         self.cluster, self.beam, self.proposed = cluster, beam, proposed
         self.leaf, self.height = np.empty(0, np.int32), 0
-        self.nodes, self.labels = LinearClassifiers(C), LinearClassifiers(C)
+        self.nodes, self.labels = (LinearClassifiers(C, max_iter=_SWEEPS) for _ in range(2))
         self._members: np.ndarray | None = None
 
     def fit(
@@ -268,10 +273,6 @@ class LabelTree(BaseScorer):
         small.leaf, small._members = self.leaf[kept], None
         small.labels = self.labels.selected(kept, num_labels)
         return small
-
-
-# The logarithm of the probability by a classifier whose score is -1, which is sure of a negative.
-_WRONG = -4.0
 
 
 def _log_probabilities(model: LinearClassifiers, features: CSR, ids: np.ndarray) -> np.ndarray:
