@@ -6,9 +6,9 @@ from slide.ops.kernels.compile import parallel, prange, serial
 
 
 @serial
-def _add(x, row, factor, dense):
+def _add(x, row, dense):
     for p in range(x.indptr[row], x.indptr[row + 1]):
-        dense[x.indices[p]] += factor * x.values[p]
+        dense[x.indices[p]] += x.values[p]
 
 
 @serial
@@ -25,6 +25,27 @@ def _product(x, row, dense):
     return total
 
 
+@serial
+def _sum_list(lists, x, n, dense, found):
+    columns, values = found.columns[found.starts[n] :], found.values[found.starts[n] :]
+    count, square = 0, 0.0
+    for q in range(lists.indptr[n], lists.indptr[n + 1]):
+        _add(x, lists.indices[q], dense)
+    for q in range(lists.indptr[n], lists.indptr[n + 1]):
+        row = lists.indices[q]
+        for p in range(x.indptr[row], x.indptr[row + 1]):
+            column = x.indices[p]
+            value = dense[column]
+            if value != 0:
+                columns[count], values[count], dense[column] = column, value, 0
+                square += value * value
+                count += 1
+    order, length = np.argsort(columns[:count]), np.float32(max(np.sqrt(square), 1e-9))
+    columns[:count], values[:count] = columns[:count][order], values[:count][order] / length
+    # Not in the parallel loop, in which numba loses what is written to an array of a tuple.
+    found.counts[n] = count
+
+
 @parallel
 def sum_rows(lists, x, dense, found):
     """The sum of each of n lists of rows, at length 1.
@@ -39,29 +60,13 @@ def sum_rows(lists, x, dense, found):
     threads = len(dense)
     for t in prange(threads):
         for n in range(t, len(found.starts), threads):
-            columns, values = found.columns[found.starts[n] :], found.values[found.starts[n] :]
-            count, square = 0, 0.0
-            for q in range(lists.indptr[n], lists.indptr[n + 1]):
-                _add(x, lists.indices[q], np.float32(1), dense[t])
-            for q in range(lists.indptr[n], lists.indptr[n + 1]):
-                row = lists.indices[q]
-                for p in range(x.indptr[row], x.indptr[row + 1]):
-                    column = x.indices[p]
-                    value = dense[t, column]
-                    if value != 0:
-                        columns[count], values[count], dense[t, column] = column, value, 0
-                        square += value * value
-                        count += 1
-            order = np.argsort(columns[:count])
-            columns[:count] = columns[:count][order]
-            values[:count] = values[:count][order] / np.float32(max(np.sqrt(square), 1e-9))
-            found.counts[n] = count
+            _sum_list(lists, x, n, dense[t], found)
 
 
 @serial
 def _farthest(x, rows, row, dense):
     """The place of the row that is least like ``row``."""
-    _add(x, row, np.float32(1), dense)
+    _add(x, row, dense)
     least, place = np.inf, 0
     for i in range(len(rows)):
         near = _product(x, rows[i], dense)
@@ -75,7 +80,7 @@ def _farthest(x, rows, row, dense):
 def _centre(x, rows, dense):
     """Write the sum of rows, and return its length."""
     for i in range(len(rows)):
-        _add(x, rows[i], np.float32(1), dense)
+        _add(x, rows[i], dense)
     square = 0.0
     for i in range(len(rows)):
         square += _product(x, rows[i], dense)

@@ -13,7 +13,7 @@ import numpy as np
 
 from slide.data import first_unseen
 from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
-from slide.ops.kernels.ragged import RowRoom, select_rows
+from slide.ops.kernels.ragged import RowRoom
 from slide.ranking.base_scorer import (
     BEHIND,
     FOR,
@@ -23,7 +23,6 @@ from slide.ranking.base_scorer import (
     Named,
     Queries,
     Training,
-    more_rows,
     named_arrays,
     padded,
 )
@@ -211,7 +210,8 @@ class LabelTree(BaseScorer):
             own = _log_probabilities(self.nodes, features, 2**level - 2 + found)
             scores = np.concatenate([scores, scores], 1) + own
             best = np.argsort(-scores, 1, kind="stable")[:, : self.beam]
-            found, scores = (np.take_along_axis(each, best, 1) for each in (found, scores))
+            found = np.take_along_axis(found, best, 1)
+            scores = np.take_along_axis(scores, best, 1)
         ids = self.members()[found].astype(np.int64)
         flat = ids.reshape(len(ids), -1)
         scores = np.repeat(scores, ids.shape[2], 1)

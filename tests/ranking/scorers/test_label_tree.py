@@ -20,9 +20,13 @@ def rows():
     return make_csr(rng, [5] * ROWS, FEATURES), labels
 
 
+def learnt(rows):
+    return LabelTree(cluster=3, beam=64).fit(rows[0], rows[1], FEATURES, LABELS)
+
+
 @pytest.fixture
 def model(rows):
-    return LabelTree(cluster=3, beam=64).fit(*rows, FEATURES, LABELS)
+    return learnt(rows)
 
 
 def path(model, label):
@@ -67,6 +71,7 @@ def test_labels_with_the_same_features_are_in_one_cluster():
 
 def test_classifiers_learn_from_the_rows_of_the_parent(rows, model):
     features, labels = rows
+    weights, alone = model.nodes.weights, LinearClassifiers(2.0, max_iter=5)
     for level in range(1, model.height + 1):
         for place in range(2**level):
             node = 2**level - 2 + place
@@ -77,11 +82,11 @@ def test_classifiers_learn_from_the_rows_of_the_parent(rows, model):
                 lists.append((place in own, place // 2 in own // 2))
             positives = Pattern.from_lists([[0] if here else [] for here, _ in lists])
             negatives = Pattern.from_lists([[0] if above else [] for _, above in lists])
-            alone = LinearClassifiers(2.0, max_iter=5)
             alone.fit(features, positives, negatives, FEATURES, 1)
-            part = slice(model.nodes.weights.indptr[node], model.nodes.weights.indptr[node + 1])
-            np.testing.assert_array_equal(model.nodes.weights.indices[part], alone.weights.indices)
-            np.testing.assert_allclose(model.nodes.weights.values[part], alone.weights.values)
+            assert alone.weights is not None
+            part = slice(weights.indptr[node], weights.indptr[node + 1])
+            np.testing.assert_array_equal(weights.indices[part], alone.weights.indices)
+            np.testing.assert_allclose(weights.values[part], alone.weights.values)
 
 
 def test_scores_are_sums_along_the_path(rows, model):
@@ -109,7 +114,7 @@ def test_a_wide_beam_finds_the_best_labels(rows, model):
 def test_threads_change_nothing(rows, model):
     before = runtime.num_threads()
     runtime.set_threads(1)
-    alone = LabelTree(cluster=3, beam=64).fit(*rows, FEATURES, LABELS)
+    alone = learnt(rows)
     runtime.set_threads(before)
     np.testing.assert_array_equal(alone.leaf, model.leaf)
     np.testing.assert_array_equal(alone.labels.weights.values, model.labels.weights.values)
