@@ -26,7 +26,7 @@ def parser(text: str, sampler: str, epochs: int, lr: float) -> argparse.Argument
     made.add_argument("--share", type=float, default=0.2, help="of hidden neurons in a step")
     made.add_argument("--epochs", type=int, default=epochs)
     made.add_argument("--lr", type=float, default=lr, help="learning rate of the sampled network")
-    made.add_argument("--limit", type=int, help="train and evaluate on so many images only")
+    made.add_argument("--limit", type=int, help="train and evaluate on this number of images only")
     made.add_argument("--validate", action="store_true", help="on 10,000 training images, not test")
     return made
 

@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     made.add_argument("--batch", type=int, default=512, help="words in a step")
     made.add_argument("--epochs", type=int, default=2)
     made.add_argument("--lr", type=float, default=2e-3)
-    made.add_argument("--limit", type=int, help="train on so many words only")
+    made.add_argument("--limit", type=int, help="train on this number of words only")
     made.add_argument("--words", nargs="+", default=["sea", "mother", "three", "winter", "monday"])
     options = made.parse_args(arguments)
     torch.manual_seed(0)

@@ -27,11 +27,10 @@ _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
 checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
-def plain(*operands: Any) -> bool:
+def uses_reference(*operands: Any) -> bool:
     """Whether an operation on these tensors runs in the reference backend.
 
-    Args:
-        operands: tensors or devices. Anything else, such as an array or None, is on the CPU.
+    Operands that are no tensors or devices, such as arrays or None, are on the CPU.
     """
     if _chosen["backend"] == "torch":
         return True
@@ -42,6 +41,10 @@ def plain(*operands: Any) -> bool:
         elif isinstance(operand, torch.device) and operand.type != "cpu":
             return True
     return False
+
+
+# The name that other rooms import.
+plain = uses_reference
 
 
 @contextmanager
@@ -65,11 +68,7 @@ def backend(name: str) -> Iterator[None]:
 def find_device(name: str) -> torch.device:
     """The device of that name.
 
-    Args:
-        name: ``"cpu"``, ``"cuda"``, or ``"cuda:1"`` and so on.
-
-    Raises:
-        ValueError: for another name, or a device that PyTorch does not find.
+    Raises ValueError for another name, or a device that PyTorch does not find.
     """
     kind, _, number = str(name).partition(":")
     if name == "cpu":
@@ -125,9 +124,6 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a tensor as an array, without a copy.
 
     The version counter of autograd does not count writes to the array.
-
-    Raises:
-        ValueError: if the tensor is not contiguous, or not on the CPU.
     """
     if not tensor.is_cpu:
         check_on_cpu("with kernels", tensor)

@@ -39,7 +39,7 @@ from slide.backend import array_view, on_device, plain
 from slide.ops.kernels import products as kernels
 from slide.ops.reference.products import total_rows
 
-# Programs rarely accumulate so many gradients. Probably no `RowSparseAdam` updates the weight.
+# Programs rarely accumulate 1,000 gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
 # The optimizers that take row gradients.
 takers: WeakSet[torch.optim.Optimizer] = WeakSet()

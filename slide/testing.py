@@ -198,7 +198,7 @@ def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
 
 
 def _check_probes(family: Any, vectors: torch.Tensor, codes: np.ndarray) -> None:
-    """The codes of further buckets come after those of the rows, and are distinct in a table."""
+    """Codes of further buckets come after the codes of the rows, and are distinct in a table."""
     probed, count = family.probe_codes(vectors, 2), codes.shape[1]
     # One other value for each elementary hash gives 2^K buckets; only few hashes limit that.
     most = min(3, family.num_buckets, 2 ** getattr(family, "hashes_per_table", 2))

@@ -24,7 +24,7 @@ from helpers import damage
 from numba.core import config as numba_config
 
 from slide import runtime
-from slide.backend import plain
+from slide.backend import uses_reference
 from slide.ranking import final_ranker
 
 COMPILED = not numba_config.DISABLE_JIT
@@ -61,7 +61,6 @@ FIRST = (
     "test_imports.py",
     "test_benchmarks.py",
     "distributed/test_runs.py",
-    "test_precision_pages.py",
     "estimator/test_classifier.py",
     "config/test_processes.py",
     "distributed/test_torchrun.py",
@@ -123,7 +122,7 @@ def pytest_collection_modifyitems(config, items):
         others = [item for item in items if any(map(item.get_closest_marker, names))]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
-    if plain():
+    if uses_reference():
         special = [item for item in items if item.get_closest_marker("kernels_only")]
         config.hook.pytest_deselected(items=special)
         items[:] = [item for item in items if item not in special]

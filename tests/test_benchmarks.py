@@ -1,4 +1,4 @@
-"""Programs of speed: they start, measure small sizes, and their pages say what was measured."""
+"""The benchmarks: they start, measure small sizes, and their pages follow from their figures."""
 
 import json
 from argparse import Namespace
@@ -6,12 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers import job
 
-from slide import runtime
+from slide import FullSampler, SlideNetwork, runtime
 from slide.config import read_config
+from slide.data import SparseDataset, Split, holdout
+from slide.distributed import Group
+from slide.sparse import CSR, Pattern
+from slide.training.evaluation import calibration_error
 
-FOLDER = Path(__file__).parent / "benchmarks"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "tests/benchmarks"
+PUBLISHED = json.loads((ROOT / "tests/benchmarks/published.json").read_text())
+CLAIMS = [(name, row) for name, known in PUBLISHED["sets"].items() for row in known["rows"]]
+STEPS = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
 KEYS = ("dataset", "seed")
 CASES = [{"dataset": "a", "seed": 0}, {"dataset": "a", "seed": 1}]
 STAMP = {"date": "d", "code": "c", "machine": "m", "threads": 2, "commit": "c"}
@@ -44,16 +53,6 @@ def test_only_rows_that_are_missing_are_measured(bench, tmp_path):
     late = store(bench, tmp_path, again=True, minutes=1e-9)
     assert list(late.missing(CASES)) == []
     assert late.left == 2
-
-
-@pytest.mark.parametrize("name", ["machine", "threads", "code"])
-def test_rows_of_other_conditions_are_measured_again(bench, tmp_path, name):
-    store(bench, tmp_path).add([CASES[0]])
-    path = tmp_path / "page.json"
-    found = json.loads(path.read_text())
-    found["rows"][0][name] = "another one"
-    path.write_text(json.dumps(found))
-    assert list(store(bench, tmp_path).missing(CASES[:1])) == CASES[:1]
 
 
 def test_rows_of_two_calls_are_kept_and_a_new_row_replaces_its_old_one(bench, tmp_path):
@@ -99,21 +98,6 @@ def test_a_size_is_measured(bench, monkeypatch, case):
     assert found["bytes"] > 1e7
 
 
-def test_a_size_that_does_not_fit_says_what_it_needs(bench):
-    found = bench("sized").measured(bench("sized").Size(outputs=2**40))
-    assert found["needs_gib"] == pytest.approx(8 * 2**40 * 256 / 2**30, rel=0.01)
-
-
-def test_batches_have_distinct_features_and_labels(bench):
-    sized = bench("sized")
-    batch = sized.draw(sized.Size(outputs=7, features=45), 256, np.random.default_rng(0))
-    for rows, width, each in ((batch.features, 45, 40), (batch.labels, 7, 5)):
-        ids = np.asarray(rows.indices).reshape(256, each)
-        assert (np.diff(ids, axis=1) > 0).all()
-        assert ids.min() == 0
-        assert ids.max() == width - 1
-
-
 @pytest.mark.compiled_only
 def test_steps_take_turns_and_an_epoch_is_learnt(bench, monkeypatch, tmp_path):
     step = bench("step")
@@ -133,52 +117,6 @@ def test_steps_take_turns_and_an_epoch_is_learnt(bench, monkeypatch, tmp_path):
     assert found["rows"][0]["rebuild_ms"] > 0
     assert "60 features, 75 non-zeros a row, 8 hidden units, 80 outputs" in step.summary(found)
     assert "| ms of a step | " in step.page(found)
-
-
-def rows_of(bench):
-    for size in bench("scaling").sizes():
-        row = size._asdict() | STAMP | {"batch": 512}
-        if size.outputs == 2**24:
-            yield row | {"needs_gib": 12.5}
-            continue
-        both = {"1": 4 + 0.1 * size.hidden, "2": 2 + 0.06 * size.hidden}
-        spread = {threads: [time, time + 1] for threads, time in both.items()}
-        found = {"ms": both, "spread_ms": spread, "product_ms": 20.0, "rebuild_ms": 5.0}
-        yield row | found | {"bytes": 3e8 + 8 * (size.outputs + size.features) * size.hidden}
-
-
-def test_the_page_over_size_says_what_was_measured(bench, tmp_path):
-    rows = list(rows_of(bench))
-    text = bench("scaling").page({"rows": rows})
-    assert "| default | 16,777,216 | 100,000 | 256 | needs 12.5 GiB |" in text
-    assert "| default | 1,024 | 106.40 (106.40 to 107.40) | 63.44 (63.44 to 64.44) | 1.68" in text
-    assert "* default: batch 512, 2,048 outputs for the batch\n" in text
-    assert "* lsh, per sample: batch 512, 128 outputs for each sample\n" in text
-    bench("scaling").draw(rows, tmp_path)
-    assert (tmp_path / "scaling.png").stat().st_size > 1000
-    assert (tmp_path / "scaling_more.png").stat().st_size > 1000
-
-
-def test_the_program_over_size_measures_what_is_missing(bench, monkeypatch, tmp_path):
-    scaling, asked = bench("scaling"), []
-
-    def measured(size, seconds):
-        asked.append(size)
-        return {"killed": 9}
-
-    monkeypatch.setattr(scaling, "in_own_process", measured)
-    words = ["--results", str(tmp_path), "--largest", "20000", "--cases", "lsh, shared"]
-    monkeypatch.setattr("sys.argv", ["scaling.py", *words])
-    # A row of another network is left out.
-    old = {"rows": [bench("sized").Size("uniform, shared")._asdict() | STAMP]}
-    (tmp_path / "scaling.json").write_text(json.dumps(old))
-    with job.global_state_put_back():
-        scaling.main()
-        scaling.main()
-    assert asked == [bench("sized").Size("lsh, shared", 2**14)]
-    (row,) = json.loads((tmp_path / "scaling.json").read_text())["rows"]
-    assert (row["case"], row["outputs"], row["batch"]) == ("lsh, shared", 2**14, 512)
-    assert "killed for its memory" in (tmp_path / "scaling.md").read_text()
 
 
 @pytest.mark.compiled_only
@@ -204,9 +142,7 @@ def test_the_guard_adds_a_line_for_a_commit(bench, monkeypatch, tmp_path, capsys
     assert all(0 < row["range"][0] <= row["ratio"] <= row["range"][1] for row in new)
     assert min(row["ms"] / row["product_ms"] for row in new) > 0
     assert said.count("SLOWER") == 6
-    text = (tmp_path / "guard.md").read_text()
-    assert "| old |" in text
-    assert text.splitlines()[-1].count("**") == 12
+    assert "| old |" in (tmp_path / "guard.md").read_text()
 
 
 def line(commit, committed, ratio, machine="m"):
@@ -215,12 +151,143 @@ def line(commit, committed, ratio, machine="m"):
     return case | {"ratio": ratio} | stamp
 
 
-def test_a_line_is_compared_with_the_median_of_those_before_it_on_its_machine(bench):
-    ratios = [1.0, 5.0, 1.1, 1.19, 1.4, 1.0]
-    rows = [line(f"c{i}", f"2026-01-0{i + 1}", ratio) for i, ratio in enumerate(ratios)]
-    rows.append(line("c9", "2026-02-01", 9.0, machine="another"))
-    text = bench("guard").page({"rows": rows[::-1]})
-    lines = [row.split(" | ") for row in text.splitlines() if row.startswith("| d ")]
-    assert [cells[1] for cells in lines if "**" in cells[2]] == ["c1", "c4"]
-    assert text.index("| c0 |") < text.index("| c5 |")
-    assert "## another, threads: 2" in text
+def test_a_row_has_the_medians_of_its_rounds(bench):
+    found = bench("distributed").middle([{"samples_s": speed} for speed in (4, 1, 2)])
+    assert found == {"samples_s": 2, "rounds": [4, 1, 2]}
+
+
+def test_it_measures_steps(bench):
+    found = bench("rank_steps").measure(STEPS, Group.alone())
+    assert found["step_ms"] >= found["compute_ms"] > 0
+    assert found["exchange_ms"] == found["bytes_sent"] == 0
+    assert bench("distributed").together([found], samples=8)["processes"] == 1
+
+
+def graph():
+    """Rows of a knowledge graph; a test row repeats a training row and asks for another label."""
+
+    def split(rows, labels):
+        pattern = Pattern.from_lists(rows)
+        ones = np.ones(len(pattern.indices), np.float32)
+        return Split(CSR(*pattern, ones), Pattern.from_lists(labels), 7, 4)
+
+    train, test = split([[0, 5], [0, 6]], [[2, 3], [1]]), split([[0, 5], [1, 4]], [[0], [2]])
+    return SparseDataset("a", train, test, 7, 4)
+
+
+def test_seen_items_are_left_out_for_everyone(bench):
+    peers, asked = bench("peers"), []
+    evaluation = peers.Evaluation(graph())
+    assert evaluation.left_out.tolist() == [2, 0]
+
+    def best(features, k):
+        asked.append(k)
+        return np.array([[3, 2, 0, 1], [1, 2, 3, 0]])
+
+    assert evaluation.of(best)["p_at_1"] == 0.5
+    assert asked == [4]  # No more than there are labels.
+
+    def answer(train, test, left_out):
+        asked.append(left_out.tolist())
+        return peers.Answers(np.array([[2, 3, 0, -1, -1], [2, 3, 0, -1, -1]]), 1.0, 1.0)
+
+    whole, left_out = peers.measure(peers.Peer("1", answer), "omikuji", graph())
+    assert asked[1:] == [[2, 0]]
+    assert (whole["p_at_1"], left_out["p_at_1"]) == (0.5, 1)
+    assert left_out["method"] == "omikuji, known labels left out"
+
+
+def test_the_bins_give_the_calibration_error(bench):
+    rng = np.random.default_rng(0)
+    ids = np.array([rng.permutation(30)[:5] for _ in range(200)])
+    ids[::9, 3:] = -1
+    labels = Pattern.from_lists([sorted(rng.permutation(30)[:8].tolist()) for _ in ids])
+    scores = rng.random(ids.shape)
+    bins = bench("precision").reliability(scores, ids, labels)
+    gaps = np.abs(np.subtract(bins["right"], bins["scores"])).sum()
+    assert sum(bins["answers"]) == (ids >= 0).sum()
+    expected = calibration_error(scores, ids, labels)
+    assert gaps / (ids >= 0).sum() == pytest.approx(expected, abs=1e-4)
+    assert expected > 0.1
+
+
+@pytest.mark.parametrize("variant", ["no linear classifiers", "no network"])
+def test_a_partly_blind_ranker_sees_zeros(bench, variant, tmp_path):
+    ablation = bench("ablation")
+    data = job.make_data(tmp_path, train_samples=300, test_samples=50)
+    torch.manual_seed(0)
+    network = SlideNetwork(60, [8], 80, FullSampler)
+    ranker = ablation.ranker_of(variant).fit(network, *holdout(data.train, 0.3, 0))
+    found = ranker.ranking_features(network, data.test.features, least=5, search="exact")
+    blind = [name in ablation.UNSEEN[variant] for name in found.names]
+    assert sum(blind) == len(ablation.UNSEEN[variant])
+    assert (found.columns[:, blind] == 0).all()
+    assert (found.columns[:, np.logical_not(blind)] != 0).any(0).sum() > 5
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("more", [[], ["ranker=none"]])
+def test_a_run_is_evaluated_after_each_epoch_and_at_its_end(bench, tmp_path, more):
+    words = job.tiny(tmp_path, "trainer.epochs=3", *more)
+    with job.global_state_put_back():
+        found = bench("curves").measured(bench("curves").Task("slide", words, evaluated=20))
+    seconds, p_at_1, *_ = zip(*found["curve"], strict=True)
+    assert len(seconds) == 3 + (not more)  # Two epochs, the last one, and the re-ranker.
+    assert list(seconds) == sorted(seconds)
+    assert (seconds[-1] > seconds[-2] + 0.9 * found["ranker_seconds"]) or more
+    assert found["train_seconds"] == pytest.approx(seconds[-1], abs=0.01)
+    assert found["evaluated"] == 20
+    assert found["p_at_1"] > 0.1
+    assert max(p_at_1) <= 1
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("method", ["dense", "sampled"])
+def test_networks_in_plain_torch_learn_and_stop_in_time(bench, tmp_path, method):
+    more = ["optimizer.lr=0.02", "trainer.epochs=8", "network.dropout=0"]
+    task = bench("curves").Task(method, job.tiny(tmp_path, *more))
+    with job.global_state_put_back():
+        found = bench("curves").measured(task)
+        short = bench("curves").measured(task._replace(seconds=1e-9))
+    assert found["epochs"] == found["planned"] == len(found["curve"]) == 8
+    assert found["p_at_1"] == pytest.approx(found["curve"][-1][1], abs=1e-6)
+    assert found["p_at_1"] > max(0.15, found["curve"][0][1])
+    assert short["epochs"] < 1
+    assert len(short["curve"]) == 1
+    assert "stopped after" in bench("time_to_precision").stopped(short)
+    assert bench("time_to_precision").stopped(found) == ""
+
+
+def test_published_rows_have_a_source_and_possible_figures():
+    for name, row in CLAIMS:
+        assert (ROOT / "conf" / "dataset" / f"{name}.yaml").is_file()
+        assert PUBLISHED["sources"][row["source"]]["where"]
+        assert 1 <= len(row["p"]) <= 3
+        assert row["p"][0] < 100
+        assert row["p"] == sorted(row["p"], reverse=True), row
+        assert row["p"][-1] > 10
+        known = {"method", "source", "p", "psp", "hours", "seconds", "input", "note"}
+        assert set(row) <= known
+    names = [(name, row["method"], row["source"]) for name, row in CLAIMS]
+    assert len(names) == len(set(names))
+    assert {row["source"] for _, row in CLAIMS} == set(PUBLISHED["sources"])
+
+
+PAGES = {
+    "precision": "precision",
+    "published": "published",
+    "seeds": "seeds",
+    "trust": "trust",
+    "ablation": "ablation",
+    "benchmarks/prediction": "prediction",
+    "benchmarks/time_to_precision": "time_to_precision",
+    "benchmarks/distributed": "distributed",
+    "benchmarks/step": "step",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_those_of_their_figures(bench, name):
+    found = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    text = (ROOT / "results" / f"{name}.md").read_text()
+    assert text.endswith(bench(PAGES[name]).page(found))

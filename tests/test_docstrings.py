@@ -71,8 +71,8 @@ def exported(path):
 
 
 def public():
-    """``package.name`` of all that slide and its rooms export."""
-    for path in sorted(ROOT.rglob("__init__.py")):
+    """``package.name`` of all that slide and its rooms export; `slide.ops` serves rooms alone."""
+    for path in sorted({*ROOT.rglob("__init__.py")} - {ROOT / "ops/__init__.py"}):
         package = ".".join(("slide", *path.parent.relative_to(ROOT).parts))
         yield from (f"{package}.{name}" for name in exported(path))
 

@@ -115,21 +115,6 @@ def test_readme_is_short():
     assert all(len(table.splitlines()) <= 2 + 6 for table in tables)
 
 
-def test_seeds_say_what_they_leave_out(bench, monkeypatch, tmp_path, capsys):
-    seeds = bench("seeds")
-    monkeypatch.setattr(seeds, "PAGES", tmp_path)
-    assert seeds.stored() == {}
-    here = {"machine": seeds.machine(), "versions": seeds.runtime.versions()}
-    for change, kept in (({}, True), ({"machine": "another"}, False)):
-        found = here | change | {"seeds": {"csr": {}, "conv": {}}}
-        (tmp_path / "seeds.json").write_text(json.dumps(found))
-        assert bool(seeds.stored()) == kept
-    assert capsys.readouterr().out.strip().endswith("of other machine: csr, conv")
-    for name in set(seeds.SEEDS) - set(seeds.EXAMPLES):
-        about = bench(f"seed_{name}").__doc__.partition("\n\n")[2]
-        assert len(about.split()) > 10, name
-
-
 def test_the_version_is_that_of_the_citation_and_of_a_change():
     version = f"version: {runtime.VERSION}\n"
     assert version in (ROOT / "CITATION.cff").read_text()

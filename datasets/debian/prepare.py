@@ -25,12 +25,7 @@ from pathlib import Path
 from slide.data.dataset import Split, holdout
 from slide.data.errors import DataError
 from slide.data.fetching import FetchError
-from slide.data.row_transform import (
-    normalize_rows,
-    row_counts,
-    tf_idf_values,
-    tf_idf_weights,
-)
+from slide.data.row_transform import normalize_rows, row_counts, tf_idf_values, tf_idf_weights
 from slide.sparse import Pattern
 from slide.utils.progress_bar import ProgressBar
 

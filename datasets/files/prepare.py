@@ -45,10 +45,7 @@ from package_index import (
 )
 
 # Prints where apt keeps the indexes of contents of this machine, which apt-file uses, too.
-PLACES = (
-    *("apt-get", "indextargets", "--format", "$(FILENAME)"),
-    "Identifier: Contents-deb",
-)
+PLACES = (*("apt-get", "indextargets", "--format", "$(FILENAME)"), "Identifier: Contents-deb")
 # Prints a file that apt keeps, however it is packed.
 READER = ("/usr/lib/apt/apt-helper", "cat-file")
 INSTEAD = (
@@ -76,7 +73,7 @@ def prepare(
         test_share: share of the rows that is the test set, drawn at random, in (0, 1).
         seed: of all draws.
         min_rows: a feature of fewer training rows is left out.
-        most_labels: of more labels of a row so many are drawn.
+        most_labels: of more labels of a row this number is drawn.
 
     Raises:
         FetchError: there is no index.
@@ -151,7 +148,7 @@ def rows_of(
 
     Args:
         directories, names: see `read_contents`.
-        most_labels: of more labels of a row so many are drawn.
+        most_labels: of more labels of a row this number is drawn.
         seed: of the draw.
     """
     # Several packages may have a file of one path.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,19 +10,16 @@ from torch import Tensor
 
 from slide.hashing import HashTables
 from slide.ops.kernels import text_rows as formatting
-from slide.ops.kernels.active_sets import (
-    RankedIds,
-    count_distinct,
-    vote_per_sample,
-)
+from slide.ops.kernels.active_sets import RankedIds, count_distinct, vote_per_sample
 from slide.ops.kernels.base_scorers import (
     Questions,
     ask_similar,
     count_labels,
+    look_up_lists,
+    rank_scores,
     regress_items,
     relate_candidates,
 )
-from slide.ops.kernels.evidence import look_up_lists, rank_scores
 from slide.ops.kernels.largest import keep_largest_bounds
 from slide.ops.kernels.linear_classifiers import (
     DualScratch,
@@ -52,11 +50,11 @@ _TABLES, _OUTPUTS = 4, 40
 Test = Callable[[np.random.Generator], None]
 
 
-def near(what: str, found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
-    """Raise ValueError unless two tensors agree up to rounding."""
+def near(what: str, found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    """Raise ValueError unless two tensors or arrays agree up to rounding."""
+    found, expected = (torch.as_tensor(each).detach() for each in (found, expected))
     if found.shape != expected.shape:
         raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
-    found, expected = found.detach(), expected.detach()
     error = float((found - expected).abs().max()) if found.numel() else 0.0
     # Not "error > ...", because of NaN.
     if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
@@ -70,11 +68,7 @@ def equal(what: str, found: object, expected: object) -> None:
 
 
 def gradient(x: Tensor) -> Tensor:
-    """The gradient of a leaf.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The gradient of a leaf."""
     if x.grad is None:
         raise ValueError("there is no gradient")
     return x.grad
@@ -143,20 +137,20 @@ def _generated(rng: np.random.Generator) -> None:
     for row, found in enumerate(_split(bounds, ranks)):
         own = [int(first[row])]
         for step in steps[3 * row + 1 : 3 * row + 3]:
-            place = min(abs(own[0] + int(step)), _LABELS - 1)
-            while place in own:
-                place = (place + 1) % _LABELS
-            own.append(place)
+            position = min(abs(own[0] + int(step)), _LABELS - 1)
+            while position in own:
+                position = (position + 1) % _LABELS
+            own.append(position)
         equal("drawn labels", found, own)
     prototypes = np.stack([rng.permutation(_COLUMNS)[:5] for _ in range(_LABELS)]).astype(np.int32)
     common = np.concatenate([rng.permutation(_COLUMNS)[:4] for _ in first]).astype(np.int32)
     slots, bounds = np.tile(np.arange(4, dtype=np.uint8), _ROWS), np.arange(0, 4 * _ROWS + 1, 4)
     names = rng.permutation(_COLUMNS).astype(np.int32)
-    idf, places = (1 + rng.random(_COLUMNS)).astype(np.float32), np.full(_COLUMNS, -1)
+    idf, positions = (1 + rng.random(_COLUMNS)).astype(np.float32), np.full(_COLUMNS, -1)
     indices, values = np.empty(4 * _ROWS, np.int32), np.empty(4 * _ROWS, np.float32)
     pick = np.repeat(rng.choice([0.2, 0.9], _ROWS), 4)  # By popularity, or by the prototype.
     given = np.arange(_ROWS + 1), first.astype(np.int32), prototypes, pick, slots, common, 0.5
-    draw_features(*given, idf, names, places, bounds, indices, values)
+    draw_features(*given, idf, names, positions, bounds, indices, values)
     drawn = common.reshape(-1, 4), prototypes[first, :4]
     chosen = np.where(pick.reshape(-1, 4) < 0.5, *drawn)
     equal("drawn features", indices.tolist(), names[chosen].ravel().tolist())
@@ -175,7 +169,7 @@ def _votes(rng: np.random.Generator) -> None:
     for power, found in ((1, votes), (4, sharp)):
         expected = ((weights**power)[:, :, None] * have[near_rows]).sum(1)
         expected = np.where(ids < 0, 0, np.take_along_axis(expected, np.maximum(ids, 0), 1))
-        near("votes", torch.from_numpy(found), torch.from_numpy(expected).float())
+        near("votes", found, expected)
     equal("the order of votes", bool((np.diff(votes) <= 0).all()), True)
     equal("labels with votes", int((ids >= 0).sum()), int(have[near_rows].any(1).sum()))
     without = Pattern(np.arange(5), ids[:, 0].copy())
@@ -203,22 +197,22 @@ def _lists(rng: np.random.Generator) -> None:
     values = rng.standard_normal((2, _ROWS, _LABELS)).astype(np.float32)
     starts, found = np.arange(_ROWS + 1) * _LABELS, np.empty((ids.size, 2), np.float32)
     look_up_lists(ids, starts, listed, (values[0], values[1]), found)
-    place = np.argsort(listed, 1)[:, ::-1]
-    expected = [np.take_along_axis(each, place, 1).ravel() for each in values]
-    near("values of lists", torch.from_numpy(found), torch.from_numpy(np.stack(expected, 1)))
+    position = np.argsort(listed, 1)[:, ::-1]
+    expected = [np.take_along_axis(each, position, 1).ravel() for each in values]
+    near("values of lists", found, np.stack(expected, 1))
 
 
 def _relations(rng: np.random.Generator) -> None:
-    """All labels of each row are candidates."""
+    """Some labels of each row are candidates."""
     rows, x = random_csr(rng, _ROWS, _COLUMNS)
     lists, dense = random_csr(rng, _COLUMNS, _LABELS)
     lists, dense = lists._replace(values=np.abs(lists.values)), dense.abs()
     unseen, shares = (rng.random(n).astype(np.float32) + 0.1 for n in (_COLUMNS, _LABELS))
-    ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
-    found = np.empty((ids.size, 3), np.float32)
-    places = np.zeros((2, _LABELS), np.int32)
-    starts = np.arange(_ROWS + 1) * _LABELS
-    relate_candidates(rows, lists, unseen, shares, ids, starts, places, found)
+    ids = np.where(rng.random((_ROWS, _LABELS)) < 0.3, -1, np.arange(_LABELS))
+    starts = np.append(0, np.cumsum((ids >= 0).sum(1)))
+    found, scratch = np.empty((starts[-1], 3), np.float32), np.zeros((2, _LABELS), np.int32)
+    relate_candidates(rows, lists, unseen, shares, ids, starts, scratch, found)
+    equal("scratch that is not zero", int(scratch.any()), 0)
     own = torch.zeros_like(x).index_put_(
         (
             torch.from_numpy(np.repeat(np.arange(_ROWS), np.diff(rows.indptr))),
@@ -230,7 +224,8 @@ def _relations(rng: np.random.Generator) -> None:
     factors = dense / shared + torch.from_numpy(unseen)[:, None]
     bayes = shared.log() + own @ factors.log()
     best = (own[:, :, None] * dense).amax(1)
-    near("relations", torch.from_numpy(found), torch.stack([x @ dense, best, bayes], 2).view(-1, 3))
+    expected = torch.stack([x @ dense, best, bayes], 2)[torch.from_numpy(ids >= 0)]
+    near("relations", found, expected)
 
 
 def _answers(rng: np.random.Generator) -> None:
@@ -243,29 +238,25 @@ def _answers(rng: np.random.Generator) -> None:
     labels = Pattern.from_lists([np.flatnonzero(row).tolist() for row in has.numpy()])
     questions = Questions(indptr, others, np.arange(len(others), dtype=np.int32))
     ids = np.tile(np.arange(_LABELS), (_ROWS, 1))
-    found, places = np.zeros((ids.size, 2), np.float32), np.zeros((2, _LABELS), np.int32)
+    found, positions = np.zeros((ids.size, 2), np.float32), np.zeros((2, _LABELS), np.int32)
     # The features of a row are asked beside the group of its number.
     groups, starts = features.entry_rows(), np.arange(_ROWS + 1) * _LABELS
-    ask_similar(features, groups, weights, questions, labels, ids, starts, places, found)
+    ask_similar(features, groups, weights, questions, labels, ids, starts, positions, found)
     answers = torch.zeros(_ROWS, _COLUMNS, _LABELS)
     answers[beside != 0] = has.float()
     asked = (x != 0)[:, :, None] * dense * (beside != 0)[:, None]
     shares = (asked @ answers) / asked.sum(2, keepdim=True).clamp(min=1e-30)
     best = (asked.amax(1)[:, :, None] * answers).amax(1)
-    near(
-        "what answers say",
-        torch.from_numpy(found),
-        torch.stack([shares.sum(1), best], 2).view(-1, 2),
-    )
+    near("what answers say", found, torch.stack([shares.sum(1), best], 2).view(-1, 2))
 
 
 def _regressions(rng: np.random.Generator) -> None:
     """All other items have a weight."""
     rows = torch.from_numpy(rng.random((80, _LABELS)) < 0.4).float()
     products = rows.T @ rows
-    each, places = np.nonzero(products.numpy())
+    each, positions = np.nonzero(products.numpy())
     bounds = np.searchsorted(each, np.arange(_LABELS + 1))
-    lists = CSR(bounds, places.astype(np.int32), products[each, places].numpy())
+    lists = CSR(bounds, positions.astype(np.int32), products[each, positions].numpy())
     size = _LABELS * _LABELS
     room = RowRoom(np.arange(_LABELS) * _LABELS, np.empty(_LABELS, np.int64), *_room(size))
     scratch = np.zeros((2, _LABELS), np.int32), np.empty((2, _LABELS), np.int32)
@@ -278,7 +269,7 @@ def _regressions(rng: np.random.Generator) -> None:
         equal("other items", others.tolist(), [n for n in range(_LABELS) if n != item])
         matrix = products[others][:, others] + 9 * torch.eye(count)
         expected = torch.linalg.solve(matrix, products[others, item])
-        near("weights", torch.from_numpy(room.values[begin : begin + count]), expected)
+        near("weights", room.values[begin : begin + count], expected)
 
 
 def _room(size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -314,7 +305,7 @@ def _trees(rng: np.random.Generator) -> None:
         first = root + 1 + (rows[:, 0] > thresholds[root])
         inner = np.where(first == root + 1, rows[:, 1], rows[:, 2]) > thresholds[first]
         expected += values[left[first] + inner]
-    near("the sum of the trees", torch.from_numpy(found).double(), torch.from_numpy(expected))
+    near("the sum of the trees", found, expected)
 
 
 def _classifiers(rng: np.random.Generator) -> None:
@@ -360,7 +351,7 @@ def _sparse_products(rng: np.random.Generator) -> None:
     lists, weight = random_csr(rng, _WIDTH, 40)
     rows, x = random_csr(rng, _ROWS, _WIDTH)
     scores, _ = sparse_top_k(rows, lists, 40, 5)
-    near("the scores", torch.from_numpy(scores), (x @ weight).clamp(min=0).topk(5).values)
+    near("the scores", scores, (x @ weight).clamp(min=0).topk(5).values)
     turned = column_lists(rows, _WIDTH)
     equal("the columns' rows", turned.indices.tolist(), x.T.nonzero()[:, 1].tolist())
 
@@ -391,10 +382,10 @@ def _entries(rng: np.random.Generator) -> None:
     clear_rows(rows.indptr, chosen, values)
     stay = ~np.isin(rows.entry_rows(), chosen)
     equal("rows that are cleared", values.tolist(), (rows.values * stay).tolist())
-    places = rng.permutation(len(values)).astype(np.int32)
+    positions = rng.permutation(len(values)).astype(np.int32)
     found = np.empty_like(values)
-    gather_entries(rows.values, places, found)
-    equal("entries in another order", found.tolist(), rows.values[places].tolist())
+    gather_entries(rows.values, positions, found)
+    equal("entries in another order", found.tolist(), rows.values[positions].tolist())
     slots = rng.permutation(_WIDTH).astype(np.int32)
     starts, entries = np.empty(_WIDTH + 1, np.int64), np.empty(len(values), np.int64)
     samples = np.empty(len(values), np.int32)
@@ -410,7 +401,7 @@ def _entries(rng: np.random.Generator) -> None:
 
 
 def _training_rows(rng: np.random.Generator) -> None:
-    """The rows of a label, and those of which it is a wrong candidate."""
+    """The rows of a label, and rows of which it is a wrong candidate."""
     lists = [[rng.permutation(_WIDTH)[:4].tolist() for _ in range(_ROWS)] for _ in range(2)]
     labels, candidates = (Pattern.from_lists(each) for each in lists)
     own, wrong = (np.zeros((_WIDTH, _ROWS), bool) for _ in range(2))
@@ -476,7 +467,7 @@ def _largest_bounds(rng: np.random.Generator) -> None:
     near(
         "the bounds", torch.from_numpy(best).sort(1, descending=True).values, bounds.topk(5).values
     )
-    near("the bounds of the ids", bounds.gather(1, torch.from_numpy(ids)), torch.from_numpy(best))
+    near("the bounds of the ids", bounds.gather(1, torch.from_numpy(ids)), best)
 
 
 FORMULAS: dict[str, Test] = {

@@ -108,7 +108,7 @@ def _both(operation: Callable[[np.random.Generator], Found]) -> Test:
 
 
 def _random_set(rng: np.random.Generator, shared: bool) -> ActiveSet:
-    """An active set with targets in its first places, where weights are 1."""
+    """An active set with targets at its first positions, where weights are 1."""
     sets = [rng.permutation(_OUTPUTS)[: rng.integers(8, 60)] for _ in range(1 if shared else _ROWS)]
     indptr, ids = Pattern.from_lists([each.tolist() for each in sets])
     targets = Pattern.from_lists([sorted(rng.permutation(8)[:3].tolist()) for _ in range(_ROWS)])
@@ -310,7 +310,7 @@ def _rounded_rows(rng: np.random.Generator) -> None:
     errors = np.abs(found[:, :CODES].astype(int) - expected[:, :CODES])
     equal("numbers of rounded rows", bool((errors <= 1).all()), True)
     own, other = (x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected))
-    near("scales of rounded rows", torch.from_numpy(own), torch.from_numpy(other))
+    near("scales of rounded rows", own, other)
 
 
 def _largest_scores(rng: np.random.Generator) -> None:
@@ -320,7 +320,7 @@ def _largest_scores(rng: np.random.Generator) -> None:
     largest_scores((sketches, floats), variances, np.float32(2), found)
     spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
     expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)
-    near("largest scores", torch.from_numpy(found), expected.float())
+    near("largest scores", found, expected.float())
 
 
 def _best_of_lists(rng: np.random.Generator) -> Found:

@@ -255,7 +255,7 @@ def write_run_model(trainer: Trainer) -> None:
 
 def write_run_report(trainer: Trainer) -> None:
     """Write ``report.html`` from the answers of the last evaluation."""
-    answers, judged, ranker, data = (
+    answers, evaluated, ranker, data = (
         trainer.answers,
         trainer.eval_split,
         trainer.ranker,
@@ -272,8 +272,8 @@ def write_run_report(trainer: Trainer) -> None:
     found = Answers(
         answers.ids,
         answers.scores,
-        judged.labels,
-        judged.features,
+        evaluated.labels,
+        evaluated.features,
         counts,
         ranker is not None and ranker.objective == "p",
         **names,

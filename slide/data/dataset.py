@@ -233,7 +233,7 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     if len(split) < 2:
         raise ValueError(
             f"{len(split)} training rows cannot be divided into rows to learn from and rows to "
-            "judge by: take more rows, or a smaller dataset.holdout"
+            "evaluate on: take more rows, or a smaller dataset.holdout"
         )
     aside = min(max(round(fraction * len(split)), 1), len(split) - 1)
     order = np.random.default_rng(seed).permutation(len(split))

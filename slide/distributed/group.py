@@ -25,14 +25,7 @@ _SENTENCE = "another process of the run has ended, or did not answer in time (ru
 
 
 class LostProcessError(RuntimeError):
-    """Another process of the run has ended, or does not answer.
-
-    Example:
-        >>> from slide.distributed.group import LostProcessError
-        >>> raise LostProcessError("another process of the run has ended")
-        Traceback (most recent call last):
-        slide.distributed.group.LostProcessError: another process of the run has ended
-    """
+    """Another process of the run has ended, or does not answer."""
 
 
 class Group:
@@ -112,15 +105,7 @@ class Group:
 
         The results of all ranks are equal in each bit.
 
-        Args:
-            tensor: contiguous; of one shape and type on all ranks. It is changed in place.
-            operation: ``"sum"`` or ``"max"``.
-
-        Returns:
-            ``tensor``.
-
-        Raises:
-            ValueError: for another operation.
+        ``tensor`` is contiguous; ``operation`` is ``"sum"`` or ``"max"``. Returns ``tensor``.
         """
         checks.one_of("operation", operation, _OPERATIONS)
         if self.size > 1:
@@ -134,11 +119,7 @@ class Group:
         The exchange goes on while this process does other work. `seconds` counts only its begin and
         the wait for its end. Until then no other operation may be called.
 
-        Args:
-            tensor: as in `all_reduce`; it must not be used before the end.
-
-        Returns:
-            A function that waits for the end and returns ``tensor``.
+        Returns a function that waits for the end and returns ``tensor``.
         """
         if self.size == 1:
             return lambda: tensor
@@ -158,9 +139,7 @@ class Group:
     def all_gather(self, tensor: Tensor, lengths: list[int] | None = None) -> list[Tensor]:
         """The tensors of all ranks, by rank.
 
-        Args:
-            tensor: ``(n, ...)``; n may differ between ranks, the other sizes and the type may not.
-            lengths: n of each rank, if it is known; None: the ranks exchange it first.
+        ``tensor`` is ``(n, ...)``; ``lengths`` are the n of all ranks, which exchange them if None.
         """
         if self.size == 1:
             return [tensor]
@@ -182,26 +161,11 @@ class Group:
         return found
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, by rank: numbers, texts, and lists and dicts of them.
-
-        Args:
-            value: anything that JSON can hold.
-
-        Raises:
-            TypeError: for a value that JSON cannot hold.
-        """
+        """The values of all ranks, by rank: numbers, texts, and lists and dicts of them."""
         return [_decoded(part) for part in self.all_gather(_encoded(value))]
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
-        """The value of rank ``root``; the values of the others are not looked at.
-
-        Args:
-            value: anything that JSON can hold.
-            root: a rank.
-
-        Raises:
-            TypeError: for a value that JSON cannot hold.
-        """
+        """The value of rank ``root``; the values of the others are not looked at."""
         if self.size == 1:
             return _decoded(_encoded(value))
         sends = self.rank == root
@@ -213,15 +177,7 @@ class Group:
         return _decoded(self.broadcast_tensor(text, root))
 
     def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
-        """Replace a tensor by that of rank ``root``.
-
-        Args:
-            tensor: contiguous; of one shape and type on all ranks. It is changed in place.
-            root: a rank.
-
-        Returns:
-            ``tensor``.
-        """
+        """Replace a tensor by that of rank ``root``."""
         if self.size == 1 or not tensor.numel():
             return tensor
         sender = root if self._processes is None else dist.get_global_rank(self._processes, root)

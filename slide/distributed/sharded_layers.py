@@ -79,12 +79,7 @@ class ShardedInputLinear(nn.Module):
     def forward(self, x: Any) -> Activation:
         """All H outputs of a matrix ``(B, D)``, the same on all ranks.
 
-        Args:
-            x: any form that `slide.as_csr` takes, the same on all ranks.
-
-        Raises:
-            ValueError: for a column out of range, or a malformed matrix.
-            TypeError: for an object that is no matrix.
+        x: any form that `slide.as_csr` takes, the same on all ranks.
         """
         x = as_csr(x, self.in_features)
         # Here, so that all ranks raise: one that raised alone would leave the others waiting.
@@ -189,7 +184,7 @@ class ShardedOutputLinear(nn.Module):
 
     @property
     def bias(self) -> nn.Parameter | None:
-        """``(n,)``, those of this rank, or None."""
+        """``(n,)``, the biases of this rank, or None."""
         return self.local.bias
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
@@ -205,17 +200,8 @@ class ShardedOutputLinear(nn.Module):
 
         The loss is the same on all ranks, and so is the gradient of ``x``.
 
-        Args:
-            x: ``(B, H)`` inputs, the same on all ranks.
-            labels: the targets, B rows in any form that `slide.as_pattern` takes, the same on all
-                ranks.
-            loss: a loss. With ``softmax`` and ``decoupled_softmax`` the ranks exchange 2 numbers
-                for each sample.
-            weights: ``(B,)`` factors of the losses of the samples; None: all are 1.
-
-        Raises:
-            ValueError: see `slide.SampledLinear.loss`, or for a loss that is no sum over outputs.
-            TypeError: for another kind of loss.
+        x (B, H) inputs, the same on all ranks; loss: a loss; weights (B,) factors of the losses of
+        the samples.
         """
         local, group = self.local, self.group
         check_loss_of_group(loss, group)
@@ -246,17 +232,9 @@ class ShardedOutputLinear(nn.Module):
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
         """The k best outputs of each input: each rank's own, merged. The same on all ranks.
 
-        Args:
-            x: ``(B, H)``, the same on all ranks.
-            k: number of outputs to return for each input, in [1, N].
-            search: see `slide.SampledLinear.top_k`.
-
-        Returns:
-            Scores and ids (int64), both ``(B, k)``, best first; of equal scores the smaller id is
-            first. Missing ones are -inf and -1.
-
-        Raises:
-            ValueError: see `slide.SampledLinear.top_k`.
+        x (B, H), the same on all ranks; k: number of outputs to return for each input, in [1, N];
+        search see `slide.SampledLinear.top_k`. Returns scores and ids (int64), both ``(B, k)``,
+        best first; of equal scores the smaller id is first. Missing ones are -inf and -1.
         """
         if not 1 <= k <= self.out_features:
             raise ValueError(f"k must be in [1, {self.out_features}], not {k}")
@@ -279,9 +257,7 @@ class ShardedOutputLinear(nn.Module):
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
         """The scores of some outputs of each input, each by the rank that owns it.
 
-        Args:
-            x: ``(B, H)``, the same on all ranks.
-            ids: ``(B, K)``, the same on all ranks; see `slide.SampledLinear.scores_of`.
+        x (B, H), the same on all ranks; ids (B, K), the same on all ranks.
         """
         own = (ids >= 0) & (self.shares.owners(ids) == self.group.rank)
         found = self.local.scores_of(x, np.where(own, self.shares.local_ids(ids), -1))
@@ -334,7 +310,7 @@ class ShardedSampledLinear(nn.Module):
         RuntimeError: if ``torch.distributed.init_process_group`` was not called.
 
     Attributes:
-        rows: the layer of the outputs; ``rows.shares.ids`` are those of this process.
+        rows: the layer of the outputs; ``rows.shares.ids`` are the ids of this process.
 
     Example:
         >>> import slide, torch
@@ -375,15 +351,9 @@ class ShardedSampledLinear(nn.Module):
         number of processes, since ``DistributedDataParallel`` divides by it: so the encoder gets
         the gradient that it would get from all samples in one process.
 
-        Args:
-            x: ``(b, H)``, the inputs of this process; b may differ between processes.
-            labels: their targets, b rows in any form that `slide.as_pattern` takes.
-            loss: see `ShardedOutputLinear.loss`.
-            weights: ``(b,)`` factors of the losses of the samples, on all processes or on none.
-
-        Raises:
-            ValueError: see `ShardedOutputLinear.loss`; also if widths of inputs differ.
-            TypeError: see `ShardedOutputLinear.loss`.
+        x (b, H), the inputs of this process; labels: their targets, b rows in any form that
+        `slide.as_pattern` takes; loss see `ShardedOutputLinear.loss`; weights (b,) factors of the
+        losses of the samples, on all processes or on none.
         """
         pattern, factors, wrong = None, None, None
         try:
@@ -421,10 +391,7 @@ class ShardedSampledLinear(nn.Module):
         check_linear(cast, local.weight, local.bias)
 
     def _exchanged(self, x: Tensor, wrong: Exception | None, *more: int) -> list[list[int]]:
-        """The number of samples of each rank, and ``more`` numbers of it.
-
-        Errors are raised on all ranks: of one that raised alone the others would wait, or abort.
-        """
+        """The number of samples of each rank, and ``more`` numbers of it."""
         own = [len(x), x.shape[1], _DTYPES.index(x.dtype)] if wrong is None else [0, 0, 0]
         numbers = torch.tensor([[int(wrong is not None), *own, *map(int, more)]])
         found = torch.cat(self.group.all_gather(numbers, [1] * self.group.size)).tolist()
@@ -454,17 +421,9 @@ class ShardedSampledLinear(nn.Module):
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
         """The k best outputs of each input of this process, out of all N.
 
-        Args:
-            x: ``(b, H)``, the inputs of this process; b may differ between processes.
-            k: number of outputs to return for each input, in [1, N].
-            search: see `slide.SampledLinear.top_k`.
-
-        Returns:
-            Scores and ids (int64), both ``(b, k)``; see `ShardedOutputLinear.top_k`.
-
-        Raises:
-            ValueError: see `slide.SampledLinear.top_k`; also if k differs between processes.
-            TypeError: for an input of another type than the layer, or a k that is no whole number.
+        x (b, H), the inputs of this process; k: number of outputs to return for each input, in [1,
+        N]; search see `slide.SampledLinear.top_k`. Returns scores and ids (int64), both ``(b, k)``;
+        see `ShardedOutputLinear.top_k`.
         """
         wrong, number = None, 0
         try:

@@ -63,7 +63,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     ``x``, with the loss as one number more. The softmaxes gather B log-sum-exps and scores of
     targets from each rank before. ``decoupled_softmax`` then adds up 2 B numbers, and so does any
     sum over outputs if ``hard_fraction`` is below 1, B numbers. The forward pass computes all
-    gradients, and the backward pass leaves those of the rows.
+    gradients, and the backward pass leaves the gradients of the rows.
 
     ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank.
     """
@@ -127,24 +127,13 @@ class _Sums:
 
 
 def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tensor | None]:
-    """This rank's part of the loss, and the loss if all ranks know it; leaves have the gradients.
-
-    Where it can, it begins ``sums`` before the gradient of the weight is computed.
-    """
+    """This rank's part of the loss, and the loss if all ranks know it; leaves get gradients."""
     loss, fraction = task.loss.record, task.loss.hard_fraction
     products = task.products._replace(sparse_grad=False)
     x, weight, bias = leaves
     if task.group.size == 1 or (not loss.splits_target and fraction == 1):
         mean = linear_loss_on_set(
-            x,
-            weight,
-            bias,
-            task.active,
-            loss,
-            fraction,
-            products,
-            task.weights,
-            early=sums.begin,
+            x, weight, bias, task.active, loss, fraction, products, task.weights, early=sums.begin
         )
         if mean.requires_grad:
             mean.backward()
@@ -180,7 +169,7 @@ def _losses(scores: Tensor, logs: Tensor | None, task: Task) -> tuple[Tensor, Te
 
 
 def _factors(losses: Tensor, fraction: float, weights: np.ndarray | None) -> Tensor:
-    """What the loss of each sample counts in the mean over the hardest, ``(B,)`` float64."""
+    """The factor of each sample in the mean over the hardest, ``(B,)`` float64."""
     factors = torch.ones_like(losses)
     if weights is not None:
         factors = on_device(weights, losses.device).clone()
@@ -266,11 +255,7 @@ def _decoupled_softmax(
 
 
 def _gathered(logs: Tensor, sums: Tensor | None, group: Group) -> tuple[Tensor, Tensor]:
-    """Log-sum-exps ``(B,)`` and sums ``(B,)`` or None, over all ranks, float64.
-
-    One gather takes the place of a maximum and a sum of exponentials, since the ranks need as many
-    messages for it as for a half of one of these.
-    """
+    """Log-sum-exps ``(B,)`` and sums ``(B,)`` or None, over all ranks, float64."""
     logs = logs.double()
     own = torch.stack([logs, torch.zeros_like(logs) if sums is None else sums])
     every = torch.stack(group.all_gather(own, [2] * group.size))

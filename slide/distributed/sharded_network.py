@@ -143,7 +143,7 @@ class ShardedNetwork(SlideNetwork):
         return {"first.weight": self.first.shares, **output}  # type: ignore[dict-item]
 
 
-def plain_name(name: str) -> str:
+def single_name(name: str) -> str:
     """The name of a parameter or buffer in the network of one process."""
     return f"output.{name.removeprefix(_LOCAL)}" if name.startswith(_LOCAL) else name
 
@@ -156,30 +156,8 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
     one process does, and that calls the network now and then, such as training the re-ranker, needs
     no schedule that all of them follow.
 
-    Args:
-        network: a `ShardedNetwork`; with one process, any network.
-        group: the processes; its time-out bounds the time between two calls. Results are exchanged
-            in the group of the network.
-
-    Yields:
-        What the first process uses, a `MainProcessNetwork`; None on the others. With one process,
-        ``network``.
-
-    Raises:
-        RuntimeError: on the others, before they enter, if the first process fails between two
-            calls. Within one they wait for its part of the result, and raise
-            `slide.distributed.group.LostProcessError` when it ends.
-
-    Example:
-        >>> import torch, slide
-        >>> from slide.distributed import Group, ShardedNetwork
-        >>> from slide.distributed.sharded_network import run_on_main_process
-        >>> group = Group.alone()
-        >>> shared = ShardedNetwork(100, [16], 1000, slide.FullSampler, group)
-        >>> with run_on_main_process(shared, group) as network:
-        ...     hidden = network.embed(torch.ones(1, 100))
-        ...     network.output.top_k(hidden, k=5)[1].shape
-        torch.Size([1, 5])
+    Yields what the first process uses, a `MainProcessNetwork`, and None on the others; with one
+    process, ``network``. The time-out of ``group`` bounds the time between two calls.
     """
     if group.size == 1:
         yield network
@@ -200,11 +178,7 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
 
 
 class MainProcessNetwork:
-    """What a re-ranker needs of a network, for the first process; see `run_on_main_process`.
-
-    Attributes:
-        output: the last layer, with ``out_features``, ``top_k`` and ``scores_of``.
-    """
+    """What a re-ranker needs of a network, for the first process; see `run_on_main_process`."""
 
     def __init__(self, network: ShardedNetwork, group: Group):
         self.output = MainProcessOutput(network, group)
@@ -290,11 +264,11 @@ _BLOCK = 1 << 20
 
 
 def full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters with the rows of all processes, by `plain_name`."""
+    """The shapes of all parameters with the rows of all processes, by `single_name`."""
     shared, found = network.shared_rows(), {}
     for name, weight in network.named_parameters():
         rows = shared[name].rows if name in shared else len(weight)
-        found[plain_name(name)] = (rows, *weight.shape[1:])
+        found[single_name(name)] = (rows, *weight.shape[1:])
     return found
 
 

@@ -90,21 +90,7 @@ class Shares:
         return ids // self.size if self._owner is None else self._index[ids]
 
     def own(self, x: _Rows) -> _Rows:
-        """The entries of a matrix or a pattern whose columns this rank owns, by local number.
-
-        Args:
-            x: ``(B, N)``; columns in [0, N).
-
-        Returns:
-            ``(B, n)``, of the same kind.
-
-        Example:
-            >>> import slide
-            >>> from slide.distributed import Shares
-            >>> shares = Shares("labels", 5, rank=1, size=2)
-            >>> shares.own(slide.Pattern.from_lists([[3, 4], [], [0, 1]])).indices
-            array([1, 0], dtype=int32)
-        """
+        """The entries of a matrix or a pattern whose columns this rank owns, by local number."""
         if self.size == 1:
             return x
         own = x.keep(self.owners(x.indices) == self.rank)

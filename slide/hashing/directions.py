@@ -26,14 +26,9 @@ def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:
     A round costs ``4 n D k`` operations, and there is no matrix of size ``D x D`` (Halko,
     Martinsson, Tropp 2011, "Finding structure with randomness", section 4.5).
 
-    Args:
-        centered: ``(n, D)`` floats, vectors without their mean.
-        start: ``(D, k)`` orthonormal columns.
-        warm: whether the start holds the directions of similar vectors.
-
-    Returns:
-        ``(D, k)`` orthonormal columns, the direction of the largest variance first; the start if a
-        vector is not finite.
+    centered (n, D) floats, vectors without their mean; start (D, k) orthonormal columns; warm:
+    whether the start holds the directions of similar vectors. Returns ``(D, k)`` orthonormal
+    columns, the direction of the largest variance first; the start if a vector is not finite.
     """
     largest = centered.abs().amax()
     if not 0 < largest < math.inf:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.backend import CPU, has_bfloat16, native, on_device, plain
+from slide.backend import CPU, has_bfloat16, native, on_device, uses_reference
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.random_keys import random_key
@@ -111,13 +111,7 @@ class SimHash:
         True
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hashes_per_table: int,
-        num_tables: int,
-        seed: int = 0,
-    ):
+    def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, seed: int = 0):
         _check_shape(in_features, hashes_per_table, num_tables, bits=1)
         self.in_features = in_features
         self.hashes_per_table = hashes_per_table
@@ -139,9 +133,6 @@ class SimHash:
 
         If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
         angles change by a fraction of a degree. Equal rows still have equal codes.
-
-        Raises:
-            ValueError: for vectors of another length.
         """
         return self._pack(self._project(vectors))
 
@@ -164,18 +155,14 @@ class SimHash:
         """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""
         _check_width(vectors, self.in_features)
         vectors = vectors.detach()
-        if plain(vectors):
+        if uses_reference(vectors):
             return vectors @ self._directions(vectors.device).to(vectors.dtype)
         if vectors.dtype == torch.float32 and has_bfloat16():
             vectors = vectors.bfloat16()
         return vectors @ torch.from_numpy(self.directions).to(vectors.dtype)
 
     def sparse_codes(self, vectors: CSR) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns.
-
-        Raises:
-            ValueError: for a malformed matrix, or columns out of range.
-        """
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix with D columns."""
         check_pattern("coordinates", vectors, None, self.in_features)
         return self._pack(ops.project_sparse(*vectors, self._directions(CPU)))
 
@@ -257,25 +244,21 @@ class DWTA:
         num_bins = self.num_tables * self.hashes_per_table
         bins_each = self.in_features // self.bin_size
         num_permutations = -(-num_bins // bins_each)
-        places = np.full((self.in_features, num_permutations), -1, np.int32)
+        positions = np.full((self.in_features, num_permutations), -1, np.int32)
         coordinates = np.empty((num_permutations * bins_each, self.bin_size), np.int32)
         for p in range(num_permutations):
             members = generator.permutation(self.in_features)[: bins_each * self.bin_size]
             coordinates[p * bins_each : (p + 1) * bins_each] = members.reshape(bins_each, -1)
-            places[members, p] = np.arange(len(members)) + p * len(members)
-        places[places >= num_bins * self.bin_size] = -1
+            positions[members, p] = np.arange(len(members)) + p * len(members)
+        positions[positions >= num_bins * self.bin_size] = -1
         # (number of bins, bin_size): the coordinates of each bin.
         # (D, permutations): the bin and position of each coordinate.
         self.coordinates = np.ascontiguousarray(coordinates[:num_bins])
-        self.places = places
+        self.positions = positions
         self.key = random_key(0xD7A, seed)
 
     def codes(self, vectors: Tensor) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``; zeros count as coordinates.
-
-        Raises:
-            ValueError: for vectors of another length.
-        """
+        """Codes ``(L, n)`` int32 of rows ``(n, D)``; zeros count as coordinates."""
         _check_width(vectors, self.in_features)
         shape = self.hashes_per_table, self._shift
         return native(ops.dwta_dense(vectors.detach(), self.coordinates, *shape))
@@ -285,9 +268,6 @@ class DWTA:
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
         the largest coordinates of these bins are larger by.
-
-        Raises:
-            ValueError: with ``packing="released"``, whose digits cannot be changed one by one.
         """
         if self.packing != "exact":
             raise ValueError("probes need packing='exact': digits of released codes overlap")
@@ -297,17 +277,10 @@ class DWTA:
         return _codes_of_probes(codes, costs, flips, probes)
 
     def sparse_codes(self, vectors: CSR) -> Any:
-        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count.
-
-        Args:
-            vectors: ``(n, D)``.
-
-        Raises:
-            ValueError: for a malformed matrix, or columns out of range.
-        """
+        """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count."""
         check_pattern("coordinates", vectors, None, self.in_features)
         shape = self.hashes_per_table, self.bits, self._shift
-        return native(ops.dwta_sparse(*vectors, self.places, *shape, self.key, self.num_tables))
+        return native(ops.dwta_sparse(*vectors, self.positions, *shape, self.key, self.num_tables))
 
 
 def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
@@ -348,7 +321,7 @@ def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
         cheaper = [one - {j} | {j - 1} for j in one if j and j - 1 not in one]
         cheaper += [one - {0}] if 0 in one and len(one) > 1 else []
         if not all(other in below for other in cheaper):
-            continue  # A cheaper one is not needed, or it comes first and leads here again.
+            continue  # A cheaper one is not needed, or it comes first and adds this one.
         known = {one}.union(*(below[other] for other in cheaper))
         if len(known) > probes:
             continue
@@ -360,11 +333,7 @@ def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
 
 
 def _codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
-    """Codes ``((1 + probes) L, n)`` of the inputs, then of the further buckets that cost the least.
-
-    ``costs`` ``(n, L * K)`` say how certain each elementary hash is, and ``flips`` ``(n, L * K)``
-    int32 what a change of it does to the code, by xor.
-    """
+    """Codes ``((1 + probes) L, n)`` of the inputs, then of the cheapest further buckets."""
     hashes = costs.shape[1] // len(codes)
     probes = min(probes, 2**hashes - 1)
     sets = flip_sets(hashes, probes)

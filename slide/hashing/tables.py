@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.backend import device_of, on_device, on_host, plain
+from slide.backend import device_of, on_device, on_host, uses_reference
 from slide.ops import fold as fold
 from slide.ops.kernels import hashing as kernels
 from slide.ops.kernels.hashing import Buckets
-from slide.ops.reference import hashing as plain_buckets
+from slide.ops.reference import hashing as reference
 from slide.ops.reference.hashing import BucketTensors
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -24,13 +24,7 @@ _UNBOUNDED = 2**31 - 1
 
 
 def bucket_count(num_codes: int, num_ids: int) -> int:
-    """The number of buckets of a table: one for each code, but at most two for each id.
-
-    Example:
-        >>> from slide.hashing.tables import bucket_count
-        >>> bucket_count(num_codes=2**9, num_ids=1000), bucket_count(num_codes=2**24, num_ids=1000)
-        (512, 2000)
-    """
+    """The number of buckets of a table: one for each code, but at most two for each id."""
     return min(num_codes, _BUCKETS_PER_ID * num_ids)
 
 
@@ -104,16 +98,12 @@ class HashTables:
         )
 
     def build(self, codes: Any) -> None:
-        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32.
-
-        Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
-        """
+        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32."""
         codes = self.buckets_of(codes)
-        if plain(codes):
+        if uses_reference(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
-            self.buckets = plain_buckets.build(shape, codes, self.bucket_capacity, *self._policy())
+            self.buckets = reference.build(shape, codes, self.bucket_capacity, *self._policy())
             return
         buckets = self.arrays()
         if buckets.pool.shape[1] < codes.shape[1]:
@@ -123,23 +113,19 @@ class HashTables:
         kernels.build(buckets, on_host(codes), self.capacity, *self._policy())
 
     def insert(self, ids: Any, codes: Any) -> None:
-        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
-
-        Raises:
-            ValueError: for ids or codes of the wrong shape or type, or out of range.
-        """
+        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32."""
         self._check_ids(ids, codes)
         self._insert(ids, self.buckets_of(codes))
 
     def _insert(self, ids: Any, codes: Any) -> None:
-        if plain(codes):
+        if uses_reference(codes):
             device = device_of(codes)
             ids, codes = on_device(ids, device), on_device(codes, device)
             buckets, unbounded = self.tensors(device), self.bucket_capacity is None
             if unbounded:
-                self.buckets = plain_buckets.insert_all(buckets, ids, codes)
+                self.buckets = reference.insert_all(buckets, ids, codes)
             else:
-                plain_buckets.insert(buckets, ids, codes, *self._policy())
+                reference.insert(buckets, ids, codes, *self._policy())
             return
         buckets, ids, codes = self.arrays(), on_host(ids), on_host(codes)
         done = np.zeros(self.num_tables, np.int64)
@@ -158,25 +144,20 @@ class HashTables:
     def move(self, ids: Any, old: Any, new: Any) -> None:
         """Move ids from buckets ``old`` to buckets ``new``.
 
-        Args:
-            ids: ``(n,)`` int32, distinct, all in the tables.
-            old, new: ``(L, n)`` int32 codes. A table in which both are equal does not change.
-
-        Raises:
-            ValueError: for ids or codes of the wrong shape or type, or out of range.
+        ids (n,) int32, distinct, all in the tables; old, new (L, n) int32 codes.
         """
         self._check_ids(ids, old)
         self._check_ids(ids, new)
         old, new = self.buckets_of(old), self.buckets_of(new)
-        if plain(old):
+        if uses_reference(old):
             device = device_of(old)
             ids, old, new = (on_device(each, device) for each in (ids, old, new))
             same = old == new
             buckets, gone = self.tensors(device), torch.where(same, -1, old)
             if self.bucket_capacity is None:
-                self.buckets = plain_buckets.remove_all(buckets, ids, gone)
+                self.buckets = reference.remove_all(buckets, ids, gone)
             else:
-                plain_buckets.remove(buckets, ids, gone, self.bucket_capacity)
+                reference.remove(buckets, ids, gone, self.bucket_capacity)
             self._insert(ids, torch.where(same, -1, new))
             return
         ids, old, new = map(on_host, (ids, old, new))
@@ -187,21 +168,14 @@ class HashTables:
     def query(self, codes: Any) -> Pattern:
         """The ids in the buckets of each query, table after table.
 
-        Args:
-            codes: ``(L, B)`` int32, or ``(P * L, B)`` for P buckets in each table: all tables, then
-                all tables again.
-
-        Returns:
-            A pattern with B rows. An id occurs once for each table in which it was found.
-
-        Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
+        codes (L, B) int32, or (P * L, B) for P buckets in each table. Returns a pattern
+        with B rows. An id occurs once for each table in which it was found.
         """
         codes = self.buckets_of(codes, len(codes) // self.num_tables)
-        if plain(codes):
+        if uses_reference(codes):
             device = device_of(codes)
             codes, most = on_device(codes, device), self.most_held()
-            found = plain_buckets.look_up(self.tensors(device), codes, most)
+            found = reference.look_up(self.tensors(device), codes, most)
             return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
         buckets, codes = self.arrays(), on_host(codes)
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
@@ -214,8 +188,7 @@ class HashTables:
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:
         """The buckets of codes, which are `fold` of them if there are more codes than buckets.
 
-        Kernels that read ``buckets`` take the result. Arguments and errors are those of
-        `check_codes`.
+        Kernels that read ``buckets`` take the result. For arguments and errors see `check_codes`.
         """
         self.check_codes(codes, probes)
         return codes if self.num_codes == self.num_buckets else fold(codes, self.num_buckets)
@@ -223,13 +196,7 @@ class HashTables:
     def check_codes(self, codes: Any, probes: int = 1) -> None:
         """Raise unless codes fit the tables; kernels do not check that.
 
-        Args:
-            codes: ``(P * L, n)`` int32 in ``[0, num_codes)``. On another device than the CPU
-                they are not checked, since the host would wait for the device.
-            probes: P, number of buckets in each table.
-
-        Raises:
-            ValueError: for codes of the wrong shape or type, or out of range.
+        codes (P * L, n) int32 in [0, num_codes); probes: P, number of buckets in each table.
         """
         num_rows = max(1, probes) * self.num_tables
         if codes.ndim != 2 or len(codes) != num_rows or codes.dtype not in _INT32:
@@ -261,7 +228,7 @@ class HashTables:
         """The tables as tensors on a device; the tables stay there."""
         buckets = self.buckets
         if not isinstance(buckets, BucketTensors) or buckets.pool.device != device:
-            self.buckets = buckets = plain_buckets.widened(buckets, self.bucket_capacity, device)
+            self.buckets = buckets = reference.widened(buckets, self.bucket_capacity, device)
         return buckets
 
     def arrays(self) -> Buckets:
@@ -296,12 +263,7 @@ class HashTables:
         return state | {"pool": pool}
 
     def load_state_dict(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for the state of tables of another shape, and for buckets that do not lie in
-                their table's pool: inserting writes where they say.
-        """
+        """Restore what `state_dict` returned."""
         shape = (self.num_tables, self.num_buckets)
         if (found := getattr(state.get("starts"), "shape", None)) not in (None, shape):
             raise ValueError(f"tables of shape {found} do not fit tables of shape {shape}")

@@ -117,7 +117,7 @@ def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
 def _taken_layer(
     stored: Stored, layer: str, fan: int, width: int, finite: bool
 ) -> tuple[Tensor | QuantizedRows, Tensor]:
-    """The weights of a layer, which may be kept as short numbers, and its biases."""
+    """The weights of a layer, which may be quantized, and its biases."""
     name, shape = f"{layer}.weight", (width, fan)
     if layer == "first":  # Its rows are those of features.
         shape = fan, width

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view, on_device, plain
+from slide.backend import array_view, on_device, uses_reference
 from slide.ops.kernels.products import sampled_product
 from slide.ops.kernels.ragged import gather_entries
 from slide.ops.reference.products import entry_products, samples_of, weighted_sum
@@ -37,15 +37,7 @@ class _Block(NamedTuple):
 
 
 class _Elsewhere(NamedTuple):
-    """An ``(N, D)`` matrix on a device, where entries have the order of rows or that of columns.
-
-    Attributes:
-        indptr: ``(N + 1,)`` bounds of the rows.
-        rows, columns: ``(nnz,)`` int64 and int32, row and column of each entry.
-        order: ``(nnz,)`` the entries by column.
-        turned: ``(D + 1,)`` bounds of the columns in this order.
-        own: ``(nnz,)`` the entries.
-    """
+    """An ``(N, D)`` matrix on a device, where entries have the order of rows or that of columns."""
 
     indptr: Tensor
     rows: Tensor
@@ -64,7 +56,7 @@ class CSRMatrix:
 
     Args:
         matrix: a `CSR` matrix, a ``torch.sparse_csr_tensor``, or any SciPy sparse matrix or array.
-            Entries at the same place are added up.
+            Entries at the same position are added up.
         num_columns: D; required for `CSR`, which does not hold it.
 
     Raises:
@@ -122,7 +114,7 @@ class CSRMatrix:
     def product(self, x: Tensor, values: Tensor | None) -> Tensor:
         """``matrix @ x``, with other entries ``values`` unless they are None."""
         num_rows = self.shape[0]
-        if plain(x):
+        if uses_reference(x):
             m = self._on(x.device)
             own = m.own if values is None else values
             found = weighted_sum(m.indptr, m.columns, own, _as_columns(x))
@@ -132,7 +124,7 @@ class CSRMatrix:
 
     def transposed_product(self, grad: Tensor, values: Tensor | None) -> Tensor:
         """``matrix.T @ grad``, with other entries ``values`` unless they are None."""
-        if plain(grad):
+        if uses_reference(grad):
             m = self._on(grad.device)
             ordered = (m.own if values is None else values)[m.order]
             found = weighted_sum(m.turned, m.rows[m.order], ordered, _as_columns(grad))
@@ -148,7 +140,7 @@ class CSRMatrix:
     def entry_products(self, grad: Tensor, x: Tensor) -> Tensor:
         """``<grad[row], x[column]>`` for each entry, ``(nnz,)``."""
         grad, x = _as_columns(grad), _as_columns(x)
-        if plain(x):
+        if uses_reference(x):
             m = self._on(x.device)
             return entry_products(m.rows, m.columns, grad, x)
         out = torch.zeros(len(self.indices), dtype=x.dtype)
@@ -185,8 +177,7 @@ class CSRMatrix:
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
         """The transpose in blocks; the order of its entries is computed once and kept.
 
-        Args:
-            values: ``(nnz,)`` entries that replace the matrix's own; each call sorts them.
+        values (nnz,) entries that replace the matrix's own.
         """
         if values is None:
             self._forget_old_values()
@@ -271,10 +262,7 @@ def _multiply(indptr: Tensor, indices: Tensor, values: Tensor, x: Tensor, num_ro
 
 
 def _use_up_warning() -> None:
-    """Trigger and hide the warning "CSR tensors are in beta", which each process gives once.
-
-    Users of this module do not use such tensors directly, so the warning does not help them.
-    """
+    """Trigger and hide the warning "CSR tensors are in beta", which each process gives once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.sparse_csr_tensor([0], [], [], (0, 0))

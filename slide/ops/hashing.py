@@ -41,11 +41,8 @@ def dwta_dense(
 ) -> Tensor:
     """Codes of DWTA: the digit of a bin is the position of its largest coordinate.
 
-    Args:
-        vectors: ``(n, D)`` floats.
-        coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
-        hashes_per_table: K digits in a code.
-        shift: bits by which a digit is moved for each one that follows it in a code.
+    vectors (n, D) floats; coordinates (L * K, M) int32; hashes_per_table: K digits in a code;
+    shift: bits by which a digit is moved for each one that follows it in a code.
     """
     out = np.empty((len(coordinates) // hashes_per_table, len(vectors)), np.int32)
     words = array_view(vectors.contiguous()), coordinates, hashes_per_table, shift
@@ -67,14 +64,9 @@ def dwta_sparse(
 ) -> Tensor:
     """Densified codes of DWTA of sparse vectors; only stored coordinates take part.
 
-    Args:
-        indptr, indices, values: a CSR matrix ``(n, D)``.
-        positions: ``(D, P)`` int32: ``bin * M + position`` of each coordinate in each of the P
-            permutations, -1 where the coordinate is in no bin.
-        hashes_per_table, shift: see `dwta_dense`.
-        bits: bits of a digit, log2 of M.
-        key: key of the densification's draws.
-        num_tables: L.
+    indptr, indices, values: a CSR matrix (n, D); positions (D, P) int32; hashes_per_table, shift
+    see `dwta_dense`; bits: bits of a digit, log2 of M; key: key of the densification's draws;
+    num_tables: L.
     """
     out = np.empty((num_tables, len(indptr) - 1), np.int32)
     shape = hashes_per_table, bits, shift, key
@@ -88,9 +80,8 @@ def dwta_runners(
 ) -> tuple[Tensor, Tensor]:
     """What the second-largest coordinate of each bin would change.
 
-    Returns:
-        By how much the largest coordinate is larger, ``(n, L * K)`` floats, and what the change
-        does to the code by xor, ``(n, L * K)`` int32.
+    Returns by how much the largest coordinate is larger, ``(n, L * K)`` floats, and what the change
+    does to the code by xor, ``(n, L * K)`` int32.
     """
     costs = vectors.new_empty(len(vectors), len(coordinates))
     flips = np.empty(costs.shape, np.int32)
@@ -103,13 +94,8 @@ def dwta_runners(
 def probe_codes(codes: Any, costs: Tensor, flips: Any, sets: Pattern, probes: int) -> Tensor:
     """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32.
 
-    Args:
-        codes: ``(L, n)`` int32, an array or a tensor.
-        costs: ``(n, L * K)`` floats: how certain each elementary hash is.
-        flips: ``(n, L * K)`` int32: what a change does to the code, by xor.
-        sets: S rows: which of a code's least certain elementary hashes a set changes; it costs the
-            sum of their squared costs.
-        probes: at most S.
+    codes (L, n) int32, an array or a tensor; costs (n, L * K) floats; flips (n, L * K) int32; sets:
+    S rows; probes: at most S.
     """
     num_tables, count = codes.shape
     out = np.empty(((1 + probes) * num_tables, count), np.int32)
@@ -123,12 +109,8 @@ def fold(codes: Any, num_buckets: int) -> Any:
 
     Different codes fall into the same bucket as if their buckets were drawn.
 
-    Args:
-        codes: int32 of at least 0, an array or a tensor.
-        num_buckets: number of buckets.
-
-    Returns:
-        An array, or a tensor on another device, in ``[0, num_buckets)``.
+    codes int32 of at least 0, an array or a tensor; num_buckets: number of buckets. Returns an
+    array, or a tensor on another device, in ``[0, num_buckets)``.
     """
     codes = np.ascontiguousarray(on_host(codes))
     out = np.empty_like(codes)

@@ -18,10 +18,8 @@ def _flat(x: Tensor) -> np.ndarray:
 def relu_dropout_forward(x: Tensor, key: int, p: float) -> Tensor:
     """``x / (1 - p)`` where x is above 0 and its draw is at least p, else 0; NaN stays.
 
-    Args:
-        x: float32 or float64 of any shape, contiguous.
-        key: in [0, 2^64); with the position it determines the draw of a value.
-        p: probability that a value is set to 0.
+    x float32 or float64 of any shape, contiguous; key: in [0, 2^64); p: probability that a value is
+    set to 0.
     """
     out, least = torch.empty_like(x), np.uint64(round(p * 2**32))
     kernels.relu_dropout_forward(_flat(x), np.uint64(key), least, 1 / (1 - p), _flat(out))
@@ -37,14 +35,7 @@ def relu_dropout_backward(out: Tensor, grad: Tensor, p: float) -> Tensor:
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Whether the channels of a pixel of images are side by side in memory.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops import is_channels_last
-        >>> is_channels_last(torch.zeros(1, 3, 2, 2))
-        False
-    """
+    """Whether the channels of a pixel of images are side by side in memory."""
     return x.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -67,11 +58,8 @@ def take_channels(x: Tensor, channels: Tensor) -> Tensor:
 def put_channels(x: Tensor, channels: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
     """Zeros with ``x`` at some channels.
 
-    Args:
-        x: ``(B, A, H, W)``.
-        channels: ``(A,)`` int64, distinct.
-        shape: ``(B, C, H, W)``, of the result.
-        pixels_first: whether the result is channels-last in memory.
+    x (B, A, H, W); channels (A,) int64, distinct; shape (B, C, H, W), of the result; pixels_first:
+    whether the result is channels-last in memory.
     """
     pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
     if pixels_first:

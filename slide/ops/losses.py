@@ -24,15 +24,9 @@ def loss_rows(
 ) -> tuple[Tensor, Tensor]:
     """The loss of each sample, and the gradient of ``scale`` times their sum.
 
-    Args:
-        scores: ``(B, A)`` for a shared set, else ``(nnz,)``; contiguous.
-        active: a `slide.ActiveSet` with targets.
-        loss: a `slide.functional.losses.Loss`.
-        scale: factor on the gradient.
-        weights: ``(B,)`` factors of the losses of the samples; None: all are 1.
-
-    Returns:
-        Losses ``(B,)``, and the gradient in the shape of ``scores``.
+    scores (B, A) for a shared set, else (nnz,); active: a `slide.ActiveSet` with targets; loss: a
+    `slide.functional.losses.Loss`; scale: factor on the gradient; weights (B,) factors of the
+    losses of the samples. Returns losses ``(B,)``, and the gradient in the shape of ``scores``.
     """
     gradient = torch.empty_like(scores)
     part = slice(0, active.targets.num_rows)
@@ -79,15 +73,9 @@ def losses_of_products(
 ) -> tuple[Tensor, Tensor]:
     """`loss_rows` of the scores ``x @ rows.T + bias`` of a shared set, some samples at a time.
 
-    Args:
-        x: ``(B, D)`` inputs, rounded to the type of the products.
-        rows: ``(A, D)`` rows of the set, rounded, too.
-        bias: ``(A,)`` or None, of the type ``exact``.
-        active, loss, scale, weights: see `loss_rows`.
-        exact: type of the scores.
-
-    Returns:
-        Losses ``(B,)``, and the gradient ``(B, A)`` in the set's scratch memory.
+    x (B, D) inputs, rounded to the type of the products; rows (A, D) rows of the set, rounded, too;
+    bias (A,) or None, of the type exact; active, loss, scale, weights see `loss_rows`; exact: type
+    of the scores. Returns losses ``(B,)``, and the gradient ``(B, A)`` in the set's scratch memory.
     """
     count, size, scratch = len(x), len(active.ids), active.scratch
     step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
@@ -113,10 +101,8 @@ def losses_of_products(
 def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:
     """Write zeros into the rows of some samples.
 
-    Args:
-        gradient: ``(B, A)``, or ``(nnz,)`` with ``indptr``; contiguous.
-        indptr: ``(B + 1,)`` int64 bounds of the samples' entries, or None.
-        samples: ``(R,)`` int64.
+    gradient (B, A), or (nnz,) with indptr; indptr (B + 1,) int64 bounds of the samples' entries, or
+    None; samples (R,) int64.
     """
     if indptr is None:
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
@@ -124,14 +110,7 @@ def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) 
 
 
 def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mean as a scalar tensor of a type; 0 if there are no samples.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops import mean_loss
-        >>> mean_loss(torch.tensor([1.0, 3.0]), torch.float32)
-        tensor(2.)
-    """
+    """The mean as a scalar tensor of a type; 0 if there are no samples."""
     if not len(losses):
         return torch.zeros((), dtype=dtype, device=losses.device)
     if losses.is_cpu:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view, plain
+from slide.backend import array_view, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels import ragged
 from slide.ops.reference import products as reference
@@ -28,14 +28,7 @@ DENSE_ROW_SHARE = 0.75
 
 
 def exact(values: Tensor) -> Tensor:
-    """The values, contiguous; bfloat16 becomes float32, in which products are summed up.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops import exact
-        >>> exact(torch.ones(2, dtype=torch.bfloat16)).dtype
-        torch.float32
-    """
+    """The values, contiguous; bfloat16 becomes float32, in which products are summed up."""
     return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
 
 
@@ -49,16 +42,10 @@ def sampled_product(
 ) -> Tensor:
     """``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]`` over the entries of each sample b.
 
-    Args:
-        pattern: B samples with ``nnz`` entries together.
-        vectors: ``(B, D)`` float32 or float64, contiguous.
-        rows: ``(N, D)``, of the type of ``vectors`` or bfloat16.
-        bias: ``(N,)`` of the type of ``rows``, or None.
-        grouped: whether the pattern's ``transposed`` is needed anyway, for a backward pass: then
-            each row is read once.
-
-    Returns:
-        ``(nnz,)`` of the type of ``vectors``.
+    pattern: B samples with nnz entries together; vectors (B, D) float32 or float64, contiguous;
+    rows (N, D), of the type of vectors or bfloat16; bias (N,) of the type of rows, or None;
+    grouped: whether the pattern's transposed is needed anyway, for a backward pass. Returns
+    ``(nnz,)`` of the type of ``vectors``.
     """
     out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
     none = np.empty(0, array_view(out).dtype)
@@ -88,15 +75,9 @@ def weighted_sum(
 ) -> Tensor:
     """``out[b] = bias + sum_p coefficients[p] * rows[ids[p]]`` over the entries of each sample b.
 
-    Args:
-        indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
-        ids: ``(nnz,)`` int32.
-        coefficients: ``(nnz,)`` floats, an array or a tensor.
-        rows: ``(N, D)`` floats; bfloat16 is summed up in float32.
-        bias: ``(D,)`` or None.
-
-    Returns:
-        ``(B, D)``, of the type of ``rows``; float32 for bfloat16.
+    indptr (B + 1,) int64 bounds of the samples' entries; ids (nnz,) int32; coefficients (nnz,)
+    floats, an array or a tensor; rows (N, D) floats; bias (D,) or None. Returns ``(B, D)``, of the
+    type of ``rows``; float32 for bfloat16.
     """
     if rows.dtype == torch.bfloat16:  # Kernels do not read it.
         distinct, ids = np.unique(ids, return_inverse=True)
@@ -116,14 +97,9 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     The kernels of an optimizer compute the sums when they use them (`adam_factored`), so nobody
     may change the arguments afterwards.
 
-    Args:
-        pattern: B samples with ``nnz`` entries together.
-        coefficients: ``(nnz,)`` floats, an array or a tensor.
-        vectors: ``(B, D)`` floats.
-
-    Returns:
-        The factors ``(pattern.transposed, coefficients, vectors)`` as arrays, or
-        `slide.ops.reference.products.TotalRows`.
+    pattern: B samples with nnz entries together; coefficients (nnz,) floats, an array or a tensor;
+    vectors (B, D) floats. Returns the factors ``(pattern.transposed, coefficients, vectors)`` as
+    arrays, or `slide.ops.reference.products.TotalRows`.
     """
     return pattern.transposed, _array(coefficients), array_view(vectors)
 
@@ -135,23 +111,11 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
     Girshick (2016, "Training region-based object detectors with online hard example mining",
     section 4.2) run a second forward pass over the hard samples for this reason.
 
-    Args:
-        gradient: ``(B, A)``, or ``(nnz,)`` with ``indptr``; contiguous.
-        indptr: ``(B + 1,)`` int64 bounds of the samples' entries.
-
-    Returns:
-        ``(R,)`` int64, ascending. None if visiting all samples is faster: their share is above
-        `DENSE_ROW_SHARE`, there are fewer than two samples, or the host would wait for a device.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops import rows_to_visit
-        >>> gradient = torch.zeros(4, 3)
-        >>> gradient[2] = 1.0
-        >>> rows_to_visit(gradient)
-        array([2])
+    gradient (B, A), or (nnz,) with indptr; indptr (B + 1,) int64 bounds of the samples' entries.
+    Returns ``(R,)`` int64, ascending,
+    or None if visiting all samples is faster or the host would wait for a device.
     """
-    if plain(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
+    if uses_reference(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
         return None
     if indptr is None:
         # The first column usually decides.
@@ -170,22 +134,11 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     A hinge loss has a gradient of zero at outputs that are right by a margin. After some training
     most outputs are, and the products of the backward pass need only the other entries.
 
-    Args:
-        gradient: ``(B, A)``, contiguous.
-
-    Returns:
-        The entries, or None if their share is above `DENSE_ENTRY_SHARE`, the gradient is empty, its
-        type is bfloat16, which kernels do not read, or the host would wait for a device.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops import nonzeros
-        >>> gradient = torch.zeros(4, 50)
-        >>> gradient[2, 7] = 0.5
-        >>> nonzeros(gradient).indices
-        array([7], dtype=int32)
+    gradient (B, A), contiguous. Returns the entries, or None if their share is above
+    `DENSE_ENTRY_SHARE`, the gradient is empty, its type is bfloat16, which kernels do not read, or
+    the host would wait for a device.
     """
-    if plain(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
+    if uses_reference(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
     matrix = array_view(gradient)
     sample = matrix[:: max(1, len(matrix) // _SAMPLED)]
@@ -204,16 +157,8 @@ def nonzeros(gradient: Tensor) -> CSR | None:
 def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The entries of a matrix, column by column, with groups for empty columns.
 
-    Returns:
-        The bounds of the columns' entries ``(num_columns + 1,)`` int64, the positions of the
-        entries ``(nnz,)`` int64, and their rows ``(nnz,)`` int32.
-
-    Example:
-        >>> import numpy as np, slide
-        >>> from slide.ops import group_columns
-        >>> matrix = slide.CSR(np.array([0, 2, 3]), np.array([0, 2, 0], np.int32), np.ones(3))
-        >>> [each.tolist() for each in group_columns(matrix, num_columns=3)]
-        [[0, 2, 2, 3], [0, 2, 1], [0, 1, 0]]
+    Returns the bounds of the columns' entries ``(num_columns + 1,)`` int64, the positions of the
+    entries ``(nnz,)`` int64, and their rows ``(nnz,)`` int32.
     """
     starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
     entries = np.empty(len(matrix.indices), np.int64)

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from slide.backend import plain
+from slide.backend import uses_reference
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -13,16 +13,7 @@ _R = TypeVar("_R")
 class Operation(Generic[_P, _R]):
     """An operation that a kernel computes on the CPU, and its reference on any device.
 
-    Args:
-        kernel: the function that calls numba kernels.
-        reference: the same in torch; it defines the operation.
-
-    Example:
-        >>> import numpy as np, torch
-        >>> from slide import ops
-        >>> indptr, ids = np.array([0, 2]), np.array([2, 0], np.int32)
-        >>> ops.weighted_sum(indptr, ids, torch.tensor([1.0, 3.0]), torch.eye(3))
-        tensor([[3., 0., 1.]])
+    kernel: the function that calls numba kernels; reference the same in torch.
     """
 
     def __init__(self, kernel: Callable[_P, _R], reference: Callable[_P, _R]):
@@ -30,16 +21,14 @@ class Operation(Generic[_P, _R]):
         functools.update_wrapper(self, kernel)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return (self.reference if plain(*args) else self.kernel)(*args, **kwargs)
+        return (self.reference if uses_reference(*args) else self.kernel)(*args, **kwargs)
 
 
 # All operations by name; `python -m slide.check` compares both columns of this table.
 OPERATIONS: dict[str, Operation[..., Any]] = {}
 
 
-def operation(
-    reference: Callable[_P, _R],
-) -> Callable[[Callable[_P, _R]], Operation[_P, _R]]:
+def operation(reference: Callable[_P, _R]) -> Callable[[Callable[_P, _R]], Operation[_P, _R]]:
     """Make a function that calls kernels an `Operation`, and enter it in `OPERATIONS`."""
 
     def enter(kernel: Callable[_P, _R]) -> Operation[_P, _R]:

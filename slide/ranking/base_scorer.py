@@ -12,7 +12,7 @@ import numpy as np
 
 from slide.data import SeenItems, SeenLabels, Split
 from slide.nn import SlideNetwork
-from slide.ops.kernels.evidence import rank_scores
+from slide.ops.kernels.base_scorers import rank_scores
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Stored
 

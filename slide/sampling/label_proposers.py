@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.largest import keep_largest
 from slide.sampling.protocol import (
@@ -95,11 +95,7 @@ class RecentProposer(Proposer):
     refresh = rebuild
 
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
-        """The best labels of recent samples, this batch's included, that are not a sample's own.
-
-        Raises:
-            TypeError: for inputs in CSR form.
-        """
+        """The best labels of recent samples, this batch's included, that are not a sample's own."""
         return self._best(queries, labels, self.best or self.recent)
 
     @profiled("score recent labels")
@@ -147,11 +143,10 @@ class RecentProposer(Proposer):
         return torch.where(found < 0, -1, on_device(pool, device)[found.clamp(min=0)]).int()
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`."""
-        limits = places if self.best is None else np.minimum(places, self.best)
-        if not plain(queries):
+        limits = wanted if self.best is None else np.minimum(wanted, self.best)
+        if not uses_reference(queries):
             most = int(limits.max(initial=0))
             return ranked(padded(self._best(queries, labels, most), most), limits)
         ids = self._best_on_device(queries, labels, limits)
@@ -160,11 +155,11 @@ class RecentProposer(Proposer):
         return RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
 
     def propose_shared(
-        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
     ) -> np.ndarray:
         """The newest labels of batches before this one; see `Proposer.propose_shared`."""
         self._labels = labels.indices
-        return self.pool[~np.isin(self.pool, labels.indices)][:places]
+        return self.pool[~np.isin(self.pool, labels.indices)][:wanted]
 
     def touched(self, active: ActiveSet) -> None:
         """Remember the labels of a training step."""
@@ -189,11 +184,7 @@ class RecentProposer(Proposer):
         return {"pool": self.pool.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for labels that are no outputs.
-        """
+        """Restore what `state_dict` returned."""
         labels = Expected((None,), "int32", 0, self.out_features - 1)
         check_arrays("the state of a RecentProposer", state, {"pool": labels})
         self.pool = state["pool"][: self.recent].copy()
@@ -279,11 +270,7 @@ class NeighbourProposer(Proposer):
 
     @profiled("score neighbours")
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
-        """The best neighbours of a sample's labels, and of explored labels, without its own.
-
-        Raises:
-            TypeError: for inputs in CSR form.
-        """
+        """The best neighbours of a sample's labels, and of explored labels, without its own."""
         queries = dense(queries, type(self).__name__)
         assert self._rows is not None, "a sampler calls rebuild first"
         weight, bias = self._rows
@@ -321,7 +308,7 @@ class NeighbourProposer(Proposer):
         useful = (rows >= 0) & (rows != changed[:, None])
         first = np.argsort(~useful, axis=1, kind="stable")[:, : self.width]
         found = np.take_along_axis(np.where(useful, rows, -1), first, 1)
-        self.graph[changed] = found  # `look_up` keeps at least `width` places of each sample.
+        self.graph[changed] = found  # `look_up` keeps at least `width` ids of each sample.
         self._last = None
 
     def statistics(self) -> dict[str, float]:
@@ -333,11 +320,7 @@ class NeighbourProposer(Proposer):
         return {"graph": self.graph.copy()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for a graph of another shape, or of rows that there are not.
-        """
+        """Restore what `state_dict` returned."""
         graph = Expected(self.graph.shape, "int32", -1, self.out_features - 1)
         check_arrays("the state of a NeighbourProposer", state, {"graph": graph})
         self.graph = state["graph"].copy()

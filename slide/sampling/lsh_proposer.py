@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
+from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
@@ -26,16 +26,9 @@ from slide.ops.kernels.sketches import (
     rank_buckets,
     sketch_rows,
 )
-from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference import active_sets as reference
 from slide.ops.reference.random import random_rows
-from slide.sampling.protocol import (
-    Proposer,
-    Queries,
-    best_of_voted,
-    dense,
-    in_turns,
-    num_queries,
-)
+from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -56,7 +49,7 @@ _SHARE, _MOST = 1 / 64, 512
 # The largest score that a row may have: its score for the mean input, and 2 standard deviations of
 # its score over recent inputs.
 _DEVIATIONS = 2.0
-# The directions are those of this many of the last inputs.
+# The directions are principal directions of the last 1,024 inputs.
 RECENT = 1024
 # Directions in which codes are hashed; sketches have up to `CODES`.
 HASHED = 32
@@ -66,8 +59,8 @@ _HELD = 0.85
 # Of some rows, sketches may differ from the rows by this share of the sum of their squares. With a
 # softmax each step moves the rows of uniform draws, with a hinge hardly any of them.
 _WATCHED, _MOVED = 256, 0.1
-# All rows are hashed again only after steps have computed so many outputs for each row of the
-# layer: by then it takes a small part of the time.
+# All rows are hashed again after steps have computed 32 outputs for each row of the layer, at the
+# earliest: by then it takes a small part of the time.
 _OUTPUTS_PER_ROW = 32
 # Weight of a step in the running mean of that share.
 _NEWEST = 0.3
@@ -228,7 +221,6 @@ class LSHProposer(Proposer):
         self._size()
 
     def forget(self) -> None:
-        """See `Proposer.forget`."""
         self._noted, self._found = [], np.empty(0, np.int32)
 
     @profiled("observe")
@@ -283,13 +275,8 @@ class LSHProposer(Proposer):
     def project_by(self, mean_input: Tensor, directions: Tensor, variances: Tensor) -> None:
         """Take what `projection` returned; the next `rebuild` projects all rows by it.
 
-        Args:
-            mean_input: ``(D,)`` float32.
-            directions: ``(D, k)`` float32, orthonormal columns.
-            variances: ``(k,)`` float32, of inputs in these directions.
-
-        Raises:
-            ValueError: for tensors of other shapes.
+        mean_input (D,) float32; directions (D, k) float32, orthonormal columns; variances (k,)
+        float32, of inputs in these directions.
         """
         given = {"mean_input": mean_input, "directions": directions, "variances": variances}
         for name, own in self.projection().items():
@@ -317,8 +304,8 @@ class LSHProposer(Proposer):
     def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias)
-        if plain(projected):
-            return plain_sketches.sketch_rows(projected, self._offset)
+        if uses_reference(projected):
+            return reference.sketch_rows(projected, self._offset)
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
         sketch_rows(array_view(projected), array_view(self._offset), _views(out))
         return out
@@ -345,16 +332,16 @@ class LSHProposer(Proposer):
                 out[:, rows] = self._in_range(i, family.codes(vectors[torch.from_numpy(rows)]))
         return out
 
-    def _in_range(self, place: int, codes: Any) -> np.ndarray:
+    def _in_range(self, number: int, codes: Any) -> np.ndarray:
         """Buckets of the tables for codes of the family of a range."""
         folded = on_host(codes)
-        if self.families[place].num_buckets > self._buckets[place]:
-            folded = on_host(fold(folded, self._buckets[place]))
-        return folded + np.int32(self._offsets[place])
+        if self.families[number].num_buckets > self._buckets[number]:
+            folded = on_host(fold(folded, self._buckets[number]))
+        return folded + np.int32(self._offsets[number])
 
     def _fill_tables(self) -> None:
         """Choose the ranges anew, and put all rows into the tables."""
-        if self._ends and not plain(self.sketches):
+        if self._ends and not uses_reference(self.sketches):
             scores = self._largest_scores(self.sketches)
             at = [len(scores) - 1 - end for end in self._ends]
             self.bounds = torch.from_numpy(np.partition(scores, at)[at])
@@ -367,7 +354,7 @@ class LSHProposer(Proposer):
 
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
-        if plain(self.sketches):
+        if uses_reference(self.sketches):
             self.codes = self.codes[:, :0]
             return
         # In parts, whose vectors stay in the cache.
@@ -392,7 +379,7 @@ class LSHProposer(Proposer):
         """
         self._place(weight.device)
         self._rows = weight, bias
-        if plain(weight):
+        if uses_reference(weight):
             self.codes = self.codes[:, :0]  # Tables do not follow rows of another device.
         elif self.codes.shape[1] < self.out_features:
             self._fill_tables()
@@ -406,7 +393,7 @@ class LSHProposer(Proposer):
         at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
         sketches = self._sketched(weight[at], None if bias is None else bias[at])
         self.sketches[at] = sketches
-        if plain(weight):
+        if uses_reference(weight):
             return False
         codes = self._addresses(sketches)
         self.tables.move(rows, self.codes[:, rows], codes)
@@ -416,20 +403,11 @@ class LSHProposer(Proposer):
         return False
 
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
-        """Of the rows with the largest rounded scores those with the largest exact scores.
-
-        Args:
-            queries: ``(B, D)``.
-            labels: of each sample; they are left out.
-            most: number of rows of an input.
-
-        Returns:
-            ``(B, most)`` int32, the best first; -1 after the last row.
-        """
+        """Of the rows with the largest rounded scores those with the largest exact scores."""
         assert self._rows is not None, "a sampler calls rebuild first"
         ids = self._look_up(queries, labels, _SCORED * most)
         found: Tensor | RankedIds = ids
-        if not plain(ids):
+        if not uses_reference(ids):
             found = RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
         x = dense(queries, "LSHProposer")
         best = best_of_voted(x, *self._rows, found, labels, most)
@@ -455,13 +433,11 @@ class LSHProposer(Proposer):
         x = dense(queries, "LSHProposer").detach().float()
         z = (x - self.mean_input) @ self.directions
         most = min(most, self.out_features)
-        if plain(z):
+        if uses_reference(z):
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = torch.nn.functional.pad(z, (0, CODES - z.shape[1]))
-            return plain_sketches.rank_all(
-                z, self.sketches, torch.from_numpy(pairs).to(z.device), most
-            )
+            return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
         codes, tables = [np.zeros((0, len(z)), np.int32)], [np.zeros(0, np.int64)]
         vectors = _mixed(z[:, :HASHED])
         for i, family in enumerate(self.families):
@@ -511,10 +487,9 @@ class LSHProposer(Proposer):
         return Pattern.from_padded(on_host(self._look_up(queries, nobody, _ANSWERS)))
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
-        """See `Proposer.propose`."""
-        limits = np.minimum(places, self.best)
+        limits = np.minimum(wanted, self.best)
         ids = self._best(queries, labels, int(limits.max(initial=0)))
         if ids.device.type != "cpu":
             limits = on_device(limits, ids.device)
@@ -525,12 +500,12 @@ class LSHProposer(Proposer):
         return RankedIds(ids.numpy(), counts)
 
     def propose_shared(
-        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
     ) -> np.ndarray | Tensor:
         """See `Proposer.propose_shared`: the best id of each sample, then the second ones, ..."""
         ids = on_host(self._best(queries, labels, self.best))
         # Labels of other samples are in the set, too.
-        self._found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), places)
+        self._found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), wanted)
         return self._found
 
     def statistics(self) -> dict[str, float]:
@@ -562,11 +537,7 @@ class LSHProposer(Proposer):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the same tables are built again from the sketches.
-
-        Raises:
-            ValueError: for the state of a proposer with other settings, or of other sizes.
-        """
+        """Restore what `state_dict` returned; the same tables are built again from the sketches."""
         check_same_settings(state, self._settings(), "an LSHProposer")
         # Where sets hold all outputs, nothing is built.
         rows = self.out_features if len(state["sketches"]) else 0, WIDTH
@@ -614,10 +585,7 @@ def _hashed_width(directions: int) -> int:
 
 
 def _mixed(vectors: Tensor) -> Tensor:
-    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone.
-
-    Fast Walsh-Hadamard transform, up to a factor. Sums of whole numbers stay exact.
-    """
+    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone."""
     known = vectors.shape[1]
     return vectors @ _hadamard(_hashed_width(known))[:known]
 

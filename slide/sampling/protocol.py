@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import KERNEL_DTYPES, array_view, on_host, plain
+from slide.backend import KERNEL_DTYPES, array_view, on_host, uses_reference
 from slide.ops.kernels.active_sets import RankedIds, best_of_lists
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern, check_pattern, hits
@@ -176,7 +176,7 @@ class Proposer:
         return self.candidates(queries)
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct; a set takes all of them, in any order.
 
@@ -186,7 +186,7 @@ class Proposer:
         Args:
             queries: ``(B, D)``.
             labels: of each sample; see `look_up`.
-            places: ``(B,)`` int64, largest number of candidates of each sample.
+            wanted: ``(B,)`` int64, largest number of candidates of each sample.
             key: key of random draws, if the proposer draws.
 
         Returns:
@@ -203,13 +203,13 @@ class Proposer:
         order = np.lexsort((first, -votes, rows))
         rows, ids = rows[order], ids[order]
         rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        kept = rank < places[rows]
-        out = np.zeros((found.num_rows, int(places.max(initial=0))), np.int32)
+        kept = rank < wanted[rows]
+        out = np.zeros((found.num_rows, int(wanted.max(initial=0))), np.int32)
         out[rows[kept], rank[kept]] = ids[kept]
         return RankedIds(out, np.bincount(rows[kept], minlength=found.num_rows))
 
     def propose_shared(
-        self, queries: Queries, labels: Pattern, places: int, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
     ) -> np.ndarray | Tensor:
         """The best candidates of a whole batch: ``(n,)`` int32 distinct ids, in any order.
 
@@ -221,7 +221,7 @@ class Proposer:
         Args:
             queries: ``(B, D)``.
             labels: of each sample; see `look_up`.
-            places: largest number of ids.
+            wanted: largest number of ids.
             key: key of random draws, if the proposer draws.
         """
         found = self.look_up(queries, labels)
@@ -230,7 +230,7 @@ class Proposer:
         rank = np.arange(len(rows)) - found.indptr[rows]
         by_rank = found.indices[np.lexsort((rows, rank))]
         ids, first, votes = np.unique(by_rank, return_index=True, return_counts=True)
-        return ids[np.lexsort((first, -votes))][:places].astype(np.int32)
+        return ids[np.lexsort((first, -votes))][:wanted].astype(np.int32)
 
     def observe(self, inputs: Queries) -> None:
         """Called with the inputs of each training step."""
@@ -255,7 +255,7 @@ class Proposer:
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``; what is not known is left out.
 
-        Those of equal names have one meaning in all proposers, and runs show them:
+        A name has one meaning in all proposers, and runs show these:
 
         * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
         * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,
@@ -308,21 +308,14 @@ def best_of_voted(
 ) -> np.ndarray:
     """The ids of each sample with the largest ``<query, row> + bias``, without its labels.
 
-    Args:
-        queries: ``(B, D)``.
-        weight: ``(N, D)``.
-        bias: ``(N,)`` or None.
-        voted: distinct ids of each sample; in a tensor ``(B, k)``, -1 stands for none.
-        labels: of B samples.
-        best: number of ids of a sample.
-
-    Returns:
-        ``(B, best)`` int32, best first; -1 after the last id of a sample.
+    queries (B, D); weight (N, D); bias (N,) or None; voted: distinct ids of each sample; labels: of
+    B samples; best: number of ids of a sample. Returns ``(B, best)`` int32, best first; -1 after
+    the last id of a sample.
     """
     x = queries.detach().to(weight.dtype)
     out = np.full((len(x), best), -1, np.int32)
-    # Kernels know no bfloat16.
-    if isinstance(voted, RankedIds) and weight.dtype in KERNEL_DTYPES and not plain(weight):
+    readable = weight.dtype in KERNEL_DTYPES and not uses_reference(weight)  # Not bfloat16.
+    if readable and isinstance(voted, RankedIds):
         added = torch.empty(0, dtype=x.dtype) if bias is None else bias
         factors = array_view(x.contiguous()), array_view(weight), array_view(added)
         best_of_lists(voted, labels, *factors, out)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import Scratch
-from slide.backend import on_host, plain
+from slide.backend import on_host, uses_reference
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
 from slide.ops.kernels.active_sets import RankedIds, vote_per_sample
@@ -106,7 +106,6 @@ class PublishedLSHProposer(Proposer):
         self._order = np.random.default_rng([0xF111, self.seed]).permutation(n).astype(np.int32)
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`."""
         super().resize(out_features)
         self._make_tables()
         self._redraw(self.draw)
@@ -151,20 +150,20 @@ class PublishedLSHProposer(Proposer):
 
     @profiled("votes")
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         """See `Proposer.propose`; of ids with equal votes, the first that are found."""
-        if plain(queries):
-            found = super().propose(queries, labels, places, key)
+        if uses_reference(queries):
+            found = super().propose(queries, labels, wanted, key)
             assert isinstance(found, RankedIds)
         else:
-            found = self._voted(self._query_codes(queries), places, key)
-        return self._filled_up(found, labels, places, key)
+            found = self._voted(self._query_codes(queries), wanted, key)
+        return self._filled_up(found, labels, wanted, key)
 
-    def _voted(self, codes: Any, places: np.ndarray, key: np.uint64) -> RankedIds:
+    def _voted(self, codes: Any, wanted: np.ndarray, key: np.uint64) -> RankedIds:
         tables, n = self.tables, self.out_features
         most = min(n, len(codes) * tables.capacity)
-        counts = np.minimum(places, most)
+        counts = np.minimum(wanted, most)
         ranked = RankedIds(np.empty((len(counts), counts.max(initial=0)), np.int32), counts)
         runs, filled = num_threads(), self._scratch.filled
         room = filled("votes", (runs, n), np.uint8), filled("ids", (runs, most), np.int32)
@@ -173,7 +172,7 @@ class PublishedLSHProposer(Proposer):
         return ranked
 
     def _filled_up(
-        self, found: RankedIds, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, found: RankedIds, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds:
         """The ids that were found, without labels, and ids of the list that are wanting."""
         least = self.fill if self.fill < self.out_features else 0
@@ -192,7 +191,7 @@ class PublishedLSHProposer(Proposer):
                 ids = np.concatenate([ids, run[mark[run] == 0][:wanting]])
                 mark[ids] = 0
             mark[targets] = 0
-            own.append(ids[: places[b]])
+            own.append(ids[: wanted[b]])
         self.retrieved = retrieved / max(1, len(own))
         counts = np.array([len(ids) for ids in own], np.int64)
         out = np.empty((len(own), counts.max(initial=0)), np.int32)
@@ -223,12 +222,7 @@ class PublishedLSHProposer(Proposer):
         return {"settings": self._settings(), **counters, "codes": codes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; hash functions are drawn again from their seed.
-
-        Raises:
-            ValueError: for the state of a proposer with other settings, or other numbers of tables
-                or outputs.
-        """
+        """Restore what `state_dict` returned; hash functions are drawn again from their seed."""
         check_same_settings(state, self._settings(), "a PublishedLSHProposer")
         codes = state["codes"]
         if codes.shape not in ((self.hash.num_tables, n) for n in (0, self.out_features)):

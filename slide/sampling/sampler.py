@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet, Scratch
-from slide.backend import CPU, native, on_device, on_host, plain
+from slide.backend import CPU, native, on_device, on_host, uses_reference
 from slide.ops.kernels import active_sets as kernels
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.reference.active_sets import assemble, stratified_log_weights
@@ -54,7 +54,6 @@ class FullSampler(Sampler):
         return f"{type(self).__name__}(all {self.out_features} outputs)"
 
     def resize(self, out_features: int) -> None:
-        """See `Sampler.resize`."""
         self.out_features = out_features
         self._ids = np.arange(out_features, dtype=np.int32)
         self._scratch = Scratch(out_features)
@@ -76,8 +75,8 @@ class ActiveSampler(Sampler):
     """Chooses the labels, then candidates of a proposer, then uniform ids.
 
     Without a proposer the draws are uniform, as in sampled softmax. With `LSHProposer` and
-    ``mode="per_sample"`` the sets are those of SLIDE (Chen et al. 2020, "SLIDE: in defense of smart
-    algorithms over hardware acceleration", section 3.1).
+    ``mode="per_sample"`` a sample has its set of SLIDE (Chen et al. 2020, "SLIDE: in defense of
+    smart algorithms over hardware acceleration", section 3.1).
 
     Args:
         in_features: D, length of the inputs.
@@ -278,12 +277,12 @@ class ActiveSampler(Sampler):
             sizes = np.maximum(sizes, counts + self._reserve + found)
         indptr = row_bounds(np.minimum(sizes, self.out_features))
         device = self._device_of(queries)
-        if plain(device):
+        if uses_reference(device):
             if not isinstance(proposed, Tensor):
                 kept = np.arange(proposed.ids.shape[1]) < proposed.counts[:, None]
                 proposed = on_device(np.where(kept, proposed.ids, np.int32(-1)), device)
             own = padded(labels, most_labels(labels))
-            ids, known = _plain_ids(own, proposed, np.diff(indptr), key, self.out_features)
+            ids, known = _reference_ids(own, proposed, np.diff(indptr), key, self.out_features)
         else:
             ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
             marks, n = self._scratch.marks(num_threads()), self.out_features
@@ -299,7 +298,7 @@ class ActiveSampler(Sampler):
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        if plain():
+        if uses_reference():
             distinct = len(np.unique(labels.indices))
         else:
             distinct = kernels.count_distinct(labels.indices, self._scratch.marks(1)[0])
@@ -310,10 +309,10 @@ class ActiveSampler(Sampler):
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
         device = self._device_of(queries)
-        if plain(device):
+        if uses_reference(device):
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
-            ids, known = _plain_ids(own[None], best, sizes, key, self.out_features)
+            ids, known = _reference_ids(own[None], best, sizes, key, self.out_features)
         else:
             ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
             room = self._scratch.marks(1)[0], self._scratch.slots(), ids, positions
@@ -347,7 +346,6 @@ class ActiveSampler(Sampler):
         return self._built
 
     def forget_index(self) -> None:
-        """See `Sampler.forget_index`."""
         self._built = False
 
     def _proposer_kind(self) -> str:
@@ -362,11 +360,7 @@ class ActiveSampler(Sampler):
         return counters | kind | {"proposer": known}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: for the state of another kind of sampler or proposer.
-        """
+        """Restore what `state_dict` returned."""
         saved, own = state.get("proposer_kind"), self._proposer_kind()
         if saved is None:
             raise ValueError(
@@ -389,7 +383,7 @@ class ActiveSampler(Sampler):
         self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
 
 
-def _plain_ids(
+def _reference_ids(
     labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, num_rows: int
 ) -> tuple[Any, Tensor]:
     """Ids of sets, set after set, and how many of each are not drawn; -1 is no label, no id."""

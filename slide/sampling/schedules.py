@@ -84,16 +84,7 @@ Schedule = Callable[[int], int]
 
 
 def check_schedule(name: str, schedule: Any) -> None:
-    """Raise for a schedule that is impossible.
-
-    Args:
-        name: of the argument, for the message.
-        schedule: what should be a `Schedule`.
-
-    Raises:
-        TypeError: if it is no function that gives whole numbers.
-        ValueError: for a number out of range.
-    """
+    """Raise for a schedule that is impossible."""
     if not callable(schedule):
         raise TypeError(
             f"{name} must be a function from a number of samples to the number of times that are "

@@ -131,10 +131,6 @@ class IndexProposer(Proposer):
 
         If the weights have not changed since the last call, the noted rows wait. A change by way of
         ``weight.data`` may escape this; see `RowIndex.fits`.
-
-        Raises:
-            RuntimeError: before the first `rebuild`.
-            ValueError: for a weight or a bias of another shape.
         """
         self._index = self._restored(weight, bias)
         if self._index is None:
@@ -155,10 +151,7 @@ class IndexProposer(Proposer):
         return index
 
     def _changed(self, weight: Tensor, bias: Tensor | None) -> np.ndarray | None:
-        """The rows to follow; None: they wait, because the weights have not changed so far.
-
-        Several batches may come before the step that changes their rows.
-        """
+        """The rows to follow; None: they wait, because the weights have not changed so far."""
         if self._waits:
             self._followed, self._waits = kept_state(weight, bias), False
         if self._followed is not None and unchanged(self._followed, weight, bias):
@@ -194,12 +187,7 @@ class IndexProposer(Proposer):
             return self._index.top_k(x, k, **limits)[1].numpy()
 
     def candidates(self, queries: Queries) -> Pattern:
-        """The best rows of each input that are found.
-
-        Raises:
-            TypeError: for inputs in CSR form.
-            RuntimeError: before the first `rebuild`.
-        """
+        """The best rows of each input that are found."""
         nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         return without_labels(self._search(queries, self.best), nobody, self.best)
 
@@ -224,7 +212,6 @@ class IndexProposer(Proposer):
         self._forget_moves()
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`."""
         super().resize(out_features)
         self.forget()
 
@@ -241,11 +228,7 @@ class IndexProposer(Proposer):
         return unchanged(self._followed, self._index.weight, self._index.bias)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the index itself is checked when it is used.
-
-        Raises:
-            ValueError: for rows that there are not, and for arrays of other shapes.
-        """
+        """Restore what `state_dict` returned; the index itself is checked when it is used."""
         what, number = "the state of an IndexProposer", self.out_features
         # Earlier states may name a row twice, and do not say which rows are to move or wait.
         known = {"steps": np.full(number, _STEPS, np.uint8)} | state
@@ -370,10 +353,10 @@ class FaissProposer(Proposer):
         return Pattern.from_padded(self.search(queries, min(self.neighbours, self.out_features)))
 
     def propose(
-        self, queries: Queries, labels: Pattern, places: np.ndarray, key: np.uint64
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds:
         """See `Proposer.propose`; looks up as many ids as a sample may have."""
-        return ranked(self.search(queries, int(places.max(initial=1))), places)
+        return ranked(self.search(queries, int(wanted.max(initial=1))), wanted)
 
     def state_dict(self) -> dict[str, Any]:
         """The index as bytes, and the number of rebuilds."""
@@ -383,11 +366,7 @@ class FaissProposer(Proposer):
         return {"rebuilds": self.rebuilds} | index
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. FAISS reads the bytes as they are: see docs/trust.md.
-
-        Raises:
-            ValueError: for an index of another size.
-        """
+        """Restore what `state_dict` returned. FAISS does not check the bytes: see docs/trust.md."""
         import faiss
 
         self.rebuilds = check_counter("the state of a FaissProposer", "rebuilds", state["rebuilds"])

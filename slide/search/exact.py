@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, has_bfloat16, on_device, on_host, plain
+from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
 from slide.functional import active_linear
 from slide.ops.kernels.largest import keep_largest, keep_largest_bounds
 from slide.ops.kernels.products import sampled_product
@@ -65,8 +65,8 @@ def exact_top_k(
     """
     if not 1 <= k <= weight.shape[0]:
         raise ValueError(f"k must be in [1, {weight.shape[0]}], not {k}")
-    if plain(queries):
-        return _plain_search(queries, weight, bias, k)
+    if uses_reference(queries):
+        return _reference_search(queries, weight, bias, k)
     many = len(queries) >= _LEAST_QUERIES and weight.shape[0] >= _LEAST_ROWS
     few_wanted = k <= _MOST_WANTED * weight.shape[0] and weight.shape[1] <= _MOST_COLUMNS
     if queries.dtype == torch.float32 and many and few_wanted and has_bfloat16():
@@ -103,7 +103,7 @@ def _full_search(
     return best, ids
 
 
-def _plain_search(
+def _reference_search(
     queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor]:
     """`exact_top_k` by the torch reference, on the device of the queries."""
@@ -119,8 +119,8 @@ def _plain_search(
         if bias is not None:
             scores = scores + bias[start : start + rows].to(queries.device)
         scores = torch.where(scores.isnan(), -torch.inf, scores)  # As for kernels.
-        found, places = scores.topk(min(k, scores.shape[1]))
-        best, ids = torch.cat([best, found], 1), torch.cat([ids, places + start], 1)
+        found, positions = scores.topk(min(k, scores.shape[1]))
+        best, ids = torch.cat([best, found], 1), torch.cat([ids, positions + start], 1)
         best, order = best.topk(min(k, best.shape[1]))
         ids = ids.gather(1, order)
     return best, torch.where(best > -torch.inf, ids, -1)
@@ -198,22 +198,18 @@ def _scored(
 ) -> np.ndarray:
     """The scores of the wanted ids ``(B, K)``; -inf for the others."""
     indptr = row_bounds(wanted.sum(1))
-    weight, added, places = stored.some(ids[wanted].astype(np.int32), bias)
+    weight, added, positions = stored.some(ids[wanted].astype(np.int32), bias)
     assert added is not None
     out = np.empty(indptr[-1], np.float32)
     arrays = array_view(queries), array_view(weight.contiguous()), array_view(added)
-    sampled_product(indptr, places, *arrays, out)
+    sampled_product(indptr, positions, *arrays, out)
     scores = np.full(ids.shape, -np.inf, np.float32)
     scores[wanted] = out
     return scores
 
 
 def index_top_k(
-    queries: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    candidates: Pattern,
-    k: int,
+    queries: Tensor, weight: Tensor, bias: Tensor | None, candidates: Pattern, k: int
 ) -> tuple[Tensor, Tensor]:
     """The k candidates of each query with the largest ``<query, row> + bias``.
 

@@ -93,17 +93,13 @@ class RowIndex:
         means = torch.from_numpy(lists.means)
         # A bound need not be exact.
         self._centres = means.bfloat16() if has_bfloat16() else means
-        self._places: np.ndarray | None = None
+        self._positions: np.ndarray | None = None
 
     @classmethod
     def restored(
         cls, weight: Tensor | QuantizedRows, bias: Tensor | None, state: dict[str, np.ndarray]
     ) -> "RowIndex":
-        """The index of this weight that had this `state_dict`.
-
-        Raises:
-            ValueError: for the state of an index over rows of another shape.
-        """
+        """The index of this weight that had this `state_dict`."""
         index = cls.__new__(cls)
         levels = np.array(state.get("levels", [0]), np.int64)
         _check_state(state, levels)
@@ -127,21 +123,17 @@ class RowIndex:
         return len(self._lists.means)
 
     def read_from(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> None:
-        """Read rows from other tensors; `update` or `regroup` follows the changes in them.
-
-        Raises:
-            ValueError: for rows of another shape.
-        """
+        """Read rows from other tensors; `update` or `regroup` follows the changes in them."""
         _check_lists_fit(self._lists, _WeightRows(weight, bias))
         self.weight, self.bias = weight, bias
 
-    def _places_of(self, numbers: np.ndarray) -> np.ndarray:
+    def _positions_of(self, numbers: np.ndarray) -> np.ndarray:
         """Where rows are in the lists, sorted."""
         ids = self._lists.ids
-        if self._places is None:
-            self._places = np.empty(len(ids), np.int32)
-            self._places[ids] = np.arange(len(ids), dtype=np.int32)
-        return np.sort(self._places[numbers])
+        if self._positions is None:
+            self._positions = np.empty(len(ids), np.int32)
+            self._positions[ids] = np.arange(len(ids), dtype=np.int32)
+        return np.sort(self._positions[numbers])
 
     @torch.no_grad()
     def update(self, numbers: np.ndarray) -> None:
@@ -150,12 +142,9 @@ class RowIndex:
         They stay in their lists, whose means and spreads follow. So the scores of the rows are
         right again, while a row that went far away makes its list less tight until `regroup`. The
         time is about proportional to the number of rows, and otherwise to that of lists.
-
-        Args:
-            numbers: of the rows, distinct.
         """
         rows = _WeightRows(self.weight, self.bias)
-        _put_rows_into(self._lists, rows, self._places_of(numbers))
+        _put_rows_into(self._lists, rows, self._positions_of(numbers))
         if self._centres.dtype != torch.float32:
             self._centres.copy_(torch.from_numpy(self._lists.means))
 
@@ -167,17 +156,10 @@ class RowIndex:
         `_regrouped`. If the lists then say far less about their rows than
         they did, other rows have moved, too, and all are grouped again. An error midway
         leaves an index that must not be used.
-
-        Args:
-            moved: numbers of rows, distinct. The longest rows are regrouped in any case.
-            seed: of the draws of k-means.
-
-        Raises:
-            ValueError: for a weight or a bias of another shape.
         """
         self._state = kept_state(self.weight, self.bias)
-        places, rows = self._places_of(moved), _WeightRows(self.weight, self.bias)
-        self._take(*_regrouped(self._lists, self._levels, places, rows, seed))
+        positions, rows = self._positions_of(moved), _WeightRows(self.weight, self.bias)
+        self._take(*_regrouped(self._lists, self._levels, positions, rows, seed))
         if _explained_share(self._lists) < _LEAST_EXPLAINED * self._explained:
             self._take(*_make_lists(rows, seed))
             self._explained = 0.0
@@ -209,20 +191,13 @@ class RowIndex:
             k: number of rows to return for each query, in [1, N].
             share: in (0, 1]; a query begins no further list when it has seen this share of all
                 rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
-                A query that may see all rows does so.
-            most_seen: the number of rows after which a query begins no further list, in place of
-                ``share``; None: by the share.
+            most_seen: the same as a number of rows, in position of ``share``.
             deviations: at least 0; how many standard deviations above the mean of a list the score
-                of a row may lie. With more of them a query sees more lists, and of two lists the
-                wider one first, so it finds more rows that are far from their list.
+                of a row may lie. With more of them a query sees more lists.
 
         Returns:
-            Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first. A
-            score that is no number is not found: where there are no more, the score is -inf and
-            the id is -1.
-
-        Raises:
-            ValueError: for a number out of range, or queries of another width.
+            Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first; -inf
+            and -1 where there are no more scores that are numbers.
         """
         rows, width = self.weight.shape
         if not 1 <= k <= rows:
@@ -249,13 +224,13 @@ class RowIndex:
     def _scan(self, x: Tensor, bounds: Tensor, count: int, limit: int, seen: np.ndarray) -> Tensor:
         """The ids ``(B, count)`` of the best rounded rows; -1: there are no more."""
         best = np.full((len(x), count), -np.inf, np.float32)
-        places = np.full((len(x), count), -1, np.int32)
+        positions = np.full((len(x), count), -1, np.int32)
         starts, ids, codes, scales, biases, *_ = self._lists
         if limit >= len(ids):
             bounds.fill_(torch.inf)
         lists = starts, codes, scales, biases
-        scan_lists(array_view(x), array_view(bounds), *lists, limit, best, places, seen)
-        return torch.from_numpy(np.where(places < 0, -1, ids[places]).astype(np.int64))
+        scan_lists(array_view(x), array_view(bounds), *lists, limit, best, positions, seen)
+        return torch.from_numpy(np.where(positions < 0, -1, ids[positions]).astype(np.int64))
 
     def _bounds(self, x: Tensor, deviations: float) -> Tensor:
         """What a row of each list may score, ``(B, L)``.
@@ -274,8 +249,8 @@ class RowIndex:
     def _best(self, queries: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k best of the ids that were found, by their exact scores."""
         known, queries = found.clamp(min=0), queries.to(self.weight.dtype)
-        weight, bias, places = weight_rows(self.weight).some(known.numpy(), self.bias)
-        known, bias = torch.from_numpy(places), None if bias is None else bias.detach()
+        weight, bias, positions = weight_rows(self.weight).some(known.numpy(), self.bias)
+        known, bias = torch.from_numpy(positions), None if bias is None else bias.detach()
         if weight.dtype in KERNEL_DTYPES and weight.is_contiguous():
             scores = _products(queries, weight, bias, known)
         else:
@@ -345,13 +320,13 @@ class _WeightRows:
 
         There is no copy if possible.
         """
-        rows, bias, places = self.stored.some(numbers, self.bias)
+        rows, bias, positions = self.stored.some(numbers, self.bias)
         read = (rows,) if bias is None else (rows, bias)
         if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
-            at = torch.from_numpy(places).long()
-            rows, places = rows[at].float().contiguous(), np.arange(len(at))
+            at = torch.from_numpy(positions).long()
+            rows, positions = rows[at].float().contiguous(), np.arange(len(at))
             bias = None if bias is None else bias[at].float()
-        return rows, rows.new_empty(0) if bias is None else bias, places
+        return rows, rows.new_empty(0) if bias is None else bias, positions
 
 
 def _make_lists(rows: _WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
@@ -453,24 +428,24 @@ def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:
         raise ValueError(f"the {has} has a bias and the {lacks} has none")
 
 
-def _put_rows_into(lists: RowLists, rows: _WeightRows, places: np.ndarray) -> None:
+def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) -> None:
     """Round rows as they are now; means and spreads of their lists follow.
 
-    ``places`` int32 are the positions of the rows in the lists, distinct and sorted.
+    ``positions`` int32 are the positions of the rows in the lists, distinct and sorted.
     """
     _check_lists_fit(lists, rows)
-    owner = np.searchsorted(lists.starts, places, side="right") - 1
+    owner = np.searchsorted(lists.starts, positions, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
-    taken, biases, ids = rows.some(lists.ids[places])
+    taken, biases, ids = rows.some(lists.ids[positions])
     block = array_view(taken)
-    changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, places)
-    put_rows(changed, np.append(begins, len(places)), numbers, lists)
+    changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, positions)
+    put_rows(changed, np.append(begins, len(positions)), numbers, lists)
 
 
 def _filled(
     rows: _WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray
 ) -> RowLists:
-    """Lists that begin in these places of ``order``, with all that they hold."""
+    """Lists that begin in these positions of ``order``, with all that they hold."""
     count, size, biased = len(starts) - 1, len(rows), rows.bias is not None
     lists = RowLists(
         *(starts, order.astype(np.int32), codes),
@@ -523,7 +498,7 @@ def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tens
 
 
 def _ranges(ranked: Tensor) -> list[Tensor]:
-    """Parts of a ranking, the last places first, and the first ones last."""
+    """Parts of a ranking, the last positions first, and the first ones last."""
     parts, end = [], len(ranked)
     while end >= GROWTH * LEAST_ROWS:
         parts.append(ranked[end // GROWTH : end])

@@ -5,7 +5,7 @@ from weakref import ref
 
 import numpy as np
 
-from slide.ops.kernels.evidence import count_votes
+from slide.ops.kernels.base_scorers import count_votes
 from slide.ops.kernels.largest import top_products
 from slide.ops.kernels.ragged import shorten_rows
 from slide.runtime import num_threads
@@ -32,7 +32,7 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
     Args:
         matrix: ``(R, D)``.
         num_columns: D.
-        longest: a longer list keeps only this number of entries, those of the largest magnitude;
+        longest: a longer list keeps only this number of entries, of the largest magnitude;
             None: all lists are complete.
 
     Returns:
@@ -64,7 +64,7 @@ def shortened(lists: CSR, longest: int) -> CSR:
 
     Args:
         lists: ``(D, N)``.
-        longest: a longer list keeps only this number of entries, those of the largest magnitude.
+        longest: a longer list keeps only this number of entries, of the largest magnitude.
 
     Returns:
         ``(D, N)``; the order within a list stays.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from slide.distributed import Group
-from slide.distributed.sharded_network import plain_name
+from slide.distributed.sharded_network import single_name
 from slide.nn import SlideNetwork
 from slide.runtime import versions
 from slide.utils.progress_bar import log
@@ -301,7 +301,7 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
 
 def network_state(network: nn.Module) -> dict[str, Any]:
     """The ``state_dict`` of a network, with the names that it has on any number of processes."""
-    return {plain_name(name): value for name, value in network.state_dict().items()}
+    return {single_name(name): value for name, value in network.state_dict().items()}
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
@@ -311,13 +311,13 @@ def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
         found.setdefault(_DRAWS, own[_DRAWS])
     elif _DRAWS in found:
         del found[_DRAWS]
-    names = {plain_name(name): name for name in own}
+    names = {single_name(name): name for name in own}
     network.load_state_dict({names.get(name, name): value for name, value in found.items()})
 
 
 def parameter_names(network: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """The names of the parameters of a network, in the order of its optimizer."""
-    names = {id(each): plain_name(name) for name, each in network.named_parameters()}
+    names = {id(each): single_name(name) for name, each in network.named_parameters()}
     return [names[id(each)] for group in optimizer.param_groups for each in group["params"]]
 
 

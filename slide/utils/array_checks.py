@@ -27,12 +27,9 @@ from slide.sparse import CSR, Pattern
 class Expected(NamedTuple):
     """What an array must be.
 
-    Attributes:
-        shape: a number for each dimension; None for any.
-        dtype: its name, such as ``"int32"``, or how it begins, such as ``"float"``.
-        least: the smallest value; None for any.
-        most: the largest value; None for any.
-        finite: whether floats must be finite.
+    shape a number for each dimension; dtype: its name, such as "int32", or how it begins, such as
+    "float"; least: the smallest value; most: the largest value; finite: whether floats must be
+    finite.
     """
 
     shape: tuple[int | None, ...]
@@ -43,13 +40,7 @@ class Expected(NamedTuple):
 
 
 def check_arrays(what: str, found: Mapping[str, Any], expected: Mapping[str, Expected]) -> None:
-    """Raise ValueError, which names the array, unless all arrays are as expected.
-
-    Args:
-        what: where the arrays are from, such as a file.
-        found: arrays or tensors by name; others than those expected are not looked at.
-        expected: by the same names.
-    """
+    """Raise ValueError, which names the array, unless all arrays are as expected."""
     for name, wanted in expected.items():
         if name not in found:
             raise ValueError(f"{what} is damaged: it lacks {name}")
@@ -114,24 +105,6 @@ class Stored:
 
     All methods raise ValueError, which names the file and what is wrong in it, unless the number or
     array is there and as it must be.
-
-    Args:
-        numbers: JSON values, such as those of an object.
-        arrays: tensors or arrays by name.
-        numbers_file: the file of the numbers, for messages.
-        arrays_file: the file of the arrays, for messages.
-        prefix: how the names of the part begin in both files.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.utils.array_checks import Stored
-        >>> arrays = {"rows.indptr": np.array([0, 2]), "rows.indices": np.array([1, 9], np.int32)}
-        >>> Stored({"proposed": 3}, arrays).count("proposed", 1)
-        3
-        >>> Stored({}, arrays, arrays_file="a.safetensors").pattern("rows", rows=1, columns=5)
-        Traceback (most recent call last):
-        ...
-        ValueError: a.safetensors is damaged: rows.indices must lie in [0, 4], not in [1, 9]
     """
 
     def __init__(
@@ -232,14 +205,7 @@ class Stored:
     def pattern(
         self, name: str, rows: int | None, columns: int, fields: Iterable[str] = Pattern._fields
     ) -> Pattern:
-        """Rows of column numbers.
-
-        Args:
-            name: what the arrays are called, before the dot.
-            rows: number of rows; None: any.
-            columns: column numbers are below it.
-            fields: names of bounds and of column numbers.
-        """
+        """Rows of column numbers."""
         bounds, indices = (f"{name}.{field}" for field in fields)
         count = None if rows is None else rows + 1
         indptr = self.array(bounds, Expected((count,), "int64"))

@@ -19,14 +19,7 @@ import numpy as np
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """A whole number, of any type that can be an index; raises ValueError below ``least``.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.utils import checks
-        >>> checks.whole("batch_size", np.int64(3), least=1)
-        3
-    """
+    """A whole number, of any type that can be an index; raises ValueError below ``least``."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -69,13 +62,7 @@ def one_of(name: str, value: Any, names: Iterable[str]) -> None:
 
 
 def near_word(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
-    """``; did you mean ...?`` with the known word nearest to ``word``, if one is near.
-
-    Args:
-        word: what is unknown.
-        known: what it may be.
-        cutoff: least likeness in [0, 1], that of `difflib.get_close_matches`.
-    """
+    """``; did you mean ...?`` with the known word nearest to ``word``, if one is near."""
     near = get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -111,11 +98,7 @@ def finite(name: str, values: np.ndarray) -> None:
 
 
 def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
-    """``values``, how much each row counts, as ``(num_rows,)`` float64; None stays None.
-
-    Raises:
-        ValueError: for another shape, and for values below 0 or not finite.
-    """
+    """``values``, how much each row counts, as ``(num_rows,)`` float64; None stays None."""
     if values is None:
         return None
     found = np.asarray(values, np.float64)
@@ -128,11 +111,7 @@ def row_weights(name: str, values: Any, num_rows: int) -> np.ndarray | None:
 
 
 class ScoresNotFinite(ValueError):
-    """A row has scores that are no finite numbers.
-
-    Args:
-        row: its number, from 0 on.
-    """
+    """A row has scores that are no finite numbers."""
 
     def __init__(self, row: int):
         super().__init__(f"the values of row {row} are too large: its scores are not finite")
@@ -153,10 +132,7 @@ class DivergenceError(RuntimeError):
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
     """The message of an error, with the whole key of a value, and a file before what is wrong.
 
-    Args:
-        error: the error.
-        overrides: those of the command line, ``key=value``. If the message is a sentence about a
-            value, such as "epochs must be ...", it begins with the whole key from here.
+    ``overrides`` are the words ``key=value`` of the command line.
     """
     # Errors of HTTP have an address as filename, and no strerror.
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:

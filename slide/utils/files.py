@@ -24,10 +24,6 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
     The new file is complete on the disk before it gets its name, so a crash at any point leaves the
     old file as it was.
-
-    Raises:
-        OSError: if the file cannot be written, for example on a full disk. The message names the
-            path; the old file stays.
     """
     try:
         with replacing(path) as file:
@@ -83,14 +79,7 @@ def json_digest(content: Mapping[str, Any]) -> str:
 
 
 def pieces(file: FileIO) -> Iterator[memoryview]:
-    """The bytes of an open file, from where it stands to its end.
-
-    Args:
-        file: opened with ``buffering=0``; a piece is gone when the next one is asked for.
-
-    Raises:
-        OSError: if the disk does not give them; it names the file.
-    """
+    """The bytes of an open file, from where it stands to its end."""
     memory = memoryview(bytearray(_PIECE))
     try:
         while size := file.readinto(memory):
@@ -100,15 +89,7 @@ def pieces(file: FileIO) -> Iterator[memoryview]:
 
 
 def side_by_side(work: Callable[[str], object], sizes: Mapping[str, int]) -> None:
-    """Do ``work`` for each file; reading and hashing large ones goes on in threads.
-
-    Args:
-        work: called with a name.
-        sizes: bytes of the files, by name.
-
-    Raises:
-        Exception: that of the first file whose work failed.
-    """
+    """Do ``work`` for each file; reading and hashing large ones goes on in threads."""
     if sum(sizes.values()) < _LARGE:
         for name in sizes:
             work(name)
@@ -119,10 +100,6 @@ def side_by_side(work: Callable[[str], object], sizes: Mapping[str, int]) -> Non
 
 
 def file_state(path: Path) -> list[int]:
-    """What tells whether a file has changed: its size in bytes, and its time in nanoseconds.
-
-    Raises:
-        OSError: if there is no such file.
-    """
+    """What tells whether a file has changed: its size in bytes, and its time in nanoseconds."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns]

@@ -49,13 +49,7 @@ class Names(Sequence):
     def of(cls, names: Iterable[Any], what: str = "names") -> "Names":
         """The names of a list.
 
-        Args:
-            names: texts or whole numbers, each of them once.
-            what: what they name, for messages.
-
-        Raises:
-            ValueError: if a name occurs twice.
-            TypeError: for something that is neither text nor number.
+        names: texts or whole numbers, each of them once; what: what they name, for messages.
         """
         if isinstance(names, Names):
             return names
@@ -66,13 +60,7 @@ class Names(Sequence):
     def extended(self, names: Iterable[Any], what: str = "names") -> "Names":
         """The names and further ones.
 
-        Args:
-            names: new ones, of the same kind.
-            what: what they name, for messages.
-
-        Raises:
-            ValueError: for a name that occurs twice.
-            TypeError: for a name of another kind.
+        names: new ones, of the same kind; what: what they name, for messages.
         """
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
         for name in names:
@@ -116,11 +104,7 @@ class Names(Sequence):
 
     @classmethod
     def restored(cls, stored: Stored, kind: str) -> "Names":
-        """The object that had these `tensors`.
-
-        Raises:
-            ValueError: for arrays of another type, or bytes that are no such names.
-        """
+        """The object that had these `tensors`."""
         text = stored.array("text", Expected((None,), "uint8"))
         ends = stored.array("ends", Expected((None,), "int64", 0))
         try:
@@ -142,13 +126,7 @@ class Names(Sequence):
 
 
 def check_columns(what: str, found: Iterable[Any], known: Iterable[Any]) -> None:
-    """Raise ValueError if a column of a frame has another name than it had in training.
-
-    Args:
-        what: what the columns are, for messages.
-        found: names of the columns. Another number of them is not looked at here.
-        known: the names in training, in their order.
-    """
+    """Raise ValueError if a column of a frame has another name than it had in training."""
     for number, names in enumerate(zip(found, known, strict=False)):
         if names[0] != names[1]:
             name, wanted = (each.item() if isinstance(each, np.generic) else each for each in names)

@@ -25,10 +25,6 @@ class ProgressBar(tqdm):
 
     If standard error is not a terminal (a file, a pipe, a service), a line about every ten seconds
     takes its place.
-
-    Args:
-        arguments: those of tqdm: ``iterable``, ``desc``, ``total``.
-        keywords: the other arguments of tqdm, such as ``unit`` and ``initial``.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any):
@@ -77,24 +73,13 @@ def until_reader_goes() -> Iterator[None]:
 
 @contextmanager
 def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
-    """The same file, with a bar of the bytes that are read from it.
-
-    Args:
-        file: open for reading.
-        size: number of bytes that will be read, about.
-        name: what the bar is called.
-    """
+    """The same file, with a bar of the bytes that are read from it."""
     with ProgressBar(desc=name, total=size, unit="B", unit_scale=True) as bar:
         yield CallbackIOWrapper(bar.update, file, "read")
 
 
 def log(sentence: str) -> None:
-    """Write a line to standard error, above the progress bars.
-
-    Example:
-        >>> from slide.utils.progress_bar import log
-        >>> log("step 20: the rate falls until step 30")
-    """
+    """Write a line to standard error, above the progress bars."""
     if not _is_silent():
         tqdm.write(sentence, file=sys.stderr)
 
@@ -105,16 +90,7 @@ def _is_silent() -> bool:
 
 @contextmanager
 def silenced(wanted: bool = True) -> Iterator[None]:
-    """Inside of it, this thread shows no bars and writes no lines; other threads do.
-
-    Args:
-        wanted: False: nothing changes.
-
-    Example:
-        >>> from slide.utils.progress_bar import log, silenced
-        >>> with silenced():
-        ...     log("nobody reads this")
-    """
+    """Inside of it, this thread shows no bars and writes no lines; other threads do."""
     token = _silenced.set(wanted or _silenced.get())
     try:
         yield
@@ -123,9 +99,5 @@ def silenced(wanted: bool = True) -> Iterator[None]:
 
 
 def silence(silent: bool = True) -> None:
-    """Let this process show no bars and write no lines: another process of its run does.
-
-    Args:
-        silent: False: it shows and writes them again.
-    """
+    """Let this process show no bars and write no lines: another process of its run does."""
     _process["silent"] = silent

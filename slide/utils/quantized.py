@@ -25,9 +25,7 @@ _BLOCK = 16_384
 class QuantizedRows(NamedTuple):
     """N rows of D quantized numbers, which are read as float32.
 
-    Attributes:
-        codes: ``(N, D)`` bfloat16 or int8.
-        scales: ``(N,)`` float32, by which the codes of a row are multiplied; None: they are not.
+    codes (N, D) bfloat16 or int8; scales (N,) float32, by which the codes of a row are multiplied.
     """
 
     codes: Tensor
@@ -39,13 +37,6 @@ class QuantizedRows(NamedTuple):
 
         An entry of int8 is off by at most half of the scale of its row, which is a 127th of the
         largest entry.
-
-        Args:
-            weight: floats.
-            dtype: ``"bfloat16"`` or ``"int8"``.
-
-        Raises:
-            ValueError: for entries that are not finite, which int8 cannot hold, or another dtype.
         """
         checks.one_of("dtype", dtype, ("bfloat16", "int8"))
         if dtype == "bfloat16":
@@ -106,13 +97,8 @@ class QuantizedRows(NamedTuple):
     ) -> tuple[Tensor, Tensor | None, np.ndarray]:
         """A weight and a bias with these rows, and where they are in them.
 
-        Args:
-            ids: numbers of rows, of any shape.
-            bias: ``(N,)`` or None.
-
-        Returns:
-            Each of the rows once, as float32, their entries of the bias, and int32 numbers in the
-            shape of ``ids``.
+        ids: numbers of rows, of any shape; bias (N,) or None. Returns each of the rows once, as
+        float32, their entries of the bias, and int32 numbers in the shape of ``ids``.
         """
         distinct, positions = np.unique(ids, return_inverse=True)
         at = torch.from_numpy(distinct.astype(np.int64)).to(self.codes.device)
@@ -129,11 +115,7 @@ class QuantizedRows(NamedTuple):
 
 
 class TensorRows(NamedTuple):
-    """The rows of a tensor, with the members of `QuantizedRows`; they keep their type.
-
-    Attributes:
-        weight: ``(N, D)`` floats.
-    """
+    """The rows of a tensor, with the members of `QuantizedRows`; they keep their type."""
 
     weight: Tensor
 

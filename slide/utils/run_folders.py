@@ -31,11 +31,7 @@ def comes_in_sight(path: Path) -> bool:
 
 
 def check_run_dir(run_dir: object) -> None:
-    """Raise ValueError if ``run_dir`` cannot be the folder of a new run.
-
-    Args:
-        run_dir: path of the folder, or None: a new folder will be made.
-    """
+    """Raise ValueError if ``run_dir`` cannot be the folder of a new run."""
     if run_dir is None:
         return
     folder = Path(str(run_dir))
@@ -54,13 +50,7 @@ def resume_word(folder: Path) -> str:
 
 
 def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
-    """Make the folder ``run_dir``; None makes a new folder in ``parent``, named by the time.
-
-    Args:
-        run_dir: path of the folder, or None.
-        parent: where a new folder is made.
-        label: follows the time in the name of a new folder.
-    """
+    """Make the folder ``run_dir``; None makes a new folder in ``parent``, named by the time."""
     if run_dir is not None:
         folder = Path(str(run_dir))
         try:
@@ -83,9 +73,6 @@ def hold_folder(folder: Path) -> None:
     """Keep the folder of a run for this process; a killed process holds nothing.
 
     It is kept until the process ends, or until `release_folder` was called as often as this.
-
-    Raises:
-        ValueError: if another process holds the folder.
     """
     lock = _lock_of(folder)
     try:

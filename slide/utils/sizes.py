@@ -17,7 +17,7 @@ def find_conf() -> Path:
     """The folder of configurations: that of the checkout, or the copy in the installed package.
 
     Raises:
-        FileNotFoundError: if the folder is in neither place.
+        FileNotFoundError: if the folder is in neither of them.
 
     Example:
         >>> from slide.utils.sizes import find_conf
@@ -25,12 +25,12 @@ def find_conf() -> Path:
         True
     """
     package = Path(__file__).resolve().parents[1]
-    places = [package.parent / "conf", package / "conf"]
-    for place in places:
-        if (place / "train.yaml").is_file():
-            return place
+    folders = [package.parent / "conf", package / "conf"]
+    for folder in folders:
+        if (folder / "train.yaml").is_file():
+            return folder
     raise FileNotFoundError(
-        f"there is no train.yaml in {' or '.join(map(str, places))}: install slide again"
+        f"there is no train.yaml in {' or '.join(map(str, folders))}: install slide again"
     )
 
 
@@ -56,7 +56,7 @@ def _read_defaults() -> dict[str, Any]:
     return found
 
 
-# The defaults of the recipe: those of each key of the command line, and the choices of groups.
+# The defaults of the recipe: of each key of the command line, and the choices of groups.
 DEFAULTS = _read_defaults()
 
 
@@ -100,10 +100,6 @@ def output_scale(num_labels: int, shared: bool) -> float:
     It is 0.1 for more than 100,000 labels and shared sets. Most of these labels still have their
     first weights when the hidden layer has already learnt. Each shared set has thousands of them,
     and the hidden layer would learn to avoid their noise. Sets per sample have only few of them.
-
-    Args:
-        num_labels: number of outputs.
-        shared: whether a set is for a whole batch.
     """
     checks.whole("num_labels", num_labels, 1)
     return 0.1 if shared and num_labels > _MANY_LABELS else 1.0

@@ -41,19 +41,12 @@ _MARKS = (_TENSOR, _TUPLE, _ITEMS)
 
 
 class FolderKind(NamedTuple):
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        name: what it is called in messages.
-        list_file: name of its list.
-        format: the version of the format. Increase it when older readers would misread a folder.
-        oldest: the first version that is still read; 0: only ``format``.
-    """
-
-    name: str
+    name: str  # In messages.
     list_file: str
-    format: int
-    oldest: int = 0
+    format: int  # Increase it when older readers would misread a folder.
+    oldest: int = 0  # The first format that is still read; 0: only `format`.
 
 
 def write_folder(
@@ -69,15 +62,8 @@ def write_folder(
     both. Then the old list is removed, and the new one takes its place last: a folder that is not
     complete is none.
 
-    Args:
-        kind: what the folder holds.
-        folder: it is made if it does not exist.
-        content: JSON values.
-        files: tensors by name, by name of their file without its suffix.
-        there: files that were written before and belong to the folder.
-
-    Raises:
-        OSError: if a file cannot be written.
+    ``files`` are tensors by name, by the name of their file without its suffix, and ``there`` files
+    that were written before and belong to the folder.
     """
     new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
     new.mkdir(parents=True, exist_ok=True)
@@ -105,16 +91,7 @@ class Written(NamedTuple):
 
 
 def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Written:
-    """Write one file of a folder of tensors, which is to be in its list.
-
-    Args:
-        folder: it must exist.
-        name: of the file, without its suffix.
-        tensors: by name.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
+    """Write one file of a folder of tensors, which is to be in its list."""
     path = folder / f"{name}{SUFFIX}"
     write_atomic(path, lambda file: _save(tensors, Path(file.name)))
     return written_file(path)
@@ -130,14 +107,8 @@ def stream_file(
 ) -> Written:
     """Write one file of a folder of tensors without having all of it in memory.
 
-    Args:
-        folder: it must exist.
-        name: of the file, without its suffix.
-        shapes: of the tensors, which are float32, by name.
-        blocks: consecutive rows of the first tensor, then of the second one, and so on; float32.
-
-    Raises:
-        OSError: if the file cannot be written.
+    ``shapes`` has the tensors by name, and ``blocks`` consecutive rows of the first one, then of
+    the second one, and so on; all are float32.
     """
     path, begin, header = folder / f"{name}{SUFFIX}", 0, {}
     for key, shape in shapes.items():
@@ -159,17 +130,7 @@ def stream_file(
 def write_list(
     kind: FolderKind, folder: Path, content: Mapping[str, Any], files: Iterable[Written]
 ) -> None:
-    """Write the list of a folder of tensors.
-
-    Args:
-        kind: what the folder holds.
-        folder: it holds the files.
-        content: JSON values.
-        files: what `write_file` returned.
-
-    Raises:
-        OSError: if the list cannot be written.
-    """
+    """Write the list of a folder of tensors."""
     written = {each.name: {"bytes": each.bytes, "sha256": each.sha256} for each in files}
     body = {"format": kind.format, "versions": versions(), **content, "files": written}
     write_json(folder / kind.list_file, body | {"sha256": json_digest(body)})
@@ -188,16 +149,7 @@ def listed_files(path: Path) -> list[str] | None:
 
 
 def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
-    """Read the list of a folder, and check it and the sizes of the files.
-
-    Args:
-        kind: what the folder should hold.
-        folder: the folder.
-
-    Raises:
-        FileNotFoundError: if there is no list, or one of its files is missing.
-        ValueError: if the format is another one, the list has changed, or a file has another size.
-    """
+    """Read the list of a folder, and check it and the sizes of the files."""
     path = folder / kind.list_file
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
@@ -233,18 +185,7 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
 def check_files(
     kind: FolderKind, folder: Path, content: Mapping[str, Any], names: Iterable[str]
 ) -> None:
-    """Read some files of a folder, side by side, and compare their hashes.
-
-    Args:
-        kind: what the folder holds.
-        folder: the folder.
-        content: what `read_folder` returned.
-        names: of the files.
-
-    Raises:
-        FileNotFoundError: if one is missing.
-        ValueError: if one is not the file that was written.
-    """
+    """Read some files of a folder, side by side, and compare their hashes."""
 
     def check(name: str) -> None:
         path, said = folder / name, content["files"][name]
@@ -256,15 +197,7 @@ def check_files(
 
 
 def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
-    """The tensors of a file, as memory maps: changes of them stay in this process.
-
-    Args:
-        folder: a folder of tensors.
-        name: name of the file without its suffix.
-
-    Raises:
-        ValueError: if it is no such file.
-    """
+    """The tensors of a file, as memory maps: changes of them stay in this process."""
     from safetensors import SafetensorError, safe_open
 
     path = folder / f"{name}{SUFFIX}"
@@ -312,26 +245,15 @@ def _hash_file(path: Path) -> str:
 def split_state(state: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]]:
     """Split a state into JSON values and tensors.
 
-    Args:
-        state: nested dicts, lists and tuples of tensors, numbers, texts, bools and None.
-        name: what tensors are called; a tensor within is called ``<name>.<key>``.
-
-    Returns:
-        The JSON values, in which names stand for tensors, and the tensors by name.
-
-    Raises:
-        TypeError: for another object; the message says where it is.
+    The state has nested dicts, lists and tuples of tensors, numbers, texts, bools and None. Returns
+    the JSON values, in which names stand for tensors, and the tensors by name, ``<name>.<key>``.
     """
     tensors: dict[str, Tensor] = {}
     return _packed(state, name, tensors), tensors
 
 
 def join_state(values: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The state that `split_state` divided.
-
-    Raises:
-        KeyError: if a tensor is missing.
-    """
+    """The state that `split_state` divided."""
     if isinstance(values, list):
         return [join_state(value, tensors) for value in values]
     if not isinstance(values, dict):
@@ -367,13 +289,7 @@ def _packed(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def check_same_settings(state: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
-    """Raise ValueError unless ``state["settings"]`` has the settings that an object has, ``own``.
-
-    Args:
-        state: of an object of some kind, or of another.
-        own: the settings that must agree.
-        kind: what the object is, such as "an LSHProposer".
-    """
+    """Raise ValueError unless ``state["settings"]`` agrees with ``own``, the settings of a kind."""
     saved = state.get("settings", {})
     for name, value in own.items():
         if name not in saved:

@@ -103,14 +103,13 @@ class PartlyBlind(EnsembleRanker):
 
 
 def ranker_of(variant: str) -> EnsembleRanker:
-    """The re-ranker of a variant, not trained yet."""
     ranker = instantiate(read_config(RANKER[variant]).ranker)
     if variant in UNSEEN:
         ranker.__class__, ranker.unseen = PartlyBlind, UNSEEN[variant]
     return ranker
 
 
-def judged(trainer: Trainer, variant: str) -> Row:
+def scores_of(trainer: Trainer, variant: str) -> Row:
     """The scores of a variant of the re-ranker on a trained network."""
     network, train, held = trainer.network, trainer.train_split, trainer.held_split
     search, ranker = trainer.options.evaluation, None
@@ -138,7 +137,7 @@ def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> Non
     for case in store.missing(cases):
         if trainer is None:
             trainer, _ = trained([*overrides, "ranker=none"])
-        store.add([case | judged(trainer, case["variant"])])
+        store.add([case | scores_of(trainer, case["variant"])])
 
 
 def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> None:
@@ -149,21 +148,19 @@ def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> No
 
 
 def alone(name: str) -> str:
-    """The name of a score of the network alone."""
     return f"network_{name}"
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     text = (
         "# What each part of the default recipe is worth\n\n"
         "Precision in points on training rows that are held out: the mean of the seeds, each with "
         "other rows held out, and half the range between them. In brackets the difference to the "
         "recipe on the same rows, mean and half its range; bold where several seeds agree on the "
-        "sign. The variants of the re-ranker learn from the network of the recipe. An expert that "
-        "is left out names one candidate at most, and the judge does not see its numbers. With "
-        "few labels (bibtex, delicious) the labels of a batch fill a shared set, so that the ways "
-        "to choose one hardly differ.\n"
+        "sign. The variants of the re-ranker learn from the network of the recipe. A base scorer "
+        "that is left out names one candidate at most, and the final ranker does not see its "
+        "features. With few labels (bibtex, delicious) the labels of a batch fill a shared set, "
+        "so that the ways to choose one hardly differ.\n"
     )
     rows = found["rows"]
     for name in [*HELD_OUT, *sorted({row["dataset"] for row in rows} - set(HELD_OUT))]:
@@ -208,7 +205,6 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
 
 
 def title(name: str) -> str:
-    """The title of a column: P@1 for p_at_1."""
     return name.replace("_at_", "@").upper()
 
 

@@ -29,15 +29,6 @@ SHOWN = ("p_at_1", "p_at_5", "psp_at_5")
 
 
 class Task(NamedTuple):
-    """What to measure.
-
-    Attributes:
-        method: ``"slide"``, or a key of `plain_torch.NETWORKS`.
-        overrides: of train.py.
-        evaluated: at most so many test rows for the points of the curve; 0: all.
-        seconds: largest training time of networks in plain PyTorch.
-    """
-
     method: str
     overrides: list[str]
     evaluated: int = 0
@@ -45,7 +36,6 @@ class Task(NamedTuple):
 
 
 def point(seconds: float, scores: dict[str, float]) -> list[float]:
-    """A point of a curve: seconds, and `SHOWN`."""
     return [round(seconds, 3), *(round(scores[name], 6) for name in SHOWN)]
 
 

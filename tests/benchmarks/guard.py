@@ -2,11 +2,12 @@
 
     python tests/benchmarks/guard.py
 
-Times steps, a rebuild of the tables and predictions on random rows, and a fixed product of plain
-torch in turn. What counts is the ratio: a machine that is slower today is slower at the product,
-too. Appends a line for this commit to build/guard.{json,md}, which git ignores. Says what is slower
-than in the lines before, of the same machine. It ends without an error however slow things are.
---quick: small sizes and few turns, to see that it works.
+Times steps of the default network on random rows (all but the making of a batch and rebuilds), a
+rebuild of the tables, predictions by an index built before, and a fixed product of torch in turn.
+What counts is the ratio: a machine that is slower today is slower at the product, too. Appends a
+line for this commit to build/guard.{json,md}, which git ignores. Says what is slower than in the
+lines before, of the same machine. It ends without an error however slow things are. --quick: small
+sizes and few turns, to see that it works.
 """
 
 import argparse
@@ -34,18 +35,6 @@ KEYS = ("machine", "threads", "commit", "case", "network")
 NETWORK = "{outputs:,} outputs, {features:,} features, {hidden} hidden units"
 STEPS = ("default", "lsh, shared", "lsh, per sample")
 SEARCHES = ("exact", "index")
-ABOUT = f"""\
-# Guard
-
-`python tests/benchmarks/guard.py` adds a line for a commit: the time of each part, divided by \
-that of a fixed product of plain torch (512 x 512 x 4,096) in the same turn; the median of the \
-turns. Smaller is faster. **Bold**: more than {SLOWER:g} times the median of the {LINES} lines \
-before it. Ratios of different machines do not compare: each has a table of its own.
-
-The default network on random rows; {NETWORK.format(**SIZES)}. A step: all but the making of its \
-batch and rebuilds. Rebuild: all weight rows of the outputs are hashed, and the tables filled. \
-Prediction: the five best outputs of the rows of a batch, with the index built before.
-"""
 
 
 def parts(sizes: dict[str, int]) -> dict[str, Callable[[], object]]:
@@ -71,7 +60,6 @@ def parts(sizes: dict[str, int]) -> dict[str, Callable[[], object]]:
 
 
 def taking_turns(call: Callable[[Any], object], items: list[Any]) -> Callable[[], object]:
-    """Calls with one item after another."""
     count = iter(range(10**9))
     return lambda: call(items[next(count) % len(items)])
 
@@ -101,7 +89,6 @@ def ratios(sizes: dict[str, int], turns: int, seconds: float, width: int = 512) 
 
 
 def lines_of(rows: list[Row]) -> list[list[Row]]:
-    """The rows of each commit, the oldest first."""
     groups: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row["committed"], row["at"])):
         groups.setdefault(row["commit"], []).append(row)
@@ -121,25 +108,8 @@ def is_slower(row: Row, lines: list[list[Row]]) -> bool:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
-    text, names = ABOUT, ("machine", "threads", "network")
-    for place in dict.fromkeys(tuple(row[name] for name in names) for row in found["rows"]):
-        own = [row for row in found["rows"] if tuple(row[name] for name in names) == place]
-        lines, cells = lines_of(own), []
-        cases = list(dict.fromkeys(row["case"] for line in reversed(lines) for row in line))
-        for number, line in enumerate(lines):
-            shown = {row["case"]: f"{row['ratio']:.3g}" for row in line}
-            for row in line:
-                if is_slower(row, lines[:number]):
-                    shown[row["case"]] = f"**{shown[row['case']]}**"
-            product_ms = statistics.median(row["product_ms"] for row in line)
-            cells.append(
-                {"measured": line[0]["date"], "commit": line[0]["commit"]}
-                | {case: shown.get(case, "") for case in cases}
-                | {"product, ms": f"{product_ms:.1f}"}
-            )
-        text += f"\n## {place[0]}, threads: {place[1]}; {place[2]}\n\n" + table(cells)
-    return text
+    names = ("machine", "threads", "network", "date", "commit", "case", "ratio")
+    return "# Guard\n\n" + table([{n: row[n] for n in names} for row in found["rows"]])
 
 
 def say(rows: list[Row], commit: str, network: str) -> None:

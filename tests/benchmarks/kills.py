@@ -48,12 +48,7 @@ _OTHER = re.compile("second|speed/|peak_rss|run_dir|date")
 
 
 class Chain:
-    """One run that is started, stopped and resumed until it ends.
-
-    Args:
-        home: a folder of its own.
-        overrides: the command line.
-    """
+    """One run that is started, stopped and resumed until it ends."""
 
     def __init__(self, home: Path, overrides: tuple[str, ...]):
         self.home, self.run = home, home / "run"
@@ -83,7 +78,6 @@ class Chain:
         return PHASES[1] if self.steps() < steps else PHASES[3]
 
     def steps(self) -> int:
-        """The last step in the log."""
         return max((line["step"] for line in self.lines() if "train/loss" in line), default=0)
 
     def check(self) -> None:
@@ -160,7 +154,7 @@ def warm_up(home: Path, job: tuple[str, ...]) -> Chain:
 
 
 def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
-    """Let a chain of so many ``steps`` go on to its end; returns the seconds of each phase."""
+    """Let a chain of ``steps`` steps go on to its end; returns the seconds of each phase."""
     process, seconds, last = chain.start(), Counter(), time.perf_counter()
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
@@ -177,7 +171,6 @@ def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
 
 
 def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float) -> int | None:
-    """Let a chain go on and send it a signal."""
     process, end = chain.start(), math.inf
     while time.perf_counter() < end:
         if os.waitpid(process, os.WNOHANG)[0]:
@@ -229,5 +222,4 @@ def kill_chains(
 
 
 def compare(found: dict, expected: dict) -> list[str]:
-    """The names whose values differ."""
     return [name for name in {**expected, **found} if found.get(name) != expected.get(name)]

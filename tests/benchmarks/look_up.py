@@ -72,7 +72,7 @@ FIGURES = {
 
 
 def measure(root: Path, case: Row) -> Row:
-    """Train, and judge on the rows that were held out."""
+    """Train, and evaluate on the rows that were held out."""
     overrides, folder, rows = SETS[case["dataset"]]
     where = [f"dataset.root={root / folder}"] if folder else []
     sizes = [f"sampler.mode={case['mode']}", f"sampler.active={ACTIVE[case['mode']]}"]
@@ -103,7 +103,6 @@ def measure(root: Path, case: Row) -> Row:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     text = (
         "# How outputs are chosen: samplers compared\n\n"
         "The network of the default recipe without a re-ranker, each sampler with its own "

@@ -34,27 +34,12 @@ _BATCH = 512
 
 
 class Answers(NamedTuple):
-    """What a peer answers.
-
-    Attributes:
-        ids: ``(rows, k)`` integers, best first; -1: no more.
-        train_seconds, predict_seconds: what training and answers took.
-    """
-
     ids: np.ndarray
     train_seconds: float
     predict_seconds: float
 
 
 class Peer(NamedTuple):
-    """A peer that is installed.
-
-    Attributes:
-        version: its name and version.
-        answer: called with the training rows, the rows to answer, and ``(rows,)`` how many labels
-            of each row are left out of the answers later.
-    """
-
     version: str
     answer: Callable[[Split, Split, np.ndarray], Answers]
 
@@ -66,9 +51,9 @@ def omikuji(count: int = 3) -> Peer:
     except ModuleNotFoundError:
         sys.exit("error: omikuji is not installed; pip install -e '.[bench]' brings it")
 
-    def answer(train: Split, judged: Split, left_out: np.ndarray) -> Answers:
+    def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
         model, train_seconds = train_trees(package, train, runtime.num_threads(), count)
-        ids, predict_seconds = predict_by_trees(model, judged, max(TOP) + left_out)
+        ids, predict_seconds = predict_by_trees(model, test, max(TOP) + left_out)
         return Answers(ids, train_seconds, predict_seconds)
 
     return Peer(f"omikuji {metadata.version('omikuji')}", answer)
@@ -120,18 +105,17 @@ def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.n
 
 
 def pecos(python: Path, count: int = 3) -> Peer:
-    """PECOS in an environment of its own."""
     said = "import importlib.metadata as m, pecos.xmc; print(m.version('libpecos'))"
     done = subprocess.run([python, "-I", "-c", said], check=True, stdout=subprocess.PIPE, text=True)
 
-    def answer(train: Split, judged: Split, left_out: np.ndarray) -> Answers:
+    def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
         with tempfile.TemporaryDirectory() as scratch:
             folder, width = Path(scratch), train.num_features
             ones = np.ones(len(train.labels.indices), np.float32)
             labels = CSR(*train.labels, ones)
             save(folder / "X.npz", train.features, width)
             save(folder / "Y.npz", labels, train.num_labels)
-            save(folder / "judged.npz", judged.features, width)
+            save(folder / "test.npz", test.features, width)
             top = min(_TOP + int(left_out.max(initial=0)), train.num_labels)
             words = ["--top", str(top), "--models", str(count)]
             subprocess.run([python, "-I", SCRIPT, folder, *words], check=True)
@@ -143,7 +127,6 @@ def pecos(python: Path, count: int = 3) -> Peer:
 
 
 def save(path: Path, rows: CSR, width: int) -> None:
-    """Write rows for scipy.sparse.load_npz."""
     parts = rows.values, rows.indices, rows.indptr
     shape = rows.num_rows, width
     matrix = scipy.sparse.csr_matrix(tuple(map(np.asarray, parts)), shape)
@@ -151,25 +134,11 @@ def save(path: Path, rows: CSR, width: int) -> None:
 
 
 def rounded(values: dict[str, float]) -> dict[str, float]:
-    """Values with as many digits as are worth keeping."""
     return {name: round(value, 6) for name, value in values.items()}
 
 
 class Evaluation:
-    """Test rows on which all methods are evaluated in one way.
-
-    Args:
-        data: the data set.
-        most: at most so many rows, spread evenly over the set; 0: all.
-
-    Attributes:
-        rows: their numbers in the test split.
-        split: these rows.
-        filtered: whether our default call leaves seen items out of its answers
-            (filtered ranking): in a knowledge graph and in a recommender.
-        left_out: ``(rows,)`` how many seen items of each row are left out of its answers.
-        depth: labels that a method names for a row, so that five are left.
-    """
+    """Test rows on which all methods are evaluated in one way."""
 
     def __init__(self, data: SparseDataset, most: int = 0):
         count = min(most, len(data.test)) if most else len(data.test)
@@ -211,7 +180,6 @@ def measure(peer: Peer, name: str, data: SparseDataset) -> list[dict[str, Any]]:
 
 
 def add_pecos(parser: argparse.ArgumentParser) -> None:
-    """The option that says where PECOS is."""
     parser.add_argument("--pecos-python", type=Path, help="an interpreter that can import pecos")
 
 

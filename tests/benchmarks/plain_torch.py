@@ -20,7 +20,6 @@ def bag(features: CSR) -> dict[str, Tensor]:
 
 
 def positives(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Row and label of each positive."""
     counts = torch.from_numpy(np.diff(batch.labels.indptr))
     rows = torch.repeat_interleave(torch.arange(len(counts)), counts)
     return rows, torch.from_numpy(batch.labels.indices.astype(np.int64))
@@ -34,12 +33,7 @@ def cross_entropy(scores: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 class DenseNetwork(nn.Module):
-    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear`` with the recipe's first weights.
-
-    Args:
-        features, labels: sizes of the data.
-        config: of train.py, after `slide.config.fill_in`.
-    """
+    """``nn.EmbeddingBag``, ReLU, dropout, ``nn.Linear`` with the recipe's first weights."""
 
     def __init__(self, features: int, labels: int, config: DictConfig):
         super().__init__()
@@ -62,7 +56,6 @@ class DenseNetwork(nn.Module):
         return self.output(self.dropout(torch.relu(self.first(**bag(features)) + self.bias)))
 
     def loss(self, batch: Batch) -> Tensor:
-        """The squared hinge loss of a batch, a scalar."""
         signs = torch.full((len(batch.rows), self.labels), -1.0)
         signs[positives(batch)] = 1.0
         slack = torch.relu(1 - signs * self(batch.features))
@@ -74,7 +67,6 @@ class DenseNetwork(nn.Module):
 
     @torch.no_grad()
     def best(self, features: CSR, k: int) -> np.ndarray:
-        """Ids ``(rows, k)`` of the best labels."""
         return self(features).topk(k).indices.numpy()
 
     def optimizer(self, lr: float, input_rate: float) -> torch.optim.Optimizer:
@@ -84,14 +76,7 @@ class DenseNetwork(nn.Module):
 
 
 class SampledSoftmax(nn.Module):
-    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings, for ``SparseAdam``.
-
-    The outputs of a batch are its labels and uniform draws, one set for all samples.
-
-    Args:
-        features, labels: sizes of the data.
-        config: of train.py, after `slide.config.fill_in`.
-    """
+    """Sampled softmax of PyTorch's own sparse parts: sparse embeddings, for ``SparseAdam``."""
 
     def __init__(self, features: int, labels: int, config: DictConfig):
         super().__init__()
@@ -124,7 +109,6 @@ class SampledSoftmax(nn.Module):
 
     @torch.no_grad()
     def best(self, features: CSR, k: int) -> np.ndarray:
-        """Ids ``(rows, k)`` of the best labels."""
         hidden = torch.relu(self.first(**bag(features)))
         scores = torch.addmm(self.bias.weight.T, hidden, self.weight.weight.T)
         return scores.topk(k).indices.numpy()
@@ -144,7 +128,6 @@ NETWORKS = {"dense": DenseNetwork, "sampled": SampledSoftmax}
 def step_of(
     network: DenseNetwork | SampledSoftmax, optimizer: torch.optim.Optimizer
 ) -> Callable[[Batch], None]:
-    """A training step of a peer with the softmax loss."""
 
     def step(batch: Batch) -> None:
         optimizer.zero_grad()

@@ -60,9 +60,9 @@ slide is `train.py` without any setting but the seed: the mean of the seeds, and
 between them. omikuji has its default settings (three trees); PECOS XR-Linear has its default \
 settings (C = 1, threshold 0.1), a beam of 20, and three models with different seeds of the \
 clustering, whose scores are added up. Each peer ran once. All see rows of length 1 of the same \
-training rows, are judged by the same code on the whole test set, and ran on all cores, one after \
-another. No setting is chosen by the test rows: `train.py` makes its choices on training rows that \
-it holds out.
+training rows, are evaluated by the same code on the whole test set, and ran on all cores, one \
+after another. No setting is chosen by the test rows: `train.py` makes its choices on training \
+rows that it holds out.
 
 debian, bibtex and delicious are texts with labels (for debian, packages and what they depend on), \
 fb15k is a knowledge graph, gowalla has check-ins at places, and files has directories and the \
@@ -73,9 +73,9 @@ FILTERED = """
 In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
 in a knowledge graph those of a training row with the same features, the filtered setting, and in \
 a recommender the items that the row itself holds. The peers do not do that by themselves, and \
-lose by it. So their answers are judged both as they are and with these labels left out in the \
+lose by it. So their answers are evaluated both as they are and with these labels left out in the \
 same way, and the first table compares with the latter. The peers name as many more labels there \
-as are left out of a row, as far as their beams hold so many, and their prediction takes as much \
+as are left out of a row, as far as their beams hold them, and their prediction takes as much \
 longer.
 """
 BEST = """
@@ -108,7 +108,6 @@ the share that is right against the mean score. On the diagonal both are equal.
 
 
 def ours(overrides: list[str]) -> Row:
-    """A row of the default call."""
     summary, found = answered(overrides)
     labels = Pattern(found["indptr"], found["indices"])
     keep = (*SCORES, *(f"network_{name}" for name in SCORES), "calibration_error", "peak_rss_mb")
@@ -119,7 +118,6 @@ def ours(overrides: list[str]) -> Row:
 
 
 def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[str, list[float]]:
-    """The answers in bins by their score."""
     known = ids >= 0
     sure, right = scores[known], hits(ids, labels)[known]
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
@@ -133,7 +131,6 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
 
 
 def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
-    """All missing rows; those of peers have no seed."""
     for name in arguments.datasets:
         overrides = place(name, arguments.root)
         if OURS in arguments.methods:
@@ -149,7 +146,6 @@ def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows = in_order(found["rows"])
     text = ABOUT
     if filtered := dict.fromkeys(r["dataset"] for r in rows if r["method"].endswith(LEFT_OUT)):
@@ -181,7 +177,6 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 
 def of(rows: list[Row], **case: Any) -> list[Row]:
-    """The rows of a case."""
     return [row for row in rows if case.items() <= row.items()]
 
 
@@ -208,7 +203,6 @@ def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:
 
 
 def line(method: str, rows: list[Row]) -> dict[str, str]:
-    """The line of a method on a data set."""
     short = method.removesuffix(LEFT_OUT)
     title = TITLES[short] + method[len(short) :]
     if method == OURS:

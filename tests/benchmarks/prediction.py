@@ -93,7 +93,6 @@ milliseconds, and from 100 ms on to 10 ms.
 
 
 def overrides_of(name: str, root: Path) -> list[str]:
-    """Of train.py, for a data set."""
     return GENERATED.get(name) or place(name, root)
 
 
@@ -138,7 +137,6 @@ def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None
 
 
 def measure_peers(store: Store, name: str, peer: peers.Peer, method: str, root: Path) -> None:
-    """The row of a peer, if it is missing."""
     case = {"dataset": name, "method": method, "search": None, "clients": 0}
     for _ in store.missing([case], peer.version):
         data = opened(tuple(overrides_of(name, root)))
@@ -149,7 +147,6 @@ def measure_peers(store: Store, name: str, peer: peers.Peer, method: str, root: 
 
 
 def write_bodies(path: Path, search: str) -> None:
-    """A request in each line."""
     rng, lines = np.random.default_rng(0), []
     for _ in range(BODIES):
         indices = np.sort(rng.choice(FEATURES, NONZEROS, False)).tolist()
@@ -185,7 +182,6 @@ def batches(address: str) -> np.ndarray:
 
 
 def ask(address: str, clients: int, bodies: Path, seconds: float) -> dict[str, float]:
-    """What locust reports of some clients."""
     folder = bodies.parent
     (folder / "user.py").write_text(USER)
     words = [sys.executable, "-m", "locust", "-f", folder / "user.py", "--host", address]
@@ -206,7 +202,6 @@ def ask(address: str, clients: int, bodies: Path, seconds: float) -> dict[str, f
 
 
 def measure_server(store: Store, arguments: argparse.Namespace) -> None:
-    """All missing numbers of clients."""
     cases = [
         {"dataset": "requests", "method": "server", "search": search, "clients": clients}
         for search in SEARCHES
@@ -228,7 +223,6 @@ def measure_server(store: Store, arguments: argparse.Namespace) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows, order = found["rows"], list(METHODS)
     rows = sorted(rows, key=lambda r: (r["labels"], order.index(r["method"]), r["clients"]))
     lines = [line_of(row) for row in rows if row["method"] != "server"]
@@ -252,7 +246,6 @@ def page(found: dict[str, Any]) -> str:
 
 
 def line_of(row: Row) -> dict[str, str]:
-    """A line of a method on a data set."""
     name = METHODS[row["method"]]
     if row["search"]:
         search = f"`{row['search']}`"

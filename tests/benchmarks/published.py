@@ -48,7 +48,6 @@ def place(name: str, root: Path | None) -> list[str]:
 
 
 def advice(name: str, root: Path | None) -> str:
-    """A sentence on where to put the files of a set."""
     config = read_config(place(name, root)).dataset
     *first, last = (config[key] for key in FILES if config.get(key))
     listed = f"{', '.join(first)} and {last}" if first else last
@@ -56,7 +55,6 @@ def advice(name: str, root: Path | None) -> str:
 
 
 def unavailable(name: str, root: Path | None) -> str | None:
-    """Fetch and read a set; why that fails, or None."""
     try:
         opened(tuple(place(name, root)))
     except SystemExit as stop:
@@ -84,7 +82,6 @@ def measure(store: Store, name: str, arguments: argparse.Namespace) -> str | Non
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows, text, sets = found["rows"], ABOUT, PUBLISHED["sets"]
     for name in dict.fromkeys([*sets, *(row["dataset"] for row in rows)]):
         text += section(name, [row for row in rows if row["dataset"] == name])
@@ -110,7 +107,6 @@ def section(name: str, ours: list[Row]) -> str:
 
 
 def our_cells(ours: list[Row]) -> dict[str, str]:
-    """Our row of a table."""
     cells = {"method": OURS} | dict.fromkeys(TITLES, "")
     if not ours:
         return cells | {"training": "not measured", "source": ""}
@@ -121,7 +117,6 @@ def our_cells(ours: list[Row]) -> dict[str, str]:
 
 
 def their_cells(row: dict[str, Any]) -> dict[str, str]:
-    """A published row of a table."""
     notes = ", ".join(row[key] for key in ("input", "note") if key in row)
     hours = f"{row['hours']:g} h" if "hours" in row else ""
     return {

@@ -7,7 +7,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,11 @@ from slide.distributed.launch import find_place, meet
 from slide.utils.resources import peak_memory_mb, resident_memory
 
 HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
-# The network in words, and bytes of a weight row of the outputs with its moment.
 NETWORK = {
     "network": f"The default network: {HIDDEN} hidden units, {NONZEROS} features a row, "
     f"{ACTIVE:,} active outputs for the batch on all processes together, drawn uniformly; batch "
-    "512 where no other is named",
-    "row_bytes": 4 * 2 * HIDDEN,
+    "512 where no other is named"
 }
-# Messages that are timed alone: a number, and a batch's gradient of the hidden layer.
-TRIALS = 30
 
 
 def draw(case: dict[str, Any], step: int) -> tuple[CSR, Pattern]:
@@ -52,7 +47,6 @@ def draw(case: dict[str, Any], step: int) -> tuple[CSR, Pattern]:
 
 
 def expected_counts(most: int) -> np.ndarray:
-    """How often each id is drawn, in proportion."""
     edges = (np.arange(most + 1) / most) ** 0.25
     return np.diff(edges)
 
@@ -60,33 +54,13 @@ def expected_counts(most: int) -> np.ndarray:
 def build(config: DictConfig, case: dict[str, Any], group: Group) -> SlideNetwork:
     """The network; that of one process is the ordinary one."""
     features, labels = case["features"], case["labels"]
-    counts = {
-        "feature_counts": expected_counts(features),
-        "label_counts": expected_counts(labels),
-    }
+    counts = {"feature_counts": expected_counts(features), "label_counts": expected_counts(labels)}
     return build_network(config, features, labels, group, counts)
 
 
-def watch(group: Group) -> list[float]:
-    """The seconds of work between begin and wait of each exchange that hides behind work."""
-    begin, found = group.begin_all_reduce, []
-
-    def watched(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-        end, begun = begin(tensor), time.perf_counter()
-
-        def wait() -> torch.Tensor:
-            found.append(time.perf_counter() - begun)
-            return end()
-
-        return wait
-
-    group.begin_all_reduce = watched
-    return found
-
-
 def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
-    """Seconds of steps, of the exchange in them, of the work that hides some of it, and memory."""
-    before, hiding = resident_memory(), watch(group)
+    """Seconds of steps, of the exchange in them, and memory."""
+    before = resident_memory()
     config = settings("default", case["labels"], HIDDEN)
     config.sampler.active = min(ACTIVE, case["labels"] // 2)
     network = build(config, case, group)
@@ -101,7 +75,6 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
     for step in range(case["warm"] + case["steps"]):
         if step == case["warm"]:
             sent, calls = group.bytes_sent, sum(group.calls.values())
-            hiding.clear()
         features, labels = batches[step % len(batches)]
         begin, told = time.perf_counter(), group.seconds
         mean, _ = network.output.loss(network.encode(features), labels, loss)
@@ -117,24 +90,11 @@ def measure(case: dict[str, Any], group: Group) -> dict[str, Any]:
         "step_ms": 1e3 * statistics.median(steps),
         "exchange_ms": 1e3 * statistics.median(exchange),
         "compute_ms": 1e3 * statistics.median(compute),
-        "hiding_ms": 1e3 * statistics.median(hiding or [0.0]),
         "memory": resident_memory() - before,
         "peak_mb": peak_memory_mb(),
         "bytes_sent": (group.bytes_sent - sent) / made,
         "calls": (sum(group.calls.values()) - calls) / made,
-        "message_ms": {n: message(group, n) for n in (1, case["batch"] * HIDDEN)},
     }
-
-
-def message(group: Group, numbers: int) -> float:
-    """Milliseconds of an all-reduce of so many numbers, the median."""
-    times, tensor = [], torch.zeros(numbers)
-    for _ in range(TRIALS if group.size > 1 else 0):
-        group.barrier()
-        begin = time.perf_counter()
-        group.all_reduce(tensor)
-        times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times) if times else 0.0
 
 
 def main() -> None:

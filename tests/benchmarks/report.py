@@ -110,7 +110,6 @@ def _git(*words: str) -> str:
 
 
 def key(row: Row, keys: Iterable[str]) -> tuple[Any, ...]:
-    """What a row was measured of."""
     return tuple(row[name] for name in keys)
 
 
@@ -122,16 +121,6 @@ def merge(rows: list[Row], new: list[Row], keys: Iterable[str]) -> list[Row]:
 
 
 class Store:
-    """The rows of a page.
-
-    Args:
-        name: of the page, and of its program.
-        keys: names of the keys of a case.
-        page: the text of the page from all that was found, with the rows as ``rows``.
-        options: of the command line; see `add_options`.
-        program: that of the page, if it has another name.
-    """
-
     def __init__(
         self,
         name: str,
@@ -175,11 +164,9 @@ class Store:
             os.close(lock)
 
     def render(self) -> None:
-        """Write figures and page."""
         publish(self.name, {"rows": self.rows}, self.page, self.folder, self.program)
 
     def stamp(self, code: str | None) -> Row:
-        """What a row says about its measurement."""
         return {
             "date": time.strftime("%Y-%m-%d"),
             "commit": self.commit,
@@ -190,7 +177,6 @@ class Store:
         }
 
     def report(self) -> None:
-        """Say what is left to do."""
         if self.left:
             print(f"the time is over, {self.left} cases are left: call this again", flush=True)
 
@@ -202,12 +188,10 @@ class Store:
 
 
 def shown(value: object) -> str:
-    """A value in a line of the output."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def add_options(parser: argparse.ArgumentParser, datasets: list[str], seeds: list[int]) -> None:
-    """The options of all programs with a `Store`."""
     parser.add_argument("--root", type=Path, help="folder with a folder a data set")
     parser.add_argument("--datasets", nargs="+", default=datasets)
     parser.add_argument("--seeds", nargs="+", type=int, default=seeds)
@@ -248,7 +232,6 @@ def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Different numbers in words: 0, 1, 2."""
     return ", ".join(str(value) for value in sorted(set(values)))
 
 

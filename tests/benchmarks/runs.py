@@ -46,7 +46,6 @@ def place(name: str, root: Path) -> list[str]:
 
 @cache
 def opened(overrides: tuple[str, ...]) -> SparseDataset:
-    """A data set as train.py prepares it."""
     with user_errors():
         return open_dataset(read_config(overrides))
 
@@ -90,7 +89,6 @@ def process(file: str, *words: str) -> dict[str, Any]:
 
 
 def answered(overrides: list[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A run of train.py in a process of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, __file__, scratch, *overrides]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -55,7 +55,6 @@ such networks learn.
 
 
 def sizes() -> Iterator[Size]:
-    """All sizes."""
     for power in range(14, 25, 2):
         yield from (Size(case, 2**power) for case, limit in LIMITS.items() if 2**power <= limit)
     for features in (10**4, 10**6, MOST_FEATURES):
@@ -65,7 +64,6 @@ def sizes() -> Iterator[Size]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows = found["rows"]
     text, done = ABOUT + sets_in_words(), measured(rows)
     if done:
@@ -87,7 +85,6 @@ def page(found: dict[str, Any]) -> str:
 
 
 def sets_in_words() -> str:
-    """What the cases are."""
     lines = ""
     for case in CASES:
         config = settings(case, BASE.outputs)
@@ -98,7 +95,6 @@ def sets_in_words() -> str:
 
 
 def measured(rows: list[Row]) -> list[Row]:
-    """The rows that have times."""
     return [row for row in rows if row.get("ms")]
 
 
@@ -111,7 +107,6 @@ def along(rows: list[Row], axis: str) -> list[Row]:
 
 
 def threads_of(rows: list[Row]) -> list[str]:
-    """All numbers of threads, ascending."""
     return sorted({each for row in rows for each in row["ms"]}, key=int)
 
 
@@ -131,7 +126,6 @@ def line(row: Row, axis: str, threads: list[str]) -> dict[str, str]:
 
 
 def missed(row: Row) -> dict[str, str]:
-    """A line of a size that was not measured."""
     why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
     return {"": row["case"]} | {TITLES[axis]: f"{row[axis]:,}" for axis in TITLES} | {"why": why}
 
@@ -163,7 +157,6 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def lines_of(axes: Any, rows: list[Row], axis: str, value: Any) -> None:
-    """A line for each case."""
     for case in CASES:
         points = [(row[axis], value(row)) for row in rows if row["case"] == case]
         if points:

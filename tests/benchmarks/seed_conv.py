@@ -24,8 +24,6 @@ Convolution = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 
 class _ByHand(torch.autograd.Function):
-    """Gradients by ``torch.nn.grad``."""
-
     @staticmethod
     def forward(ctx, x, weight, bias, ids, stride):
         some, kernels = x[:, ids], weight[:, ids]
@@ -83,7 +81,7 @@ class _Timed:
 
 
 def rows(steps: int = STEPS) -> list[dict]:
-    """One row for each way, stride and order of memory; medians of so many steps."""
+    """One row for each way, stride and order of memory; medians of ``steps`` steps."""
     found = []
     for stride in (1, 2):
         for order, memory_format in ORDERS.items():

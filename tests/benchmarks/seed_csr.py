@@ -49,7 +49,6 @@ def best_ms(call: Callable[[], object], repeats: int) -> float:
 
 
 def upstream(y: Tensor) -> Tensor:
-    """dL/dy of the masked squared error."""
     generator = torch.Generator().manual_seed(1)
     mask = torch.rand(y.shape, generator=generator) < 0.5
     return 2 * mask * (y.detach() - torch.randn(y.shape, generator=generator))
@@ -94,7 +93,6 @@ def measure(
 
 
 def rows(scale: float = 1.0, peers: bool = True) -> list[dict]:
-    """One row a kind of product and number of vectors."""
     csr = make_matrix(round(scale * ROWS))
     matrix = CSRMatrix(csr, COLUMNS)
     begin = time.perf_counter()
@@ -132,12 +130,7 @@ def rows(scale: float = 1.0, peers: bool = True) -> list[dict]:
         peer = kinds[name]()
         for count in VECTORS:
             row, _ = measure(
-                name,
-                partial(torch.sparse.mm, peer),
-                count,
-                entries,
-                (7, 1),
-                expected[count],
+                name, partial(torch.sparse.mm, peer), count, entries, (7, 1), expected[count]
             )
             found.append(row)
             gc.collect()

@@ -136,5 +136,4 @@ def measure(name: str, repeats: int) -> dict[str, object]:
 
 
 def rows(repeats: int = 60) -> list[dict[str, object]]:
-    """One row a case."""
     return [measure(name, repeats) for name in CASES]

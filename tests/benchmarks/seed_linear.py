@@ -40,7 +40,6 @@ Case = tuple[str, Callable[[Tensor], Tensor], list[nn.Parameter]]
 
 
 def measure(forward: Callable[[Tensor], Tensor], parameters: list, batch: int) -> dict[str, float]:
-    """Medians of forward and backward, in ms."""
     x = torch.randn(batch, IN_FEATURES, requires_grad=True)
     grad, times = torch.randn_like(forward(x).detach()), []
     stop = time.perf_counter() + SECONDS
@@ -117,7 +116,6 @@ def with_samplers(outputs: int) -> Iterator[Case]:
 
 
 def rows(sizes: tuple[int, ...] = SIZES, peers: bool = True) -> list[dict]:
-    """One row a case, batch and number of outputs."""
     found = []
     for batch in BATCHES:
         for outputs in sizes:

@@ -4,9 +4,9 @@
 
 Runs every benchmark of `SEEDS` as a process of its own, compares what it finds with its targets,
 and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and leaves what
-the page says of the others, unless that was found on another machine or with other versions: then
-it leaves it out, and says so. `--quick` takes smaller sizes and writes nothing. Without --root the
-images and the text are fetched.
+the page says of the others, unless that was found on another machine or with other versions.
+`--quick` takes smaller sizes and writes nothing. Without --root the images and the text are
+fetched.
 """
 
 import argparse
@@ -38,7 +38,6 @@ class Target(NamedTuple):
     least: bool = False
 
     def check(self, rows: Rows) -> dict:
-        """A line of the table of targets."""
         figure, word = self.figure(rows), "at least" if self.least else "at most"
         met = figure >= self.bound if self.least else figure <= self.bound
         return {
@@ -50,14 +49,7 @@ class Target(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """A benchmark: ``rows`` of seed_<name>.py, whose docstring is on the page, or of `EXAMPLES`.
-
-    Attributes:
-        asked: for what.
-        quick: arguments of its `rows` for small sizes.
-        data: the folder below the root that it reads; None: it makes its data up.
-        about: what the page says of it; None: the docstring of its module.
-    """
+    """A benchmark: ``rows`` of seed_<name>.py, whose docstring is on the page, or of `EXAMPLES`."""
 
     asked: str
     quick: dict
@@ -106,103 +98,73 @@ def accuracy(rows: Rows, case: str, dense: bool) -> float:
 
 
 RATIO = "backward_to_forward"
-TARGETS = [
-    Target(
-        "linear",
-        "active_linear: backward / forward, worst size and batch",
-        worst("active_linear", RATIO, "sparse_grad", False),
-        1.5,
-    ),
-    Target(
-        "linear",
-        "active_linear, sparse_grad: the same",
-        worst("active_linear", RATIO, "sparse_grad"),
-        1.5,
-    ),
-    Target(
-        "linear",
-        "SampledLinear: backward / forward, worst size and batch",
-        worst("SampledLinear", RATIO),
-        1.5,
-    ),
-    Target(
-        "linear",
-        "active_linear: backward at the largest size / at the smallest",
-        growth("active_linear, shared"),
-        2,
-    ),
-    Target("linear", "autograd through weight[ids]: the same", growth("weight[ids]"), 10, True),
-    Target(
-        "optimizer", "largest difference of a parameter, relative", worst("", "difference"), 1e-5
-    ),
-    Target(
-        "csr",
-        "backward / forward, worst number of vectors",
-        lambda rows: max(of(rows, "ours", RATIO)[:2]),
-        1.5,
-    ),
-    Target(
-        "csr",
-        "forward of torch.sparse.mm, the fastest kind / ours",
-        against("forward_ms", min),
-        1,
-        True,
-    ),
-    Target(
-        "csr",
-        "backward of torch.sparse.mm, the slowest kind / ours",
-        against("backward_ms", max),
-        10,
-        True,
-    ),
-    Target(
-        "hardest",
-        "backward of the hard part / of the whole, worst kind of set",
-        worst("ours", "backward_ratio", "loss of PyTorch", False),
-        0.35,
-    ),
-    Target(
-        "hardest",
-        "the same with a loss of PyTorch",
-        worst("ours", "backward_ratio", "loss of PyTorch"),
-        0.35,
-    ),
-    *(
-        Target(
-            "conv",
+RATIO, BOTH = "backward_to_forward", "backward / forward, worst size and batch"
+# By benchmark: what is measured, its figure of the rows, the bound, and whether it is the least.
+_TARGETS = {
+    "linear": [
+        (f"active_linear: {BOTH}", worst("active_linear", RATIO, "sparse_grad", False), 1.5),
+        ("active_linear, sparse_grad: the same", worst("active_linear", RATIO, "sparse_grad"), 1.5),
+        (f"SampledLinear: {BOTH}", worst("SampledLinear", RATIO), 1.5),
+        (
+            "active_linear: backward at the largest size / at the smallest",
+            *(growth("active_linear, shared"), 2),
+        ),
+        ("autograd through weight[ids]: the same", growth("weight[ids]"), 10, True),
+    ],
+    "csr": [
+        (
+            "backward / forward, worst number of vectors",
+            *(lambda rows: max(of(rows, "ours", RATIO)[:2]), 1.5),
+        ),
+        (
+            "forward of torch.sparse.mm, the fastest kind / ours",
+            *(against("forward_ms", min), 1, True),
+        ),
+        (
+            "backward of torch.sparse.mm, the slowest kind / ours",
+            *(against("backward_ms", max), 10, True),
+        ),
+    ],
+    "hardest": [
+        (
+            "backward of the hard part / of the whole, worst kind of set",
+            *(worst("ours", "backward_ratio", "loss of PyTorch", False), 0.35),
+        ),
+        (
+            "the same with a loss of PyTorch",
+            *(worst("ours", "backward_ratio", "loss of PyTorch"), 0.35),
+        ),
+    ],
+    "conv": [
+        (
             f"backward / forward at stride {stride}, worst order of memory",
-            lambda rows, stride=stride: max(of(rows, "active_conv2d", RATIO, stride=stride)),
-            2.5,
+            *(lambda rows, s=stride: max(of(rows, "active_conv2d", RATIO, stride=s)), 2.5),
         )
         for stride in (1, 2)
-    ),
-    Target(
-        "vision",
-        "MNIST: accuracy with a fifth of the neurons",
-        lambda rows: accuracy(rows, "mnist", False),
-        98,
-        True,
-    ),
-    Target(
-        "vision",
-        "Mixer: points behind its dense twin",
-        lambda rows: accuracy(rows, "mixer", True) - accuracy(rows, "mixer", False),
-        1,
-    ),
-    Target(
-        "word2vec",
-        "dense step / sampled step",
-        lambda rows: max(row["times faster"] for row in rows),
-        20,
-        True,
-    ),
-]
+    ],
+    "vision": [
+        (
+            "MNIST: accuracy with a fifth of the neurons",
+            *(lambda rows: accuracy(rows, "mnist", False), 98, True),
+        ),
+        (
+            "Mixer: points behind its dense twin",
+            *(lambda rows: accuracy(rows, "mixer", True) - accuracy(rows, "mixer", False), 1),
+        ),
+    ],
+    "word2vec": [
+        (
+            "dense step / sampled step",
+            *(lambda rows: max(row["times faster"] for row in rows), 20, True),
+        )
+    ],
+}
+TARGETS = [Target(seed, *words) for seed, targets in _TARGETS.items() for words in targets]
 SEEDS = {
     "linear": Seed(
         "backward through a sampled slice that does not grow with the layer",
         {"sizes": (2**8, 2**12)},
     ),
-    "optimizer": Seed("stock optimizers, equal to dense training when all neurons are active", {}),
     "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}),
     "hardest": Seed(
         "backward for the hardest quarter of a batch, from one forward pass", {"repeats": 5}
@@ -262,19 +224,13 @@ def run(name: str, root: Path | None, quick: bool) -> dict:
 
 
 def stored() -> dict[str, dict]:
-    """What earlier runs found on this machine with these versions."""
+    """What earlier runs found on this machine with these versions; the page has no others."""
     found = last("seeds", PAGES) if (PAGES / "seeds.json").exists() else {}
     here = {"machine": machine(), "versions": runtime.versions()}
-    others = [name for name, value in here.items() if found.get(name) != value]
-    if not found or not others:
-        return found.get("seeds", {})
-    lost = ", ".join(found["seeds"])
-    print(f"not taken over from an earlier run, of other {' and '.join(others)}: {lost}")
-    return {}
+    return found["seeds"] if here.items() <= found.items() else {}
 
 
 def checked(name: str, one: dict) -> list[dict]:
-    """What a benchmark found beside its targets."""
     return [target.check(one["rows"]) for target in TARGETS if target.seed == name]
 
 

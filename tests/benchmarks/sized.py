@@ -124,8 +124,6 @@ class Sampled:
 
 
 class Peer:
-    """A peer in plain PyTorch, and its step."""
-
     def __init__(self, size: Size, config: DictConfig):
         self.network = NETWORKS[CASES[size.case]](size.features, size.outputs, config)
         rates = config.optimizer.lr, config.optimizer.input_rate
@@ -151,7 +149,7 @@ def product(width: int = 512) -> Callable[[], object]:
 
 
 def milliseconds(call: Callable[[], object], seconds: float, least: int = 3) -> float:
-    """The median time of a call, of at least ``least`` calls and about so many seconds."""
+    """The median time of a call, of at least ``least`` calls and about ``seconds`` seconds."""
     times, end = [], time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < end:
         begin = time.perf_counter()

@@ -11,13 +11,15 @@ batches. K, L, rates and schedules of both come from the file; --lr replaces its
 program has more buckets than its codes reach (9,556 for K = 6), which take memory and time,
 --range-pow sets their number to a power of two.
 
-A seed is one order of rows, and of our draws; the draws of the program cannot be set. The third
+A seed is one order of rows, and of our draws; the draws of the program cannot be set. Its threads
+add gradients to the same sums without a lock, so its curve is also that of one thread. The last
 case is our default for sets of a sample at equal iterations. What was measured before is not
-measured again (see rows.py). Writes results/benchmarks/as_published.{json,md}.
+measured again (see report.py). Writes results/benchmarks/as_published.{json,md}.
 """
 
 import argparse
 import hashlib
+import os
 import re
 import statistics
 import subprocess
@@ -36,11 +38,12 @@ from slide.data import Split
 from slide.data.row_files import write_xmc
 from slide.nn import ActiveLoss
 
-# The program evaluates on so many batches.
+# The program evaluates on 20 batches.
 EVALUATED = 20
 SETS = {"debian": [], "amazon670k_like": ["train_samples=50000", "test_samples=5000"]}
 CASES = {
     "released": "the C++ program",
+    "one_thread": "the C++ program, one thread",
     "published": "slide, as published",
     "today": "slide, today",
 }
@@ -61,7 +64,6 @@ class Settings(NamedTuple):
         return Settings(self.values | {name: str(value) for name, value in changed.items()})
 
     def last(self, name: str) -> int:
-        """The number of the output layer."""
         return int(self.values[name].split(",")[-1])
 
     def number(self, name: str) -> float:
@@ -94,8 +96,11 @@ def draw_rows(root: Path, name: str, seed: int, iterations: int, batch: int) -> 
     return Rows(train, shuffled(data.test, seed, EVALUATED * batch))
 
 
-def released(binary: Path, settings: Settings, rows: Rows, points: int) -> Row:
+def released(
+    binary: Path, settings: Settings, rows: Rows, points: int, threads: str | None = None
+) -> Row:
     """The curve of the program, what it retrieves, and its seconds."""
+    environment = os.environ | ({"OMP_NUM_THREADS": threads} if threads else {})
     batch = int(settings.number("Batchsize"))
     iterations, width = len(rows.train) // batch, settings.values["sizesOfLayers"].split(",")[0]
     with tempfile.TemporaryDirectory() as scratch:
@@ -116,7 +121,9 @@ def released(binary: Path, settings: Settings, rows: Rows, points: int) -> Row:
         )
         (place / "settings.csv").write_text(settings.text())
         command = [str(binary.resolve()), str(place / "settings.csv")]
-        said = subprocess.run(command, cwd=place, check=True, capture_output=True, text=True)
+        said = subprocess.run(
+            command, cwd=place, check=True, capture_output=True, text=True, env=environment
+        )
         lines = (line.split() for line in (place / "log.txt").read_text().splitlines())
         found = [(int(i), float(s), float(p)) for i, s, p in (w for w in lines if len(w) == 3)]
     retrieved = [float(x) for x in re.findall(r"Avg sample size = \S+ (\S+)", said.stdout)]
@@ -160,7 +167,6 @@ def precision(network: Any, test: Split) -> float:
 
 
 def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> Row:
-    """The same of a network of slide."""
     torch.manual_seed(seed)
     batch = int(settings.number("Batchsize"))
     config = read_config([*words_of(case, settings), f"seed={seed}"])
@@ -198,11 +204,14 @@ def page(found: dict) -> str:
         "The C++ program released with Chen et al. 2020 (github.com/keroro824/HashingDeepLearning) "
         "and `recipe=slide2020`: the same rows in the same order, the same 2,560 test rows, K, L, "
         "rates and schedules of its configuration file. Retrieved: labels and all ids in the "
-        "buckets of a sample, in the mean of a batch before each rehash, then of these; filled: "
+        "buckets of a sample, on average over a batch before each rehash, then of these; filled: "
         "outputs at random, up to 1,000. Seconds an iteration hold rehashes, and neither reading "
-        "nor evaluation. P@1 in percent, in the mean of the seeds and from the least to the "
+        "nor evaluation. P@1 in percent, on average over the seeds and from the least to the "
         "largest; a seed is an order of the rows. `slide, today` is the default for sets of a "
-        "sample, with its own rates. " + origin(rows, "case") + "\n"
+        "sample, with its own rates. The threads of the program add gradients to the same sums "
+        "without a lock, so its curve with one thread is another one. "
+        + origin(rows, "case")
+        + "\n"
     )
     kinds = sorted({(row["set"], row["lr"], row["iterations"]) for row in rows})
     for name, lr, iterations in kinds:
@@ -263,11 +272,14 @@ def main() -> None:
         for name in arguments.datasets:
             kind = {"set": name, "lr": lr, "iterations": arguments.iterations, "seed": seed}
             for case in arguments.cases:
-                code = version if case == "released" else None
+                code = version if case in ("released", "one_thread") else None
                 for row in store.missing([kind | {"case": case}], code):
                     rows = draw_rows(arguments.root, name, seed, arguments.iterations, batch)
-                    if case == "released":
-                        found = released(arguments.binary, settings, rows, arguments.points)
+                    if code:
+                        threads = "1" if case == "one_thread" else None
+                        found = released(
+                            arguments.binary, settings, rows, arguments.points, threads
+                        )
                     else:
                         found = ours(case, settings, rows, arguments.points, seed)
                     store.add([row | found], code)

@@ -69,7 +69,6 @@ class Peer:
         self.batch, self.data, self.config = config.trainer.batch_size, data, config
 
     def learnt(self) -> float:
-        """P@1 after an epoch."""
         evaluation = Evaluation(self.data)
         network = NETWORKS["sampled"](self.data.num_features, self.data.num_labels, self.config)
         epochs = train(network, self.data, self.config, lambda: evaluation.of(network.best))
@@ -93,7 +92,6 @@ def seconds_by_range(profile: torch.profiler.profile) -> dict[str, float]:
 
 
 def milliseconds(step: Step, repeats: int, first: int = 0) -> list[float]:
-    """Times of single steps."""
     times = []
     for i in range(first, first + repeats):
         begin = time.perf_counter()
@@ -112,7 +110,6 @@ def milliseconds_by_part(step: Step, repeats: int, first: int) -> dict[str, floa
 
 
 def rebuild_milliseconds(trainer: Trainer) -> float:
-    """A full rebuild: median of three."""
     layer = trainer.network.output
     if layer.sampler.proposer is None:
         return 0.0
@@ -127,14 +124,7 @@ def rebuild_milliseconds(trainer: Trainer) -> float:
 
 
 class Turns:
-    """Steps of a case, in turn with itself on one core and with the dense step.
-
-    Args:
-        step, batch: of the case.
-        dense: the dense step, and its batch.
-        counts: turns, and steps in a turn.
-        upkeep: milliseconds of rebuilds that a step is charged.
-    """
+    """Steps of a case, in turn with itself on one core and with the dense step."""
 
     def __init__(
         self, step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
@@ -223,7 +213,6 @@ def measure_all(turns: int, repeats: int) -> dict[str, Any]:
 
 
 def summary(found: dict[str, Any]) -> str:
-    """The table of the README."""
     rows = [
         {
             "": row["case"],
@@ -239,7 +228,6 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     main = [
         {
             "": row["case"],

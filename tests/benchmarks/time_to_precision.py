@@ -88,7 +88,6 @@ answers (`ranker.known=auto`), they are left out of everyone's.
 
 
 def of_ours(overrides: list[str], arguments: argparse.Namespace) -> Row:
-    """A row of ours."""
     quick = QUICK if arguments.quick else []
     return in_own_process(Task(OURS, [*overrides, *quick], arguments.evaluated))
 
@@ -108,7 +107,6 @@ def of_torch(
 
 
 def of_peer(peer: peers.Peer, data: SparseDataset, most: int) -> Row:
-    """A row of omikuji or PECOS: a curve of one point."""
     whole, part = Evaluation(data), Evaluation(data, most)
     found = peer.answer(data.train, data.test, whole.left_out)
     scores = peers.rounded(whole.scores(found.ids))
@@ -126,7 +124,6 @@ def settings_of(method: str, overrides: tuple[str, ...], limit: float) -> str:
 
 
 def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
-    """All missing rows; only ours have a seed."""
     for name in arguments.datasets:
         overrides = place(name, arguments.root)
         for method in arguments.methods:
@@ -151,7 +148,6 @@ def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows = in_order(found["rows"])
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     text = ABOUT
@@ -202,12 +198,10 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 
 def of(rows: list[Row], **case: Any) -> list[Row]:
-    """The rows of a case."""
     return [row for row in rows if case.items() <= row.items()]
 
 
 def finished(rows: list[Row]) -> list[Row]:
-    """The rows of peers that have scores."""
     return [row for row in rows if row["method"] != OURS and row["curve"]]
 
 
@@ -271,7 +265,6 @@ def against_all(rows: list[Row]) -> list[dict[str, str]]:
 
 
 def tail(row: Row) -> dict[str, str]:
-    """A line of the table of tails."""
     steps, ranker, last = (row[f"{part}_seconds"] for part in ("network", "ranker", "eval"))
     share = (ranker + last) / steps
     return {
@@ -287,7 +280,6 @@ def tail(row: Row) -> dict[str, str]:
 
 
 def title(row: Row, rows: list[Row]) -> str:
-    """The method, and its seed if it has several."""
     several = len(of(rows, method=row["method"])) > 1
     return TITLES[row["method"]] + (f", seed {row['seed']}" if several else "")
 
@@ -300,7 +292,6 @@ def stopped(row: Row) -> str:
 
 
 def line_of(row: Row) -> dict[str, str]:
-    """A method's line in the table of its data set."""
     name = TITLES[row["method"]] + (f", seed {row['seed']}" if row["seed"] else "")
     if not row["curve"]:
         why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
@@ -327,7 +318,6 @@ EMPTY: Row = {"method": "slide", "seed": None, "curve": [[0.0]], "train_seconds"
 
 
 def draw(rows: list[Row], folder: Path) -> None:
-    """A picture for each set and each of `AXES`."""
     rows = in_order([row for row in rows if row["curve"]])
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     if not sets:

@@ -88,7 +88,6 @@ def measure_spread() -> dict[str, dict[str, list[float]]]:
 
 
 def page(found: dict) -> str:
-    """The generated page."""
     kills, stall = found["kills"], found["stall"]
     rows = [
         {
@@ -154,7 +153,6 @@ def page(found: dict) -> str:
 
 
 def shown(spread: dict[str, list[float]]) -> str:
-    """The precision of several runs in words."""
     return " and ".join(
         f"{label} from {min(values):.4f} to {max(values):.4f} (standard deviation "
         f"{statistics.stdev(values):.4f})"

@@ -6,7 +6,7 @@
     pecos/bin/python -I tests/benchmarks/xr_linear.py FOLDER --top 20
 
 pecos (github.com/amzn/pecos) pins an old numpy, so it cannot live beside slide. --no-deps leaves
-out what only its transformers need. FOLDER holds X.npz, Y.npz and judged.npz of scipy.sparse:
+out what only its transformers need. FOLDER holds X.npz, Y.npz and test.npz of scipy.sparse:
 features and labels of the training rows, and features of the rows to answer; ids.npy and
 measured.json are written into it. Models with default settings and different seeds of the
 clustering, three unless --models says otherwise; their scores are added up.
@@ -51,11 +51,11 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=3)
     arguments = parser.parse_args()
     folder, top = arguments.folder, arguments.top
-    X, Y, judged = (
+    X, Y, test = (
         smat.csr_matrix(smat.load_npz(folder / f"{name}.npz"), dtype=np.float32)
-        for name in ("X", "Y", "judged")
+        for name in ("X", "Y", "test")
     )
-    for matrix in (X, Y, judged):
+    for matrix in (X, Y, test):
         matrix.sort_indices()
     total, train_seconds, predict_seconds = None, 0.0, 0.0
     for seed in range(arguments.models):
@@ -63,7 +63,7 @@ def main() -> None:
         model = train(X, Y, seed)
         train_seconds += time.perf_counter() - begin
         begin = time.perf_counter()
-        scores = model.predict(judged, only_topk=top, beam_size=BEAM)
+        scores = model.predict(test, only_topk=top, beam_size=BEAM)
         total = scores if total is None else total + scores
         predict_seconds += time.perf_counter() - begin
     np.save(folder / "ids.npy", best(smat.csr_matrix(total), top))

@@ -57,7 +57,7 @@ while len(killed) < KILLS:
     more = [] if done else words
     found[chain] = run([*more, again], 2, TORCHELASTIC_RESTART_COUNT=0 if done else 1)
 
-# A rank that is killed while the first one trains the re-ranker; then one process judges anew.
+# A rank that is killed while the first one trains the re-ranker; then one process evaluates anew.
 others = [*bare, "trainer.checkpoint_every=5", "runtime.timeout=30"]
 ranked = [*others, "trainer.epochs=40", "trainer.patience=1", "runtime.deterministic=true"]
 ranks = start([*ranked, f"run_dir={folder}/ranked"], 2)

@@ -160,10 +160,10 @@ def draw_batch():
 def make_pair(**options):
     """A network on one process, and a `SlideNetwork` with its weights."""
     sharded = ShardedNetwork(D, [16, 12], N, FullSampler, Group.alone(), **options)
-    plain = SlideNetwork(D, [16, 12], N, FullSampler)
+    single = SlideNetwork(D, [16, 12], N, FullSampler)
     state = {name.replace("local.", ""): x for name, x in sharded.state_dict().items()}
-    plain.load_state_dict({name: state[name] for name in plain.state_dict() if name in state})
-    return sharded, plain
+    single.load_state_dict({name: state[name] for name in single.state_dict() if name in state})
+    return sharded, single
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -181,16 +181,16 @@ def test_as_the_network_of_one_process(name):
             loss.backward()
             optimizer.step()
     np.testing.assert_allclose(*losses, rtol=1e-5)
-    sharded, plain = networks
-    torch.testing.assert_close(sharded.predict(features, 9), plain.predict(features, 9))
-    torch.testing.assert_close(sharded(features, labels).values, plain(features, labels).values)
+    sharded, single = networks
+    torch.testing.assert_close(sharded.predict(features, 9), single.predict(features, 9))
+    torch.testing.assert_close(sharded(features, labels).values, single(features, labels).values)
 
 
 def test_first_weights():
     """Their ranges are those of `SlideNetwork`, and they come from the seed alone."""
     sharded, _ = make_pair(init_scale=3.0, output_scale=0.5, seed=1)
-    plain = SlideNetwork(D, [16, 12], N, FullSampler, init_scale=3.0, output_scale=0.5)
-    for own, other in zip(sharded.layers(), plain.layers(), strict=True):
+    single = SlideNetwork(D, [16, 12], N, FullSampler, init_scale=3.0, output_scale=0.5)
+    for own, other in zip(sharded.layers(), single.layers(), strict=True):
         found, wanted = (each.weight.std().item() for each in (own, other))
         assert found == pytest.approx(wanted, rel=0.15)
         assert not own.bias.any()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from helpers.naive import random_bits
 
 from slide.distributed.shares import Shares, normal_rows, uniform_rows
+from slide.ops.kernels.random import random_bits
 from slide.sparse import CSR, Pattern
 
 N = 5000
@@ -125,5 +125,5 @@ def test_normal_numbers():
 
 def test_the_generator_is_that_of_the_kernels():
     found = uniform_rows(KEY, np.array([3]), 2, bound=1.0)[0]
-    bits = [random_bits(KEY, 3 * 2 + j) for j in range(2)]
+    bits = [int(random_bits(np.uint64(KEY), 3 * 2 + j)) for j in range(2)]
     assert found.tolist() == [(b >> 40) / 2**23 - 1 for b in bits]

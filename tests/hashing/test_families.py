@@ -6,12 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from helpers import naive_hashing
 from helpers.matrices import make_csr, to_dense, z_score
 
 from slide.hashing import families
 from slide.hashing.families import DWTA, SimHash, flip_sets
-from slide.ops.kernels.hashing import MAX_DENSIFY_ATTEMPTS
 from slide.sparse import CSR
 
 FAMILIES = {
@@ -55,10 +53,7 @@ class TestRedraw:
         (lambda: SimHash(0, 3, 4), "in_features must be .* at least 1, not 0"),
         (lambda: SimHash(5, 0, 4), "hashes_per_table must be .* at least 1, not 0"),
         (lambda: SimHash(5, 3, 0), "num_tables must be .* at least 1, not 0"),
-        (
-            lambda: SimHash(5, 32, 1),
-            "codes of 32 bits.* be at most 31",
-        ),
+        (lambda: SimHash(5, 32, 1), "codes of 32 bits.* be at most 31"),
         (lambda: DWTA(64, 11, 1), "codes of 33 bits.* at most 10"),
         (lambda: DWTA(64, 2, 1, packing="dense"), "packing must be one of"),
         (lambda: DWTA(64, 2, 1, bin_size=6), "bin_size must be a power of two"),
@@ -152,7 +147,7 @@ class TestDWTA:
         codes = family.codes(x)
         for i in range(4):
             digits = [codes[l, i] >> 3 * (2 - k) & 7 for l in range(7) for k in range(3)]
-            assert digits == naive_hashing.dwta_digits(x[i], family.coordinates)
+            assert digits == x[i][family.coordinates].argmax(1).tolist()
 
     @pytest.mark.parametrize(("bin_size", "base"), [(8, 4), (4, 2)])
     def test_released_codes_add_up_digits_that_overlap(self, bin_size, base):
@@ -163,8 +158,8 @@ class TestDWTA:
         dense = to_dense(x, 30)
         codes = family.codes(dense)
         for i in range(4):
-            digits = naive_hashing.dwta_digits(dense[i], family.coordinates)
-            assert codes[:, i].tolist() == naive_hashing.digits_to_codes(digits, 3, base)
+            digits = dense[i][family.coordinates].argmax(1).view(7, 3)
+            assert codes[:, i].tolist() == (digits @ torch.tensor([base**2, base, 1])).tolist()
         np.testing.assert_array_equal(codes, family.sparse_codes(x))
         assert (codes != DWTA(30, **shape).codes(dense)).any()
         with pytest.raises(ValueError, match="probes need packing='exact'"):
@@ -174,28 +169,25 @@ class TestDWTA:
     def test_bins_are_cut_from_permutations(self, num_tables):
         family = DWTA(21, 2, num_tables, bin_size=4)
         assert family.coordinates.shape == (2 * num_tables, 4)
-        assert family.places.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
+        assert family.positions.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
         for start in range(0, 2 * num_tables, 5):
             members = family.coordinates[start : start + 5].ravel()
             assert len(set(members.tolist())) == members.size
         for h, members in enumerate(family.coordinates):
             for place, c in enumerate(members):
-                assert h * 4 + place in family.places[c]
-        assert (family.places >= 0).sum() == family.coordinates.size
+                assert h * 4 + place in family.positions[c]
+        assert (family.positions >= 0).sum() == family.coordinates.size
 
     def test_empty_bins_borrow(self):
         family = DWTA(64, 1, 40, bin_size=4)
         for c in range(64):
             x = CSR(np.array([0, 1]), np.array([c], np.int32), np.array([-2.0], np.float32))
-            digits, filled = naive_hashing.dwta_sparse_digits(
-                {c: -2.0}, family.coordinates, family.key, MAX_DENSIFY_ATTEMPTS
-            )
-            own = {d for d, full in zip(digits, filled, strict=True) if full}
+            filled, own = np.nonzero(family.coordinates == c)
             codes = family.sparse_codes(x)[:, 0]
-            assert any(filled)
-            assert not all(filled)
+            assert 0 < len(filled) < 40
+            assert codes[filled].tolist() == own.tolist()
             # 100 draws among 40 bins miss the filled one with probability 0.08 each.
-            borrowed = np.isin(codes, list(own))
+            borrowed = np.isin(codes, own)
             assert borrowed.mean() > 0.7
             assert (codes[~borrowed] == 0).all()
 
@@ -224,6 +216,14 @@ def test_the_cheapest_sets_are_among_those_that_are_looked_at(hashes, probes):
             np.testing.assert_allclose(found, expected)
 
 
+def cheapest(code, costs, flips, probes):
+    """A code, then the codes after the cheapest sets of changes."""
+    hashes = range(len(costs))
+    sets = [s for size in range(len(costs) + 1) for s in combinations(hashes, size)]
+    sets.sort(key=lambda changes: sum(costs[k] ** 2 for k in changes))
+    return [int(code) ^ sum(int(flips[k]) for k in changes) for changes in sets[: 1 + probes]]
+
+
 @pytest.mark.parametrize("rounds", [False, True])
 def test_simhash_flips_the_smallest_projections(monkeypatch, rounds):
     monkeypatch.setattr(families, "has_bfloat16", lambda: rounds)
@@ -239,19 +239,21 @@ def test_simhash_flips_the_smallest_projections(monkeypatch, rounds):
         for table in range(4):
             costs = projections[i, 5 * table : 5 * table + 5].tolist()
             one = codes[table, i], costs, [1, 2, 4, 8, 16]
-            assert codes[table::4, i].tolist() == naive_hashing.probe_codes(*one, 6)
+            assert codes[table::4, i].tolist() == cheapest(*one, 6)
 
 
 def test_dwta_takes_the_second_largest_of_a_bin():
     family, vectors = DWTA(24, 2, 3, bin_size=4), torch.randn(9, 24, dtype=torch.float64)
     codes = family.probe_codes(vectors, 2)
     np.testing.assert_array_equal(codes[:3], family.codes(vectors))
+    values, digits = vectors[:, family.coordinates].sort(descending=True)
+    costs, flips = values[..., 0] - values[..., 1], digits[..., 0] ^ digits[..., 1]
+    flips <<= torch.tensor([2, 0] * 3)  # The first digit of a code is in front.
     for i in range(9):
-        costs, flips = naive_hashing.dwta_runners(vectors[i].tolist(), family.coordinates, 2, 2)
         for table in range(3):
             own = slice(2 * table, 2 * table + 2)
-            one = codes[table, i], costs[own], flips[own]
-            assert codes[table::3, i].tolist() == naive_hashing.probe_codes(*one, 2)
+            one = codes[table, i], costs[i, own].tolist(), flips[i, own].tolist()
+            assert codes[table::3, i].tolist() == cheapest(*one, 2)
 
 
 @pytest.mark.parametrize("family", [SimHash(24, 2, 5), DWTA(24, 2, 5, bin_size=4)])

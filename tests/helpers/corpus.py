@@ -1,24 +1,11 @@
-"""The corpus of the fuzz tests: small damaged files, one for each thing that a reader says.
+"""The corpus of the fuzz tests: small damaged files in `tests/corpus/<format>/`, all generated.
 
-    PYTHONPATH=tests python -m helpers.corpus
-
-makes it anew, in `tests/corpus/<format>/`. All of it is generated. Each run of the tests tries each
-file, and damages it further; a file that fails in a longer run (``SLIDE_FUZZ=20``) is added, so
-that it is tried from then on.
+Each run of the tests tries each file, and damages it further; a file that fails in a longer run
+(``SLIDE_FUZZ=20``) is added, so that it is tried from then on.
 """
 
 import hashlib
-import random
-import re
-import tempfile
 from pathlib import Path
-
-from helpers import damage
-from slide import FullSampler, Model, SlideNetwork
-from slide.data import DataError
-from slide.data.row_files import VARIANTS, read_text_blocks
-from slide.data.sources.documents import read_documents
-from slide.predict.rows import read_rows
 
 FOLDER = Path(__file__).parents[1] / "corpus"
 ROWS = {
@@ -35,7 +22,6 @@ ROWS = {
 """,
 }
 FEATURES, LABELS = 6, 4
-TRIES = 4000
 
 
 def kept(format):
@@ -48,49 +34,3 @@ def keep(format, data):
     path = FOLDER / format / f"{hashlib.sha256(data).hexdigest()[:12]}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-
-
-def count_rows(path, format):
-    """How many rows the reader of a format finds."""
-    if format == "documents":
-        return len(list(read_documents(path, "reading")))
-    if format == "jsonl":
-        model = Model(SlideNetwork(FEATURES, [2], LABELS, FullSampler))
-        blocks = read_rows(str(path), model, format)
-    else:
-        blocks = read_text_blocks(path, VARIANTS[format])
-    return sum(block.features.num_rows for block in blocks)
-
-
-def ways_of(format):
-    """How files of a format are damaged."""
-    return damage.TEXTUAL if format in VARIANTS else damage.JSON
-
-
-def said(path, data, format):
-    """What the reader says of a file, without its numbers and words."""
-    path.write_bytes(data)
-    try:
-        rows = count_rows(path, format)
-    except DataError as error:
-        message = str(error).replace(str(path), "")
-        return re.sub(r"'.*?'|\".*?\"|b'.*?'|[\d.+-]+", "_", message)
-    return f"{min(rows, 2)} rows"
-
-
-def make(formats=tuple(ROWS)):
-    """Write the smallest file for each thing that is said."""
-    for format in formats:
-        whole = ROWS[format]
-        found = {}
-        with tempfile.TemporaryDirectory() as folder:
-            for seed in range(TRIES):
-                data = damage.damage(random.Random(seed), whole, ways_of(format))
-                about = said(Path(folder) / "rows.txt", data, format)
-                found[about] = min(found.get(about, data), data, key=lambda x: (len(x), x))
-        for data in found.values():
-            keep(format, data)
-
-
-if __name__ == "__main__":
-    make()

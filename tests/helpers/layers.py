@@ -10,10 +10,7 @@ from slide.hashing import DWTA, SimHash
 
 D, N = 16, 400
 MODES = ["per_sample", "shared"]
-FAMILIES = {
-    "simhash": SimHash,
-    "dwta": partial(DWTA, bin_size=4),
-}
+FAMILIES = {"simhash": SimHash, "dwta": partial(DWTA, bin_size=4)}
 
 every_mode = pytest.mark.parametrize("mode", MODES)
 

@@ -1,6 +1,7 @@
 """Random patterns and matrices, and a test of uniformity."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -20,6 +21,11 @@ def make_csr(rng, lengths, num_columns, dtype=np.float32):
     """A `CSR` of normal values with distinct columns in each row."""
     pattern = make_pattern(rng, lengths, num_columns)
     return CSR(*pattern, rng.standard_normal(len(pattern.indices)).astype(dtype))
+
+
+def rows_of(pattern):
+    """The columns of each row, as lists."""
+    return [pattern.indices[a:b].tolist() for a, b in pairwise(pattern.indptr)]
 
 
 def to_dense(x, num_columns):

@@ -5,13 +5,13 @@ from collections import Counter
 
 import numpy as np
 
-from helpers.naive import random_bits
+from slide.ops.kernels.random import random_bits
 from slide.utils.random_keys import random_key
 
 
 def uniform(key, counter):
     """A random number in [0, 1)."""
-    return (random_bits(key, counter) >> 11) / 2**53
+    return (int(random_bits(np.uint64(key), counter)) >> 11) / 2**53
 
 
 def naive_vocabulary(content, min_count=1, max_vocabulary=None):

@@ -20,7 +20,7 @@ from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.products import AdamHyper, AdamRows, Factors
 from slide.ops.kernels.random import random_below as kernel_below
 from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, Head, rank_buckets, sketch_rows
-from slide.ops.reference import active_sets as plain_sketches
+from slide.ops.reference import active_sets as reference
 from slide.ops.reference import hashing, products
 from slide.ops.reference.active_sets import assemble, rank_all, stratified_log_weights
 from slide.ops.reference.hashing import widened
@@ -442,7 +442,7 @@ def draw_ranking(rng, count=7, num_rows=90):
 @pytest.mark.parametrize("at_a_time", [1, 200, 2**24])
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
-    monkeypatch.setattr(plain_sketches, "_SCORES", at_a_time)
+    monkeypatch.setattr(reference, "_SCORES", at_a_time)
     rng = np.random.default_rng(most)
     queries, sketches, scores = draw_ranking(rng, count)
     labels = [rng.choice(90, n, False).tolist() for n in rng.integers(0, 20, count)]
@@ -462,7 +462,7 @@ def test_sketches_of_rows():
     projected[3, 2], projected[4, 20], projected[5] = np.nan, np.inf, offset
     found = np.full((50, WIDTH), 7, np.int8)
     sketch_rows(projected, offset, (found, found.view(np.float32)))
-    expected = plain_sketches.sketch_rows(tensor(projected), tensor(offset)).numpy()
+    expected = reference.sketch_rows(tensor(projected), tensor(offset)).numpy()
     # A quotient that is nearly half a number may be rounded to either side.
     assert np.abs(found[:, :CODES].astype(int) - expected[:, :CODES]).max() <= 1
     np.testing.assert_allclose(*(x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected)))

@@ -86,7 +86,7 @@ def test_candidates_are_those_of_all_scorers(scorers, features):
 
 
 def test_seen_labels_take_no_candidate_from_others(scorers, features):
-    """Each expert names as many unknown labels as it would name in all."""
+    """Each base scorer names as many unknown labels as it would name in all."""
     rng = np.random.default_rng(3)
     known = Pattern.from_lists(
         [np.sort(rng.permutation(LABELS)[:12]).tolist() for _ in rng.random(ROWS)]

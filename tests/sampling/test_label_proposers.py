@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
-from helpers.matrices import make_pattern
+from helpers.matrices import make_pattern, rows_of
 from helpers.samplers import neighbour_sampler, recent_sampler
 
 from slide.nn import SampledLinear
@@ -18,13 +18,6 @@ from slide.sparse import Pattern
 
 def draw_labels(seed, counts=(2, 1, 0, 3, 1)):
     return make_pattern(np.random.default_rng(seed), list(counts), N)
-
-
-def rows_of(pattern):
-    return [
-        pattern.indices[a:b].tolist()
-        for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
-    ]
 
 
 class Naive:
@@ -165,10 +158,9 @@ class TestCandidates:
         proposer.refresh(weight, bias if has_bias else None)
         found = proposer.look_up(queries, labels)
         pool, zeros = naive_pool([*batches, labels], recent), torch.zeros(N)
-        for b in range(5):
-            own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
-            wanted = naive_best(pool, own, queries[b], weight, bias if has_bias else zeros, best)
-            assert found.indices[found.indptr[b] : found.indptr[b + 1]].tolist() == wanted
+        added = bias if has_bias else zeros
+        for own, query, ids in zip(rows_of(labels), queries, rows_of(found), strict=True):
+            assert ids == naive_best(pool, own, query, weight, added, best)
 
     def test_scores_are_those_of_the_present_weights(self):
         """No index stands in between."""
@@ -188,10 +180,8 @@ class TestCandidates:
         proposer.rebuild(weight, bias)
         queries = draw_queries(5)
         found = proposer.look_up(queries, labels)
-        for b in range(5):
-            own = labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
-            ids = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
-            wanted = naive_best(labels.indices.tolist(), own, queries[b].to(dtype), weight, bias, 3)
+        for own, query, ids in zip(rows_of(labels), queries, rows_of(found), strict=True):
+            wanted = naive_best(labels.indices.tolist(), own, query.to(dtype), weight, bias, 3)
             assert ids == wanted or dtype == torch.bfloat16
             assert len(ids) == len(wanted)
             assert not set(ids) & set(own)

@@ -11,7 +11,7 @@ from helpers.samplers import lsh_sampler
 from torch.nn import functional as F
 
 import slide
-from slide.backend import plain
+from slide.backend import uses_reference
 from slide.hashing import DWTA, SimHash
 from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
@@ -19,7 +19,7 @@ from slide.search import exact_top_k
 
 N, D, B = 20_000, 48, 64
 FAMILIES = {"simhash": SimHash, "dwta": partial(DWTA, bin_size=8)}
-kernels_only = pytest.mark.skipif(plain(), reason="plain torch ranks all rows")
+kernels_only = pytest.mark.skipif(uses_reference(), reason="plain torch ranks all rows")
 
 
 def layer(seed=0, outputs=N):
@@ -61,7 +61,7 @@ def test_finds_what_exact_search_finds(family):
     weight, bias, inputs = layer()
     proposer = fitted(weight, bias, inputs, family=FAMILIES[family])
     assert recall(proposer, weight, bias, inputs[:B]) > 0.8
-    if not plain():
+    if not uses_reference():
         assert proposer.looked < 0.3 * N
 
 
@@ -222,7 +222,7 @@ def test_equal_rows_are_not_all_in_the_head():
     proposer = fitted(weight, bias, inputs)
     found = proposer.candidates(inputs[:4])
     assert len(found.indices) < N
-    if not plain():
+    if not uses_reference():
         assert proposer.looked < N / 4 + 8
 
 

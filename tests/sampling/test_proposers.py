@@ -2,13 +2,12 @@
 
 from collections import Counter
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
-from helpers.matrices import make_csr, make_pattern
+from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
 from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler
 
 from slide.nn import SampledLinear
@@ -93,10 +92,10 @@ class TestRebuilds:
 
     def test_take_transposed_weights(self):
         weight, bias = draw_layer()
-        plain, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
-        plain.update(weight, bias, None)
+        usual, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
+        usual.update(weight, bias, None)
         strided.update(weight.T.contiguous().T, bias, None)
-        for name, array in plain.proposer.tables.state_dict().items():
+        for name, array in usual.proposer.tables.state_dict().items():
             np.testing.assert_array_equal(array, strided.proposer.tables.state_dict()[name])
 
     def test_reservoirs_are_drawn_anew(self):
@@ -111,10 +110,7 @@ class TestRebuilds:
 
 def test_sparse_and_dense_inputs_get_the_same_sets():
     x = make_csr(np.random.default_rng(0), [5, 0, 16], D)
-    dense = torch.zeros(3, D)
-    for b in range(3):
-        at = slice(x.indptr[b], x.indptr[b + 1])
-        dense[b, x.indices[at].astype(np.int64)] = torch.from_numpy(x.values[at])
+    dense = to_dense(x, D)
     labels = make_pattern(np.random.default_rng(0), [2, 1, 0], N)
     for mode in MODES:
         chosen = []
@@ -204,8 +200,7 @@ class TestOwnProposer:
         found, places = proposer.candidates(queries), np.array([3, 0, 10, 1, 6])
         ranked = proposer.propose(queries, nobody(5), places, np.uint64(0))
         for b in range(5):
-            own = found.indices[found.indptr[b] : found.indptr[b + 1]].tolist()
-            expected = self.naive(own, places[b])
+            expected = self.naive(rows_of(found)[b], places[b])
             assert ranked.ids[b, : ranked.counts[b]].tolist() == expected
 
     @pytest.mark.parametrize("places", [1, 4, 100])
@@ -213,7 +208,7 @@ class TestOwnProposer:
         proposer, queries = Largest(D, N, 0, k=6), draw_queries(5)
         proposer.rebuild(*draw_layer())
         found = proposer.candidates(queries)
-        rows = [found.indices[a:b].tolist() for a, b in pairwise(found.indptr)]
+        rows = rows_of(found)
         in_turn = [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
         ids = proposer.propose_shared(queries, nobody(5), places, np.uint64(0))
         assert ids.dtype == np.int32

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.layers import MODES, D, N, draw_layer, draw_queries, every_mode
-from helpers.matrices import chi_square_p, make_csr, make_pattern
+from helpers.matrices import chi_square_p, make_csr, make_pattern, rows_of
 from helpers.samplers import (
     faiss_sampler,
     index_sampler,
@@ -77,10 +77,6 @@ def same_sets(a, b):
     return all(np.array_equal(x, y) if x is not None else y is None for x, y in arrays)
 
 
-def labels_of_sample(labels, b):
-    return labels.indices[labels.indptr[b] : labels.indptr[b + 1]].tolist()
-
-
 @every_mode
 @every_sampler
 class TestSets:
@@ -93,10 +89,10 @@ class TestSets:
             assert active.ids.dtype == np.int32
             assert active.shared == (mode == "shared")
             assert active.targets is not None
-            for b, count in enumerate(counts):
+            lists = zip(rows_of(active.targets), rows_of(labels), counts, strict=True)
+            for b, (positions, known_labels, count) in enumerate(lists):
                 own = active.row(b)
-                positions = labels_of_sample(active.targets, b)
-                assert own[positions].tolist() == labels_of_sample(labels, b)
+                assert own[positions].tolist() == known_labels
                 assert len(set(own.tolist())) == len(own)
                 assert own.min() >= 0
                 assert own.max() < FEW
@@ -147,18 +143,6 @@ def test_wrong_options(name, option, value):
         SAMPLERS[name](**{"in_features": WIDTH, "out_features": FEW, option: value})
 
 
-class TestFull:
-    def test_all_in_order(self):
-        sampler = FullSampler(WIDTH, FEW)
-        sampler.update(*draw_small(), draw_inputs())
-        labels = make_pattern(np.random.default_rng(0), [2, 3], FEW)
-        active = sampler.select(draw_inputs(2), labels)
-        assert active.complete
-        assert active.ids.tolist() == list(range(FEW))
-        assert active.targets is labels
-        sampler.load_state_dict(sampler.state_dict())
-
-
 @every_mode
 def test_labels_that_cover_all_outputs(mode):
     """The set holds all N outputs then, but not in order."""
@@ -202,15 +186,6 @@ def test_weights_stand_for_all_outputs(name, mode, candidate_share):
         if hard < 16:
             np.testing.assert_allclose(weights.sum(), FEW, rtol=1e-5)
             assert np.ptp(weights[hard:]) == 0
-
-
-@every_mode
-def test_promising_ids_leave_places_for_uniform_ones(mode):
-    """However many labels there are, short of a full set."""
-    sampler = make("flat", mode, candidate_share=0.5)
-    labels = make_pattern(np.random.default_rng(0), [14], FEW)
-    active = sampler.select(draw_inputs(1), labels)
-    assert (active.log_weights > 0).sum() == 1
 
 
 def draw_estimates(name, mode, weighting, function, num_draws, **options):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.inner_products import draw_clusters
 from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
-from helpers.matrices import make_pattern
+from helpers.matrices import make_pattern, rows_of
 from helpers.samplers import index_sampler
 
 from slide.active_set import ActiveSet
@@ -25,13 +25,6 @@ from slide.sparse import Pattern
 
 def draw_labels(seed, counts=(2, 1, 0, 3, 1)):
     return make_pattern(np.random.default_rng(seed), list(counts), N)
-
-
-def rows_of(pattern):
-    return [
-        pattern.indices[a:b].tolist()
-        for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
-    ]
 
 
 class TestCandidates:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import job, naive
-from helpers.matrices import make_pattern, to_dense
+from helpers.matrices import make_pattern, rows_of, to_dense
 from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
 from slide import FullSampler, SimHash
@@ -75,7 +75,7 @@ def test_against_loops(seed, k):
     labels = make_pattern(rng, rng.integers(0, 8, 25), 12)
     predicted = np.array([rng.permutation(12)[:5] for _ in range(25)])
     predicted[rng.random((25, 5)).cumsum(1) > 2.5] = -1
-    rows, inverse = naive.rows_of(*labels), rng.random(12) + 1
+    rows, inverse = rows_of(labels), rng.random(12) + 1
     assert precision_at_k(predicted, labels, k) == pytest.approx(
         naive.precision(predicted, rows, k)
     )

@@ -25,11 +25,7 @@ def test_compilation_is_no_time(request):
             found += value
         return found
 
-    before, real, begin = (
-        profiling.compile_seconds(),
-        time.perf_counter(),
-        profiling.clock(),
-    )
+    before, real, begin = (profiling.compile_seconds(), time.perf_counter(), profiling.clock())
     total(np.ones(3))
     real, seen = time.perf_counter() - real, profiling.clock() - begin
     compiled = profiling.compile_seconds() - before

@@ -1,4 +1,4 @@
-"""Rows of short numbers are read as the floats that they stand for, block by block or some."""
+"""Quantized rows are read as the floats that they stand for, block by block or some."""
 
 import numpy as np
 import pytest

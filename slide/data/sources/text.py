@@ -215,7 +215,7 @@ def text(
         window: words on either side, at least 1.
         subsample: words of a higher frequency (t in the paper) are subsampled; 0: no words are.
         min_count: a word with fewer occurrences is rare.
-        max_vocabulary: a word after the first so many is rare, too; None: no limit.
+        max_vocabulary: of more words the others are rare, too; None: no limit.
         lower: read words in lower case.
         test_share: share of the bytes that is the test set, in (0, 1).
         train_samples, test_samples: the most rows of a part, from its beginning; None: all rows.

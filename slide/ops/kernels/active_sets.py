@@ -15,16 +15,14 @@ from slide.ops.kernels.compile import (
 )
 from slide.ops.kernels.random import random_below
 
-# In the scratch of a sample's votes.
+# 254 votes at most in a byte of scratch, whose 255 marks an id of the set.
 _MOST_VOTES = 254
 
 
 class RankedIds(NamedTuple):
     """The best ids of each sample; their order is that of their maker.
 
-    Attributes:
-        ids: ``(B, most)`` int32.
-        counts: ``(B,)`` int64; the first ``counts[b]`` ids of row b count.
+    ids (B, most) int32; counts (B,) int64.
     """
 
     ids: np.ndarray
@@ -33,11 +31,7 @@ class RankedIds(NamedTuple):
 
 @serial
 def _most_voted(candidates, votes, histogram, out):
-    """Copy the ids with the most votes to ``out``, as many as it holds; return how many.
-
-    ``votes`` are those of the candidates. Ties at the threshold are broken by order of arrival.
-    ``histogram`` is scratch, as long as the most votes possible plus one.
-    """
+    """Copy the ids with the most votes to ``out``, as many as it holds; return how many."""
     budget = len(out)
     if budget == 0:
         return 0
@@ -79,15 +73,10 @@ def _ask_for_buckets(buckets, codes, capacity, b):
 def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
     """For each sample, the ids found in the most of its buckets.
 
-    Args:
-        buckets: `slide.ops.kernels.hashing.Buckets`.
-        codes: ``(P * L, B)`` int32: of P buckets in each table, the nearest of each table first.
-        capacity: bucket capacity.
-        key: uint64; decides which table comes first for each sample, hence which ties win.
-        votes: ``(T, N)`` uint8 scratch, zero at entry and at exit; T runs of samples go side by
-            side.
-        candidates: ``(T, P * L * capacity)`` int32 scratch.
-        ranked: `RankedIds`, written; at entry ``counts`` holds the most ids that each may take.
+    buckets `hashing.Buckets`; codes (P * L, B) int32, the nearest of each table first; capacity;
+    key uint64; votes (T, N) uint8 scratch, zero at entry and at exit; candidates (T, P * L *
+    capacity) int32 scratch; ranked `RankedIds`, written: at entry `counts` holds the most ids that
+    each may take. The key decides which table comes first for each sample, hence which ties win.
     """
     num_tables, num_samples = buckets.starts.shape[0], codes.shape[1]
     num_runs = votes.shape[0]
@@ -129,14 +118,9 @@ def vote_per_sample(buckets, codes, capacity, key, votes, candidates, ranked):
 def best_of_lists(ranked, labels, vectors, rows, bias, out):
     """Of each sample's ids those with the largest ``<vector, row> + bias``, without its labels.
 
-    Args:
-        ranked: `slide.ops.kernels.active_sets.RankedIds` of B samples.
-        labels: B rows of ids that do not count.
-        vectors: ``(B, D)`` floats.
-        rows: ``(N, D)`` floats.
-        bias: ``(N,)`` floats, or empty for none.
-        out: ``(B, best)`` int32, written: the best first; of equal scores, the first id; -1
-            after the last one. A score that is no number does not count.
+    ranked `RankedIds` of B samples; labels: B rows of ids that do not count; vectors (B, D) floats;
+    rows (N, D) floats; bias (N,) floats, or empty for none; out (B, best) int32, written: the best
+    first, of equal scores the first id, -1 after the last. A score that is NaN does not count.
     """
     num_best, width = out.shape[1], vectors.shape[1]
     has_bias = bias.shape[0] > 0
@@ -165,16 +149,16 @@ def best_of_lists(ranked, labels, vectors, rows, bias, out):
             if known:
                 continue
             count = min(count + 1, num_best)
-            place = count - 1
-            while place > 0 and total > scores[place - 1]:
-                scores[place], best[place] = scores[place - 1], best[place - 1]
-                place -= 1
-            scores[place], best[place] = total, ids[j]
+            position = count - 1
+            while position > 0 and total > scores[position - 1]:
+                scores[position], best[position] = scores[position - 1], best[position - 1]
+                position -= 1
+            scores[position], best[position] = total, ids[j]
 
 
-# In the scratch of marks: this id is in the set already.
+# 255 in the scratch of marks: this id is in the set already.
 _TAKEN = 255
-# Rejection draws a place before the fill goes over to a pass over all ids.
+# 64 rejected draws for each id that is wanting, before the fill goes through all ids.
 _DRAWS_PER_PLACE = 64
 
 
@@ -194,7 +178,7 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
     if size == target:
         return
     # Nearly all rows are taken. Selection sampling (Knuth, TAOCP vol. 2, section 3.4.2, algorithm
-    # S): each free id is taken with the probability of places by ids that are left.
+    # S): each free id is taken with the share of free ids that are still needed.
     free = np.int64(0)
     for candidate in range(num_rows):
         free += marks[candidate] != _TAKEN
@@ -213,16 +197,10 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
 def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num_known):
     """One active set for each sample: its labels, then its proposed ids, then uniform fill.
 
-    Args:
-        labels: `slide.sparse.Pattern` of the positive outputs, distinct within a sample.
-        proposed: `slide.ops.kernels.active_sets.RankedIds` of distinct ids.
-        num_rows: N.
-        key: uint64 key of the fill.
-        marks: ``(T, N)`` uint8 scratch, zero at entry and at exit.
-        indptr: ``(B + 1,)`` int64, the bounds of the sets asked for; each holds at least the
-            sample's labels and at most N.
-        ids: ``(nnz,)`` int32, written.
-        num_known: ``(B,)`` int64, written: how many of a set's ids are labels or proposed.
+    labels `Pattern` of the positive outputs, distinct within a sample; proposed `RankedIds` of
+    distinct ids; num_rows N; key uint64; marks (T, N) uint8 scratch, zero at entry
+    and at exit; indptr (B + 1,) int64, the bounds of the sets asked for; ids (nnz,) int32, written;
+    num_known (B,) int64, written: how many ids of a set are labels or proposed.
     """
     num_samples = len(indptr) - 1
     num_runs = marks.shape[0]
@@ -253,18 +231,10 @@ def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num
 def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions):
     """One active set for a batch: all its labels, then the proposed ids, then uniform fill.
 
-    Args:
-        labels: `slide.sparse.Pattern` of the positive outputs.
-        proposed: ``(n,)`` int32 distinct ids.
-        num_rows: N.
-        key: uint64 key of the fill.
-        marks: ``(N,)`` uint8 scratch, zero at entry and at exit.
-        slots: ``(N,)`` int32 scratch, all -1 at entry and at exit.
-        ids: ``(size,)`` int32, written; at least as long as there are distinct labels.
-        positions: ``(number of labels,)`` int32, written: where in ``ids`` each label stands.
-
-    Returns:
-        How many of the ids are labels or proposed.
+    labels `Pattern` of the positive outputs; proposed (n,) int32 distinct ids; num_rows N; key
+    uint64; marks (N,) uint8 scratch, zero at entry and at exit; slots (N,) int32
+    scratch, all -1 at entry and at exit; ids (size,) int32, written; positions (number of labels,)
+    int32, written: where each label stands. Returns how many of the ids are labels or proposed.
     """
     size = 0
     for p in range(len(labels.indices)):

@@ -1,7 +1,8 @@
 """Base scorers of the re-ranker, beside the linear classifiers.
 
 They are the co-occurrence of features and labels, the labels of analogous queries, which differ in
-one feature, and ridge regressions of each item on the items that are most often with it.
+one feature, ridge regressions of each item on the items that are most often with it, and votes of
+nearest neighbours. Behind them are ranking features that follow from scores and lists.
 """
 
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.ops.kernels.compile import parallel, prange, serial
-from slide.ops.kernels.largest import replace_least
+from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.kernels.ragged import shorten
 
 
@@ -32,15 +33,10 @@ def _put_counts(counted, sums, found, f, room):
 def count_labels(rows, labels, longest, sums, touched, found):
     """The labels of each feature, with the numbers of rows that have both.
 
-    Args:
-        rows: `slide.sparse.Pattern` or `slide.sparse.CSR`: for each of n features its rows. One
-            that is repeated counts again.
-        labels: `slide.sparse.Pattern` of all rows, in [0, N). A repeated one counts again.
-        longest: only this number of labels of a feature is kept, those with the most rows; of equal
-            ones evenly many.
-        sums: ``(T, N)`` int32 scratch, zero before and after.
-        touched: ``(T, N + 1)`` int32 scratch.
-        found: `slide.ops.kernels.ragged.RowRoom` of n features, output.
+    rows `Pattern` or `CSR`, of each feature; labels `Pattern` of all rows, in [0, N); repeated ones
+    count again; longest labels are kept of a feature, those with the most rows; sums (T, N) int32
+    scratch, zero before and after; touched (T, N + 1) int32 scratch; found `RowRoom` of n features,
+    output.
     """
     threads = len(sums)
     for t in prange(threads):
@@ -60,25 +56,17 @@ def count_labels(rows, labels, longest, sums, touched, found):
 
 
 @parallel
-def relate_candidates(features, lists, unseen, shares, ids, starts, places, found):
+def relate_candidates(features, lists, unseen, shares, ids, starts, positions, found):
     """What the features of a row say of each of its candidates.
 
-    Args:
-        features: `slide.sparse.CSR` ``(B, D)``.
-        lists: `slide.sparse.CSR` ``(D, N)``: labels of each feature with their smoothed shares of
-            its rows, above 0.
-        unseen: ``(D,)`` float32, above 0: the part of the smoothed rows of each feature that has
-            labels as all rows do.
-        shares: ``(N,)`` float32, above 0: the share of all rows that have each label.
-        ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
-        starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
-        places: ``(T, N)`` int32 scratch, zero before and after.
-        found: ``(pairs, 3)`` float32 output: the sum of value times share, the largest share, and
-            the logarithm of the probability if the features were independent.
+    features `CSR` (B, D); lists `CSR` (D, N); unseen (D,) float32, above 0; shares (N,) float32,
+    above 0; ids (B, K) int64, each number once in a row; starts (B + 1,) int64, where the
+    candidates of each row begin in found; positions (T, N) int32 scratch, zero before and after;
+    found (pairs, 3) float32 output.
     """
-    threads = len(places)
+    threads = len(positions)
     for t in prange(threads):
-        place = places[t]
+        position = positions[t]
         for b in range(t, len(ids), threads):
             begin, end = features.indptr[b], features.indptr[b + 1]
             nothing = np.float64(0)  # Logarithm of the factor of a label that no feature had.
@@ -91,12 +79,12 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, places, foun
                     out[last, 0] = out[last, 1] = 0
                     logs[last] = np.log(shares[ids[b, j]]) + nothing
                     last += 1
-                    place[ids[b, j]] = last
+                    position[ids[b, j]] = last
             for p in range(begin, end):
                 f, value = features.indices[p], features.values[p]
                 for q in range(lists.indptr[f], lists.indptr[f + 1]):
                     label, share = lists.indices[q], lists.values[q]
-                    i = place[label] - 1
+                    i = position[label] - 1
                     if i >= 0:
                         out[i, 0] += value * share
                         out[i, 1] = max(out[i, 1], share)
@@ -104,16 +92,15 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, places, foun
             out[:, 2] = logs
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
-                    place[ids[b, j]] = 0
+                    position[ids[b, j]] = 0
 
 
 class Questions(NamedTuple):
     """Training rows, listed by all of their features but one.
 
-    Attributes:
-        indptr: ``(G + 1,)`` int64, where the entries of each group of other features begin.
-        features: ``(nnz,)`` int32, the features that rows have beside a group, ascending in it.
-        rows: ``(nnz,)`` int32, their rows.
+    indptr (G + 1,) int64, where the entries of each group of other features begin; features (nnz,)
+    int32, the features that rows have beside a group, ascending in it; rows (nnz,) int32, their
+    rows.
     """
 
     indptr: np.ndarray
@@ -123,7 +110,7 @@ class Questions(NamedTuple):
 
 @serial
 def _first_at_least(sorted_ids, begin, end, wanted):
-    """The first place in ``[begin, end)`` with a number of at least ``wanted``, or ``end``."""
+    """The first position in ``[begin, end)`` with a number of at least ``wanted``, or ``end``."""
     while begin < end:
         middle = (begin + end) // 2
         if sorted_ids[middle] < wanted:
@@ -134,17 +121,17 @@ def _first_at_least(sorted_ids, begin, end, wanted):
 
 
 @serial
-def _add_answers(labels, row, weight, place, sums, out):
+def _add_answers(labels, row, weight, position, sums, out):
     """Add the weight of a similar question to the sums of the candidates that are its answers."""
     for p in range(labels.indptr[row], labels.indptr[row + 1]):
-        i = place[labels.indices[p]] - 1
+        i = position[labels.indices[p]] - 1
         if i >= 0:
             sums[i] += weight
             out[i, 1] = max(out[i, 1], weight)
 
 
 @serial
-def _ask_beside(group, feature, similar, questions, labels, place, sums, out):
+def _ask_beside(group, feature, similar, questions, labels, position, sums, out):
     """Ask all questions that have a similar feature beside a group, and add up their weights."""
     others, rows, total = questions.features, questions.rows, np.float32(0)
     begin, end = questions.indptr[group], questions.indptr[group + 1]
@@ -153,45 +140,37 @@ def _ask_beside(group, feature, similar, questions, labels, place, sums, out):
         for i in range(first, last):
             entry = _first_at_least(others, begin, end, similar.indices[i])
             while entry < end and others[entry] == similar.indices[i]:
-                _add_answers(labels, rows[entry], similar.values[i], place, sums, out)
+                _add_answers(labels, rows[entry], similar.values[i], position, sums, out)
                 total += similar.values[i]
                 entry += 1
     else:
         for entry in range(begin, end):
             i = _first_at_least(similar.indices, first, last, others[entry])
             if i < last and similar.indices[i] == others[entry]:
-                _add_answers(labels, rows[entry], similar.values[i], place, sums, out)
+                _add_answers(labels, rows[entry], similar.values[i], position, sums, out)
                 total += similar.values[i]
     return total
 
 
 @parallel
-def ask_similar(features, groups, similar, questions, labels, ids, starts, places, found):
+def ask_similar(features, groups, similar, questions, labels, ids, starts, positions, found):
     """What the answers to similar questions say of each candidate.
 
-    Args:
-        features: `slide.sparse.CSR` ``(B, D)``.
-        groups: ``(nnz,)`` int64, for each entry the group of the other features of its row in
-            ``questions``; below 0: no row has them.
-        similar: `slide.sparse.CSR` ``(D, D)``: the features, ascending, that stand in for each one,
-            with weights above 0.
-        questions: `Questions`.
-        labels: `slide.sparse.Pattern` of their rows.
-        ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
-        starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
-        places: ``(T, N)`` int32 scratch, zero before and after.
-        found: ``(pairs, 2)`` float32 output, zero before: the sum over the entries of a row of the
-            share of the weight that a candidate has, and the largest weight.
+    features `CSR` (B, D); groups (nnz,) int64, for each entry the group of the other features of
+    its row in questions; similar `CSR` (D, D); questions `Questions`; labels `Pattern` of their
+    rows; ids (B, K) int64, each number once in a row; starts (B + 1,) int64, where the candidates
+    of each row begin in found; positions (T, N) int32 scratch, zero before and after; found (pairs,
+    2) float32 output, zero before.
     """
-    threads = len(places)
+    threads = len(positions)
     for t in prange(threads):
-        place = places[t]
+        position = positions[t]
         for b in range(t, len(ids), threads):
             out, last = found[starts[b] : starts[b + 1]], 0
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
                     last += 1
-                    place[ids[b, j]] = last
+                    position[ids[b, j]] = last
             sums = np.empty(len(out), np.float32)
             for p in range(features.indptr[b], features.indptr[b + 1]):
                 if groups[p] < 0:
@@ -199,13 +178,13 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, place
                 sums[:] = 0
                 feature = features.indices[p]
                 where = groups[p], feature, similar
-                total = _ask_beside(*where, questions, labels, place, sums, out)
+                total = _ask_beside(*where, questions, labels, position, sums, out)
                 if total > 0:
                     for i in range(len(out)):
                         out[i, 0] += sums[i] / total
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
-                    place[ids[b, j]] = 0
+                    position[ids[b, j]] = 0
 
 
 # Added to the number of rows of an item, so that rare ones do not seem close.
@@ -233,11 +212,7 @@ def _closest(lists, counts, n, num_features, close):
 
 @serial
 def _solve(gram, right, sweeps, weights):
-    """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle.
-
-    Places of ``gram`` and ``right`` begin with 1. ``gram`` may be larger: a part of it would have
-    no fixed strides, and no vector code.
-    """
+    """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle."""
     weights[:] = 0
     first, change = np.float32(0), np.float32(0)
     for sweep in range(sweeps):
@@ -264,26 +239,23 @@ def _dominate(gram, size):
 
 
 @serial
-def _fill_gram(lists, counts, n, items, penalty, place, gram, right):
-    """The sums of products of ``items`` with each other, and with item ``n``, from place 1 on.
-
-    Place 0 takes what belongs to other items, because a processor cannot foretell which do.
-    """
+def _fill_gram(lists, counts, n, items, penalty, position, gram, right):
+    """Sums of products of ``items`` with each other and with item ``n``, from position 1 on."""
     size = len(items)
     for i in range(size):
-        place[items[i]] = i + 1
+        position[items[i]] = i + 1
         gram[i + 1, : size + 1] = 0
     for p in range(lists.indptr[n], lists.indptr[n + 1]):
-        right[place[lists.indices[p]]] = lists.values[p]
+        right[position[lists.indices[p]]] = lists.values[p]
     for i in range(size):
         for p in range(lists.indptr[items[i]], lists.indptr[items[i] + 1]):
-            gram[i + 1, place[lists.indices[p]]] = lists.values[p]
+            gram[i + 1, position[lists.indices[p]]] = lists.values[p]
     for i in range(1, size + 1):
         for j in range(1, i):  # A shortened list may lack what the other one has.
             gram[i, j] = gram[j, i] = max(gram[i, j], gram[j, i])
         gram[i, i] = counts[items[i - 1]] + penalty
     for i in range(size):
-        place[items[i]] = 0
+        position[items[i]] = 0
 
 
 @serial
@@ -292,29 +264,24 @@ def _put_weights(items, gram, right, sweeps, found, row):
     begin, end = found.starts[row], found.starts[row] + len(items)
     found.counts[row], found.columns[begin:end] = len(items), items
     if not _solve(gram, right, sweeps, found.values[begin:end]):
-        # Of shortened lists the products may be those of no rows: then they have no solution.
+        # Of shortened lists the products may be products of no rows: then they have no solution.
         _dominate(gram, len(items))
         _solve(gram, right, sweeps, found.values[begin:end])
 
 
 @parallel
-def regress_items(lists, counts, first, num_features, penalty, sweeps, places, close, gram, found):
+def regress_items(
+    lists, counts, first, num_features, penalty, sweeps, positions, close, gram, found
+):
     """Regress items on the items that are most often with them, by squared error and |w|^2.
 
-    Args:
-        lists: `slide.sparse.CSR` ``(N, N)``: for each item the items that share rows with it, and
-            the number of these rows.
-        counts: ``(N,)`` int64, the number of rows of each item.
-        first: the first item that is regressed.
-        num_features: items from here on have no weights.
-        penalty: factor of |w|^2.
-        sweeps: number of passes over the weights of an item.
-        places: ``(T, N)`` int32 scratch, zero before and after.
-        close: ``(T, K)`` int32 scratch; K is the largest number of weights of an item.
-        gram: ``(T, K + 1, K + 1)`` float32 scratch.
-        found: `slide.ops.kernels.ragged.RowRoom` of the items from ``first`` on, output.
+    lists `CSR` (N, N); counts (N,) int64, the number of rows of each item; first: the first item
+    that is regressed; num_features: items from here on have no weights; penalty: factor of |w|^2;
+    sweeps: number of passes over the weights of an item; positions (T, N) int32 scratch, zero
+    before and after; close (T, K) int32 scratch; gram (T, K + 1, K + 1) float32 scratch; found
+    `RowRoom` of the items from first on, output.
     """
-    threads = len(places)
+    threads = len(positions)
     for t in prange(threads):
         right = np.empty(close.shape[1] + 1, np.float32)
         # Strided, because neighbours often have as many rows.
@@ -322,5 +289,109 @@ def regress_items(lists, counts, first, num_features, penalty, sweeps, places, c
             n = first + row
             size = _closest(lists, counts, n, num_features, close[t])
             items = close[t, :size]
-            _fill_gram(lists, counts, n, items, penalty, places[t], gram[t], right)
+            _fill_gram(lists, counts, n, items, penalty, positions[t], gram[t], right)
             _put_weights(items, gram[t], right, sweeps, found, row)
+
+
+@serial
+def _put_ranks(values, out):
+    """The rank of each value, 0 for the largest; of equal ones the first is the better one."""
+    order = np.argsort(-values, kind="mergesort")
+    for rank in range(len(order)):
+        out[order[rank]] = rank
+
+
+@parallel
+def rank_scores(starts, derived, columns):
+    """Numbers of candidates that follow from their scores within a row.
+
+    starts (B + 1,) int64, where the candidates of each row begin in columns; derived (S, 4) int64,
+    for each scorer the columns of its score, of what it lacks to the best one, of its rank, of the
+    best score (0 if not finite), -1: none; columns (C, F) float32 with the scores, output.
+    """
+    for b in prange(len(starts) - 1):
+        out = columns[starts[b] : starts[b + 1]]
+        for s in range(len(derived)):
+            score, behind, rank, top = derived[s]
+            if behind >= 0 or top >= 0:
+                best = np.float32(-np.inf)
+                for i in range(len(out)):
+                    best = max(best, out[i, score])
+                best = best if np.isfinite(best) else np.float32(0)
+                for i in range(len(out)):
+                    if behind >= 0:
+                        out[i, behind] = out[i, score] - best
+                    if top >= 0:
+                        out[i, top] = best
+            if rank >= 0:
+                _put_ranks(out[:, score], out[:, rank])
+
+
+@parallel
+def look_up_lists(ids, starts, listed, values, found):
+    """The values that lists of labels have for candidates; 0 for those that are not in the list.
+
+    ids (B, K) int64 candidates; starts (B + 1,) int64, where the candidates of each row begin in
+    found; listed (B, V) int32, labels, each once in a row; values: two arrays (B, V) float32; found
+    (C, 2) float32 output.
+    """
+    one, other = values
+    for b in prange(len(ids)):
+        out = found[starts[b] : starts[b + 1]]
+        out[:] = 0
+        own = ids[b, : len(out)]
+        for j in range(listed.shape[1]):
+            first, size = 0, len(own)
+            if listed[b, j] < 0 or not size:
+                continue
+            while size > 1:
+                half = size // 2
+                first += half if own[first + half] >= listed[b, j] else 0
+                size -= half
+            if own[first] == listed[b, j]:
+                out[first, 0], out[first, 1] = one[b, j], other[b, j]
+
+
+@parallel
+def count_votes(neighbours, weights, labels, left_out, sums, touched, ids, votes, sharp):
+    """The labels with the most votes of nearest neighbours, best first.
+
+    neighbours (B, C) int32 numbers of rows; weights (B, C) float32, how much each counts, above 0;
+    labels `Pattern` of all rows; left_out `Pattern` of B rows, labels that are not returned; sums
+    (T, N) float32 scratch, zero before and after; touched (T, N + 1) int32 scratch; ids (B, k)
+    int32 output, -1 before; votes (B, k) float32 output, zero before; sharp (B, k) float32 output,
+    zero before.
+    """
+    threads = len(sums)
+    for t in prange(threads):
+        total, seen = sums[t], touched[t]
+        for b in range(t, len(ids), threads):
+            count = 0
+            for i in range(neighbours.shape[1]):
+                row = neighbours[b, i]
+                if row < 0:
+                    continue
+                for p in range(labels.indptr[row], labels.indptr[row + 1]):
+                    count = add_to_sum(total, seen, count, labels.indices[p], weights[b, i])
+            leave_out(total, left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]])
+            for i in range(count):
+                n = seen[i]
+                if total[n] > votes[b, 0]:
+                    replace_least(votes[b], ids[b], total[n], n)
+                total[n] = 0
+            best_first(votes[b], ids[b])
+            for j in range(ids.shape[1]):
+                if ids[b, j] >= 0:
+                    total[ids[b, j]] = j + 1  # The position of a label; float32 holds it.
+            for i in range(neighbours.shape[1]):
+                row = neighbours[b, i]
+                if row < 0:
+                    continue
+                square = weights[b, i] * weights[b, i]
+                for p in range(labels.indptr[row], labels.indptr[row + 1]):
+                    position = total[labels.indices[p]]
+                    if position > 0:
+                        sharp[b, int(position) - 1] += square * square
+            for j in range(ids.shape[1]):
+                if ids[b, j] >= 0:
+                    total[ids[b, j]] = 0

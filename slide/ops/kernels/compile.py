@@ -53,10 +53,7 @@ def parallel(function):
 
 
 def _forgiving(kernel):
-    """Let a kernel that cannot be read from disk count as not compiled yet.
-
-    numba would raise an error where a file is damaged, or names a class that slide had before.
-    """
+    """Let a kernel that cannot be read from disk count as not compiled yet."""
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     load_index, load_data = (getattr(file, n, None) for n in ("_load_index", "_load_data"))
     if file is not None and load_index is not None and load_data is not None:
@@ -84,8 +81,8 @@ AHEAD_ENTRIES = 8
 _LINE = 64
 
 
-def _prefetch(typing, array, place):
-    """Request the cache line of entry ``place`` of a contiguous array, seen as one-dimensional."""
+def _prefetch(typing, array, position):
+    """Request the cache line of entry ``position`` of a flat, contiguous array."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -97,10 +94,10 @@ def _prefetch(typing, array, place):
         builder.call(call, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 
-    return types.void(array, place), generate
+    return types.void(array, position), generate
 
 
-def _nothing(array, place):
+def _nothing(array, position):
     """With kernels as plain Python there is nothing to request."""
 
 

@@ -23,10 +23,7 @@ MAX_DENSIFY_ATTEMPTS = 100
 def pack_signs(projections, hashes_per_table, out):
     """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``.
 
-    Args:
-        projections: ``(n, L * K)`` floats or integers.
-        hashes_per_table: K, at most 31.
-        out: ``(L, n)`` int32.
+    projections (n, L * K) floats or integers; hashes_per_table: K, at most 31; out (L, n) int32.
     """
     num_tables = out.shape[0]
     for i in prange(projections.shape[0]):
@@ -42,10 +39,7 @@ def pack_signs(projections, hashes_per_table, out):
 def project_sparse(indptr, indices, values, directions, out):
     """Write ``out[b] = sum_j values[j] * directions[indices[j]]`` for a CSR matrix.
 
-    Args:
-        indptr, indices, values: ``(B, D)`` CSR matrix.
-        directions: ``(D, L * K)`` int8.
-        out: ``(B, L * K)`` floats.
+    indptr, indices, values (B, D) CSR matrix; directions (D, L * K) int8; out (B, L * K) floats.
     """
     width = directions.shape[1]
     for b in prange(len(indptr) - 1):
@@ -63,12 +57,8 @@ def project_sparse(indptr, indices, values, directions, out):
 def dwta_dense(vectors, coordinates, hashes_per_table, shift, out):
     """Winner-take-all codes of dense vectors: the digit of a bin is the position of its maximum.
 
-    Args:
-        vectors: ``(n, D)`` floats.
-        coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
-        hashes_per_table: K digits a code.
-        shift: bits by which a digit is moved for each one that follows it in a code.
-        out: ``(L, n)`` int32.
+    vectors (n, D) floats; coordinates (L * K, M) int32; hashes_per_table: K digits a code; shift:
+    bits by which a digit is moved for each one that follows it in a code; out (L, n) int32.
     """
     bin_size = coordinates.shape[1]
     for i in prange(vectors.shape[0]):
@@ -110,18 +100,12 @@ def _densify(digits, key, found):
 
 
 @parallel
-def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, shift, key, out):
+def dwta_sparse(indptr, indices, values, positions, hashes_per_table, bits, shift, key, out):
     """Densified winner-take-all codes of sparse vectors; only stored coordinates take part.
 
-    Args:
-        indptr, indices, values: ``(B, D)`` CSR matrix.
-        places: ``(D, P)`` int32: ``bin * M + position`` of each coordinate in each of the P
-            permutations, -1 where the coordinate is in no bin.
-        hashes_per_table: K digits a code.
-        bits: bits a digit, log2 of M.
-        shift: see `dwta_dense`.
-        key: uint64 key of the densification's draws.
-        out: ``(L, B)`` int32.
+    indptr, indices, values (B, D) CSR matrix; positions (D, P) int32; hashes_per_table: K digits a
+    code; bits: bits a digit, log2 of M; shift see `dwta_dense`; key uint64 key of the
+    densification's draws; out (L, B) int32.
     """
     num_tables = out.shape[0]
     num_bins = num_tables * hashes_per_table
@@ -131,11 +115,11 @@ def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, shift, 
         best = np.empty(num_bins, values.dtype)
         for p in range(indptr[b], indptr[b + 1]):
             value = values[p]
-            for place in places[indices[p]]:
-                if place < 0:
+            for position in positions[indices[p]]:
+                if position < 0:
                     continue
-                h = place >> bits
-                digit = place & mask
+                h = position >> bits
+                digit = position & mask
                 # Among equal values the lower position wins, whatever the order of storage.
                 if digits[h] < 0 or value > best[h] or (value == best[h] and digit < digits[h]):
                     best[h] = value
@@ -152,14 +136,8 @@ def dwta_sparse(indptr, indices, values, places, hashes_per_table, bits, shift, 
 def dwta_runners(vectors, coordinates, hashes_per_table, bits, costs, flips):
     """What the second-largest coordinate of each bin would change.
 
-    Args:
-        vectors: ``(n, D)`` floats.
-        coordinates: ``(L * K, M)`` int32: the coordinates of each bin.
-        hashes_per_table: K digits a code.
-        bits: bits a digit, log2 of M.
-        costs: ``(n, L * K)`` floats, written: by how much the largest coordinate is larger.
-        flips: ``(n, L * K)`` int32, written: the code, xor this, has the place of the
-            second-largest coordinate as this digit.
+    vectors (n, D) floats; coordinates (L * K, M) int32; hashes_per_table: K digits a code; bits:
+    bits a digit, log2 of M; costs (n, L * K) floats, written; flips (n, L * K) int32, written.
     """
     num_bins, bin_size = coordinates.shape
     for i in prange(vectors.shape[0]):
@@ -187,25 +165,19 @@ def _sort(values, order, count):
     Insertion: there are few, and sets come nearly in order.
     """
     for i in range(1, count):
-        value, name, place = values[i], order[i], i
-        while place > 0 and value < values[place - 1]:
-            values[place], order[place] = values[place - 1], order[place - 1]
-            place -= 1
-        values[place], order[place] = value, name
+        value, name, position = values[i], order[i], i
+        while position > 0 and value < values[position - 1]:
+            values[position], order[position] = values[position - 1], order[position - 1]
+            position -= 1
+        values[position], order[position] = value, name
 
 
 @parallel
 def probe_codes(codes, costs, flips, sets, out):
     """Codes of the buckets that are reached at the least cost.
 
-    Args:
-        codes: ``(L, n)`` int32.
-        costs: ``(n, L * K)`` floats of at least 0: how certain each elementary hash is.
-        flips: ``(n, L * K)`` int32: what a change of an elementary hash does to the code, by xor.
-        sets: pattern of S rows: the elementary hashes that a set changes, the least certain of a
-            code being number 0; a set costs the sum of their squared costs.
-        out: ``((1 + P) * L, n)`` int32, with P at most S: the codes, then those of the cheapest set
-            of each table, then those of the second, and so on.
+    codes (L, n) int32; costs (n, L * K) floats of at least 0; flips (n, L * K) int32; sets: pattern
+    of S rows; out ((1 + P) * L, n) int32, with P at most S.
     """
     num_tables, num_vectors = codes.shape
     hashes_per_table, num_sets = costs.shape[1] // num_tables, len(sets.indptr) - 1
@@ -246,13 +218,9 @@ FOLDING = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 class Buckets(NamedTuple):
     """L tables of C buckets.
 
-    Attributes:
-        starts: ``(L, C)`` int32, where a bucket begins in its table's pool.
-        rooms: ``(L, C)`` int32, number of ids that fit there.
-        seen: ``(L, C)`` int32, number of ids offered since the last build or clear; the bucket
-            holds ``min(seen, capacity)`` of them.
-        used: ``(L,)`` int64, length of the part of each pool that belongs to buckets.
-        pool: ``(L, P)`` int32 ids.
+    starts (L, C) int32, where a bucket begins in its table's pool; rooms (L, C) int32, number of
+    ids that fit there; seen (L, C) int32, number of ids offered since the last build or clear; used
+    (L,) int64, length of the part of each pool that belongs to buckets; pool (L, P) int32 ids.
     """
 
     starts: np.ndarray
@@ -277,7 +245,7 @@ def _keep_position(offered, capacity, policy, key, counter):
 
 @serial
 def _counter(table, code, offered, own):
-    """A counter of the draw for id ``own`` in a bucket that was offered so many before it.
+    """A counter of the draw for id ``own`` in a bucket that was offered a number of ids before it.
 
     The number alone would not do: where ids are removed, it falls, and comes again.
     """
@@ -305,12 +273,8 @@ def fold(codes, num_buckets, out):
 def build(buckets, codes, capacity, policy, key):
     """Clear all tables and put id ``i`` into bucket ``codes[l, i]`` of each table l.
 
-    Args:
-        buckets: `Buckets`, written; the pools have room for N ids.
-        codes: ``(L, N)`` int32, each in ``[0, C)``.
-        capacity: maximum number of ids in a bucket.
-        policy: `FIFO` or `RESERVOIR`.
-        key: uint64 key of the reservoir's draws.
+    buckets `Buckets`, written; codes (L, N) int32, each in [0, C); capacity: maximum number of ids
+    in a bucket; policy `FIFO` or `RESERVOIR`; key uint64 key of the reservoir's draws.
     """
     num_buckets = buckets.starts.shape[1]
     num_ids = codes.shape[1]
@@ -400,9 +364,9 @@ def compact(buckets, pool):
 def remove(buckets, ids, codes, capacity):
     """Remove ``ids[i]`` from bucket ``codes[l, i]`` of each table l; a negative code is skipped.
 
-    The last id of the bucket moves to the free place. If the bucket did not keep the id, only its
-    count falls. A full bucket that loses an id no longer counts the ids that it did not keep, and
-    loses the order in which its ids came.
+    The last id of the bucket moves to the free position. If the bucket did not keep the id, only
+    its count falls. A full bucket that loses an id no longer counts the ids that it did not keep,
+    and loses the order in which its ids came.
     """
     for l in prange(codes.shape[0]):
         starts, seen, pool = buckets.starts[l], buckets.seen[l], buckets.pool[l]
@@ -426,10 +390,8 @@ def remove(buckets, ids, codes, capacity):
 def look_up(buckets, codes, capacity, indptr, out):
     """Copy the buckets of each of B queries, table after table; an id may occur several times.
 
-    Args:
-        codes: ``(P * L, B)`` int32: of P buckets in each table.
-        indptr: ``(B + 1,)`` int64, from `bucket_lengths`.
-        out: ``(indptr[-1],)`` int32 ids.
+    codes (P * L, B) int32; indptr (B + 1,) int64, from `bucket_lengths`; out (indptr[-1],) int32
+    ids.
     """
     num_tables = buckets.starts.shape[0]
     for b in prange(codes.shape[1]):

@@ -13,7 +13,7 @@ from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_row, ser
 _SEEN = -np.finfo(np.float32).tiny
 # Lists in a group, whose largest bound is kept: about the root of the number of all lists.
 _GROUP = 64
-# What a list that a query has seen is kept as, and places of groups without a list.
+# What a list that a query has seen is kept as, and positions of groups without a list.
 _LEAST_KEY = np.iinfo(np.int32).min
 
 
@@ -38,15 +38,9 @@ def replace_least(scores, ids, score, number):
 def add_to_sum(total, seen, count, n, value):
     """Add to the sum of output ``n``, and note the output if it is new.
 
-    Args:
-        total: ``(N,)`` float32 sums, zero where an output is new.
-        seen: ``(N + 1,)`` int32, the outputs that have sums.
-        count: how many of them there are.
-        n: output.
-        value: what is added; with 0, the output has a sum, too.
-
-    Returns:
-        How many there are now.
+    total (N,) float32 sums, zero where an output is new; seen (N + 1,) int32, the outputs that have
+    sums; count: how many of them there are; n: output; value: what is added, or 0. Returns how
+    many there are now.
     """
     old = total[n]
     # In float32, in which it is kept: a number that is not 0 may become 0.
@@ -76,11 +70,8 @@ def best_first(scores, ids):
 def keep_largest(scores, first, best, ids):
     """Keep the k largest scores of each row, in no particular order.
 
-    Args:
-        scores: ``(B, n)`` floats.
-        first: number of the output in column 0 of ``scores``.
-        best: ``(B, k)`` of the type of ``scores``, the largest so far; -inf before the first call.
-        ids: ``(B, k)`` int64, their outputs; -1 before the first call.
+    scores (B, n) floats; first: number of the output in column 0 of scores; best (B, k) of the type
+    of scores, the largest so far; ids (B, k) int64, their outputs.
     """
     for b in prange(len(scores)):
         own, numbers = best[b], ids[b]
@@ -93,12 +84,8 @@ def keep_largest(scores, first, best, ids):
 def keep_largest_bounds(products, of_query, of_row, biases, first, best, ids):
     """`keep_largest` of upper bounds ``products + of_query * of_row + biases``.
 
-    Args:
-        products: ``(B, n)`` float32.
-        of_query: ``(B,)`` float32.
-        of_row: ``(n,)`` float32.
-        biases: ``(n,)`` float32.
-        first, best, ids: see `keep_largest`.
+    products (B, n) float32; of_query (B,) float32; of_row (n,) float32; biases (n,) float32; first,
+    best, ids see `keep_largest`.
     """
     for b in prange(len(products)):
         own, numbers, error = best[b], ids[b], of_query[b]
@@ -114,14 +101,9 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
 
     Only the lists of the columns in which a row has an entry are read.
 
-    Args:
-        x: `slide.sparse.CSR` of B rows, D columns.
-        lists: `slide.sparse.CSR` ``(D, N)``.
-        left_out: `slide.sparse.Pattern` of B rows, outputs that are not returned.
-        sums: ``(T, N)`` float32 scratch, zero before and after.
-        touched: ``(T, N + 1)`` int32 scratch.
-        ids: ``(B, k)`` int32 output, -1 before; -1 where there are no more positive entries.
-        scores: ``(B, k)`` float32 output, zero before.
+    x `CSR` of B rows, D columns; lists `CSR` (D, N); left_out `Pattern` of B rows, outputs that are
+    not returned; sums (T, N) float32 scratch, zero before and after; touched (T, N + 1) int32
+    scratch; ids (B, k) int32 output, -1 before; scores (B, k) float32 output, zero before.
     """
     threads = len(sums)
     for t in prange(threads):
@@ -148,12 +130,7 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
 
 @serial
 def _to_keys(bounds, keys):
-    """Integers in the same order as floats, since a loop over integers finds their maximum faster.
-
-    Args:
-        bounds: ``(L,)`` float32.
-        keys: ``(n,)`` int32 output, n >= L; the others stay as they are.
-    """
+    """Integers in the order of floats, since a loop over integers finds a maximum faster."""
     bits = bounds.view(np.int32)
     for i in range(len(bits)):
         # Of two negative floats, the larger one has the smaller bits.
@@ -171,7 +148,7 @@ def _maximum(keys):
 
 @serial
 def _place(keys, key):
-    """The first place of an integer that is among these."""
+    """The first position of an integer that is among these."""
     at = 0
     while keys[at] != key:
         at += 1
@@ -179,7 +156,7 @@ def _place(keys, key):
 
 
 @serial
-def _scan_list(query, begin, end, codes, scales, biases, best, places):
+def _scan_list(query, begin, end, codes, scales, biases, best, positions):
     """Score the rows of a list; each one above the least of the best takes its place."""
     for p in range(begin, end):
         total = np.float32(0)
@@ -187,32 +164,26 @@ def _scan_list(query, begin, end, codes, scales, biases, best, places):
             total += query[j] * np.float32(codes[p, j])
         score = scales[p] * total + biases[p]
         if score > best[0]:
-            replace_least(best, places, score, p)
+            replace_least(best, positions, score, p)
 
 
 @parallel
-def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, places, seen):
+def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, positions, seen):
     """The largest scores of each query, in no particular order, from lists of rounded rows.
 
     The lists with the largest bounds come first. A query is done when no other list's bound is
     above its least score, or when it has seen ``limit`` rows.
 
-    Args:
-        queries: ``(B, D)`` float32.
-        bounds: ``(B, L)`` float32, the score that a row of each list may have.
-        starts: ``(L + 1,)`` int64, where each list begins.
-        codes: ``(N, D)`` int8, the rows list by list; a row is ``scales * codes``.
-        scales: ``(N,)`` float32.
-        biases: ``(N,)`` float32.
-        limit: number of rows after which no further list begins.
-        best: ``(B, k)`` float32 output, -inf before.
-        places: ``(B, k)`` int32 output, where the rows are in ``codes``; -1 before.
-        seen: ``(B,)`` int64 output, number of rows that were scored.
+    queries (B, D) float32; bounds (B, L) float32, the score that a row of each list may have;
+    starts (L + 1,) int64, where each list begins; codes (N, D) int8, the rows list by list; scales
+    (N,) float32; biases (N,) float32; limit: number of rows after which no further list begins;
+    best (B, k) float32 output, -inf before; positions (B, k) int32 output, where the rows are in
+    codes; seen (B,) int64 output, number of rows that were scored.
     """
     lists = bounds.shape[1]
     groups = -(-lists // _GROUP)
     for b in prange(len(queries)):
-        query, own_best, own_places, count = queries[b], best[b], places[b], 0
+        query, own_best, own_positions, count = queries[b], best[b], positions[b], 0
         # Few of the lists are ever needed, so to sort them all would be a waste.
         keys, tops = np.full((groups, _GROUP), _LEAST_KEY, np.int32), np.empty(groups, np.int32)
         _to_keys(bounds[b], keys.ravel())
@@ -226,14 +197,14 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, plac
             if top == _LEAST_KEY or bounds[b, number] <= own_best[0]:
                 break
             begin, end = starts[number], starts[number + 1]
-            _scan_list(query, begin, end, codes, scales, biases, own_best, own_places)
+            _scan_list(query, begin, end, codes, scales, biases, own_best, own_positions)
             count += end - begin
             keys[g, at] = _LEAST_KEY
             tops[g] = _maximum(keys[g])
         seen[b] = count
 
 
-# Bits of a float without its sign, and those of infinity; a NaN has larger ones.
+# Bits of a float without its sign, and bits of infinity; a NaN has larger ones.
 _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 # The codes of a row with a smaller scale are zeros.
 _LEAST_SCALE = np.float32(1e-30)
@@ -244,15 +215,11 @@ _UNKNOWN = 1e30
 class RowLists(NamedTuple):
     """L lists that hold each of N rows once, rounded to 8 bits.
 
-    Attributes:
-        starts: ``(L + 1,)`` int64, where each list begins.
-        ids: ``(N,)`` int32, numbers of the rows, list by list.
-        codes: ``(N, D)`` int8; a row is ``scales * codes``.
-        scales: ``(N,)`` float32; NaN for a row that is not finite.
-        biases: ``(N,)`` float32; zeros if there is no bias.
-        means: ``(L, D)`` float32, the mean of the rounded rows of each list; with a bias as one
-            more coordinate ``(L, D + 1)``. A row that is not finite counts as zeros.
-        spreads: ``(L,)`` float32, the root of the mean squared distance from this mean.
+    starts (L + 1,) int64, where each list begins; ids (N,) int32, numbers of the rows, list by
+    list; codes (N, D) int8; scales (N,) float32, by which codes are multiplied, NaN for a row that
+    is not finite; biases (N,) float32, or zeros; means (L, D) float32 of the rounded rows, with a
+    bias as one more coordinate; a row that is not finite counts as zeros; spreads (L,) float32, the
+    root of the mean squared distance from this mean.
     """
 
     starts: np.ndarray
@@ -267,27 +234,20 @@ class RowLists(NamedTuple):
 class ChangedRows(NamedTuple):
     """n rows to put into lists.
 
-    Attributes:
-        rows: ``(r, D)`` float32.
-        bits: the same memory as int32.
-        biases: ``(r,)`` float32; empty if there is no bias.
-        ids: ``(n,)`` integers, which of the rows.
-        places: ``(n,)`` int32, where in the lists: distinct, list by list.
+    rows (r, D) float32; bits the same memory as int32; biases (r,) float32; ids (n,) integers,
+    which of the rows; positions (n,) int32, where in the lists: distinct, list by list.
     """
 
     rows: np.ndarray
     bits: np.ndarray
     biases: np.ndarray
     ids: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
 
 
 @serial
 def _scale(bits, r, width):
-    """A 127th of the largest entry of row ``r``; NaN if an entry is not finite.
-
-    A loop over integers finds their maximum faster than one over floats that may be NaN.
-    """
+    """A 127th of the largest entry of row ``r``; NaN if an entry is not finite."""
     largest = np.int32(0)
     for j in range(width):
         largest = max(largest, bits[r, j] & _NO_SIGN)
@@ -298,12 +258,8 @@ def _scale(bits, r, width):
 
 @serial
 def _put_row(changed, i, lists, change):
-    """Put one row into its place, and add what this changes in the sum of the rounded rows.
-
-    Returns:
-        What it changes in the sum of their squared lengths.
-    """
-    r, p, rows, codes = changed.ids[i], changed.places[i], changed.rows, lists.codes
+    """Put one row into its place, and add what this changes in the sum of the rounded rows."""
+    r, p, rows, codes = changed.ids[i], changed.positions[i], changed.rows, lists.codes
     width, biased = rows.shape[1], len(changed.biases) > 0
     scale, bias = _scale(changed.bits, r, width), changed.biases[r] if biased else np.float32(0)
     inverse = np.float32(1) / scale if scale > _LEAST_SCALE else np.float32(0)
@@ -336,7 +292,7 @@ def _put_rows(changed, begin, end, lists, number):
     for i in range(begin, end):
         if i + AHEAD < len(changed.ids):
             prefetch_row(changed.rows, changed.ids[i + AHEAD])
-            prefetch_row(lists.codes, changed.places[i + AHEAD])
+            prefetch_row(lists.codes, changed.positions[i + AHEAD])
         squares += _put_row(changed, i, lists, change)
     before, after = 0.0, 0.0
     for j in range(len(change)):
@@ -352,15 +308,12 @@ def _put_rows(changed, begin, end, lists, number):
 
 @parallel
 def put_rows(changed, bounds, numbers, lists):
-    """Put rows into the places of others; means and spreads of their lists follow.
+    """Put rows into the positions of others; means and spreads of their lists follow.
 
-    A place with a scale of 0 counts as a row of zeros.
+    A position with a scale of 0 counts as a row of zeros.
 
-    Args:
-        changed: `ChangedRows`.
-        bounds: ``(m + 1,)`` int64, where the rows of each of m lists begin.
-        numbers: ``(m,)`` int64, these lists.
-        lists: `RowLists`, changed in place.
+    changed `ChangedRows`; bounds (m + 1,) int64, where the rows of each of m lists begin; numbers
+    (m,) int64, these lists; lists `RowLists`, changed in place.
     """
     for t in prange(len(numbers)):
         _put_rows(changed, bounds[t], bounds[t + 1], lists, numbers[t])

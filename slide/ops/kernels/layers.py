@@ -1,7 +1,7 @@
 """Kernels of hidden layers: ReLU with dropout, and copies of some channels of images.
 
 P is the number of pixels, C the number of channels, and A the number of used channels, whose
-positions are ``places`` ``(A,)`` int64, distinct.
+positions are ``positions`` ``(A,)`` int64, distinct.
 """
 
 import numpy as np
@@ -18,12 +18,8 @@ def relu_dropout_forward(x, key, least, scale, out):
 
     NaN stays.
 
-    Args:
-        x: ``(n,)`` floats.
-        key: uint64; key and position determine the draw, uniform in [0, 2^32).
-        least: uint64, smallest draw that keeps a value.
-        scale: factor on the kept values.
-        out: ``(n,)`` output of the type of ``x``.
+    x (n,) floats; key uint64; least uint64, smallest draw that keeps a value; scale: factor on the
+    kept values; out (n,) output of the type of x.
     """
     zero, factor = x.dtype.type(0), x.dtype.type(scale)
     for i in prange(len(x)):
@@ -35,11 +31,8 @@ def relu_dropout_forward(x, key, least, scale, out):
 def relu_dropout_backward(out, grad, scale, grad_x):
     """Write ``scale * grad`` where the output of `relu_dropout_forward` is not zero, else 0.
 
-    Args:
-        out: ``(n,)`` floats, the output of `relu_dropout_forward`.
-        grad: ``(n,)`` floats of the same type.
-        scale: the same factor.
-        grad_x: ``(n,)`` output of the type of ``out``.
+    out (n,) floats, the output of `relu_dropout_forward`; grad (n,) floats of the same type; scale
+    the same factor; grad_x (n,) output of the type of out.
     """
     zero, factor = out.dtype.type(0), out.dtype.type(scale)
     for i in prange(len(out)):
@@ -47,30 +40,30 @@ def relu_dropout_backward(out, grad, scale, grad_x):
 
 
 @parallel
-def take_pixels(pixels, places, out):
+def take_pixels(pixels, positions, out):
     """Write the used channels of ``pixels`` ``(P, C)`` to ``out`` ``(P, A)``."""
     for p in prange(len(out)):
-        for a in range(len(places)):
-            out[p, a] = pixels[p, places[a]]
+        for a in range(len(positions)):
+            out[p, a] = pixels[p, positions[a]]
 
 
 @parallel
-def put_pixels(values, places, out):
+def put_pixels(values, positions, out):
     """Write ``values`` ``(P, A)`` to the used channels of ``out`` ``(P, C)``, zeros elsewhere."""
     for p in prange(len(out)):
         for c in range(out.shape[1]):
             out[p, c] = 0
-        for a in range(len(places)):
-            out[p, places[a]] = values[p, a]
+        for a in range(len(positions)):
+            out[p, positions[a]] = values[p, a]
 
 
 @parallel
-def put_planes(values, places, out):
+def put_planes(values, positions, out):
     """Write ``values`` ``(B, P, A)`` to the used planes of ``out`` ``(B, C, P)``, else zeros."""
     for b in prange(len(out)):
         planes, pixels = out[b], values[b]
         planes[:] = 0
-        for a in range(len(places)):
-            plane = planes[places[a]]
+        for a in range(len(positions)):
+            plane = planes[positions[a]]
             for p in range(len(plane)):
                 plane[p] = pixels[p, a]

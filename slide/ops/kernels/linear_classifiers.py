@@ -16,10 +16,7 @@ from slide.ops.kernels.random import random_below
 class TrainingRows(NamedTuple):
     """The training rows of each classifier, in CSR.
 
-    Attributes:
-        indptr: ``(N + 1,)`` int64.
-        rows: ``(nnz,)`` int32.
-        signs: ``(nnz,)`` float32: 1 for positives, -1 for negatives.
+    indptr (N + 1,) int64; rows (nnz,) int32; signs (nnz,) float32.
     """
 
     indptr: np.ndarray
@@ -30,16 +27,12 @@ class TrainingRows(NamedTuple):
 class DualScratch(NamedTuple):
     """Memory for T threads, D columns, and classifiers of at most L training rows.
 
-    Attributes:
-        numbers: ``(T, D)`` int32, -1 before and after: the place of a column in ``columns``.
-        columns: ``(T, D)`` int32, the columns of a classifier's rows.
-        weights: ``(T, D)`` float32, zero before and after.
-        bounds: ``(T, L, 2)`` int64, begin and end of each row.
-        squares, diagonals: ``(T, L)`` float64 of each row: its squared length, and 1 / (2 C cost).
-        orders: ``(T, L)`` int64.
-        alphas: ``(T, L)`` float32, the variables of the dual.
-        indices, values: ``(T, E)`` int32 and float32, copies of the rows of a classifier. If they
-            have more than E entries, they are read where they are, which is slower.
+    numbers (T, D) int32, -1 before and after; columns (T, D) int32, the columns of a classifier's
+    rows; weights (T, D) float32, zero before and after; bounds (T, L, 2) int64, begin and end of
+    each row; squares, diagonals (T, L) float64: squared length, 1 / (2 C cost); orders (T, L)
+    int64; alphas (T, L) float32, the variables of the dual; indices, values (T, E) int32 and
+    float32, copies of the rows of a classifier, which are read where they are if they have more
+    than E entries.
     """
 
     numbers: np.ndarray
@@ -73,11 +66,8 @@ class DualScratch(NamedTuple):
 class Solver(NamedTuple):
     """What is minimised, ``|w|^2 / 2 + C * sum of max(0, 1 - sign * score)^2``, and how far.
 
-    Attributes:
-        C: weight of the losses against the length of ``w``.
-        bias: fixed part of a score.
-        max_iter: maximum number of passes over a classifier's rows.
-        tol: the solver stops after a pass in which no projected gradient was larger.
+    C: weight of the losses against the length of w; bias: fixed part of a score; max_iter: maximum
+    number of passes over a classifier's rows.
     """
 
     C: float
@@ -88,14 +78,7 @@ class Solver(NamedTuple):
 
 @serial
 def _lay_out(x, rows, costs, solver, t, scratch):
-    """Number the columns of a classifier's rows, and copy the rows side by side if they fit.
-
-    The copies have numbers in place of columns. Then the passes of the descent read few cache
-    lines, which stay near the processor.
-
-    Returns:
-        The number of columns, and whether the rows are copied.
-    """
+    """Number the columns of a classifier's rows, and copy the rows side by side if they fit."""
     numbers, columns, bounds = scratch.numbers[t], scratch.columns[t], scratch.bounds[t]
     indices, values, weight = scratch.indices[t], scratch.values[t], scratch.weights[t]
     entries = 0
@@ -104,7 +87,7 @@ def _lay_out(x, rows, costs, solver, t, scratch):
         bounds[i, 0], bounds[i, 1] = begin, end
         entries += end - begin
     copied = entries <= len(indices)
-    count = place = 0
+    count = position = 0
     for i in range(len(rows)):
         if i + AHEAD < len(rows):
             prefetch_entries(x.indices, bounds[i + AHEAD, 0], bounds[i + AHEAD, 1])
@@ -117,15 +100,15 @@ def _lay_out(x, rows, costs, solver, t, scratch):
                 count += 1
             weight[numbers[column]] += value
             if copied:
-                indices[place], values[place] = numbers[column], value
-                place += 1
+                indices[position], values[position] = numbers[column], value
+                position += 1
         square = 0.0
         for p in range(begin, end):  # The values of a repeated column add up.
             number = numbers[x.indices[p]]
             square += weight[number] * weight[number]
             weight[number] = 0
         if copied:
-            bounds[i, 0], bounds[i, 1] = place - (end - begin), place
+            bounds[i, 0], bounds[i, 1] = position - (end - begin), position
         cost = costs[rows[i]] if len(costs) > 0 else 1.0
         scratch.squares[t, i], scratch.diagonals[t, i] = square, 1 / (2 * solver.C * cost)
     return count, copied
@@ -135,9 +118,8 @@ def _lay_out(x, rows, costs, solver, t, scratch):
 def _descend(indices, values, signs, solver, t, scratch):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
-    Hsieh, Chang, Lin, Keerthi and Sundararajan 2008, "A dual coordinate descent method for
-    large-scale linear SVM". Row i is ``indices`` and ``values`` within its bounds. The weights are
-    zero at entry, and the sum of ``alphas * signs * rows`` at exit.
+    "A dual coordinate descent method for large-scale linear SVM". The weights are zero at entry,
+    and the sum of ``alphas * signs * rows`` at exit.
     """
     bounds, weight, order = scratch.bounds[t], scratch.weights[t], scratch.orders[t]
     squares, diagonals = scratch.squares[t], scratch.diagonals[t]
@@ -189,8 +171,8 @@ def _take_weights(count, copied, threshold, t, scratch, found, n):
     columns, values = found.columns[begin:], found.values[begin:]
     for j in range(count):
         column = scratch.columns[t, j]
-        place = j if copied else column
-        value, weight[place], scratch.numbers[t, column] = weight[place], 0, -1
+        position = j if copied else column
+        value, weight[position], scratch.numbers[t, column] = weight[position], 0, -1
         if value != 0 and abs(value) >= threshold:
             columns[k], values[k] = column, value
             k += 1
@@ -204,17 +186,10 @@ def _take_weights(count, copied, threshold, t, scratch, found, n):
 def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
     """The weights of some classifiers, each trained on its own rows.
 
-    Args:
-        x: `slide.sparse.CSR` of the training rows, D columns.
-        costs: ``(R,)`` factors of C, above 0; empty: all are 1.
-        lists: see `TrainingRows`; n classifiers.
-        order: ``(n,)`` int64, the classifiers in the order in which they are trained. Threads take
-            turns in it, so they have equal work if neighbours have lists of similar length.
-        solver: see `Solver`.
-        threshold: weights of a smaller magnitude are left out.
-        scratch: see `DualScratch`.
-        found: `slide.ops.kernels.ragged.RowRoom` for the weights, output. It must suffice for all
-            columns of the training rows of each classifier.
+    x `CSR` of the training rows, D columns; costs (R,) factors of C, above 0; lists see
+    `TrainingRows`; order (n,) int64, the classifiers in the order in which they are trained; solver
+    see `Solver`; threshold: weights of a smaller magnitude are left out; scratch see `DualScratch`;
+    found `RowRoom` for the weights, output.
     """
     threads = len(scratch.weights)
     for t in prange(threads):
@@ -231,35 +206,31 @@ def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
 
 
 @serial
-def _list_row(pattern, b, sign, marks, places, rows, signs):
+def _list_row(pattern, b, sign, marks, positions, rows, signs):
     for p in range(pattern.indptr[b], pattern.indptr[b + 1]):
         n = pattern.indices[p]
         if marks[n] != b:
             marks[n] = b
             if len(rows) > 0:
-                rows[places[n]], signs[places[n]] = b, sign
-            places[n] += 1
+                rows[positions[n]], signs[positions[n]] = b, sign
+            positions[n] += 1
 
 
 @serial
-def list_training_rows(labels, candidates, marks, places, rows, signs):
+def list_training_rows(labels, candidates, marks, positions, rows, signs):
     """The training rows of each classifier, ascending: positives, and rows of wrong candidates.
 
     The first call, with empty ``rows``, counts them, the second one writes them. An id that is
     repeated in a row counts once, and a label of a row is no wrong candidate.
 
-    Args:
-        labels: `slide.sparse.Pattern` of the labels of R rows, in [0, N).
-        candidates: the same for their candidates.
-        marks: ``(N,)`` int32 scratch.
-        places: ``(N,)`` int64. It counts up by one for each training row of a classifier: from 0 to
-            their number, or from the first place in ``rows`` to the end.
-        rows, signs: see `TrainingRows`; output, or empty.
+    labels `Pattern` of the labels of R rows, in [0, N); candidates the same for their candidates;
+    marks (N,) int32 scratch; positions (N,) int64, counts up by
+    one for each training row of a classifier; rows, signs see `TrainingRows`.
     """
     marks[:] = -1
     for b in range(len(labels.indptr) - 1):
-        _list_row(labels, b, 1, marks, places, rows, signs)
-        _list_row(candidates, b, -1, marks, places, rows, signs)
+        _list_row(labels, b, 1, marks, positions, rows, signs)
+        _list_row(candidates, b, -1, marks, positions, rows, signs)
 
 
 # A step of a bisection takes as long as this number of entries that are read in order.
@@ -295,13 +266,9 @@ def _dot_sorted(columns, values, x, row):
 def score_labels(x, classifiers, bias, ids, dense, out):
     """Scores of some classifiers on each row.
 
-    Args:
-        x: `slide.sparse.CSR` of B rows, D columns.
-        classifiers: `slide.sparse.CSR` of their weights, ``(N, D)``; the columns of a row ascend.
-        bias: fixed part of a score.
-        ids: ``(B, K)`` int64 numbers of classifiers; a number below 0 gets the score -inf.
-        dense: ``(T, D)`` float32 scratch, zero before and after.
-        out: ``(B, K)`` float32 output.
+    x `CSR` of B rows, D columns; classifiers `CSR` of their weights, (N, D); bias: fixed part of a
+    score; ids (B, K) int64 numbers of classifiers; dense (T, D) float32 scratch, zero before and
+    after; out (B, K) float32 output.
     """
     threads = len(dense)
     for t in prange(threads):

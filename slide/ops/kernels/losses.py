@@ -18,14 +18,10 @@ from slide.ops.kernels.compile import parallel, prange, serial
 class Rows(NamedTuple):
     """Scores and what is known of them.
 
-    Attributes:
-        indptr: ``(B + 1,)`` int64 bounds of the rows.
-        scores: ``(nnz,)`` floats.
-        target_indptr: ``(B + 1,)`` int64.
-        target_positions: ``(number of targets,)`` int32, from the start of the row.
-        log_weights: ``(nnz,)``, or ``(A,)`` with ``shared``, or empty; floats.
-        shared: whether all rows have the same columns.
-        scale: factor on the gradient.
+    indptr (B + 1,) int64 bounds of the rows; scores (nnz,) floats; target_indptr (B + 1,) int64;
+    target_positions (number of targets,) int32, from the start of the row; log_weights (nnz,), or
+    (A,) with shared, or empty; shared: whether all rows have the same columns; scale: factor on the
+    gradient.
     """
 
     indptr: np.ndarray

@@ -41,13 +41,8 @@ _ENTRY = (1 << 32) - 1
 def sampled_product(indptr, ids, vectors, rows, bias, out):
     """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``.
 
-    Args:
-        indptr: ``(B + 1,)`` int64.
-        ids: ``(nnz,)`` int32 row numbers.
-        vectors: ``(B, D)`` floats.
-        rows: ``(N, D)`` floats.
-        bias: ``(N,)`` floats, or empty for none.
-        out: ``(nnz,)`` floats.
+    indptr (B + 1,) int64; ids (nnz,) int32 row numbers; vectors (B, D) floats; rows (N, D) floats;
+    bias (N,) floats, or empty for none; out (nnz,) floats.
     """
     width = vectors.shape[1]
     has_bias = bias.shape[0] > 0
@@ -73,10 +68,8 @@ def grouped_product(groups, vectors, rows, bias, num_chunks, out):
 
     Each row is read once, in the order of memory, while the vectors stay in the cache.
 
-    Args:
-        groups: has ``ids``, ``starts``, ``entries`` and ``samples``.
-        vectors, rows, bias, out: see `sampled_product`.
-        num_chunks: number of runs that the rows are split into.
+    groups: has ids, starts, entries and samples; vectors, rows, bias, out see `sampled_product`;
+    num_chunks: number of runs that the rows are split into.
     """
     width, num_rows = vectors.shape[1], len(groups.ids)
     has_bias = bias.shape[0] > 0
@@ -118,12 +111,8 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
 def group_entries(indptr, ids, slots, starts, entries, samples):
     """Group the entries of a pattern by the slot of their id; a counting sort.
 
-    Args:
-        indptr, ids: the pattern.
-        slots: ``(N,)`` int32; those of the ids lie in [0, R).
-        starts: ``(R + 1,)`` int64 output, the bounds of the groups.
-        entries: ``(nnz,)`` int64 output: entry numbers ``p``, ascending within each group.
-        samples: ``(nnz,)`` int32 output; the sample of each of those entries.
+    indptr, ids: the pattern; slots (N,) int32; starts (R + 1,) int64 output, the bounds of the
+    groups; entries (nnz,) int64 output, ascending in a group; samples (nnz,) int32 output, theirs.
     """
     starts[:] = 0
     for p in range(indptr[-1]):
@@ -154,21 +143,21 @@ def _sorted_entries(ids, num_rows):
         bits += 1
     passes = (bits + _DIGIT_BITS - 1) // _DIGIT_BITS
     digit = (bits + passes - 1) // passes
-    places = np.empty(1 << digit, np.int64)
+    positions = np.empty(1 << digit, np.int64)
     for i in range(passes):
-        shift, mask = 32 + i * digit, len(places) - 1
-        places[:] = 0
+        shift, mask = 32 + i * digit, len(positions) - 1
+        positions[:] = 0
         for p in range(len(keys)):
-            places[(keys[p] >> shift) & mask] += 1
+            positions[(keys[p] >> shift) & mask] += 1
         end = np.int64(0)
-        for c in range(len(places)):
-            count = places[c]
-            places[c] = end
+        for c in range(len(positions)):
+            count = positions[c]
+            positions[c] = end
             end += count
         for p in range(len(keys)):
             c = (keys[p] >> shift) & mask
-            others[places[c]] = keys[p]
-            places[c] += 1
+            others[positions[c]] = keys[p]
+            positions[c] += 1
         keys, others = others, keys
     return keys
 
@@ -180,15 +169,9 @@ def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
     The distinct ids are ascending: an optimizer that visits their rows in this order finds the next
     row on the same page of memory, or a near one.
 
-    Args:
-        indptr, ids: the pattern.
-        num_rows: ids are below this number.
-        touched: ``(nnz,)`` int32; the first ``R`` get the distinct ids.
-        starts: ``(nnz + 1,)`` int64; the first ``R + 1`` get the bounds of the groups.
-        entries, samples: see `group_entries`.
-
-    Returns:
-        R, the number of distinct ids.
+    indptr, ids: the pattern; num_rows: ids are below this number; touched (nnz,) int32, the first R
+    get the distinct ids; starts (nnz + 1,) int64; entries, samples see `group_entries`. Returns R,
+    the number of distinct ids.
     """
     keys, sample_of = _sorted_entries(ids, num_rows), np.empty(len(ids), np.int32)
     for b in range(len(indptr) - 1):
@@ -212,11 +195,8 @@ def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
 def row_gradient(starts, entries, samples, coefficients, vectors, out):
     """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``.
 
-    Args:
-        starts, entries, samples: groups of `transpose_pattern`, R of them.
-        coefficients: ``(nnz,)`` floats.
-        vectors: ``(B, D)`` floats.
-        out: ``(R, D)`` floats.
+    starts, entries, samples: groups of `transpose_pattern`, R of them; coefficients (nnz,) floats;
+    vectors (B, D) floats; out (R, D) floats.
     """
     width = vectors.shape[1]
     for u in prange(len(starts) - 1):
@@ -233,12 +213,9 @@ def row_gradient(starts, entries, samples, coefficients, vectors, out):
 class AdamRows(NamedTuple):
     """A weight and its optimizer state.
 
-    Attributes:
-        weight: ``(N, D)`` floats.
-        first: ``(N, D)`` floats, the first moment; ``(0, 0)`` if ``beta1`` is 0.
-        second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
-        last_step: ``(N,)`` int32, the last step that touched each row (0: none); empty if skipped
-            steps are not corrected.
+    weight (N, D) floats; first (N, D) floats, or (0, 0) if beta1 is 0; second (N, D) floats, or
+    (N, 1), the mean square of each row; last_step (N,) int32, the last step that touched each row,
+    0: none; empty if skipped steps are not corrected.
     """
 
     weight: np.ndarray
@@ -261,13 +238,9 @@ class AdamHyper(NamedTuple):
 class Factors(NamedTuple):
     """A row gradient ``G^T H``, with the entries of G in the R groups of `transpose_pattern`.
 
-    Attributes:
-        ids: ``(R,)`` int32, distinct rows of the weight.
-        starts: ``(R + 1,)`` int64 bounds of the groups.
-        entries: ``(nnz,)`` int64 positions in ``coefficients``.
-        samples: ``(nnz,)`` int32 rows of ``vectors``.
-        coefficients: ``(nnz,)`` floats, G.
-        vectors: ``(B, D)`` floats, H.
+    ids (R,) int32, distinct rows of the weight; starts (R + 1,) int64 bounds of the groups; entries
+    (nnz,) int64 positions in coefficients; samples (nnz,) int32 rows of vectors; coefficients
+    (nnz,) floats, G; vectors (B, D) floats, H.
     """
 
     ids: np.ndarray
@@ -329,7 +302,7 @@ def _decays(state, hyper, rates, r):
 
 @serial
 def _update_entry(state, hyper, rates, r, g):
-    """`_update_row` for rows of one entry, such as those of a bias."""
+    """`_update_row` for rows of one entry, such as the entries of a bias."""
     decay1, decay2 = _decays(state, hyper, rates, r)
     first = rates.gain1 * g
     if len(state.first) > 0:

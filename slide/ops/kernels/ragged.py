@@ -15,10 +15,8 @@ STRIDE = 512
 class RowRoom(NamedTuple):
     """Room for n sparse rows whose numbers of entries are not known before.
 
-    Attributes:
-        starts: ``(n,)`` int64, where the room of each row begins.
-        counts: ``(n,)`` int64 output, the number of its entries.
-        columns, values: int32 and float32 output; the columns of a row ascend.
+    starts (n,) int64, where the room of each row begins; counts (n,) int64 output, the number of
+    its entries; columns (ascending in a row), values int32 and float32 output.
     """
 
     starts: np.ndarray
@@ -31,12 +29,8 @@ class RowRoom(NamedTuple):
 def gather_ragged(indptr, data, rows, out_indptr, out):
     """Copy some rows.
 
-    Args:
-        indptr: ``(N + 1,)`` int64; row ``r`` is ``data[indptr[r]:indptr[r + 1]]``.
-        data: ``(nnz,)`` of any type.
-        rows: ``(B,)`` int64 in ``[0, N)``.
-        out_indptr: ``(B + 1,)`` int64 bounds of the copied rows.
-        out: ``(out_indptr[-1],)`` output of the type of ``data``.
+    indptr (N + 1,) int64; data (nnz,) of any type; rows (B,) int64 in [0, N); out_indptr (B + 1,)
+    int64 bounds of the copied rows; out (out_indptr[-1],) output of the type of data.
     """
     for i in prange(len(rows)):
         source = indptr[rows[i]]
@@ -48,13 +42,8 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
 def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
     """Some rows of ragged arrays ``(nnz,)`` that share their bounds.
 
-    Args:
-        indptr: ``(B + 1,)`` int64 bounds.
-        rows: ``(R,)`` int64.
-        arrays: ``(nnz,)`` each, of any types.
-
-    Returns:
-        The bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
+    indptr (B + 1,) int64 bounds; rows (R,) int64; arrays (nnz,) each, of any types. Returns the
+    bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
     """
     bounds = row_bounds(indptr[rows + 1] - indptr[rows])
     taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
@@ -67,10 +56,7 @@ def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> li
 def clear_rows(indptr, rows, values):
     """Write zeros into some rows.
 
-    Args:
-        indptr: ``(N + 1,)`` int64 bounds of the rows.
-        rows: ``(B,)`` int64 in ``[0, N)``.
-        values: ``(nnz,)`` of any type.
+    indptr (N + 1,) int64 bounds of the rows; rows (B,) int64 in [0, N); values (nnz,) of any type.
     """
     for i in prange(len(rows)):
         for k in range(indptr[rows[i]], indptr[rows[i] + 1]):
@@ -84,10 +70,7 @@ def mark_nonzero_rows(indptr, values, marks):
     The loop is serial: most rows are decided by their first entries, and for small batches waking
     the threads would take longer.
 
-    Args:
-        indptr: ``(N + 1,)`` int64 bounds of the rows.
-        values: ``(nnz,)`` floats.
-        marks: ``(N,)`` bool output.
+    indptr (N + 1,) int64 bounds of the rows; values (nnz,) floats; marks (N,) bool output.
     """
     for b in range(len(indptr) - 1):
         begin, end = indptr[b], indptr[b + 1]
@@ -103,16 +86,13 @@ def mark_nonzero_rows(indptr, values, marks):
 
 
 @parallel
-def gather_entries(values, places, out):
-    """Write ``out[i] = values[places[i]]``.
+def gather_entries(values, positions, out):
+    """Write ``out[i] = values[positions[i]]``.
 
-    Args:
-        values: ``(n,)`` of any type.
-        places: ``(m,)`` int32 in ``[0, n)``; int64 would double the memory to read.
-        out: ``(m,)`` output of the type of ``values``.
+    values (n,) of any type; positions (m,) int32 in [0, n); out (m,) output of the type of values.
     """
-    for i in prange(len(places)):
-        out[i] = values[places[i]]
+    for i in prange(len(positions)):
+        out[i] = values[positions[i]]
 
 
 @serial
@@ -125,13 +105,11 @@ def _copy(indices, values, out, first):
 def shorten(indices, values, out_indices, out_values):
     """Keep the entries of the largest magnitude of a row, in order; of equal ones evenly many.
 
-    Entries of a list are often equal, such as those of a feature that says yes or no. The first
+    Entries of a list are often equal, such as the entries of a binary feature. The first
     ones would all come from the same part of a file.
 
-    Args:
-        indices: ``(n,)`` integers.
-        values: ``(n,)`` int32 or floats; NaN is the smallest.
-        out_indices, out_values: ``(k,)`` output, with 0 < k <= n.
+    indices (n,) integers; values (n,) int32 or floats; out_indices, out_values (k,) output, with 0
+    < k <= n.
     """
     sizes = np.abs(values)
     for i in range(len(sizes)):
@@ -158,10 +136,8 @@ def shorten(indices, values, out_indices, out_values):
 def shorten_rows(rows, out, num_tasks):
     """Keep the entries of the largest magnitude of each row, in order; of equal ones evenly many.
 
-    Args:
-        rows: `slide.sparse.CSR` of N rows.
-        out: the same with bounds, and empty indices and values. Its rows are at most as long.
-        num_tasks: number of parts of the work.
+    rows `CSR` of N rows; out the same with bounds, and empty indices and values; num_tasks: number
+    of parts of the work.
     """
     for t in prange(num_tasks):
         # Strided, because neighbours often have rows of similar length.
@@ -179,9 +155,7 @@ def shorten_rows(rows, out, num_tasks):
 def count_nonzeros(matrix, counts):
     """Write the number of non-zero entries of each row; NaN is not zero.
 
-    Args:
-        matrix: ``(B, A)`` floats.
-        counts: ``(B,)`` int64 output.
+    matrix (B, A) floats; counts (B,) int64 output.
     """
     for b in prange(len(matrix)):
         found = 0
@@ -194,11 +168,9 @@ def count_nonzeros(matrix, counts):
 def take_nonzeros(matrix, indptr, columns, values):
     """Write columns and values of the non-zero entries, row after row.
 
-    Args:
-        matrix: ``(B, A)`` floats.
-        indptr: ``(B + 1,)`` int64 bounds of the rows, from the counts of `count_nonzeros`.
-        columns: ``(nnz,)`` int32 output, ascending in a row.
-        values: ``(nnz,)`` output of the type of ``matrix``.
+    matrix (B, A) floats; indptr (B + 1,) int64 bounds of the rows, from the counts of
+    `count_nonzeros`; columns (nnz,) int32 output, ascending in a row; values (nnz,) output of the
+    type of matrix.
     """
     for b in prange(len(matrix)):
         p = indptr[b]

@@ -10,7 +10,7 @@ import numpy as np
 
 from slide.ops.kernels.compile import ask_for, parallel, prange, serial
 
-# Bytes of a sketch, the numbers in it, and the places of its scale and its prior among its floats.
+# Bytes of a sketch, numbers in it, and positions of scale and prior among its floats.
 WIDTH = 128
 CODES = 120
 SCALE, PRIOR = 30, 31
@@ -28,10 +28,7 @@ SMALLEST = np.float32(1e-30)
 class Head(NamedTuple):
     """Rows that each input looks at.
 
-    Attributes:
-        ids: ``(n,)`` int32.
-        scales: ``(n,)`` float32 of their sketches.
-        priors: ``(n,)`` float32 of their sketches.
+    ids (n,) int32; scales (n,) float32 of their sketches; priors (n,) float32 of their sketches.
     """
 
     ids: np.ndarray
@@ -148,20 +145,14 @@ def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left
 
     Equal scores are in the order of the rows, so the order of rows in a bucket has no effect.
 
-    Args:
-        products: ``(B, n)`` float32, products of the inputs and the numbers of the head's sketches.
-        head: `Head` of n rows, which are in none of the buckets.
-        queries: ``(B, WIDTH)`` float32 inputs in few directions; zeros after the first `CODES`.
-        tables: ``(T,)`` int64, the table of each bucket that a query looks into.
-        codes: ``(T, B)`` int32, which bucket of the table it is.
-        buckets: `slide.ops.kernels.hashing.Buckets` that keep all of their ids.
-        sketches: ``(N, WIDTH)`` int8 and ``(N, WIDTH / 4)`` float32, the same memory.
-        left_out: `slide.sparse.Pattern` of B rows, ids that are not returned.
-        most: a bucket with more ids than this is passed over.
-        ids: ``(B, k)`` int32 output; -1 after the last row.
-
-    Returns:
-        ``(B,)`` int64, number of rows that each query looked at, with repetitions.
+    products (B, n) float32, products of the inputs and the numbers of the head's sketches; head
+    `Head` of n rows, which are in none of the buckets; queries (B, WIDTH) float32 inputs in few
+    directions; tables (T,) int64, the table of each bucket that a query looks into; codes (T, B)
+    int32, which bucket of the table it is; buckets `hashing.Buckets` that keep all of their ids;
+    sketches (N, WIDTH) int8 and (N, WIDTH / 4) float32, the same memory; left_out `Pattern` of B
+    rows, ids that are not returned; most: a bucket with more ids than this is passed over; ids (B,
+    k) int32 output. Returns ``(B,)`` int64, number of rows that each query looked at, with
+    repetitions.
     """
     looked = np.zeros(len(queries), np.int64)
     starts, seen, pools = buckets.starts, buckets.seen, buckets.pool
@@ -212,10 +203,8 @@ def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left
 def sketch_rows(projected, offset, sketches):
     """Round projected rows; a row or a prior that is not finite gets a score of -inf.
 
-    Args:
-        projected: ``(n, k + 1)`` float32: rows in k directions, and their priors.
-        offset: ``(k + 1,)`` float32 that is subtracted.
-        sketches: ``(n, WIDTH)`` int8 and ``(n, WIDTH / 4)`` float32, the same memory, written.
+    projected (n, k + 1) float32; offset (k + 1,) float32 that is subtracted; sketches (n, WIDTH)
+    int8 and (n, WIDTH / 4) float32, the same memory, written.
     """
     numbers, floats = sketches
     k = projected.shape[1] - 1
@@ -242,11 +231,9 @@ def sketch_rows(projected, offset, sketches):
 def largest_scores(sketches, variances, deviations, out):
     """The score that a row may have for one of few inputs.
 
-    Args:
-        sketches: ``(n, WIDTH)`` int8 and ``(n, WIDTH / 4)`` float32, the same memory.
-        variances: ``(WIDTH,)`` float32, of inputs in the directions; zeros after the last one.
-        deviations: number of standard deviations that are added to the prior.
-        out: ``(n,)`` float32 output.
+    sketches (n, WIDTH) int8 and (n, WIDTH / 4) float32, the same memory; variances (WIDTH,)
+    float32, of inputs in the directions; deviations: number of standard deviations that are added
+    to the prior; out (n,) float32 output.
     """
     numbers, floats = sketches
     for i in prange(len(numbers)):

@@ -15,14 +15,9 @@ def draw_labels(first, steps, num_clusters, num_labels, indptr, ranks):
     Cluster ``c`` holds the labels ``c, c + num_clusters, c + 2 * num_clusters, ...`` in order of
     popularity. If a row already has a label, the next label of the cluster takes its place.
 
-    Args:
-        first: ``(B,)`` int64, the row's first label.
-        steps: ``(nnz,)`` int64, distance of each further label from the first one, in places of
-            the cluster. The entry of the first label is not used.
-        num_clusters: clusters, at most ``num_labels``.
-        num_labels: labels.
-        indptr: ``(B + 1,)`` int64; no row is empty or longer than its cluster.
-        ranks: ``(nnz,)`` int32 output, no label twice in a row.
+    first (B,) int64, the row's first label; steps (nnz,) int64, distance of each further label from
+    the first one, in places of the cluster; num_clusters: clusters, at most num_labels; num_labels:
+    labels; indptr (B + 1,) int64; ranks (nnz,) int32 output, no label twice in a row.
     """
     for row in range(len(first)):
         begin = indptr[row]
@@ -31,15 +26,15 @@ def draw_labels(first, steps, num_clusters, num_labels, indptr, ranks):
         origin = first[row] // num_clusters
         ranks[begin] = first[row]
         for k in range(begin + 1, indptr[row + 1]):
-            # The place is reflected at the popular end and cut at the other end: a wrap would make
-            # the rarest labels the neighbours of the most popular ones.
-            place = min(abs(origin + steps[k]), size - 1)
-            label = cluster + place * num_clusters
+            # Reflected at the popular end and cut at the other end: a wrap would make the rarest
+            # labels the neighbours of the most popular ones.
+            position = min(abs(origin + steps[k]), size - 1)
+            label = cluster + position * num_clusters
             earlier = begin
             while earlier < k:
                 if ranks[earlier] == label:
-                    place = (place + 1) % size
-                    label = cluster + place * num_clusters
+                    position = (position + 1) % size
+                    label = cluster + position * num_clusters
                     earlier = begin
                 else:
                     earlier += 1
@@ -47,12 +42,12 @@ def draw_labels(first, steps, num_clusters, num_labels, indptr, ranks):
 
 
 @serial
-def _weigh_row(begin, end, idf, names, places, indices, values):
+def _weigh_row(begin, end, idf, names, positions, indices, values):
     """Turns the ranks and counts of a row into columns and weights of L2 norm 1."""
     total = 0.0
     for k in range(begin, end):
         rank = indices[k]
-        places[rank] = -1
+        positions[rank] = -1
         indices[k] = names[rank]
         weight = (1.0 + math.log(values[k])) * idf[rank]
         values[k] = weight
@@ -64,27 +59,20 @@ def _weigh_row(begin, end, idf, names, places, indices, values):
 
 @serial
 def draw_features(
-    label_indptr, label_ranks, prototypes, pick, slot, common, noise, idf, names, places,
+    label_indptr, label_ranks, prototypes, pick, slot, common, noise, idf, names, positions,
     indptr, indices, values,
 ):  # fmt: skip
     """Chooses the features of each row: from its labels' prototypes, or by popularity.
 
-    If the row already has a feature of a prototype, its count rises, and the place goes to a
+    If the row already has a feature of a prototype, its count rises, and the position goes to a
     feature by popularity. So each row gets exactly the number of features that ``indptr`` asks for.
 
-    Args:
-        label_indptr, label_ranks: the labels of each row; no row is empty.
-        prototypes: ``(labels, P)`` int32 feature ranks.
-        pick: ``(nnz,)`` float64 in [0, 1). Below ``noise`` it chooses a feature by popularity, else
-            one of the row's labels.
-        slot: ``(nnz,)`` integers in [0, P): the place in the prototype.
-        common: ``(nnz,)`` int32 feature ranks drawn by popularity.
-        noise: share of features drawn by popularity, below 1.
-        idf: ``(F,)`` float32 weight of each rank.
-        names: ``(F,)`` int32 column of each rank.
-        places: ``(F,)`` int64 scratch of -1, which is -1 again afterwards.
-        indptr: ``(B + 1,)`` int64; no row is longer than F.
-        indices, values: ``(nnz,)`` int32 and float32 outputs; rows have L2 norm 1.
+    label_indptr, label_ranks: the labels of each row; prototypes (labels, P) int32 feature ranks;
+    pick (nnz,) float64 in [0, 1); slot (nnz,) integers in [0, P); common (nnz,) int32 feature ranks
+    drawn by popularity; noise: share of features drawn by popularity, below 1; idf (F,) float32
+    weight of each rank; names (F,) int32 column of each rank; positions (F,) int64 scratch of -1,
+    which is -1 again afterwards; indptr (B + 1,) int64; indices, values (nnz,) int32 and float32
+    outputs.
     """
     num_features = len(names)
     for row in range(len(indptr) - 1):
@@ -98,16 +86,16 @@ def draw_features(
                 which = int((pick[k] - noise) / (1.0 - noise) * num_labels)
                 label = label_ranks[first_label + min(which, num_labels - 1)]
                 wanted = prototypes[label, slot[k]]
-                if places[wanted] < 0:
+                if positions[wanted] < 0:
                     rank = wanted
                 else:
-                    values[places[wanted]] += 1.0
-            while places[rank] >= 0:
+                    values[positions[wanted]] += 1.0
+            while positions[rank] >= 0:
                 rank = rank + 1 if rank + 1 < num_features else 0
-            places[rank] = k
+            positions[rank] = k
             indices[k] = rank
             values[k] = 1.0
-        _weigh_row(begin, end, idf, names, places, indices, values)
+        _weigh_row(begin, end, idf, names, positions, indices, values)
 
 
 _S11 = np.uint64(11)
@@ -119,15 +107,9 @@ def subsample_words(words, first, key, keep, out):
 
     Word i stays if a uniform number in [0, 1), of the counter ``first + i``, is below its ``keep``.
 
-    Args:
-        words: ``(n,)`` int32 in ``[0, V)``; -1: this word never stays.
-        first: number of words before these.
-        key: uint64 of the random numbers.
-        keep: ``(V,)`` float64 probability of each word to stay.
-        out: ``(n,)`` int32 output.
-
-    Returns:
-        How many words stay.
+    words (n,) int32 in [0, V); first: number of words before these; key uint64 of the random
+    numbers; keep (V,) float64 probability of each word to stay; out (n,) int32 output. Returns how
+    many words stay.
     """
     kept = 0
     for i in range(len(words)):

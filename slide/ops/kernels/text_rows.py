@@ -123,18 +123,17 @@ TABLE_FULL = 8  # never returned
 # Halfway between the largest float32 and the next power of two: float32 rounds larger numbers to
 # infinity.
 FLOAT32_LIMIT = 3.4028235677973366e38
-# Places for the columns of a row, to find a column that occurs twice; longer rows get more places.
+# 4,096 positions for the columns of a row, to find a column that occurs twice; long rows get more.
 TABLE_SIZE = 1 << 12
 # The multiplicative hash of Knuth, The Art of Computer Programming 3, section 6.4.
 MULTIPLIER = 2654435769
 
 
 class Columns(NamedTuple):
-    """The numbers that columns have in a file: those in ``[first, first + count)``.
+    """The numbers that columns have in a file: ``[first, first + count)``.
 
-    Attributes:
-        first_feature, first_label: the number of the first column.
-        num_features, num_labels: how many there are, at most ``2 ** 31 - 1``.
+    first_feature, first_label: the number of the first column; num_features, num_labels: how many
+    there are, at most 2 ** 31 - 1.
     """
 
     first_feature: int
@@ -152,16 +151,16 @@ def _is_separator(byte):
 def _enter(table, owner, column):
     """Enters a column under an owner, a positive number; returns whether it was new.
 
-    An entry is ``owner * 2 ** 31 + column``. Entries of earlier owners count as free places, so the
-    table is never cleared. At least one place must be free.
+    An entry is ``owner * 2 ** 31 + column``. Entries of earlier owners count as free positions, so
+    the table is never cleared. At least one position must be free.
     """
     entry = (owner << 31) + column
-    place = (column * MULTIPLIER >> 16) & (len(table) - 1)
-    while table[place] >> 31 == owner:
-        if table[place] == entry:
+    position = (column * MULTIPLIER >> 16) & (len(table) - 1)
+    while table[position] >> 31 == owner:
+        if table[position] == entry:
             return False
-        place = (place + 1) & (len(table) - 1)
-    table[place] = entry
+        position = (position + 1) & (len(table) - 1)
+    table[position] = entry
     return True
 
 
@@ -191,7 +190,7 @@ def _parse_labels(data, at, columns, table, owner, room, label_indices, labels):
 
 @serial
 def _skip_line(data, at):
-    """The place of the next line feed."""
+    """The position of the next line feed."""
     while data[at] != LF:
         at += 1
     return at
@@ -250,20 +249,13 @@ def parse_rows(
 ):  # fmt: skip
     """Parses lines ``label,label feature:value feature:value ...``.
 
-    Args:
-        data: ``(bytes,)`` uint8 whole lines; the last byte is a line feed.
-        columns: the numbers of features and labels; the indices of the outputs begin at 0.
-        max_lines: stop after this many lines.
-        lenient: skip a bad line instead of stopping at it.
-        comments: the text after a ``#`` is not part of a row. A line that is empty, or has nothing
-            but white space before a ``#``, is not a row; one of white space alone is an empty row.
-        feature_indptr, label_indptr: ``(lines + 1,)`` int64 outputs.
-        feature_indices, feature_values: int32 and float32 outputs, one place per colon in the data.
-        label_indices: int32 output, one place per comma and per line.
-
-    Returns:
-        (lines, rows, skipped, end, status): ``end`` is the offset after the lines that were read.
-        If status is not `OK`, it is the offset of the bad token, in the line after those counted.
+    data (bytes,) uint8 whole lines; columns: the numbers of features and labels; max_lines: stop
+    after this many lines; lenient: skip a bad line instead of stopping at it; comments: the text
+    after a # is not part of a row, and a line with nothing before it is none; feature_indptr,
+    label_indptr (lines + 1,) int64 outputs; feature_indices, feature_values int32 and float32
+    outputs, one position per colon in the data; label_indices int32 output, one position per comma
+    and per line. Returns (lines, rows, skipped, end, status): end is the offset after the lines
+    that were read, or of the bad token.
     """
     table = np.zeros(TABLE_SIZE, np.int64)
     at = lines = rows = skipped = 0
@@ -311,7 +303,7 @@ MIN_DIGITS, MAX_DIGITS = 7, 10
 # A decimal stands for a float32 if all numbers within this relative distance are rounded to it. So
 # a reader with this precision reads the same float32.
 TOLERANCE = 1e-12
-# Up to so many zeros are written after the point or at the end; beyond it an exponent is written.
+# Up to 5 zeros are written after the point or at the end; beyond it an exponent is written.
 MAX_ZEROS = 5
 
 
@@ -335,8 +327,8 @@ def _count_digits(number):
 @serial
 def _write_digits(out, at, number, count):
     """Writes the last ``count`` digits of a number; returns their end."""
-    for place in range(at + count - 1, at - 1, -1):
-        out[place] = ZERO + number % 10
+    for position in range(at + count - 1, at - 1, -1):
+        out[position] = ZERO + number % 10
         number //= 10
     return at + count
 
@@ -410,15 +402,10 @@ def format_rows(
 ):  # fmt: skip
     """Writes a line for each row; one without labels begins with a space.
 
-    Args:
-        feature_indptr, feature_indices, feature_values: B rows, of finite float32 values.
-        label_indptr, label_indices: B rows.
-        first_feature, first_label: numbers of the first columns.
-        out: uint8 output; per feature, label and row it needs `FEATURE_BYTES`, `LABEL_BYTES` and
-            `ROW_BYTES`.
-
-    Returns:
-        How many bytes were written.
+    feature_indptr, feature_indices, feature_values: B rows, of finite float32 values; label_indptr,
+    label_indices: B rows; first_feature, first_label: numbers of the first columns; out uint8
+    output with `FEATURE_BYTES`, `LABEL_BYTES`, `ROW_BYTES` for each. Returns how many bytes were
+    written.
     """
     bits = feature_values.view(np.int32)  # compiled code may treat -0 as 0
     at = 0

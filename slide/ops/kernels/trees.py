@@ -22,12 +22,9 @@ LEAVES = 32
 class Trees(NamedTuple):
     """Binary trees as arrays of their nodes.
 
-    Attributes:
-        roots: ``(T,)`` int32, the node at which each tree begins.
-        columns: ``(nodes,)`` int32, the column that a node looks at; -1 for a leaf.
-        thresholds: ``(nodes,)`` float64; a row goes left if its value is at most this number.
-        left, right: ``(nodes,)`` int32, the next nodes.
-        values: ``(nodes,)`` float32, what a leaf adds to the sum.
+    roots (T,) int32, the node at which each tree begins; columns (nodes,) int32, -1 for a leaf;
+    thresholds (nodes,) float64, a row goes left if its value is at most this; left, right (nodes,)
+    int32, the next nodes; values (nodes,) float32, what a leaf adds to the sum.
     """
 
     roots: np.ndarray
@@ -41,13 +38,10 @@ class Trees(NamedTuple):
 class Splits(NamedTuple):
     """Trees as lists of their splits, a list for each column.
 
-    Attributes:
-        starts: ``(C + 1,)`` int64, where the splits of each column begin.
-        thresholds: ``(splits,)`` float32, ascending in a list.
-        trees: ``(splits,)`` int32, the tree of each split.
-        masks: ``(splits,)`` uint32, the leaves that remain if a row goes right; bit 0 is the
-            leftmost leaf.
-        values: ``(T, LEAVES)`` float32, what each leaf adds to the sum.
+    starts (C + 1,) int64, where the splits of each column begin; thresholds (splits,) float32,
+    ascending in a list; trees (splits,) int32, the tree of each split; masks (splits,) uint32, the
+    leaves that remain if a row goes right, bit 0 the leftmost; values (T, LEAVES) float32, what
+    each leaf adds to the sum.
     """
 
     starts: np.ndarray
@@ -58,11 +52,7 @@ class Splits(NamedTuple):
 
 
 def splits_of(trees: Trees, num_columns: int) -> Splits:
-    """The splits of trees, for `sum_trees`.
-
-    Raises:
-        ValueError: for a tree of more than `LEAVES` leaves.
-    """
+    """The splits of trees, for `sum_trees`."""
     values = np.zeros((len(trees.roots), LEAVES), np.float32)
     nodes, owners, masks = [], [], []
 
@@ -83,7 +73,7 @@ def splits_of(trees: Trees, num_columns: int) -> Splits:
         leaves_below(root, tree, 0)
     found = np.array(nodes, np.int64)
     columns, exact = trees.columns[found], trees.thresholds[found]
-    # Rows are float32: the largest such number that is not above a threshold says the same.
+    # Rows are float32: the largest such number that is not above a threshold decides the same.
     near = exact.astype(np.float32)
     near = np.where(near > exact, np.nextafter(near, np.float32(-np.inf)), near)
     order = np.lexsort((near, columns))
@@ -100,11 +90,7 @@ def splits_of(trees: Trees, num_columns: int) -> Splits:
 def sum_trees(rows, splits, base, out):
     """``base`` plus the values of the leaves that a row reaches.
 
-    Args:
-        rows: ``(R, C)`` float32 without NaN.
-        splits: see `Splits`.
-        base: a number.
-        out: ``(R,)`` float32 output.
+    rows (R, C) float32 without NaN; splits see `Splits`; base a number; out (R,) float32 output.
     """
     starts, thresholds, trees, masks, values = splits
     every = np.uint32(0xFFFFFFFF)
@@ -131,7 +117,7 @@ def sum_trees(rows, splits, base, out):
                 remaining = leaves[tree, r]
                 first = remaining & (~remaining + np.uint32(1))  # The lowest bit alone.
                 # A power of two: its exponent as a float32 is the number of the bit.
-                place = (np.float32(first).view(np.int32) >> np.int32(23)) - np.int32(127)
-                total[r] += values[tree, place]
+                position = (np.float32(first).view(np.int32) >> np.int32(23)) - np.int32(127)
+                total[r] += values[tree, position]
         for r in range(size):
             out[begin + r] = total[r]

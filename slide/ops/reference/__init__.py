@@ -6,5 +6,5 @@ devices than the CPU compute with these functions (`slide.ops.table`).
 
 The functions neither copy to the host nor wait for the device: all sizes follow from the shapes of
 the arguments. Where the number of results depends on the data, there is room for the most that
-there may be, and a mark or a count says which results are real.
+there may be, and a mark or a count tells which results are real.
 """

@@ -1,7 +1,7 @@
 """From proposed ids to active sets, and the best rows by their sketches, without hash tables.
 
-The uniform ids are those of the kernels, draw by draw, unless a set is more than a quarter of all
-outputs.
+The uniform ids equal the ids of the kernels, draw by draw, unless a set is more than a quarter of
+all outputs.
 """
 
 import torch
@@ -20,25 +20,10 @@ def assemble(
 ) -> tuple[Tensor, Tensor]:
     """Sets of distinct ids: labels, then proposed ids, then uniform fill.
 
-    Args:
-        labels: ``(B, P)`` int32 positive outputs, distinct within a set; -1: none.
-        proposed: ``(B, M)`` int32, distinct within a set; -1: none.
-        sizes: ``(B,)`` int64, sizes of the sets; each holds at least the labels and at most N ids.
-        width: the largest size.
-        num_rows: N.
-        key: key of the fill, in [0, 2^64).
-
-    Returns:
-        ids ``(B, width)`` int32, of which the first ``sizes[b]`` of row b count, and how many of
-        them are labels or proposed, ``(B,)`` int64.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops.reference.active_sets import assemble
-        >>> labels, proposed = torch.tensor([[7, 3]]).int(), torch.tensor([[3, 5, -1]]).int()
-        >>> ids, known = assemble(labels, proposed, torch.tensor([4]), 4, num_rows=100, key=1)
-        >>> ids[0, :3].tolist(), known.tolist()
-        ([7, 3, 5], [3])
+    labels (B, P) int32 positive outputs, distinct within a set; proposed (B, M) int32, distinct
+    within a set; sizes (B,) int64, sizes of the sets; width: the largest size; num_rows: N; key:
+    key of the fill, in [0, 2^64). Returns ids ``(B, width)`` int32, of which the first ``sizes[b]``
+    of row b count, and how many of them are labels or proposed, ``(B,)`` int64.
     """
     known = torch.cat([labels, proposed], 1)
     queue = torch.cat([known, _uniform(len(known), width, num_rows, key, known.device)], 1)
@@ -70,9 +55,9 @@ def _uniform(count: int, width: int, num_rows: int, key: int, device: torch.devi
 
 def stratified_log_weights(num_known: Tensor, sizes: Tensor, width: int, num_rows: int) -> Tensor:
     """``(B, width)`` float32: 0 for known ids, log((N - |S|) / m) for the m uniform ones."""
-    places = torch.arange(width, device=sizes.device)
+    positions = torch.arange(width, device=sizes.device)
     weight = ((num_rows - num_known) / (sizes - num_known)).log().float()
-    return torch.where(places < num_known[:, None], 0, weight[:, None])
+    return torch.where(positions < num_known[:, None], 0, weight[:, None])
 
 
 # Numbers of rows and queries whose scores are held at a time.
@@ -82,14 +67,9 @@ _SCORES = 2**24
 def rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> Tensor:
     """The rows with the largest rounded scores, the best first; equal ones in the order of rows.
 
-    Args:
-        queries: ``(B, CODES)`` float32 inputs in few directions.
-        sketches: ``(N, WIDTH)`` int8; see `slide.ops.kernels.sketches`.
-        left_out: ``(n, 2)`` int64, pairs of a query and a row that it does not get.
-        most: number of rows of a query.
-
-    Returns:
-        ``(B, most)`` int32; -1 after the last row that has a score.
+    queries (B, CODES) float32 inputs in few directions; sketches (N, WIDTH) int8; left_out (n, 2)
+    int64, pairs of a query and a row that it does not get; most: number of rows of a query. Returns
+    ``(B, most)`` int32; -1 after the last row that has a score.
     """
     floats = sketches.view(torch.float32)
     codes, scales, priors = sketches[:, :CODES].float(), floats[:, SCALE], floats[:, PRIOR]

@@ -2,8 +2,8 @@
 
 Here each bucket has room for its whole capacity from the start, so no bucket ever moves. Without a
 capacity buckets stand one after the other without gaps, and each change makes them anew. Otherwise
-the arrays are those of the kernels, with one more place at the end of each pool, where ids go that
-are not kept. What a build keeps, and where, is the same as with kernels.
+the arrays equal the arrays of the kernels, with one more position at the end of each pool, where
+ids go that are not kept. What a build keeps, and where, is the same as with kernels.
 """
 
 from typing import Any, NamedTuple
@@ -187,20 +187,20 @@ def _entries(buckets: BucketTensors) -> tuple[Tensor, Tensor]:
     starts, rooms, seen, _, pool = buckets
     num_buckets, size = starts.shape[1], pool.shape[1]
     held = rooms.minimum(seen).flatten().long()
-    places = torch.arange(held.numel(), device=held.device).repeat_interleave(held)
-    rank = torch.arange(len(places), device=held.device) - (held.cumsum(0) - held)[places]
-    at = places // num_buckets * size + starts.flatten().long()[places] + rank
-    return places, pool.flatten()[at]
+    positions = torch.arange(held.numel(), device=held.device).repeat_interleave(held)
+    rank = torch.arange(len(positions), device=held.device) - (held.cumsum(0) - held)[positions]
+    at = positions // num_buckets * size + starts.flatten().long()[positions] + rank
+    return positions, pool.flatten()[at]
 
 
-def _packed(shape: tuple[int, int], places: Tensor, ids: Tensor) -> BucketTensors:
-    """Tables of these entries; see `_entries`; those of a bucket stay in their order."""
-    places, order = places.sort(stable=True)
-    seen = places.bincount(minlength=shape[0] * shape[1]).view(shape)
+def _packed(shape: tuple[int, int], positions: Tensor, ids: Tensor) -> BucketTensors:
+    """Tables of these entries; see `_entries`; the ids of a bucket stay in their order."""
+    positions, order = positions.sort(stable=True)
+    seen = positions.bincount(minlength=shape[0] * shape[1]).view(shape)
     used, starts = seen.sum(1), seen.cumsum(1) - seen
     pool = ids.new_zeros(shape[0], int(used.max()) + 1)
-    tables = places // shape[1]
-    rank = torch.arange(len(places), device=ids.device) - (used.cumsum(0) - used)[tables]
+    tables = positions // shape[1]
+    rank = torch.arange(len(positions), device=ids.device) - (used.cumsum(0) - used)[tables]
     pool[tables, rank] = ids[order]
     return BucketTensors(starts.int(), seen.int(), seen.int(), used, pool)
 
@@ -222,11 +222,11 @@ def insert_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTens
 
 def remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
     """`remove` for tables without a capacity, which are new tables then."""
-    places, held = _entries(buckets)
+    positions, held = _entries(buckets)
     gone, lost = _numbered(buckets, ids, codes)
-    kept = torch.isin((places << 32) + held, (gone << 32) + lost, invert=True)
+    kept = torch.isin((positions << 32) + held, (gone << 32) + lost, invert=True)
     num_tables, num_buckets = buckets.starts.shape
-    return _packed((num_tables, num_buckets), places[kept], held[kept])
+    return _packed((num_tables, num_buckets), positions[kept], held[kept])
 
 
 def build(
@@ -234,12 +234,8 @@ def build(
 ) -> BucketTensors:
     """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l.
 
-    Args:
-        shape: number of tables, and of buckets in each.
-        codes: ``(L, N)`` int32.
-        capacity: maximum number of ids in a bucket; None: any number.
-        policy: `FIFO` or `RESERVOIR` of `slide.ops.kernels.hashing`.
-        key: key of the reservoir's draws.
+    shape: number of tables, and of buckets in each; codes (L, N) int32; capacity: maximum number of
+    ids in a bucket; policy `FIFO` or `RESERVOIR` of `hashing`; key: key of the reservoir's draws.
     """
     buckets = emptied(*shape, capacity or 0, codes.device)
     ids = torch.arange(codes.shape[1], device=codes.device).int()
@@ -286,8 +282,8 @@ def _write_last(pool: Tensor, slots: Tensor, ids: Tensor) -> None:
     """``pool[slots] = ids``; of several ids for one slot, the last."""
     slots, order = slots.sort(stable=True)
     numbers = torch.arange(len(slots), device=slots.device)
-    place = first_of_equal(slots).cumsum(0) - 1
-    last = torch.zeros_like(place).scatter_reduce_(0, place, numbers, "amax")[place]
+    position = first_of_equal(slots).cumsum(0) - 1
+    last = torch.zeros_like(position).scatter_reduce_(0, position, numbers, "amax")[position]
     pool[slots] = ids[order[last]]
 
 
@@ -304,10 +300,10 @@ def _remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> No
     """`remove` for one table."""
     valid, trash = codes >= 0, len(one.pool) - 1
     at = codes.clamp(min=0).long()
-    seen, places = one.seen[at], torch.arange(capacity, device=codes.device)
-    # Entries without a code look at bucket 0, and so do as others that may have it.
-    held = places < seen[:, None]
-    slots = torch.where(held, one.starts[at][:, None] + places, trash)
+    seen, positions = one.seen[at], torch.arange(capacity, device=codes.device)
+    # Entries without a code read bucket 0, and so do as others that may have it.
+    held = positions < seen[:, None]
+    slots = torch.where(held, one.starts[at][:, None] + positions, trash)
     found = (one.pool[slots] == ids[:, None]) & held & valid[:, None]
     one.pool[torch.where(found, slots, trash)] = -1
     # Buckets may lose several ids: look at each again, and move what is left to the front.
@@ -315,7 +311,7 @@ def _remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> No
     front = left.logical_not().byte().argsort(dim=1, stable=True)
     lost = (held & ~left).sum(1).int()
     values = one.pool[slots].gather(1, front)
-    kept = held & (places < left.sum(1)[:, None])
+    kept = held & (positions < left.sum(1)[:, None])
     one.pool[torch.where(kept, slots, trash)] = values
     # A full bucket counts ids that it did not keep, until it loses one that it kept.
     dropped = valid & ~found.any(1) & (seen > capacity)
@@ -327,16 +323,16 @@ def _remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> No
 def look_up(buckets: BucketTensors, codes: Tensor, capacity: int) -> Tensor:
     """The ids in the buckets of each query, ``(P * L, B, capacity)`` int32; -1 in places without.
 
-    ``codes`` ``(P * L, B)`` are those of P buckets in each table.
+    ``codes`` ``(P * L, B)`` name P buckets in each table.
     """
     num_tables, (rows, count) = len(buckets.starts), codes.shape
     probes = rows // num_tables
     # A table's codes side by side.
     at = codes.long().view(probes, num_tables, count).transpose(0, 1)
     at = at.reshape(num_tables, probes * count)
-    places = torch.arange(capacity, device=codes.device)
-    held = places < buckets.seen.gather(1, at)[:, :, None]
-    slots = torch.where(held, buckets.starts.gather(1, at)[:, :, None] + places, 0)
+    positions = torch.arange(capacity, device=codes.device)
+    held = positions < buckets.seen.gather(1, at)[:, :, None]
+    slots = torch.where(held, buckets.starts.gather(1, at)[:, :, None] + positions, 0)
     ids = buckets.pool.gather(1, slots.flatten(1).long()).view(slots.shape)
     found = torch.where(held, ids, -1).view(num_tables, probes, count, capacity)
     return found.transpose(0, 1).reshape(rows, count, capacity)

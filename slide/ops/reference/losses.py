@@ -96,7 +96,7 @@ def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) 
 
 
 def aimed_at(targets: Pattern, scores: Tensor) -> Tensor:
-    """Which of the scores ``(B, A)`` are those of targets, ``(B, A)`` bools."""
+    """Which of the scores ``(B, A)`` belong to targets, ``(B, A)`` bools."""
     aimed = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     samples = targets.entry_rows()
     columns = on_device(targets.indices, scores.device).long()

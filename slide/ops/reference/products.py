@@ -14,7 +14,7 @@ from torch.nn.functional import embedding_bag
 from slide.backend import KERNEL_DTYPES, on_device
 from slide.ops.kernels.products import AdamHyper
 
-# A product gathers at most so many numbers at a time.
+# 2^27 numbers are gathered at a time: 512 MB.
 _MOST = 2**27
 
 
@@ -24,10 +24,7 @@ class TotalRows(NamedTuple):
     How many ids differ is not known on the host. So each summand has the total of its id: equal
     ids have equal rows.
 
-    Attributes:
-        ids: ``(n,)``, ascending; may repeat.
-        rows: ``(n, D)`` totals.
-        first: ``(n,)`` bool, true for the first of equal ids.
+    ids (n,), ascending; rows (n, D) totals; first (n,) bool, true for the first of equal ids.
     """
 
     ids: Tensor
@@ -102,20 +99,12 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
 
 
 def total_rows(ids: Tensor, rows: Tensor) -> TotalRows:
-    """The sums of ``rows`` ``(n, D)`` with equal ``ids`` ``(n,)``.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops.reference.products import total_rows
-        >>> total = total_rows(torch.tensor([3, 1, 3]), torch.tensor([[1.0], [2.0], [5.0]]))
-        >>> total.ids.tolist(), total.rows.flatten().tolist(), total.first.tolist()
-        ([1, 3, 3], [2.0, 6.0, 6.0], [True, True, False])
-    """
+    """The sums of ``rows`` ``(n, D)`` with equal ``ids`` ``(n,)``."""
     ids, order = ids.sort(stable=True)
     first = first_of_equal(ids)
-    place = first.cumsum(0) - 1
-    sums = torch.zeros_like(rows).index_add_(0, place, rows[order])
-    return TotalRows(ids, sums[place], first)
+    position = first.cumsum(0) - 1
+    sums = torch.zeros_like(rows).index_add_(0, position, rows[order])
+    return TotalRows(ids, sums[position], first)
 
 
 def first_of_equal(ascending: Tensor) -> Tensor:
@@ -128,11 +117,8 @@ def first_of_equal(ascending: Tensor) -> Tensor:
 class AdamTensors(NamedTuple):
     """A weight and its optimizer state: `slide.ops.kernels.products.AdamRows` as tensors.
 
-    Attributes:
-        weight: ``(N, D)`` floats; in bfloat16 it is computed with in float32.
-        first: ``(N, D)`` floats, the first moment; None if ``beta1`` is 0.
-        second: ``(N, D)`` floats; or ``(N, 1)``, one moment of the mean square for each row.
-        last_step: ``(N,)`` int32, the last step that touched each row; None: not corrected.
+    weight (N, D) floats; first (N, D) floats, the first moment; second (N, D) floats; last_step
+    (N,) int32, the last step that touched each row.
     """
 
     weight: Tensor

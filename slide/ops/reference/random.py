@@ -12,9 +12,9 @@ _MIX1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX2 = 0x94D049BB133111EB - 2**64
 
 
-def shifted(bits: Tensor, places: int) -> Tensor:
+def shifted(bits: Tensor, positions: int) -> Tensor:
     """A shift to the right that fills with zeros."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
+    return (bits >> positions) & ((1 << (64 - positions)) - 1)
 
 
 def random_bits(key: int, counters: Tensor) -> Tensor:
@@ -27,26 +27,12 @@ def random_bits(key: int, counters: Tensor) -> Tensor:
 
 
 def random_below(key: int, counters: Tensor, bounds: int | Tensor) -> Tensor:
-    """Uniform integers (int64) in ``[0, bound)``, for bounds of at most 2^31.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops.reference.random import random_below
-        >>> random_below(7, torch.arange(4), 100)
-        tensor([38,  1, 90, 58])
-    """
+    """Uniform integers (int64) in ``[0, bound)``, for bounds of at most 2^31."""
     return shifted(shifted(random_bits(key, counters), 32) * bounds, 32)
 
 
 def random_rows(key: int, most: int, num_rows: int, device: torch.device) -> Tensor:
-    """Numbers (int64) of ``most`` rows, drawn with replacement; all rows if there are no more.
-
-    Example:
-        >>> import torch
-        >>> from slide.ops.reference.random import random_rows
-        >>> random_rows(7, 4, 3, torch.device("cpu")), random_rows(7, 4, 100, torch.device("cpu"))
-        (tensor([0, 1, 2]), tensor([38,  1, 90, 58]))
-    """
+    """Numbers (int64) of ``most`` rows, drawn with replacement; all rows if there are no more."""
     counters = torch.arange(min(most, num_rows), device=device)
     return counters if num_rows <= most else random_below(key, counters, num_rows)
 

@@ -13,7 +13,7 @@ import numpy as np
 from slide.data import Split, labels_and_items
 from slide.data.kind import DENSE
 from slide.data.row_transform import keep_labels
-from slide.ops.kernels.evidence import look_up_lists
+from slide.ops.kernels.base_scorers import look_up_lists
 from slide.ops.kernels.ragged import select_rows
 from slide.ranking.base_scorer import (
     ANY,

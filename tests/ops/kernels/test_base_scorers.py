@@ -1,106 +1,102 @@
-"""Kernels of base scorers, against looped twins."""
+"""Edge cases of base scorers and ranking features; `slide.check` has the formulas of most."""
 
 import numpy as np
 import pytest
-from helpers import naive_experts, naive_ranking
-from helpers.matrices import make_csr, make_pattern
+from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
 
 from slide.ops.kernels.base_scorers import (
     Questions,
     ask_similar,
     count_labels,
+    count_votes,
+    look_up_lists,
+    rank_scores,
     regress_items,
-    relate_candidates,
 )
 from slide.ops.kernels.ragged import RowRoom
 from slide.sparse import CSR, Pattern
 
 ITEMS, INPUTS = 14, 11
+FEATURES, ROWS, LABELS = 13, 30, 8
+several_threads = pytest.mark.parametrize("threads", [1, 3])
 
 
-def draw_lists(rng):
-    """The number of rows of two items, for 200 rows, with lists that lack some small numbers."""
-    rows = rng.random((200, ITEMS)) < rng.uniform(0.05, 0.5, ITEMS)
-    rows[:, 3] = False  # An item without a row.
-    products = rows.T.astype(np.float32) @ rows
-    lists = [{int(n): float(own[n]) for n in np.flatnonzero(own)} for own in products]
-    del lists[5][7], lists[0][1]
-    return lists, rows.sum(0)
+def room_of(rows, each):
+    """Room for some entries of each row, and one more that must stay free."""
+    starts, size = np.arange(rows) * (each + 1), rows * (each + 1)
+    return RowRoom(starts, np.full(rows, -1), np.full(size, -7, "i4"), np.full(size, -7, "f4"))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+def found_in(room):
+    """The columns and values of each row as a dictionary."""
+    found, ends = [], room.starts + room.counts
+    for begin, end, last in zip(room.starts, ends, [*room.starts[1:], None], strict=True):
+        assert (room.columns[end:last] == -7).all(), "beyond its entries"
+        pairs = room.columns[begin:end].tolist(), room.values[begin:end].tolist()
+        found.append(dict(zip(*pairs, strict=True)))
+    return found
+
+
+@several_threads
 @pytest.mark.parametrize(("most", "first"), [(ITEMS, 0), (4, 0), (4, 6)])
 def test_regress_items(most, first, threads):
-    lists, counts = draw_lists(np.random.default_rng(most))
-    bounds = np.concatenate([[0], np.cumsum([len(own) for own in lists])])
-    columns = np.array([n for own in lists for n in own], np.int32)
-    values = np.array([x for own in lists for x in own.values()], np.float32)
-    room = RowRoom(
-        np.arange(ITEMS - first) * most,
-        np.full(ITEMS - first, -1),
-        np.full((ITEMS - first) * most, -7, np.int32),
-        np.full((ITEMS - first) * most, -7, np.float32),
+    """On the closest items; an item has no row, and the lists lack some small numbers."""
+    rng = np.random.default_rng(most)
+    rows = rng.random((200, ITEMS)) < rng.uniform(0.05, 0.5, ITEMS)
+    rows[:, 3] = False
+    counts, products = rows.sum(0), rows.T.astype(np.float32) @ rows
+    lists = products.copy()
+    lists[5, 7] = lists[0, 1] = 0
+    either = np.where(lists > 0, lists, lists.T)
+    owner, columns = np.nonzero(lists)
+    bounds = np.searchsorted(owner, np.arange(ITEMS + 1))
+    given = CSR(bounds, columns.astype(np.int32), lists[owner, columns])
+    positions, close = np.zeros((threads, ITEMS), "i4"), np.empty((threads, most), np.int32)
+    gram, room = (
+        np.full((threads, most + 1, most + 1), -7, np.float32),
+        room_of(ITEMS - first, most),
     )
-    places, close = np.zeros((threads, ITEMS), np.int32), np.empty((threads, most), np.int32)
-    gram = np.full((threads, most + 1, most + 1), -7, np.float32)
     how = first, INPUTS, np.float32(3), 200
-    regress_items(CSR(bounds, columns, values), counts, *how, places, close, gram, room)
-    assert not places.any(), "the scratch is not handed back as it was"
-    expected = naive_experts.regress_items(lists, counts.tolist(), INPUTS, 3.0, most)[first:]
-    for begin, size, own in zip(room.starts, room.counts, expected, strict=True):
-        assert room.columns[begin : begin + size].tolist() == list(own)
-        found = room.values[begin : begin + size]
-        np.testing.assert_allclose(found, list(own.values()), rtol=1e-3, atol=1e-5)
-    sizes = [len(own) for own in expected]
+    regress_items(given, counts, *how, positions, close, gram, room)
+    assert not positions.any(), "the scratch is not handed back as it was"
+    found = found_in(room)
+    for n, own in enumerate(found, first):
+        others = [item for item in np.flatnonzero(lists[n]) if item != n and item < INPUTS]
+        near = sorted(others, key=lambda item: -lists[n, item] / np.sqrt(counts[item] + 5))[:most]
+        near.sort()
+        matrix = either[np.ix_(near, near)]
+        np.fill_diagonal(matrix, counts[near] + 3)
+        assert list(own) == near
+        expected = np.linalg.solve(matrix, lists[n, near])
+        np.testing.assert_allclose(list(own.values()), expected, rtol=1e-3, atol=1e-5)
+    sizes = [len(own) for own in found]
     assert max(sizes) == min(most, INPUTS - 1)
     assert (min(sizes) == 0) == (first == 0), "of the item without a row"
 
 
-FEATURES, ROWS, LABELS = 13, 30, 8
-
-
-def as_lists(pattern):
-    return [
-        pattern.indices[a:b].tolist()
-        for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
-    ]
-
-
 def counted(rows, labels, longest, threads):
     """``{label: count}`` of each feature, in the order of the kernel."""
-    sums = np.zeros((threads, LABELS), np.int32)
-    starts = np.arange(rows.num_rows) * (longest + 1)
-    columns, values = np.full((2, rows.num_rows * (longest + 1)), -1)
-    room = RowRoom(
-        starts,
-        np.full(rows.num_rows, -1),
-        columns.astype(np.int32),
-        values.astype(np.float32),
-    )
+    sums, room = np.zeros((threads, LABELS), np.int32), room_of(rows.num_rows, longest)
     touched = np.full((threads + 1, LABELS + 1), -7, np.int32)
     count_labels(rows, labels, longest, sums, touched[:threads], room)
     assert (touched[threads] == -7).all(), "beyond the scratch"
     assert not sums.any(), "the scratch is not handed back as it was"
-    found = []
-    for start, count in zip(starts, room.counts, strict=True):
-        own = slice(start, start + count)
-        assert 0 <= count <= longest
-        assert (room.columns[own.stop : start + longest + 1] == -1).all(), "beyond its entries"
-        found.append(dict(zip(room.columns[own].tolist(), room.values[own].tolist(), strict=True)))
-    return found
+    return found_in(room)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@several_threads
 @pytest.mark.parametrize("longest", [1, 3, LABELS])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_count_labels(seed, longest, threads):
-    rng = np.random.default_rng(seed)
+def test_count_labels(longest, threads):
+    rng = np.random.default_rng(longest)
     rows = make_pattern(rng, [0, 1, ROWS, *rng.integers(0, 12, FEATURES - 3)], ROWS)
     labels = make_pattern(rng, rng.integers(0, 5, ROWS), LABELS)
-    found = counted(rows, labels, longest, threads)
-    expected = naive_ranking.count_labels(as_lists(rows), as_lists(labels), longest)
-    assert [list(own.items()) for own in found] == [list(own.items()) for own in expected]
-    assert any(len(own) == longest for own in found)
+    has = np.zeros((ROWS, LABELS), int)
+    has[labels.entry_rows(), labels.indices] = 1
+    for own, found in zip(rows_of(rows), counted(rows, labels, longest, threads), strict=True):
+        counts = has[own].sum(0)
+        assert sorted(found.values()) == sorted(counts[counts > 0])[-longest:]
+        assert list(found.values()) == counts[list(found)].tolist()
+        assert list(found) == sorted(found)
 
 
 def test_repeated_rows_and_labels_count_again():
@@ -108,90 +104,108 @@ def test_repeated_rows_and_labels_count_again():
     assert counted(rows, labels, 3, 1) == [{2: 1, 4: 4}]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_relate_candidates(seed, threads):
-    rng = np.random.default_rng(seed)
-    features = make_csr(rng, [0, *rng.integers(1, 6, ROWS - 1)], FEATURES)
-    lists = make_csr(rng, [0, *rng.integers(1, LABELS, FEATURES - 1)], LABELS)
-    lists = lists._replace(values=rng.random(len(lists.values)).astype(np.float32))
-    unseen, shares = (rng.random(n).astype(np.float32) + 0.05 for n in (FEATURES, LABELS))
-    ids = np.stack([rng.permutation(LABELS) for _ in range(ROWS)])
-    ids[rng.random(ids.shape) < 0.4] = -1
+def some_candidates(rng, rows):
+    """All labels in random order, some of them missing, and where those of a row begin."""
+    ids = np.stack([rng.permutation(LABELS) for _ in range(rows)])
+    ids[rng.random(ids.shape) < 0.3] = -1
     ids[2] = -1
-    starts = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
-    found = np.full((starts[-1] + 1, 3), -7, np.float32)
-    places = np.zeros((threads, LABELS), np.int32)
-    relate_candidates(features, lists, unseen, shares, ids, starts, places, found[:-1])
-    assert (found[-1] == -7).all(), "beyond the candidates"
-    assert not places.any(), "the scratch is not handed back as it was"
-    of_feature = [
-        dict(zip(own.tolist(), values.tolist(), strict=True)) for own, values in entries(lists)
-    ]
-    for b, (own, values) in enumerate(entries(features)):
-        row = list(zip(own.tolist(), values.tolist(), strict=True))
-        expected = naive_ranking.relate(row, of_feature, unseen, shares, ids[b].tolist())
-        part = found[starts[b] : starts[b + 1]]
-        np.testing.assert_allclose(part, np.reshape(expected, part.shape), rtol=1e-4, atol=1e-5)
+    return ids, np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
 
 
-def entries(matrix):
-    """Columns and values of each row."""
-    bounds = zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)
-    return [(matrix.indices[a:b], matrix.values[a:b]) for a, b in bounds]
-
-
-WORDS, ANSWERS, GROUPS, QUESTIONS = 20, 9, 6, 14
-
-
-def ascending(matrix):
-    """The same rows with ascending columns, and values above 0."""
-    order = np.lexsort((matrix.indices, matrix.entry_rows()))
-    return CSR(matrix.indptr, matrix.indices[order], np.abs(matrix.values[order]) + 0.1)
-
-
-@pytest.mark.parametrize("threads", [1, 3])
+@several_threads
 @pytest.mark.parametrize(("similar", "beside"), [(3, 15), (15, 3), (8, 8)])
 def test_ask_similar(similar, beside, threads):
     """Either list may be the shorter one; a question may stand there several times."""
-    rng = np.random.default_rng(similar)
-    features = make_csr(rng, [0, *rng.integers(1, 5, QUESTIONS - 1)], WORDS)
-    groups = rng.integers(-1, GROUPS, len(features.indices))
-    lists = ascending(make_csr(rng, [0, *rng.integers(1, similar, WORDS - 1)], WORDS))
-    others = np.sort(rng.integers(WORDS, size=(GROUPS, beside)), axis=1).astype(np.int32)
+    rng, words, groups, asking = np.random.default_rng(similar), 20, 6, 14
+    features = make_csr(rng, [0, *rng.integers(1, 5, asking - 1)], words)
+    group = rng.integers(-1, groups, len(features.indices))
+    lists = make_csr(rng, [0, *rng.integers(1, similar, words - 1)], words)
+    order = np.lexsort((lists.indices, lists.entry_rows()))
+    values = np.abs(lists.values[order]) + np.float32(0.1)
+    lists = CSR(lists.indptr, lists.indices[order], values)
+    others = np.sort(rng.integers(words, size=(groups, beside)), axis=1).astype(np.int32)
     rows = rng.permutation(others.size).astype(np.int32)
-    labels = make_pattern(rng, rng.integers(0, 4, others.size), ANSWERS)
-    questions = Questions(np.arange(GROUPS + 1) * beside, others.ravel(), rows)
-    ids = np.stack([rng.permutation(ANSWERS) for _ in range(QUESTIONS)])
-    ids[rng.random(ids.shape) < 0.3] = -1
-    ids[2] = -1
-    starts = np.concatenate([[0], np.cumsum((ids >= 0).sum(1))])
+    labels = make_pattern(rng, rng.integers(0, 4, others.size), LABELS)
+    questions = Questions(np.arange(groups + 1) * beside, others.ravel(), rows)
+    ids, starts = some_candidates(rng, asking)
     found = np.zeros((starts[-1] + 1, 2), np.float32)
-    found[-1], places = -7, np.zeros((threads, ANSWERS), np.int32)
-    ask_similar(features, groups, lists, questions, labels, ids, starts, places, found[:-1])
+    found[-1], positions = -7, np.zeros((threads, LABELS), np.int32)
+    ask_similar(features, group, lists, questions, labels, ids, starts, positions, found[:-1])
     assert (found[-1] == -7).all(), "beyond the candidates"
-    assert not places.any(), "the scratch is not handed back as it was"
-    weights = [dict(zip(*pair, strict=True)) for pair in lists_of(lists)]
-    answers = [labels.indices[a:b].tolist() for a, b in zip(*bounds(labels), strict=True)]
-    asked = [
-        [(other, answers[row]) for other, row in zip(own, numbers, strict=True)]
-        for own, numbers in zip(others.tolist(), rows.reshape(GROUPS, -1).tolist(), strict=True)
-    ]
-    for b, (own, its_groups) in enumerate(lists_of(features._replace(values=groups))):
-        row = list(zip(own, its_groups, strict=True))
-        expected = naive_experts.ask_similar(row, weights, asked, ids[b].tolist())
-        part = found[starts[b] : starts[b + 1]]
-        np.testing.assert_allclose(part, np.reshape(expected, part.shape), rtol=1e-5)
+    assert not positions.any(), "the scratch is not handed back as it was"
+    answers = np.zeros((others.size, LABELS))
+    answers[labels.entry_rows(), labels.indices] = 1
+    dense = to_dense(lists, words).numpy()
+    expected = np.zeros((asking, LABELS, 2))
+    for row, feature, g in zip(features.entry_rows(), features.indices, group, strict=True):
+        if g < 0:
+            continue
+        weights, given = dense[feature, others[g]], answers[rows.reshape(groups, -1)[g]]
+        expected[row, :, 0] += weights @ given / max(weights.sum(), 1e-30)
+        best = (weights[:, None] * given).max(0)
+        expected[row, :, 1] = np.maximum(expected[row, :, 1], best)
+    at = np.nonzero(ids >= 0)
+    np.testing.assert_allclose(found[:-1], expected[at[0], ids[at]], rtol=1e-5)
     assert (found[:-1] > 0).any(0).all()
 
 
-def bounds(matrix):
-    return matrix.indptr[:-1], matrix.indptr[1:]
+def test_what_follows_from_scores():
+    """Equal scores keep their order; a best score that is not finite counts as 0."""
+    starts, found = np.array([0, 3, 3, 4]), np.zeros((4, 5), np.float32)
+    found[:, 1], found[:, 3] = [2, 5, 2, -np.inf], [1, 2, 3, 4]
+    rank_scores(starts, np.array([[1, 0, 4, 2], [3, -1, -1, -1]]), found)
+    assert found[:, [0, 4, 2]].tolist() == [[-3, 1, 5], [0, 0, 5], [-3, 2, 5], [-np.inf, 0, 0]]
+    assert found[:, 3].tolist() == [1, 2, 3, 4]
 
 
-def lists_of(matrix):
-    """Columns and values of each row, as lists."""
-    return [
-        (matrix.indices[a:b].tolist(), matrix.values[a:b].tolist())
-        for a, b in zip(*bounds(matrix), strict=True)
-    ]
+def test_lists_are_looked_up():
+    ids, starts = np.array([[7, 3, 1], [2, -1, -1], [-1, -1, -1]]), np.array([0, 3, 4, 4])
+    listed = np.array([[1, -1, 7], [-1, 5, 6], [1, 2, 3]], np.int32)
+    values = np.arange(9, dtype=np.float32).reshape(3, 3)
+    found = np.full((4, 2), np.nan, np.float32)
+    look_up_lists(ids, starts, listed, (values, -values), found)
+    assert found.tolist() == [[2, -2], [0, 0], [0, 0], [0, 0]]
+
+
+def votes_of(neighbours, weights, labels, left_out, num_labels, k):
+    rows = len(neighbours)
+    sums, touched = (
+        np.zeros((2, num_labels), np.float32),
+        np.full((3, num_labels + 1), -7, np.int32),
+    )
+    ids, (votes, sharp) = np.full((rows, k), -1, np.int32), np.zeros((2, rows, k), np.float32)
+    count_votes(neighbours, weights, labels, left_out, sums, touched[:2], ids, votes, sharp)
+    assert (touched[2] == -7).all(), "beyond the scratch"
+    assert not sums.any(), "the scratch is not handed back as it was"
+    return ids, votes, sharp
+
+
+@pytest.mark.parametrize("k", [2, 28])
+def test_votes_of_neighbours(k):
+    """Some neighbours are missing, and some labels left out."""
+    rng, rows, num_labels = np.random.default_rng(k), 12, 25
+    labels = make_pattern(rng, rng.integers(0, 6, 30), num_labels)
+    neighbours = np.stack([rng.permutation(30)[:7] for _ in range(rows)]).astype(np.int32)
+    neighbours[rng.random(neighbours.shape) < 0.3] = -1
+    weights = rng.random(neighbours.shape).astype(np.float32)
+    left_out = make_pattern(rng, rng.integers(0, 4, rows), num_labels)
+    ids, *found = votes_of(neighbours, weights, labels, left_out, num_labels, k)
+    has = np.zeros((31, num_labels))
+    has[labels.entry_rows(), labels.indices] = 1  # Row -1 has none.
+    kept = np.ones((rows, num_labels))
+    kept[left_out.entry_rows(), left_out.indices] = 0
+    for power, own in zip((1, 4), found, strict=True):
+        every = ((weights**power)[:, :, None] * has[neighbours]).sum(1) * kept
+        expected = np.where(ids < 0, 0, np.take_along_axis(every, ids.clip(0), 1))
+        np.testing.assert_allclose(own, expected, rtol=1e-5)
+        if power == 1:
+            best = -np.sort(-every, axis=1)[:, :k]
+            np.testing.assert_allclose(own[:, : best.shape[1]], best, rtol=1e-5)
+    assert all(len({*row[row >= 0]}) == (row >= 0).sum() for row in ids)
+
+
+def test_votes_without_weight_stay_within_the_scratch():
+    labels = make_pattern(np.random.default_rng(0), [3] * 30, 3)
+    neighbours, nothing = np.arange(30, dtype=np.int32)[None], Pattern.from_lists([[]])
+    ids, *_ = votes_of(neighbours, np.zeros((1, 30)), labels, nothing, 3, 2)
+    assert ids.tolist() == [[-1, -1]]
