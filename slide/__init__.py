@@ -46,6 +46,7 @@ from slide.sparse import as_pattern as as_pattern
 
 if typing.TYPE_CHECKING:
     from slide.estimator import SlideClassifier as SlideClassifier
+    from slide.estimator import save as save
     from slide.model import Model as Model
     from slide.model import load as load
 
@@ -56,6 +57,7 @@ _LATER = {
     "Model": "slide.model",
     "SlideClassifier": "slide.estimator",
     "load": "slide.model",
+    "save": "slide.estimator",
 }
 # Packages and modules that are imported when they are named, as in slide.training.CoreShare.
 _ROOMS = ("compare", "data", "distributed", "ranking", "report", "serve", "testing", "training")

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.idx_files import write
+from helpers.serving import serving_model
 
+import slide
 from slide.data import Split, write_xmc
 from slide.sparse import CSR, Pattern
 
@@ -104,3 +106,18 @@ def test_word2vec(make, sampler, example, tmp_path, capsys):
         assert word.strip() == "word7"
         assert set(others.split(", ")[:3]) == {"word4", "word5", "word6"}
         assert [row["outputs a step"] for row in rows] == [3, 40]
+
+
+def test_from_csv(example, tmp_path, capsys):
+    """To the folder, and from there to an answer over HTTP."""
+    fruits, kinds = ("pear", "quince"), ("old", "red", "big")
+    lines = [f'"a {b} {a}, {n % 7}",{a};{b}\n' for n in range(20) for a in fruits for b in kinds]
+    (tmp_path / "rows.csv").write_text("".join(["\ufefftext,labels\n", *lines]), "utf-8")
+    score = example("from_csv").main([str(tmp_path / "rows.csv"), str(tmp_path / "model")])
+    assert score > 0.9
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"P@1 {score:.4f} on 12 texts that were set aside"
+    assert second.startswith("a ")
+    with serving_model(slide.load(tmp_path / "model")) as client:
+        (answer,) = client.post(json={"rows": [{"text": "a quince"}], "k": 1}).json()["answers"]
+    assert answer["labels"] == ["quince"]

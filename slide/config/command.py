@@ -248,8 +248,11 @@ def write_run_model(trainer: Trainer) -> None:
         settings=as_dict(cast(DictConfig, OmegaConf.load(folder / CONFIG))),
         name=data.name,
         label_names=data.label_names,
+        feature_names=data.feature_names,
         vectorizer=data.vectorizer,
     )
+    if data.columns is not None:
+        model.settings["columns"] = data.columns.settings()
     write_model(folder, model, weights=weights)
 
 
@@ -267,8 +270,8 @@ def write_run_report(trainer: Trainer) -> None:
     labels, old = data.label_names, old_label_ids(data.steps)
     if labels is not None:
         names["label_name"] = lambda label: str(labels[label if old is None else old[label]])
-    if data.vectorizer is not None and not any(step.hashed_features for step in data.steps):
-        names["feature_name"] = data.vectorizer.terms.__getitem__
+    if data.feature_names is not None and not any(step.hashed_features for step in data.steps):
+        names["feature_name"] = data.feature_names.__getitem__
     found = Answers(
         answers.ids,
         answers.scores,

@@ -19,6 +19,7 @@ from slide.data.row_transform import RowTransform
 from slide.data.sources.documents import documents
 from slide.data.sources.mnist import mnist
 from slide.data.sources.synthetic import synthetic
+from slide.data.sources.table import table
 from slide.data.sources.text import text
 from slide.data.sources.xmc import xmc
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
@@ -50,6 +51,7 @@ __all__ = [
     "mnist",
     "row_keys",
     "synthetic",
+    "table",
     "text",
     "transform",
     "validation_split",

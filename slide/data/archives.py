@@ -42,24 +42,8 @@ def unpack(
     name: str | None = None,
     limit: int = MAX_BYTES,
 ) -> None:
-    """Unpacks some files of an archive.
-
-    Only these files are written, and their names do not come from the archive. The kind of the
-    archive is found by its content: zip, tar or a single file, compressed by gzip, bzip2 or xz.
-
-    Args:
-        archive: the file.
-        members: the path in the archive of each file to write, by its name in ``folder``. In a zip
-            archive another path is taken if it is the only one that ends in the same name. A single
-            compressed file holds one member, which has the file's name without the suffix.
-        folder: where to write. After an error its files may be incomplete.
-        name: name of the archive for messages; None: the name of its file.
-        limit: the most bytes to unpack, or to skip on the way.
-
-    Raises:
-        UnpackError: the archive is damaged, exceeds the limit or lacks a member; or a member is no
-            plain file.
-        OSError: the disk is full, or the like.
+    """Unpacks ``members``, paths in an archive by their names in ``folder``; the content tells its
+    kind. A single compressed file holds one member: the file's name without the suffix.
     """
     wanted = {member: folder / target for target, member in members.items()}
     if len(wanted) < len(members):

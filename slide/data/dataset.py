@@ -8,6 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
+from slide.data.columns import NUMBER, Columns
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
 from slide.ops.kernels.ragged import select_rows
@@ -173,6 +174,7 @@ class SparseDataset:
         label_names: a name for each label of the source, before the ``steps``; None: they have
             none.
         vectorizer: made the rows of the source from texts; None: there were no texts.
+        columns: what the source is understood as, if it is a table.
 
     Example:
         >>> import tempfile
@@ -196,11 +198,21 @@ class SparseDataset:
     steps: tuple[RowTransform, ...] = ()
     label_names: Names | None = None
     vectorizer: TextVectorizer | None = None
+    columns: Columns | None = None
 
     def __post_init__(self) -> None:
         if self.folder is None:  # Files hold none, so they are not read for it.
             for name in ("train", "test"):
                 object.__setattr__(self, name, getattr(self, name).without_zeros())
+
+    @property
+    def feature_names(self) -> Names | None:
+        """The words of texts, and after them the columns of numbers; None: there are no names."""
+        terms = None if self.vectorizer is None else self.vectorizer.terms
+        numbers = [] if self.columns is None else [NUMBER + name for name in self.columns.numbers]
+        if not numbers:
+            return terms
+        return Names.of(numbers) if terms is None else terms.extended(numbers)
 
 
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:

@@ -11,17 +11,7 @@ QUANTILES = {"min": 0.0, "10 %": 0.1, "50 %": 0.5, "90 %": 0.9, "99 %": 0.99, "m
 
 
 def facts(data: SparseDataset) -> dict[str, Any]:
-    """Counts what `describe` shows. It reads the labels, but not the features.
-
-    Returns:
-        By name: for ``train`` and ``test``, the ``rows``, the mean and the largest number of
-        ``nonzeros`` and ``labels`` of a row, and the numbers of rows ``without_features`` and
-        ``without_labels``; ``num_features`` and ``num_labels``; ``quantiles``: the training rows of
-        a label, over all labels, at `QUANTILES`; the shares in [0, 1] of labels that have no
-        training row, ``unseen``, or one, ``seen_once``; and the share of the labels of test rows
-        without a training row, ``test_unseen``, and ``test_unseen_distinct`` if each label counts
-        once. A share of nothing is 0.
-    """
+    """Counts what `describe` shows, by name. It reads the labels, but not the features."""
     seen, asked = (_label_counts(split) for split in (data.train, data.test))
     # Each quantile is the count of a label, never a value between two counts.
     found = np.quantile(seen, list(QUANTILES.values()), method="lower") if len(seen) else []
@@ -39,10 +29,10 @@ def facts(data: SparseDataset) -> dict[str, Any]:
 
 
 def describe(data: SparseDataset) -> str:
-    """A table of a data set: a heading, then one line a fact, for training and test rows."""
+    """A table of a data set: a heading, one line a fact, and what a table is understood as."""
     found = facts(data)
     splits = found["train"], found["test"]
-    lines = [
+    rows = [
         (data.name, "train", "test"),
         ("rows", *(f"{each['rows']:,}" for each in splits)),
         ("features", f"{data.num_features:,}", ""),
@@ -60,9 +50,11 @@ def describe(data: SparseDataset) -> str:
         ("test labels never seen in training", "", _percent(found["test_unseen"])),
         ("  each label counted once", "", _percent(found["test_unseen_distinct"])),
     ]
-    widths = [max(len(line[i]) for line in lines) for i in range(3)]
-    shown = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in lines)
-    return "\n".join(line.rstrip() for line in shown) + "\n"
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    shown = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows)
+    told = [] if data.columns is None else [("", ""), *data.columns.told()]
+    lines = [*shown, *(f"{name:<{widths[0]}}  {sentence}" for name, sentence in told)]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def folder_bytes(folder: Path) -> int:

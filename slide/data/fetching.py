@@ -27,6 +27,7 @@ from requests import exceptions
 from slide.data.archives import MAX_BYTES, ensure_space, unpack
 from slide.data.row_files import copy_numbered_rows
 from slide.runtime import VERSION
+from slide.utils import checks
 from slide.utils.files import pieces
 from slide.utils.progress_bar import ProgressBar, log
 
@@ -69,22 +70,9 @@ class FetchError(OSError):
 def ensure_files(
     root: Path, names: Sequence[str], fetch: Fetch | None, check: Check, hint: str
 ) -> None:
-    """Makes sure that files are there.
+    """Fetches missing files into ``root``, under a lock; if all are there, nothing is written.
 
-    If all files are there, nothing is written, so the folder may be read-only. Missing files are
-    fetched under a lock: of two processes, one waits.
-
-    Args:
-        root: folder of the files; it is made if there is something to fetch.
-        names: paths of the files in ``root``.
-        fetch: puts missing files there; None: the user has to do that.
-        check: raises ValueError unless a folder with all files holds the right ones.
-        hint: what the user can do, in sentences.
-
-    Raises:
-        FileNotFoundError: a file is missing and could not be fetched. The message says why, and
-            where to put it.
-        OSError: the folder cannot be written, or the disk is full.
+    What is missing then is a FileNotFoundError with ``hint``, which says what was tried.
     """
 
     def missing() -> Path | None:
@@ -119,6 +107,7 @@ def check_folders(**folders: object) -> None:
     for argument, value in folders.items():
         if not isinstance(value, str | Path):
             raise ValueError(f"{argument} must be the path of a folder, not {value!r}")
+        checks.encodable(argument, value)
 
 
 @contextmanager
@@ -161,12 +150,10 @@ class _UnreachableServerError(_InterruptedTransferError):
 
 
 def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = False) -> bool:
-    """Fetches a file.
+    """Fetches a file, or goes on with a part of it if the server still offers the same file.
 
-    A partial file at ``path`` is resumed if the server still offers the same file and can send a
-    part of it. A note beside it, ``<name>.json``, says what the server offered. After a cut
-    connection there is another one, as long as connections bring more bytes. Confirmation pages of
-    Google Drive are answered.
+    ``<name>.json`` beside it notes what the server offered. After a cut connection there is
+    another one, as long as connections bring more bytes.
     """
     most = _length(path)
     resumed, failures = most > 0, 0

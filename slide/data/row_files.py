@@ -16,6 +16,7 @@ import numpy as np
 
 from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_not_compressed, out_of_range
+from slide.data.tables import open_text
 from slide.ops.kernels import text_rows as kernel
 from slide.ops.kernels import text_rows as parse
 from slide.sparse import CSR, Pattern
@@ -83,7 +84,7 @@ def text_variant(format: str, first_feature: int | None, first_label: int | None
 
 def read_header(path: str | Path) -> Sizes:
     """Reads the first line of a file that has a header."""
-    with Path(path).open("rb") as file:
+    with open_text(Path(path)) as file:
         return parse_header(file.readline(), str(path))
 
 
@@ -130,7 +131,7 @@ def read_text_blocks(
         DataError: a malformed line, or another number of rows than expected.
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with open_text(path) as file:
         options = {"lenient": lenient, "chunk_bytes": chunk_bytes}
         yield from parse_text(file, str(path), variant, sizes, path.stat().st_size, **options)
 
@@ -196,7 +197,7 @@ def parse_text(
 
 def count_rows(path: str | Path) -> int:
     """Counts the rows of a file without a header, with malformed ones; it parses nothing."""
-    with Path(path).open("rb") as file:
+    with open_text(Path(path)) as file:
         return sum(not (line in _EMPTY or line.lstrip(b" \t").startswith(b"#")) for line in file)
 
 

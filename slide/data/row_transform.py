@@ -22,10 +22,7 @@ STEP_ARRAYS = ("tf_idf_weights", "label_ids")
 
 
 def row_counts(features: CSR | Pattern, num_columns: int) -> np.ndarray:
-    """Counts the rows that use each column, ``(num_columns,)`` int64.
-
-    Columns must be distinct within a row. An entry of value 0 does not count.
-    """
+    """Counts the rows that use each column; an entry of value 0 does not count."""
     indices = features.indices
     if isinstance(features, CSR):
         indices = indices[features.values != 0]

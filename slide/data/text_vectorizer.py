@@ -1,9 +1,9 @@
-"""From texts to rows: scikit-learn's tf-idf vectorizer, and what a model keeps of it."""
+"""From texts to rows: vectorizers of scikit-learn, and what a model keeps of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +12,18 @@ from slide.sparse import CSR
 from slide.utils import checks
 from slide.utils.names import Names
 
-if TYPE_CHECKING:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
 __all__ = ["TextOptions", "TextVectorizer"]
+
+_WORDS = ("analyzer", "binary", "dtype", "lowercase", "ngram_range", "stop_words")
+_WORDS += ("strip_accents", "token_pattern")
+# The arguments of scikit-learn's vectorizers that say how a text becomes a row after `fit`.
+_KEPT = {
+    "CountVectorizer": _WORDS,
+    "HashingVectorizer": (*_WORDS, "alternate_sign", "n_features", "norm"),
+    "TfidfVectorizer": (*_WORDS, "norm", "sublinear_tf"),
+}
+# Arguments that would run code of the user's, or read something else than texts.
+_FIXED = {"input": "content", "preprocessor": None, "tokenizer": None}
 
 
 @dataclass(frozen=True)
@@ -53,16 +61,41 @@ class TextOptions:
         checks.flag("lower", self.lower)
         checks.flag("sublinear", self.sublinear)
 
+    def made(self, **more: Any) -> Any:
+        """The vectorizer of scikit-learn."""
+        options = {"lowercase": self.lower, "sublinear_tf": self.sublinear, "dtype": "float32"}
+        return _made("TfidfVectorizer", {**options, "ngram_range": [1, self.ngrams]}, **more)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A vectorizer of scikit-learn: its class, and its arguments as JSON values."""
+
+    kind: str
+    arguments: Mapping[str, Any]
+
+    def made(self, **more: Any) -> Any:
+        return _made(self.kind, self.arguments, **more)
+
+
+def _made(kind: str, arguments: Mapping[str, Any], **more: Any) -> Any:
+    import sklearn.feature_extraction.text as sklearn_text  # It takes a second.
+
+    found = {**arguments, **more, "dtype": np.dtype(arguments["dtype"]).type}
+    found["ngram_range"] = tuple(arguments["ngram_range"])
+    return getattr(sklearn_text, kind)(**found)
+
 
 class TextVectorizer:
-    """Texts as rows of tf-idf weights of their words, of length 1.
+    """Texts as rows: by default of tf-idf weights of their words, of length 1.
 
-    It is scikit-learn's ``TfidfVectorizer``, kept as its options, its terms and their weights.
+    It is a vectorizer of scikit-learn, kept as its options, its terms and their weights.
 
     Args:
         options: how texts become rows.
-        terms: words, or words with spaces between them, one for each feature.
-        idf: ``(num_features,)`` float64 weights of the terms.
+        terms: words, or words with spaces between them, one for each feature; None: features are
+            hashes of words.
+        idf: ``(num_features,)`` float64 weights of the terms; None: there are none.
 
     Raises:
         ValueError: if there are not as many weights as terms.
@@ -75,10 +108,15 @@ class TextVectorizer:
         (['dog', 'red'], [0, 1, 1])
     """
 
-    def __init__(self, options: TextOptions, terms: Names, idf: np.ndarray):
-        if len(terms) != len(idf):
-            raise ValueError(f"{len(idf)} weights do not fit {len(terms)} terms")
+    def __init__(self, options: Any, terms: Names | None, idf: np.ndarray | None):
+        if idf is not None and (terms is None or len(terms) != len(idf)):
+            raise ValueError(f"{len(idf)} weights do not fit {len(terms or ())} terms")
         self.options, self.terms, self.idf = options, terms, idf
+
+    @property
+    def num_features(self) -> int:
+        """Number of columns of the rows."""
+        return self.options.arguments["n_features"] if self.terms is None else len(self.terms)
 
     @classmethod
     def fit(cls, texts: Iterable[str], options: TextOptions) -> "TextVectorizer":
@@ -91,7 +129,7 @@ class TextVectorizer:
         Raises:
             ValueError: if no word is in enough texts.
         """
-        found = _fresh(options, min_df=options.min_rows, max_features=options.max_features)
+        found = options.made(min_df=options.min_rows, max_features=options.max_features)
         try:
             found.fit(texts)
         except DataError:  # A row that cannot be read.
@@ -103,16 +141,79 @@ class TextVectorizer:
         terms = Names.of(found.get_feature_names_out().tolist())
         return cls(options, terms, found.idf_.astype(np.float64))
 
+    @classmethod
+    def of(cls, vectorizer: Any) -> "TextVectorizer":
+        """What a fitted vectorizer of scikit-learn does, as data: without its code.
+
+        Args:
+            vectorizer: a ``CountVectorizer``, ``HashingVectorizer`` or ``TfidfVectorizer``.
+
+        Raises:
+            TypeError: for anything else.
+            ValueError: for an option that is a function, or that reads something else than texts.
+            sklearn.exceptions.NotFittedError: before ``fit``.
+
+        Example:
+            >>> from sklearn.feature_extraction.text import CountVectorizer
+            >>> from slide.data import TextVectorizer
+            >>> found = TextVectorizer.of(CountVectorizer(binary=True).fit(["red fox", "red dog"]))
+            >>> found.rows(["red red dog"]).values.tolist()
+            [1.0, 1.0]
+        """
+        kind = type(vectorizer).__name__
+        own = type(vectorizer).__module__.startswith("sklearn.")  # A subclass has code of its own.
+        if not own or kind not in _KEPT:
+            raise TypeError(
+                f"a vectorizer must be a {', '.join(_KEPT)} of scikit-learn, not a {kind}"
+            )
+        options = vectorizer.get_params()
+        for name, value in _FIXED.items():
+            if options[name] != value:
+                raise ValueError(
+                    f"{name} of the {kind} must be {value!r} for a model folder, which holds no "
+                    f"code, not {options[name]!r}"
+                )
+        arguments = {name: options[name] for name in _KEPT[kind]}
+        arguments["dtype"] = np.dtype(arguments["dtype"]).name
+        for name, value in arguments.items():
+            value = value.item() if isinstance(value, np.generic) else value
+            if callable(value) or not isinstance(value, str | int | list | tuple | None):
+                raise ValueError(
+                    f"{name} of the {kind} must be a value that JSON has, for a model folder, "
+                    f"which holds no code, not {value!r}"
+                )
+            arguments[name] = list(value) if isinstance(value, tuple) else value
+        if kind == "HashingVectorizer":
+            return cls(_Kept(kind, arguments), None, None)
+        terms = Names.of(vectorizer.get_feature_names_out().tolist(), "terms")
+        idf = None
+        if kind == "TfidfVectorizer":
+            idf = vectorizer.idf_.astype(np.float64) if vectorizer.use_idf else np.ones(len(terms))
+        return cls(_Kept(kind, arguments), terms, idf)
+
     def check_terms(self, terms: Iterable[str]) -> None:
         """Raise ValueError for a term that no text can have, as the options split texts."""
-        split = _fresh(self.options).build_analyzer()
+        own = self.options.made()
+        split = own.build_analyzer()
         for term in terms:
             if term not in split(term):
                 raise ValueError(
                     f"no text has the feature {term!r}: texts are split into words of two letters "
-                    f"or more{', in lower case' * self.options.lower}, and a feature has at most "
-                    f"{self.options.ngrams} of them"
+                    f"or more{', in lower case' * own.lowercase}, and a feature has at most "
+                    f"{own.ngram_range[1]} of them"
                 )
+
+    def extended(self, terms: Names) -> "TextVectorizer":
+        """The same with further terms at the end, which count as the rarest ones.
+
+        Args:
+            terms: all of them.
+        """
+        idf = self.idf
+        if idf is not None:
+            new = len(terms) - len(idf)
+            idf = np.pad(idf, (0, new), constant_values=idf.max(initial=1.0))
+        return TextVectorizer(self.options, terms, idf)
 
     def rows(self, texts: Iterable[str]) -> CSR:
         """Rows of texts; words that no training text had are left out.
@@ -144,27 +245,22 @@ class TextVectorizer:
 
     @classmethod
     def restored(
-        cls, settings: Mapping[str, Any], terms: Names, idf: np.ndarray
+        cls, settings: Mapping[str, Any], terms: Names | None, idf: np.ndarray | None
     ) -> "TextVectorizer":
         """The object that had these `settings`, terms and weights."""
-        return cls(TextOptions(**settings), terms, idf)
+        if "kind" not in settings:
+            return cls(TextOptions(**settings), terms, idf)
+        kind, arguments = settings["kind"], settings["arguments"]
+        if kind not in _KEPT or set(arguments) != set(_KEPT[kind]):
+            raise ValueError(f"there is no vectorizer {kind!r} of {sorted(arguments)}")
+        return cls(_Kept(kind, arguments), terms, idf)
 
     @cached_property
-    def _vectorizer(self) -> "TfidfVectorizer":
+    def _vectorizer(self) -> Any:
         """Made at the first use: it holds all terms as Python's strings."""
-        found = _fresh(self.options, vocabulary=list(self.terms))
-        found.idf_ = np.array(self.idf)
+        if self.terms is None:
+            return self.options.made()
+        found = self.options.made(vocabulary=list(self.terms))
+        if self.idf is not None:
+            found.idf_ = np.array(self.idf)
         return found
-
-
-def _fresh(options: TextOptions, **more: Any) -> "TfidfVectorizer":
-    from sklearn.feature_extraction.text import TfidfVectorizer  # It takes a second.
-
-    kinds: Any = {"dtype": np.float32}
-    return TfidfVectorizer(
-        ngram_range=(1, options.ngrams),
-        lowercase=options.lower,
-        sublinear_tf=options.sublinear,
-        **kinds,
-        **more,
-    )

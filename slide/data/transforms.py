@@ -114,7 +114,7 @@ def transform(
     )
     assert found.folder is not None
     steps_of = (*data.steps, _opened(data, arguments, found.folder))
-    kept = {"label_names": data.label_names, "vectorizer": data.vectorizer}
+    kept = {name: getattr(data, name) for name in ("label_names", "vectorizer", "columns")}
     return replace(found, steps=steps_of, **kept)
 
 
@@ -140,15 +140,7 @@ def count_steps(
     hashed_features: int = 0,
     min_label_count: int = 0,
 ) -> RowTransform:
-    """The steps of these arguments, with what they count in training rows.
-
-    Args:
-        train: training rows.
-        tf_idf, l2_norm, hashed_features, min_label_count: see `transform`.
-
-    Raises:
-        ValueError: no label has enough rows.
-    """
+    """The steps of these arguments of `transform`, with what they count in training rows."""
     weights = kept = None
     if tf_idf:
         counts = np.zeros(train.num_features, np.int64)

@@ -1,3 +1,4 @@
-"""A classifier with the interface of scikit-learn; not loaded by ``import slide``."""
+"""A classifier with the interface of scikit-learn."""
 
 from slide.estimator.classifier import SlideClassifier as SlideClassifier
+from slide.estimator.saving import save as save

@@ -1,9 +1,10 @@
 """A classifier with the interface of scikit-learn."""
 
+import ast
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,24 @@ from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, put_together
 from slide.config.compose import as_dict, choose, plain_errors
 from slide.config.recipe import check_used
-from slide.data import SparseDataset, Split
+from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import count_steps
 from slide.estimator.targets import (
     Targets,
     check_class_names,
-    check_no_texts,
     check_same_kind,
     checked_sample_weight,
+    holds_texts,
     is_matrix,
     label_names,
     name_array,
+    one_label_each,
     read_targets,
     weighted_rows,
     without_numpy,
     without_torch,
 )
-from slide.model import Model, Predicted
+from slide.model import Model, Predicted, load
 from slide.model.folder import write_model
 from slide.nn import SlideNetwork
 from slide.sampling import ActiveSampler
@@ -54,6 +56,9 @@ from slide.utils.sizes import DEFAULTS, active_outputs
 RANKERS = ("ensemble", "none", None)
 # Labels of a row in the matrices of scores, unless another number is asked for.
 _TOP = 100
+# With at most as many classes, the scores of rows with one label each are dense, as the tools of
+# scikit-learn need them: 8 kB a row.
+_DENSE = 1000
 # The keys of the command line that arguments stand for.
 _KEYS = {
     "hidden": "network.hidden",
@@ -81,7 +86,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     It trains what ``train.py`` trains, with the same default recipe: a network with sampled
     outputs, and a re-ranker whose scores are probabilities. Scores are sparse matrices of the best
-    labels of each row, never dense ones.
+    labels of each row; with one label a row and at most 1,000 classes they are dense.
 
     Args:
         hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
@@ -273,17 +278,67 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             self._keep(model, targets)
         return self
 
-    def save(self, path: str | Path, dtype: str = "float32") -> None:
-        """Write the model into a folder, which `slide.load` opens; see `slide.Model.save`."""
-        self._fitted().model_.save(path, dtype)
+    def save(self, path: str | Path, dtype: str = "float32", vectorizer: Any = None) -> None:
+        """Write the model into a folder, which `slide.load` and `SlideClassifier.load` open.
+
+        Args:
+            path: the folder.
+            dtype: of the weights; see `slide.Model.save`.
+            vectorizer: what made the rows of texts: a fitted ``CountVectorizer``,
+                ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
+
+        Raises:
+            ValueError: for a vectorizer with options that are code, or of other features.
+        """
+        model: Model = self._fitted().model_
+        if vectorizer is not None:
+            found = TextVectorizer.of(vectorizer)
+            if found.num_features != model.num_features:
+                raise ValueError(
+                    f"a vectorizer of {found.num_features} features does not fit a classifier of "
+                    f"{model.num_features}"
+                )
+            model = model.with_vectorizer(found)
+        model.save(path, dtype)
+
+    @classmethod
+    def load(cls, path: str | Path, verify: bool = True) -> "SlideClassifier":
+        """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
+
+        A classifier that was saved with a vectorizer takes texts in place of rows.
+
+        Args:
+            path: the folder.
+            verify: see `slide.load`.
+
+        Raises:
+            ValueError: for a model that no classifier wrote; `slide.load` opens it.
+        """
+        model = load(path, verify)
+        kept = model.settings.get("classifier")
+        if not isinstance(kept, dict):
+            raise ValueError(f"{path} is a model of no SlideClassifier: slide.load opens it")
+        own = {}
+        for name in cls().get_params().keys() - {"run_dir"}:
+            with suppress(ValueError, SyntaxError):  # A generator of draws has no literal.
+                own[name] = ast.literal_eval(str(model.settings.get(name)))
+        found: Any = cls(**own)
+        found.model_, found.multilabel_ = model, kept["multilabel"]
+        found.n_features_in_ = model.num_features
+        if model.feature_names is not None and model.vectorizer is None:
+            found.feature_names_in_ = np.array(list(model.feature_names), object)
+        names = range(model.num_labels) if model.label_names is None else model.label_names
+        found.classes_ = name_array(list(names)).astype(kept["classes"])
+        return found
 
     def _read(
         self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any = None
     ) -> tuple[Split, Targets]:
         """Rows and targets as they are."""
-        check_no_texts(X)
         x = self._read_rows(X, reset=reset, ensure_min_samples=2 if classes is None else 1)
         targets = read_targets(y, classes)
+        if classes is None and not targets.multilabel:
+            one_label_each(targets.classes)
         check_consistent_length(x.indptr[1:], targets.labels.indptr[1:])
         if not len(targets.classes):
             raise ValueError("y holds no class")
@@ -294,7 +349,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     def _model(self, config: Any, network: SlideNetwork, ranker: Any, step: Any) -> Model:
         """A model whose labels have no names yet."""
-        own: dict[str, Any] = {name: repr(self._plain(name)) for name in self.get_params()}
+        own: dict[str, Any] = {}
+        for name in self.get_params():
+            value = self._plain(name)
+            own[name] = repr(value.tolist() if isinstance(value, np.ndarray) else value)
         own["loss"] = as_dict(config.loss)
         if any(key.startswith("optimizer") for key in self.settings or ()):
             own["optimizer"] = as_dict(config.optimizer)
@@ -378,7 +436,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             if ranker is not None:  # Where all candidates are known labels, there is no answer.
                 ids = np.where(ids < 0, ranker.frequency.argmax(), ids)
             return self.classes_[ids]
-        found = self.predict_proba(X)
+        found = self.predict_proba(X, min(_TOP, len(self.classes_)))
         found.data = (found.data >= self.threshold).astype(np.int64)
         found.eliminate_zeros()
         return found
@@ -401,7 +459,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return Predicted(names, scores)
 
     def predict_proba(self, X: Any, top_k: int | None = None) -> Any:
-        """Probabilities of the best labels, a SciPy matrix ``(B, N)``.
+        """Probabilities of the best labels.
 
         Without a re-ranker they follow from the loss of the network: a score of -1 means 0, and a
         score of 1 means 1.
@@ -409,27 +467,51 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: ``(B, D)`` features.
             top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
+
+        Returns:
+            A SciPy matrix ``(B, N)``. If the training rows had one label each, of at most 1,000
+            classes, and ``top_k`` is None: a dense array of all classes, whose rows add up to 1.
         """
         ranker = self._fitted().model_.ranker
-        if ranker is None:
-            return self._matrix(X, top_k, lambda scores, _: _probabilities(scores))
-        return self._matrix(X, top_k, ranker.unweighted)
+        change = ranker.unweighted if ranker else lambda scores, _: _probabilities(scores)
+        if not self._is_dense(top_k):
+            return self._matrix(X, top_k, change)
+        found = self._matrix(X, len(self.classes_), change).toarray()
+        found[found.sum(1) == 0] = 1  # No class has any probability: all have the same.
+        return found / found.sum(1, keepdims=True)
 
     def decision_function(self, X: Any, top_k: int | None = None) -> Any:
-        """Scores of the best labels, a SciPy matrix ``(B, N)``.
+        """Scores of the best labels.
 
         With a re-ranker they are log-odds, or with ``label_weights`` the logarithms of probability
-        times weight; else they are the scores of the network.
+        times weight; else they are the scores of the network. In a sparse matrix, labels without an
+        entry have no score: they come after all that have one, also below 0, although ``toarray``
+        makes them 0. `predict_top_k` gives labels and scores in order.
 
         Args:
             X: ``(B, D)`` features.
             top_k: see `predict_proba`.
+
+        Returns:
+            A SciPy matrix ``(B, N)``; a dense array where `predict_proba` gives one, in which a
+            class without a score has the lowest one of its row. Of two classes it is ``(B,)``, the
+            score of the second less that of the first.
         """
         ranker = self._fitted().model_.ranker
-        if ranker is None:
-            return self._matrix(X, top_k, lambda scores, _: scores)
-        change = _log_odds if ranker.objective == "p" else _logs
-        return self._matrix(X, top_k, lambda scores, _: change(scores))
+        change = (_log_odds if ranker.objective == "p" else _logs) if ranker else np.asarray
+        if not self._is_dense(top_k):
+            return self._matrix(X, top_k, lambda scores, _: change(scores))
+        ids, scores = self._best(X, len(self.classes_))
+        lowest = np.where(ids < 0, np.inf, scores).min(1, initial=np.inf)
+        lowest[np.isinf(lowest)] = 0
+        found = np.tile(change(lowest)[:, None], len(self.classes_))
+        rows, places = np.nonzero(ids >= 0)
+        found[rows, ids[rows, places]] = change(scores[rows, places])
+        return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
+
+    def _is_dense(self, top_k: int | None) -> bool:
+        """Whether scores are arrays of all classes."""
+        return top_k is None and not self.multilabel_ and len(self.classes_) <= _DENSE
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
@@ -459,7 +541,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     def _read_rows(self, X: Any, reset: bool, **options: Any) -> CSR:
         """Features as they are; the first rows tell their number and names."""
+        if isinstance(X, Iterator):
+            raise ValueError("X is an iterator, which is read only once: give a list or a matrix")
         X = without_torch(X)
+        if holds_texts(X):
+            if not reset and self.model_.vectorizer is not None:
+                return self.model_.rows_of(np.asarray(X, object).ravel().tolist())
+            raise ValueError(
+                "X holds texts, and features are numbers: put a vectorizer before the classifier, "
+                "as in sklearn.pipeline.make_pipeline(TfidfVectorizer(), SlideClassifier())"
+            )
         found: Any = validate_data(
             self,
             as_wide(X) if hasattr(X, "tocsr") else X,
@@ -572,6 +663,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def _name(self, classes: np.ndarray) -> None:
         """Call the outputs of the model by these names."""
         self.classes_ = classes
+        kept = {"multilabel": self.multilabel_, "classes": str(classes.dtype)}
+        self.model_.settings["classifier"] = kept
         self.model_.rename_labels(label_names(classes))
 
 

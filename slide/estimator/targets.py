@@ -2,6 +2,7 @@
 
 import math
 import operator
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,6 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from slide.data import Split
+from slide.data.columns import likely_separator
 from slide.sparse import CSR, Pattern, as_csr, as_pattern, without_frame
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
@@ -56,14 +58,26 @@ def without_numpy(value: Any) -> Any:
     return operator.index(value) if whole else value
 
 
-def check_no_texts(X: Any) -> None:
-    """Raise ValueError for texts in place of features."""
-    series = hasattr(X, "to_numpy") and getattr(X, "ndim", 2) == 1
-    texts = X.to_numpy() if series else X
-    if isinstance(texts, list | tuple | np.ndarray) and len(texts) and isinstance(texts[0], str):
-        raise ValueError(
-            "X holds texts, and features are numbers: put a vectorizer before the classifier, as "
-            "in sklearn.pipeline.make_pipeline(TfidfVectorizer(), SlideClassifier())"
+def holds_texts(X: Any) -> bool:
+    """Whether rows are texts, or have one among their first values, in place of features."""
+    if hasattr(X, "to_numpy") and not hasattr(X, "tocsr"):
+        X = X.iloc[:5].to_numpy() if hasattr(X, "iloc") else X.to_numpy()
+    if not isinstance(X, list | tuple) and getattr(X, "dtype", np.dtype("f")).kind not in "OUST":
+        return False
+    rows = [[row] if isinstance(row, str | bytes) or not np.ndim(row) else row for row in X[:5]]
+    return any(isinstance(each, str | bytes) for row in rows for each in row)
+
+
+def one_label_each(classes: np.ndarray) -> None:
+    """Warn of names that look like lists of names."""
+    names = [name for name in classes.tolist() if isinstance(name, str)]
+    found = likely_separator(names)
+    if found is not None:
+        example = next(name for name in names if found in name)
+        warnings.warn(
+            f"labels such as {example!r} count as one label each: for several labels of a row give "
+            f"lists, [text.split({found!r}) for text in y]",
+            stacklevel=4,
         )
 
 
@@ -276,24 +290,35 @@ def weighted_rows(split: Split, weights: Any) -> Split:
 
 
 def check_class_names(classes: np.ndarray) -> None:
-    """Raise ValueError unless these can be the names of classes: each of them once."""
+    """Raise ValueError unless these can be names of classes: each once, and in UTF-8."""
     names = label_names(classes)
+    for name in names or ():
+        if isinstance(name, str) and not name.isascii():
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"the name of label {name!a} holds half of a pair of surrogates, which is no "
+                    "text in Unicode: read the file that it comes from with errors='replace'"
+                ) from error
     if names is not None and len(set(names)) < len(names):
         Names.of(names, "names of labels")  # Says which one.
 
 
 def label_names(classes: np.ndarray) -> list[Any] | None:
-    """The names of classes for `slide.Model`: texts or whole numbers; None: 0, 1, ..., N - 1.
+    """The names of classes for `slide.Model`; None: they are 0, 1, ..., N - 1.
 
     Raises:
-        ValueError: for a name that is neither a text nor a finite number.
+        ValueError: for a name that is neither a text nor a finite number, or names of two kinds.
     """
     names = classes.tolist()
     for name in names:
         if name is None or (isinstance(name, float) and not math.isfinite(name)):
             raise ValueError(f"names of labels must be texts or finite numbers, not {name}")
-    if all(isinstance(name, int | float) and name == number for number, name in enumerate(names)):
+        if not isinstance(name, str | int | float):
+            raise ValueError(f"names of labels must be texts or numbers, not {name!r}")
+    if all(type(name) is int and name == number for number, name in enumerate(names)):
         return None
-    if all(isinstance(name, int | float) and name == int(name) for name in names):
-        return [int(name) for name in names]
-    return [str(name) for name in names]
+    if any(isinstance(name, str) for name in names):
+        return [str(name) for name in names]
+    return names if len(set(map(type, names))) < 2 else [float(name) for name in names]

@@ -89,7 +89,10 @@ def write_model(
     }
     if model.vectorizer is not None:
         content["vectorizer"] = model.vectorizer.settings()
-        files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
+        if model.vectorizer.num_features < model.num_features and model.vectorizer.terms:
+            content["vectorizer"]["terms"] = model.vectorizer.num_features
+        if model.vectorizer.idf is not None:
+            files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
     if index := index_tensors(sampler):
         files["index"] = index
     if tensors is not None:
@@ -144,9 +147,9 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
     }
     vectorizer = content.get("vectorizer")
     if vectorizer is not None:
-        terms = names["feature_names"]
-        idf = stored("vectorizer", vectorizer).array("idf", Expected((len(terms),), "float64"))
-        vectorizer = TextVectorizer.restored(vectorizer, terms, idf)
+        vectorizer = _restored_vectorizer(
+            stored("vectorizer", vectorizer), names.get("feature_names")
+        )
     return {
         "network": network,
         "ranker": ranker,
@@ -157,6 +160,17 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         "name": content["name"],
         "vectorizer": vectorizer,
     }
+
+
+def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
+    """A vectorizer whose terms are the first names of features."""
+    settings, idf = dict(stored.numbers), None
+    count = stored.count("terms", 1, len(names or ())) if "terms" in settings else None
+    settings.pop("terms", None)
+    terms = names if count is None or names is None else names.first(count)
+    if settings.get("kind", "TfidfVectorizer") == "TfidfVectorizer":
+        idf = stored.array("idf", Expected((len(terms or ()),), "float64"))
+    return TextVectorizer.restored(settings, terms, idf)
 
 
 def _restored_step(stored: Stored) -> RowTransform:

@@ -1,5 +1,6 @@
 """A trained model: from rows as people have them to the labels that they get; it can learn on."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -70,7 +71,7 @@ class Model:
         settings: how the model was trained; JSON values, kept with it.
         name: of the data set.
         vectorizer: makes rows of texts, before the ``steps``; its terms are the names of the
-            features. None: the model takes no texts.
+            first features. None: the model takes no texts.
 
     Raises:
         ValueError: if names, steps and network differ in their numbers of features or labels.
@@ -117,7 +118,12 @@ class Model:
         self.label_names = _names(label_names, self.num_labels, "label_names")
         self.vectorizer = vectorizer
         if vectorizer is not None:
-            feature_names = vectorizer.terms
+            feature_names = vectorizer.terms if feature_names is None else feature_names
+            if vectorizer.num_features > self.num_features:
+                raise ValueError(
+                    f"a vectorizer of {vectorizer.num_features} features does not fit a model of "
+                    f"{self.num_features}"
+                )
         self.feature_names = _names(feature_names, self.num_features, "feature_names")
         # The old number of each output; None: the outputs are numbered as the labels.
         self._label_ids = old_label_ids(self.steps)
@@ -231,6 +237,16 @@ class Model:
         else:
             found = self.ranker.rank(self.network, x, k, search)
         return found.ids, found.scores
+
+    def with_vectorizer(self, vectorizer: TextVectorizer) -> "Model":
+        """The same model, which takes texts; it shares everything else with this one.
+
+        Args:
+            vectorizer: makes the rows that the model takes.
+        """
+        found = copy.copy(self)
+        found.vectorizer, found.feature_names = vectorizer, vectorizer.terms
+        return found
 
     def restricted(self, labels: Iterable[Any]) -> "Model":
         """A model that answers with some of the labels only; weights of the others are left out.
@@ -429,6 +445,8 @@ class Model:
         """
         names, count = extended_names(self.feature_names, features, "features")
         if self.vectorizer is not None and names is not None:
+            if self.vectorizer.num_features < self.num_features:
+                raise ValueError("a model of a table with numbers takes no new features")
             self.vectorizer.check_terms(
                 map(names.__getitem__, range(self.num_features, len(names)))
             )
@@ -438,9 +456,7 @@ class Model:
             add_features(self.network.first, seen, self.optimizer, DEFAULTS["network.init_scale"])
         self.steps = steps
         if self.vectorizer is not None and names is not None:
-            idf = self.vectorizer.idf
-            rarest = np.pad(idf, (0, count), constant_values=idf.max(initial=1.0))
-            self.vectorizer = TextVectorizer(self.vectorizer.options, names, rarest)
+            self.vectorizer = self.vectorizer.extended(names)
         if seen and self.ranker is not None:
             self.ranker = self.ranker.grown(features=seen)
         self.feature_names, self.num_features = names, self.num_features + count

@@ -36,7 +36,9 @@ INPUT is a file, or - for standard input:
   svmlight  the same without that line, features from 1
   npz       a SciPy matrix of features; --labels names that of the labels
   jsonl     {"features": {"name or number": value, ...}, "labels": [...]} in each line, or
-            {"text": "...", "labels": [...]}, if the model was trained on texts
+            {"text": "...", "labels": [...]}, if the model was trained on texts, or the columns of
+            the table that it was trained on
+  csv       a table with these columns, whose names are in its first line; parquet: such a file
 Labels may be missing: a row without any begins with a space. If rows have labels, the precision is
 printed at the end. Text and lines of JSON are read and answered in pieces, in constant memory.
 """
@@ -266,12 +268,13 @@ def _read_labels(path: Path, model: Model) -> list[Any]:
     lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
     if model.label_names is not None and model.label_names.kind == "text":
         return lines
+    whole = model.label_names is None or model.label_names.kind == "number"
     bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)
-    if bad is not None:
+    if whole and bad is not None:
         raise ValueError(f"{path}: {bad!r} is no number of a label")
-    numbers = [int(line) for line in lines]
     if model.label_names is not None:
-        return numbers
+        return [model.label_names.parsed(line.strip()) for line in lines]
+    numbers = [int(line) for line in lines]
     first = Numbering.of(model).first_label
     end = first + model.num_labels
     outside = next((number for number in numbers if not first <= number < end), None)

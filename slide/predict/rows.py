@@ -4,7 +4,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -12,6 +12,7 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 
 from slide.data import DataError
+from slide.data.columns import Columns, Row
 from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
 from slide.data.row_files import (
@@ -23,15 +24,17 @@ from slide.data.row_files import (
     read_npz_shape,
     text_variant,
 )
+from slide.data.sources.table import features_of
+from slide.data.tables import BYTE_ORDER_MARK, read_lines, read_table
 from slide.model import Model, Names
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar, log
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl")
+ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl", "csv", "parquet")
 _SUFFIXES = {
     **{".npz": "npz", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"},
+    **{".csv": "csv", ".tsv": "csv", ".parquet": "parquet"},
     **{".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"},
 }
 # Bytes that are read at a time: a second of predictions or so, for the bar and for memory.
@@ -40,8 +43,8 @@ _CHUNK = 1 << 20
 _LINES = 1024
 
 
-# Features by number, or a text; and numbers of labels.
-_Row = tuple[dict[int, float] | str, list[int]]
+# Features by number, texts with numbers, and numbers of labels.
+_Row = tuple[dict[int, float] | Row, list[int]]
 
 
 class Beginning:
@@ -56,7 +59,7 @@ class Beginning:
 
     def __init__(self, file: IO[bytes]):
         self._file = file
-        self.first = self.telling = line = file.readline().removeprefix(_BYTE_ORDER_MARK)
+        self.first = self.telling = line = file.readline().removeprefix(BYTE_ORDER_MARK)
         lines = [line]
         while line and not line.strip():
             self.telling = line = file.readline()
@@ -147,9 +150,13 @@ def number_labels(
 def _column_of(name: Any, names: Names | None, first: int) -> Any:
     """The column of a feature or label; None if there is none of that name."""
     if names is not None:
+        if names.kind in ("float", "flag") and isinstance(name, int | float):
+            return names.number(name)
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise ValueError(f"{name!r} is neither text nor a whole number")
-        return names.number(str(name) if names.kind == "text" else _whole(name))
+        if names.kind in ("text", "number"):
+            return names.number(str(name) if names.kind == "text" else _whole(name))
+        return names.number(names.parsed(str(name)))
     number = _whole(name)
     if number is None:
         raise ValueError(f"{name!r} is no number; the model has no names")
@@ -183,14 +190,18 @@ def read_rows(
         ValueError: a source that cannot be read this way.
     """
     path, piped = Path(source), source == "-"
+    checks.encodable("file", path)
     if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
         raise FileNotFoundError(f"there is no file {source}")
     given, format = format, format or _SUFFIXES.get(path.suffix)
     if labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
-    if format == "npz":
+    if format in ("npz", "parquet"):
         if piped:
-            raise ValueError("npz is read from a file, not from standard input")
+            raise ValueError(f"{format} is read from a file, not from standard input")
+        if format == "parquet":
+            yield from _table_rows(read_table(path), model)
+            return
         yield from _matrices(path, None if labels is None else Path(labels), model)
         return
     name, counted = "standard input" if piped else source, Numbering.of(model)
@@ -199,8 +210,12 @@ def read_rows(
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
         check_not_compressed(file.first, name, advice)
-        if given is None and model.vectorizer is not None:
-            format = "jsonl"
+        columns = columns_of(model)
+        if format is None and columns is not None:
+            format = "jsonl" if file.telling.lstrip()[:1] in (b"{", b"") else "csv"
+        if columns is not None and format == "csv":
+            yield from _table_rows(read_lines(file, name), model)
+            return
         format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
             yield from _json_rows(file, name, size, model)
@@ -215,6 +230,45 @@ def read_rows(
         sizes = Sizes(features=model.num_features)
         text = cast(IO[bytes], file)  # It has what is called of it.
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
+
+
+def columns_of(model: Model) -> Columns | None:
+    """What tables a model reads: those that it was trained on, or a column ``text`` of texts."""
+    kept = model.settings.get("columns")
+    if isinstance(kept, dict):
+        return Columns.restored(kept)
+    if model.vectorizer is None:
+        return None
+    return Columns("labels", text=("text",))
+
+
+def _table_rows(rows: Iterable[tuple[str, Any]], model: Model) -> Iterator[Block]:
+    """Rows of a table, with the columns that the model was trained on."""
+    columns, unknown, counted = columns_of(model), {}, Numbering.of(model)
+    if columns is None:
+        raise ValueError("the model was trained on no table: it reads xmc, svmlight, npz, jsonl")
+    part: list[_Row] = []
+    for place, cells in rows:
+        try:
+            part.append(_cells_row(cells, columns, model, counted, unknown))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{place}: {error}") from error
+        if len(part) == _LINES:
+            yield _block(part, model)
+            part = []
+    if part:
+        yield _block(part, model)
+
+
+def _cells_row(
+    cells: Any, columns: Columns, model: Model, counted: Numbering, unknown: dict[Any, int]
+) -> _Row:
+    if not any(name in cells for name in columns.names):
+        raise ValueError(
+            f"the model reads the columns {', '.join(columns.names)}, not {', '.join(cells)}"
+        )
+    row = columns.row(cells)
+    return row, number_labels(row.labels, model, counted, unknown)
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -269,7 +323,7 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
     """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
     rows: list[_Row] = []
     unknown: dict[Any, int] = {}
-    counted = Numbering.of(model)
+    counted, columns = Numbering.of(model), columns_of(model)
     with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
@@ -277,7 +331,7 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
                 continue
             try:
                 row = json.loads(line, object_pairs_hook=_added_up)
-                rows.append(_json_row(row, model, counted, unknown))
+                rows.append(_json_row(row, model, columns, counted, unknown))
             except (ValueError, TypeError, RecursionError) as error:
                 told = str(error)
                 if isinstance(error, json.JSONDecodeError) and model.vectorizer is not None:
@@ -307,12 +361,18 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _json_row(row: Any, model: Model, counted: Numbering, unknown: dict[Any, int]) -> _Row:
+def _json_row(
+    row: Any, model: Model, columns: Columns | None, counted: Numbering, unknown: dict[Any, int]
+) -> _Row:
+    own = columns.names if columns is not None and "columns" in model.settings else ()
+    if columns is not None and isinstance(row, dict) and any(name in row for name in own):
+        return _cells_row(row, columns, model, counted, unknown)
     labels = (
         number_labels(row.get("labels"), model, counted, unknown) if isinstance(row, dict) else []
     )
     if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
-        return row["text"], labels
+        assert columns is not None
+        return Row(row["text"], [], [math.nan] * len(columns.numbers)), labels
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
         known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
         wanted = '{"features": {feature: value, ...}, "labels": [...]}'
@@ -321,10 +381,11 @@ def _json_row(row: Any, model: Model, counted: Numbering, unknown: dict[Any, int
 
 
 def _block(given: list[_Row], model: Model) -> Block:
-    texts = [features for features, _ in given if isinstance(features, str)]
-    vectors = iter(_as_dicts(model.rows_of(texts)) if texts else ())
+    cells = [features for features, _ in given if isinstance(features, Row)]
+    made = features_of(cells, model.vectorizer, columns_of(model)) if cells else None
+    vectors = iter(_as_dicts(made) if made else ())
     rows = [
-        (next(vectors) if isinstance(features, str) else features, labels)
+        (next(vectors) if isinstance(features, Row) else features, labels)
         for features, labels in given
     ]
     pattern = Pattern.from_lists([list(features) for features, _ in rows])

@@ -11,6 +11,7 @@ Example:
 """
 
 import operator
+import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -127,6 +128,17 @@ class DivergenceError(RuntimeError):
         Traceback (most recent call last):
         slide.utils.checks.DivergenceError: the loss is nan at step 3
     """
+
+
+def encodable(name: str, path: str | os.PathLike[str]) -> None:
+    """Raise ValueError for a path that the locale cannot encode, so no such file can be found."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} {str(path)!a} has characters that {error.encoding} lacks, the encoding of "
+            "names of files in this locale: set LC_ALL=C.UTF-8"
+        ) from error
 
 
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:

@@ -14,16 +14,22 @@ from slide.utils.array_checks import Expected, Stored
 
 # A mebibyte is decoded at a time.
 _PIECE = 1 << 20
-_TYPES = {"text": str, "number": int}
+_TYPES = {"text": str, "number": int, "float": float, "flag": bool}
+# How a name of each kind is written.
+_WORDS = {
+    "number": b"-?[0-9]{1,4000}",
+    "float": b"-?[0-9]+([.][0-9]+)?(e[-+]?[0-9]+)?",
+    "flag": b"True|False",
+}
 
 
 class Names(Sequence):
-    """A list of texts, or of whole numbers, whose characters lie in one array.
+    """A list of texts, or of numbers, whose characters lie in one array.
 
     Args:
         text: ``(bytes,)`` uint8, all names in UTF-8, one after the other.
         ends: ``(n,)`` int64, where each name ends.
-        kind: ``"text"`` or ``"number"``.
+        kind: ``"text"``, ``"number"`` (whole ones), ``"float"`` or ``"flag"`` (True and False).
 
     Raises:
         ValueError: for ends that do not rise to the number of bytes, or an unknown kind.
@@ -49,12 +55,13 @@ class Names(Sequence):
     def of(cls, names: Iterable[Any], what: str = "names") -> "Names":
         """The names of a list.
 
-        names: texts or whole numbers, each of them once; what: what they name, for messages.
+        names: texts, or numbers of one type, each of them once; what: what they name, for messages.
         """
         if isinstance(names, Names):
             return names
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
-        kind = "number" if names and all(type(name) is int for name in names) else "text"
+        types = {type(name) for name in names}
+        kind = next((kind for kind, type in _TYPES.items() if types == {type}), "text")
         return cls(*_packed(names, kind, what), kind)
 
     def extended(self, names: Iterable[Any], what: str = "names") -> "Names":
@@ -78,7 +85,16 @@ class Names(Sequence):
         if not 0 <= number < len(self.ends):
             raise IndexError(f"name {number} is not in [0, {len(self.ends)})")
         begin = self.ends[number - 1] if number else 0
-        return _TYPES[self.kind](self.text[begin : self.ends[number]].tobytes().decode())
+        return self.parsed(self.text[begin : self.ends[number]].tobytes().decode())
+
+    def parsed(self, word: str) -> Any:
+        """A name as it is written, as a name of this kind."""
+        return word == "True" if self.kind == "flag" else _TYPES[self.kind](word)
+
+    def first(self, count: int) -> "Names":
+        """The first names."""
+        end = self.ends[count - 1] if count else 0
+        return Names(self.text[:end], self.ends[:count], self.kind)
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         """The names of ids, an array of objects of the same shape; None for ids below 0."""
@@ -113,9 +129,10 @@ class Names(Sequence):
             stored.refuse_array("ends", f"fit the text: {error}")
             raise
         begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
-        if kind == "number":
-            numerals = b"-?[0-9]{1,4000}"
-            good = all(re.fullmatch(numerals, each) for each in _pieces(text, begins, names.ends))
+        if kind != "text":
+            good = all(
+                re.fullmatch(_WORDS[kind], each) for each in _pieces(text, begins, names.ends)
+            )
         else:
             begins = text[begins[begins < len(text)]]
             good = _is_utf8(text) and not ((begins & 0xC0) == 0x80).any()

@@ -31,7 +31,8 @@ def give_files(folder, choice):
     """Overrides for a data set of files, before which it says that these are missing."""
     config = OmegaConf.to_container(job.raw("dataset", choice))
     files = folder / "files"
-    overrides = [f"dataset.root={files}", *(["dataset.fetch=null"] if "fetch" in config else [])]
+    place = f"dataset.path={files}/rows.csv" if "path" in config else f"dataset.root={files}"
+    overrides = [place, *(["dataset.fetch=null"] if "fetch" in config else [])]
     message = job.failure(f"dataset={choice}", *small(folder, "dataset", choice), *overrides)
     assert re.search(rf"{files}/\S+ is missing", message)
     assert config["hint"] in message
@@ -44,7 +45,7 @@ def give_files(folder, choice):
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_each_choice_trains(tmp_path, group, choice, capsys):
     overrides = small(tmp_path, group, choice)
-    if group == "dataset" and "root" in job.raw(group, choice):
+    if group == "dataset" and {"root", "path"} & set(job.raw(group, choice)):
         overrides += give_files(tmp_path, choice)
     job.main(f"{group}={choice}", *overrides)
     assert job.checkpoint(tmp_path / "run")["step"] == 2

@@ -30,33 +30,6 @@ def made():
     return make_data(train, test)
 
 
-def test_counts_by_hand(made):
-    found = facts(made)
-    assert found.pop("train") == {
-        "rows": 4,
-        "nonzeros": (1.5, 3),
-        "labels": (1.5, 3),
-        "without_features": 1,
-        "without_labels": 1,
-    }
-    assert found.pop("test") == {
-        "rows": 2,
-        "nonzeros": (3.0, 5),
-        "labels": (2.5, 3),
-        "without_features": 0,
-        "without_labels": 0,
-    }
-    assert found == {
-        "num_features": 5,
-        "num_labels": 6,
-        "quantiles": (0, 0, 0, 2, 2, 3),  # of 0 0 0 1 2 3
-        "unseen": 3 / 6,
-        "seen_once": 1 / 6,
-        "test_unseen": 3 / 5,
-        "test_unseen_distinct": 2 / 4,
-    }
-
-
 def test_counts_against_a_naive_twin(tmp_path, monkeypatch):
     monkeypatch.setattr(Split.blocks, "__defaults__", (7, 50))  # many blocks
     data = job.make_data(tmp_path, num_labels=300)

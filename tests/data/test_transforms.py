@@ -194,37 +194,6 @@ def test_the_identity_is_the_set_itself(tmp_path):
     assert transform(data, **NOTHING) is data
 
 
-def test_document_frequencies_are_of_training_rows(tmp_path):
-    some, many = (make_rows(np.random.default_rng(seed), 50 * seed) for seed in (1, 10))
-
-    def weighted(train, test):
-        folder = tmp_path / f"{len(train.features.indptr)}_{len(test.features.indptr)}"
-        return transform(make_data(folder, train, test), tf_idf=True)
-
-    one, same = weighted(some, some), weighted(some, many)
-    other = weighted(many, some)
-    train = [made.train.features.values for made in (one, same)]
-    np.testing.assert_array_equal(*train)
-    np.testing.assert_array_equal(one.test.features.values, train[0])
-    assert (other.test.features.values != train[0]).any()
-
-
-def test_labels_are_renumbered_and_their_numbers_kept(tmp_path):
-    data = make_data(tmp_path)
-    made = transform(data, min_label_count=5)
-    ids = np.load(made.folder / "label_ids.npy")
-    counts = np.bincount(data.train.labels.indices, minlength=LABELS)
-    assert ids.dtype == np.int32
-    assert ids.tolist() == [label for label in range(LABELS) if counts[label] >= 5]
-    assert 0 < len(ids) < LABELS
-    for found, given in ((made.train, data.train), (made.test, data.test)):
-        for (_, labels), (_, whole) in zip(to_lists(found), to_lists(given), strict=True):
-            assert ids[labels].tolist() == [label for label in whole if label in ids]
-    assert any(not labels and whole for (_, labels), (_, whole) in
-               zip(to_lists(made.train), to_lists(data.train), strict=True))  # fmt: skip
-    assert not list(transform(data, tf_idf=True).folder.glob("label_ids*"))
-
-
 def test_the_result_is_cached_beside_its_source(tmp_path, monkeypatch):
     data = make_data(tmp_path)
     made = transform(data, l2_norm=True)
@@ -243,14 +212,6 @@ def test_the_result_is_cached_beside_its_source(tmp_path, monkeypatch):
         transform(data, tf_idf=True)
     with pytest.raises(AssertionError, match="computed again"):
         transform(make_data(tmp_path, state=2), l2_norm=True)
-
-
-def test_transforms_of_transforms(tmp_path):
-    data = make_data(tmp_path)
-    twice = transform(transform(data, tf_idf=True), l2_norm=True)
-    once = transform(data, tf_idf=True, l2_norm=True)
-    np.testing.assert_allclose(twice.train.features.values, once.train.features.values, rtol=1e-6)
-    assert len({data.folder, twice.folder, once.folder}) == 3
 
 
 @pytest.mark.parametrize(

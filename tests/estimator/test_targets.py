@@ -1,5 +1,6 @@
 """Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 import scipy.sparse
 from helpers import job
 from helpers.frames import Frame, Series
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import DataConversionWarning
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV
 
 from slide import (
@@ -296,3 +299,74 @@ def test_a_new_name_that_cannot_be_changes_nothing():
     with pytest.raises(ValueError, match="finite numbers, not nan"):
         model.add_labels([np.nan])
     assert model.model_.network.output.out_features == 2
+
+
+FEW = {"epochs": 4, "hidden": 16, "random_state": 0}
+TEXTS = [f"the {a} {v}" for a in ("cat", "dog") for v in ("eats", "runs", "naps")] * 6
+FORMS = {
+    "list": TEXTS,
+    "array": np.array(TEXTS),
+    "column": np.array(TEXTS, object)[:, None],
+    "lists": [[text] for text in TEXTS],
+    "series": Series(TEXTS),
+    "frame": Frame(np.array([TEXTS, range(36)], object).T, ["text", "number"]),
+    "a gap": [None, *TEXTS[1:]],
+    "bytes": [text.encode() for text in TEXTS],
+    "iterator": iter(TEXTS),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_need_a_vectorizer(rows, fitted, form):
+    said = "X is an iterator" if form == "iterator" else "X holds texts, .* put a vectorizer before"
+    with pytest.raises(ValueError, match=said):
+        SlideClassifier(**FEW).fit(FORMS[form], ["a", "b"] * 18)
+    for method in (fitted.predict, fitted.predict_top_k, fitted.predict_proba):
+        with pytest.raises(ValueError, match=said):
+            method(FORMS[form])
+
+
+@pytest.mark.parametrize(("separator", "warned"), [(";", True), (",", True), ("-", False)])
+def test_lists_in_one_text_are_warned_of(separator, warned):
+    X = np.eye(12)[np.arange(48) % 12]
+    names = [separator.join(["abcd"[n % 4], "xyz"[n % 3]]) for n in range(48)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        classifier = SlideClassifier(**FEW, ranker=None).fit(X, names)
+    said = [str(each.message) for each in caught if "count as one label" in str(each.message)]
+    assert len(classifier.classes_) == 12
+    assert len(said) == warned
+    if warned:
+        assert said[0] == (
+            f"labels such as {str(classifier.classes_[0])!r} count as one label each: for several "
+            f"labels of a row give lists, [text.split({separator!r}) for text in y]"
+        )
+
+
+@pytest.mark.parametrize("y", [["a\ud800", "b"], [["b"], ["b", "a\ud800"]]])
+def test_half_a_pair_of_surrogates_is_refused_before_training(y, monkeypatch):
+    monkeypatch.setattr(SlideClassifier, "_config", lambda self: None)
+    with pytest.raises(ValueError, match=r"name of label 'a\\ud800' holds half of a pair of surro"):
+        SlideClassifier()._read(np.eye(2), y, None, reset=True)
+
+
+@pytest.mark.parametrize("ranker", ["ensemble", None])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_scores_of_few_classes_are_dense(ranker, classes):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, 120)
+    X = np.eye(classes)[y] + rng.normal(0, 0.4, (120, classes))
+    classifier = SlideClassifier(**FEW, ranker=ranker, known="keep" if ranker else "auto").fit(X, y)
+    probabilities, scores = classifier.predict_proba(X), classifier.decision_function(X)
+    assert isinstance(probabilities, np.ndarray)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    best = (scores > 0).astype(int) if classes == 2 else scores.argmax(1)
+    assert scores.shape == ((120,) if classes == 2 else (120, 4))
+    assert (best == classifier.predict(X)).mean() > 0.95  # Equal scores have no order.
+    assert (probabilities.argmax(1) == classifier.predict(X)).mean() > 0.95
+    listed = classifier.decision_function(X, top_k=1)
+    assert (listed.nnz, listed.shape) == (120, (120, classes))
+    assert get_scorer("neg_log_loss")(classifier, X, y) > -np.log(classes)
+    calibrated = CalibratedClassifierCV(classifier, cv=2).fit(X, y)
+    assert calibrated.predict_proba(X).shape == (120, classes)
+    assert calibrated.score(X, y) > 1.5 / classes

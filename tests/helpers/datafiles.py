@@ -80,9 +80,19 @@ def write_documents(folder, data, config):
         (folder / config.get(f"{part}_file", f"{part}.jsonl")).write_text("".join(lines))
 
 
+def write_table(folder, data, config):
+    """A table of CSV with as many rows, of words at random."""
+    rng, lines = np.random.default_rng(SEED), ["title,price,tags\n"]
+    for number in range(len(data.train)):
+        one, other = rng.choice(WORDS, 2, replace=False)
+        lines.append(f"{one} {other},{number % 5},{one};{other}\n")
+    (folder / "rows.csv").write_text("".join(lines))
+
+
 WRITERS = {
     "slide.data.xmc": write_rows,
     "slide.data.mnist": write_idx_files,
     "slide.data.text": write_plain_text,
     "slide.data.documents": write_documents,
+    "slide.data.table": write_table,
 }

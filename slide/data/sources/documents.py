@@ -6,24 +6,20 @@ alphabetical order. A line without ``labels``, or with null, is a row without an
 a line do not count.
 """
 
-import functools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import islice
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
-from slide.data.cache import cached
-from slide.data.dataset import PROPENSITY, Block, SparseDataset
+from slide.data.columns import Row
+from slide.data.dataset import PROPENSITY, SparseDataset
 from slide.data.errors import DataError, check_not_compressed
 from slide.data.fetching import check_folders, ensure_files
-from slide.data.text_vectorizer import TextOptions, TextVectorizer
-from slide.sparse import Pattern
+from slide.data.sources.table import table, texts_and_labels
+from slide.data.tables import open_text
+from slide.data.text_vectorizer import TextOptions
 from slide.utils.files import file_state
-from slide.utils.names import Names
 from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["documents"]
@@ -31,22 +27,6 @@ __all__ = ["documents"]
 # Part of the cache's key. Increase it when the same arguments give other rows.
 DOCUMENTS_VERSION = 1
 DOCUMENT_LINE = '{"text": "...", "labels": ["...", ...]}'
-# Texts that become rows at a time.
-_ROWS = 4096
-
-
-class Document(NamedTuple):
-    """A text, and the names of its labels, each of them once."""
-
-    text: str
-    labels: list[str]
-
-
-class _Counted(NamedTuple):
-    """What the first reading of the files finds."""
-
-    vectorizer: TextVectorizer
-    labels: Names
 
 
 def documents(
@@ -55,7 +35,7 @@ def documents(
     root: str | Path,
     cache: str | Path,
     train_file: str = "train.jsonl",
-    test_file: str = "test.jsonl",
+    test_file: str | None = "test.jsonl",
     ngrams: int = 1,
     min_rows: int = 2,
     max_features: int | None = None,
@@ -72,7 +52,8 @@ def documents(
         name: the data set's name.
         root: folder of the files.
         cache: folder for the arrays.
-        train_file, test_file: names of the files in ``root``.
+        train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
+            the training rows is set aside.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
         propensity: constants a and b of propensity-scored metrics.
         hint: what the user can do when a file is missing.
@@ -98,12 +79,32 @@ def documents(
     """
     check_folders(root=root, cache=cache)
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    if test_file is None:
+        found = table(
+            path=Path(root) / train_file,
+            name=name,
+            cache=cache,
+            labels="labels",
+            separator=None,
+            text=["text"],
+            numbers=[],
+            **asdict(options),
+            propensity=propensity,
+            hint=hint,
+        )
+        return replace(found, columns=None)
     paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
     ensure_files(Path(root), [train_file, test_file], None, lambda _: None, hint)
-    counted = functools.cache(lambda: _count(paths, options))
-    found = cached(
-        cache,
+    return texts_and_labels(
+        {
+            part: partial(read_documents, path, f"reading {part} rows of")
+            for part, path in paths.items()
+        },
+        options,
+        lambda: None,
+        str(paths["train"]),
         name=name,
+        cache=cache,
         key={
             "reader": "documents",
             "version": DOCUMENTS_VERSION,
@@ -111,21 +112,11 @@ def documents(
             **asdict(options),
         },
         state={part: file_state(path) for part, path in paths.items()},
-        num_features=lambda: len(counted().vectorizer.terms),
-        num_labels=lambda: len(counted().labels),
-        train=lambda: _rows(paths["train"], counted()),
-        test=lambda: _rows(paths["test"], counted()),
-        extra=lambda: _arrays(counted()),
         propensity=propensity,
     )
-    assert found.folder is not None
-    labels, terms = (_names(found.folder, part) for part in ("labels", "terms"))
-    idf = np.load(found.folder / "idf.npy", mmap_mode="r")
-    vectorizer = TextVectorizer(options, terms, idf)
-    return replace(found, label_names=labels, vectorizer=vectorizer)
 
 
-def read_document(line: bytes | str) -> Document:
+def read_document(line: bytes | str) -> Row:
     """A line of JSON as a document."""
     row = json.loads(line)
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
@@ -133,43 +124,17 @@ def read_document(line: bytes | str) -> Document:
     labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
         raise ValueError(f"labels must be a list of names, not {labels!r}")
-    found = Document(row["text"], list(dict.fromkeys(map(str, labels))))
+    found = Row(row["text"], list(dict.fromkeys(map(str, labels))))
     for each in (found.text, *found.labels):
         each.encode()  # Half a pair of surrogates is no text. Here its line is known.
     return found
 
 
-def _count(paths: dict[str, Path], options: TextOptions) -> _Counted:
-    labels: set[str] = set()
-
-    def texts() -> Iterator[str]:
-        document = None
-        for document in read_documents(paths["train"], "counting words of"):
-            labels.update(document.labels)
-            yield document.text
-        if document is None:
-            raise DataError(f"{paths['train']}: there are no rows")
-
-    vectorizer = TextVectorizer.fit(texts(), options)
-    for document in read_documents(paths["test"], "counting labels of"):
-        labels.update(document.labels)
-    return _Counted(vectorizer, Names.of(sorted(labels)))
-
-
-def _rows(path: Path, counted: _Counted) -> Iterator[Block]:
-    numbers = {label: number for number, label in enumerate(counted.labels)}
-    waiting = read_documents(path, "reading")
-    while part := list(islice(waiting, _ROWS)):
-        features = counted.vectorizer.rows([document.text for document in part])
-        labels = [[numbers[label] for label in document.labels] for document in part]
-        yield Block(features, Pattern.from_lists(labels))
-
-
-def read_documents(path: Path, doing: str) -> Iterator[Document]:
+def read_documents(path: Path, doing: str) -> Iterator[Row]:
     """The documents of a file, one after the other."""
     size = path.stat().st_size
     with (
-        path.open("rb") as file,
+        open_text(path) as file,
         ProgressBar(desc=f"{doing} {path}", total=size, unit="B", unit_scale=True) as bar,
     ):
         for number, line in enumerate(file, 1):
@@ -182,16 +147,3 @@ def read_documents(path: Path, doing: str) -> Iterator[Document]:
                 yield read_document(line)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}:{number}: {error}") from error
-
-
-def _arrays(counted: _Counted) -> dict[str, np.ndarray]:
-    """What stands beside the rows."""
-    found = {"idf": counted.vectorizer.idf}
-    for part, names in (("labels", counted.labels), ("terms", counted.vectorizer.terms)):
-        found |= {f"{part}_text": names.text, f"{part}_ends": names.ends}
-    return found
-
-
-def _names(folder: Path, part: str) -> Names:
-    paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))
-    return Names(*(np.load(path, mmap_mode="r") for path in paths))

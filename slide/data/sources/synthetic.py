@@ -131,11 +131,7 @@ class RowShape(NamedTuple):
         return max(1, self.num_labels // max(1, round(CLUSTER * self.labels_per_row)))
 
     def checked(self) -> "RowShape":
-        """The same numbers as floats where they may be: 5 and 5.0 have the same key of the cache.
-
-        Raises:
-            ValueError: a parameter is out of range.
-        """
+        """The same, as floats where they may be: 5 and 5.0 have the same key of the cache."""
         checks.whole("num_features", self.num_features, 1)
         checks.whole("num_labels", self.num_labels, 1)
         checks.within("num_features", self.num_features, 1, MOST_COLUMNS)

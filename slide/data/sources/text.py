@@ -244,63 +244,32 @@ def text(
     check_folders(root=root, cache=cache)
     if not isinstance(file, str) or not file:
         raise ValueError(f"file must be the name of a file, not {file!r}")
-    options = _TextOptions(
-        window, subsample, min_count, max_vocabulary, lower, test_share, train_samples,
-        test_samples, seed,
-    )  # fmt: skip
-    options.check()
+    checks.whole("window", window, 1)
+    checks.not_negative("subsample", subsample)
+    checks.whole("min_count", min_count, 1)
+    checks.flag("lower", lower)
+    checks.whole("seed", seed, 0)
+    checks.positive("test_share", test_share)
+    checks.share("test_share", test_share)
+    samples = {"train_samples": train_samples, "test_samples": test_samples}
+    for option, value in {"max_vocabulary": max_vocabulary, **samples}.items():
+        if value is not None:
+            checks.whole(option, value, 1)
     provider = fetch if file == TEXT8 else None
     path = Path(root) / file
     ensure_files(Path(root), [file], provider, lambda folder: _check_not_empty(folder / file), hint)
-    return _open_text(path, options, cache, name, propensity)
-
-
-class _TextOptions(NamedTuple):
-    """The arguments of `text` that determine the rows."""
-
-    window: int
-    subsample: float
-    min_count: int
-    max_vocabulary: int | None
-    lower: bool
-    test_share: float
-    train_samples: int | None
-    test_samples: int | None
-    seed: int
-
-    def check(self) -> None:
-        """Raises ValueError for an option that is out of range."""
-        checks.whole("window", self.window, 1)
-        checks.not_negative("subsample", self.subsample)
-        checks.whole("min_count", self.min_count, 1)
-        checks.flag("lower", self.lower)
-        checks.whole("seed", self.seed, 0)
-        checks.positive("test_share", self.test_share)
-        checks.share("test_share", self.test_share)
-        for option in ("max_vocabulary", "train_samples", "test_samples"):
-            if getattr(self, option) is not None:
-                checks.whole(option, getattr(self, option), 1)
-
-    def rows_of(self, path: Path, part: str, vocabulary: Vocabulary) -> Iterator[Block]:
-        """Yields the rows of the training or the test part of a text."""
-        size, border = path.stat().st_size, find_border(path, self.test_share)
-        begin, end = (0, border) if part == "train" else (border, size)
-        key = random_key(self.seed, TEXT_PARTS.index(part))
-        chunks = read_words(path, begin, end, self.lower)
-        ids = subsampled_ids(chunks, vocabulary, float(self.subsample), key)
-        limit = self.train_samples if part == "train" else self.test_samples
-        return first_rows(skip_grams(ids, self.window), limit, f"{path}: the {part} part")
-
-
-def _open_text(
-    path: Path, options: _TextOptions, cache: str | Path, name: str, propensity: Sequence[float]
-) -> SparseDataset:
-    """Opens the cache of a text."""
-    numbers = {"subsample": float(options.subsample), "test_share": float(options.test_share)}
 
     @functools.cache
     def vocabulary() -> Vocabulary:
-        return count_vocabulary(path, options.min_count, options.max_vocabulary, options.lower)
+        return count_vocabulary(path, min_count, max_vocabulary, lower)
+
+    def rows(part: str) -> Iterator[Block]:
+        size, border = path.stat().st_size, find_border(path, test_share)
+        chunks = read_words(path, *((0, border) if part == "train" else (border, size)), lower)
+        key = random_key(seed, TEXT_PARTS.index(part))
+        ids = subsampled_ids(chunks, vocabulary(), float(subsample), key)
+        limit = samples[f"{part}_samples"]
+        return first_rows(skip_grams(ids, window), limit, f"{path}: the {part} part")
 
     return cached(
         cache,
@@ -309,14 +278,20 @@ def _open_text(
             "reader": "text",
             "version": TEXT_VERSION,
             "file": str(path.resolve()),
-            **options._asdict(),
-            **numbers,
+            "window": window,
+            "subsample": float(subsample),
+            "min_count": min_count,
+            "max_vocabulary": max_vocabulary,
+            "lower": lower,
+            "test_share": float(test_share),
+            **samples,
+            "seed": seed,
         },
         state={"file": file_state(path)},
         num_features=lambda: len(vocabulary().words),
         num_labels=lambda: len(vocabulary().words),
-        train=lambda: options.rows_of(path, "train", vocabulary()),
-        test=lambda: options.rows_of(path, "test", vocabulary()),
+        train=lambda: rows("train"),
+        test=lambda: rows("test"),
         extra=lambda: {VOCABULARY: _lines(vocabulary())},
         propensity=propensity,
     )

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from slide.data.cache import cached, check_propensity
-from slide.data.dataset import PROPENSITY, Block, SparseDataset
+from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
 from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.data.row_files import (
@@ -45,10 +45,13 @@ from slide.data.row_files import (
 )
 from slide.utils import checks
 from slide.utils.files import file_state
+from slide.utils.progress_bar import log
 
 __all__ = ["xmc"]
 
 FORMATS = (*VARIANTS, "npz")
+# The share of rows that become test rows where there is no file of them.
+_ASIDE = 0.1
 
 
 def xmc(
@@ -58,7 +61,7 @@ def xmc(
     cache: str | Path,
     format: str = "xmc",
     train_file: str = "train.txt",
-    test_file: str = "test.txt",
+    test_file: str | None = "test.txt",
     train_labels_file: str | None = None,
     test_labels_file: str | None = None,
     first_feature: int | None = None,
@@ -81,7 +84,8 @@ def xmc(
         root: folder of the files. Only ``fetch`` writes into it.
         cache: folder for the arrays that were read.
         format: "xmc", "svmlight" or "npz".
-        train_file, test_file: names of the files in ``root``.
+        train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
+            the training rows is drawn and set aside.
         train_labels_file, test_labels_file: npz: names of the files of the labels.
         first_feature, first_label: text: number of the first column; None: that of the format.
         train_samples, test_samples: expected rows of the two files, if known.
@@ -120,8 +124,10 @@ def xmc(
     variant = _variant(format, first_feature, first_label, lenient)
     names = _file_names(format, train_file=train_file, train_labels_file=train_labels_file)
     train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
-    names = _file_names(format, test_file=test_file, test_labels_file=test_labels_file)
-    test = _Files(names, Sizes(test_samples, num_features, num_labels), variant, lenient)
+    test = train
+    if test_file is not None:
+        names = _file_names(format, test_file=test_file, test_labels_file=test_labels_file)
+        test = _Files(names, Sizes(test_samples, num_features, num_labels), variant, lenient)
 
     def check(folder: Path) -> None:
         _common_sizes(folder, train, test)
@@ -129,6 +135,10 @@ def xmc(
         test.try_beginning(folder)
 
     root = Path(root)
+    if test is train:
+        log("no test file: a tenth of the rows, drawn, is set aside as test rows")
+    elif fetch is None and all(path.is_file() for path in train.paths(root)):
+        hint = f"{hint} dataset.test_file=null sets a tenth of the training rows aside.".lstrip()
     ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
     return _open_files(root, train, test, format, cache=cache, name=name, propensity=propensity)
 
@@ -142,6 +152,8 @@ def _open_files(
     paths = {"train": train.paths(root), "test": test.paths(root)}
     variant = train.variant
     key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
+    if test is train:
+        key["set aside"] = _ASIDE
     if variant is not None and not variant.header:
         # The expected columns are part of the result, as the files do not name their number.
         key["expected"] = [train.expected, test.expected]
@@ -151,9 +163,21 @@ def _open_files(
         state={split: [file_state(path) for path in paths[split]] for split in paths},
         num_features=widths.features if features is None else features,
         num_labels=widths.labels if labels is None else labels,
-        train=lambda: widths.of(train.read(root)),
-        test=lambda: widths.of(test.read(root)),
+        train=lambda: widths.of(_part(train.read(root), False if test is train else None)),
+        test=lambda: widths.of(_part(test.read(root), True if test is train else None)),
     )
+
+
+def _part(blocks: Iterable[Block], aside: bool | None) -> Iterator[Block]:
+    """The rows that are drawn to be set aside, or the others; None: all."""
+    rng = np.random.default_rng(0)
+    for block in blocks:
+        if aside is None:
+            yield block
+            continue
+        rows = np.flatnonzero((rng.random(block.features.num_rows) < _ASIDE) == aside)
+        part = Split(block.features, block.labels, MAX_INDEX, MAX_INDEX).take(rows)
+        yield Block(part.features, part.labels, 0 if aside else block.skipped)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -97,11 +96,12 @@ def test_bad_lines_are_named(tmp_path, line, said):
         (tmp_path / f"{name}.jsonl").write_text("\n".join([*lines, line]) + "\n")
         with pytest.raises(DataError, match=rf"{name}.jsonl:{len(lines) + 1}: .*{said}"):
             opened(tmp_path)
+        assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
 
 
 @pytest.mark.parametrize("line", ['{"text": "a"}', '{"text": "a", "labels": null}'])
 def test_a_row_without_labels(line):
-    assert read_document(line) == ("a", [])
+    assert read_document(line)[:2] == ("a", [])
 
 
 def test_a_compressed_file_is_named(tmp_path):
@@ -122,11 +122,6 @@ def test_no_rows_to_train_on(tmp_path):
     write(tmp_path)
     (tmp_path / "train.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"train\.jsonl: there are no rows"):
-        opened(tmp_path)
-
-
-def test_a_file_is_missing(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing"):
         opened(tmp_path)
 
 
@@ -156,7 +151,7 @@ def agree(path, data):
             with pytest.raises(DataError, match=rf"^{re.escape(str(path))}:{bad.args[0]}: "):
                 list(read_documents(path, "reading"))
             return False
-        assert [tuple(found) for found in read_documents(path, "reading")] == expected
+        assert [tuple(found[:2]) for found in read_documents(path, "reading")] == expected
     except BaseException:
         print(repr(data))
         if damage.REPEAT > 1:
@@ -179,39 +174,3 @@ def test_files_of_the_corpus(tmp_path):
         for seed in range(int(5 * damage.REPEAT)):
             rng = damage.rng_of(name, seed)
             agree(tmp_path / "a.jsonl", damage.damage(rng, data, damage.JSON))
-
-
-def test_sets_with_a_damaged_file(tmp_path):
-    """Labels are those of both files; an error is of the file that is damaged."""
-    outcomes = {True: 0, False: 0}
-    for seed in range(max(30, int(60 * damage.REPEAT))):
-        rng, texts = damage.rng_of("sets", seed), {"train": WHOLE, "test": WHOLE}
-        part = rng.choice(list(texts))
-        texts[part] = damage.damage(rng, WHOLE, damage.JSON)
-        for other, data in texts.items():
-            (tmp_path / f"{other}.jsonl").write_bytes(data)
-        options = {"name": "x", "root": tmp_path, "cache": tmp_path / str(seed), "min_rows": 1}
-        rows = {}
-        try:
-            for other in texts:
-                rows[other] = naive_json.parsed(texts[other], naive_json.document)
-        except BadLine as bad:
-            place = f"{tmp_path}/{part}.jsonl:{bad.args[0]}: "
-            with pytest.raises(DataError, match=f"^{re.escape(place)}"):
-                documents(**options)
-            assert not list(tmp_path.glob(f"{seed}/*/meta.json"))
-            outcomes[False] += 1
-            continue
-        if not any(re.search(r"\w\w", text) for text, _ in rows["train"]):
-            with pytest.raises(ValueError, match=r"no word is in|there are no rows"):
-                documents(**options)
-            continue
-        data = documents(**options)
-        names = sorted({label for part in rows.values() for _, own in part for label in own})
-        assert list(data.label_names) == names
-        for split, expected in ((data.train, rows["train"]), (data.test, rows["test"])):
-            bounds = split.labels.indptr
-            found = [split.labels.indices[a:b] for a, b in pairwise(bounds)]
-            assert [[names[i] for i in own] for own in found] == [own for _, own in expected]
-        outcomes[True] += 1
-    assert min(outcomes.values()) > 0

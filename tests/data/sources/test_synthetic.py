@@ -135,16 +135,6 @@ def test_labels_of_a_row_are_related(small):
     assert together.nnz / 2000**2 < 0.05
 
 
-def test_sizes_of_a_large_set(tmp_path):
-    data = synthetic(
-        cache=tmp_path, num_features=135_909, num_labels=670_091, train_samples=1000,
-        test_samples=100, nonzeros=75, labels_per_row=5.45,
-    )  # fmt: skip
-    assert (data.num_features, data.num_labels) == (135_909, 670_091)
-    assert len(data.train.features.indices) / 1000 == pytest.approx(75, rel=0.01)
-    assert len(data.train.labels.indices) / 1000 == pytest.approx(5.45, rel=0.01)
-
-
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_tiny_sizes(tmp_path, size):
     data = synthetic(

@@ -1,7 +1,6 @@
 """Skip-grams of plain text, compared with a twin that reads it word by word."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,14 +102,6 @@ def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
     data = read(tmp_path, content, subsample=0.05, window=3)
     assert vocabulary_of(data) == naive_vocabulary(content)
     assert_rows(data, content, subsample=0.05, window=3)
-
-
-def test_the_seed_decides_and_nothing_else(tmp_path):
-    content = random_text(5)
-    first = rows_of(read(tmp_path, content, subsample=0.01).train)
-    again = rows_of(read(tmp_path, content, subsample=0.01, cache=tmp_path / "other").train)
-    assert first == again
-    assert first != rows_of(read(tmp_path, content, subsample=0.01, seed=1).train)
 
 
 def test_words_stay_as_often_as_published():
@@ -253,14 +244,3 @@ def test_only_text8_is_fetched(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"other.txt is missing. Write one. Put other.txt"):
         text(name="t", root=tmp_path, file="other.txt", fetch=fetch, hint="Write one.", **settings)
     assert fetched == [tmp_path]
-
-
-@pytest.mark.skipif("SLIDE_DATA" not in os.environ, reason="SLIDE_DATA names no folder")
-def test_a_real_text(tmp_path):
-    root = Path(os.environ["SLIDE_DATA"]) / "text"
-    data = text(name="text", root=root, file="sample.txt", cache=tmp_path, train_samples=10**6)
-    content = (root / "sample.txt").read_text()
-    vocabulary = naive_vocabulary(content, min_count=5)
-    assert vocabulary_of(data) == vocabulary
-    expected = naive_rows(content[:1_000_000], vocabulary, subsample=1e-4)[:1000]
-    assert rows_of(data.train.slice(0, 1000)) == expected

@@ -116,13 +116,6 @@ def test_web_pages_are_no_data(tmp_path, format):
         xmc(**config, name="x", root=tmp_path, cache=tmp_path, fetch=fetch)
 
 
-def test_constants_of_propensity_scores_go_with_the_set(tmp_path, data):
-    datafiles.write_rows(tmp_path, data, {})
-    places = {"name": "x", "root": tmp_path, "cache": tmp_path / "cache"}
-    assert xmc(**places).propensity == (0.55, 1.5)
-    assert xmc(**places, propensity=[0.6, 2.6]).propensity == (0.6, 2.6)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -152,18 +145,6 @@ def test_options_are_checked_before_anything_is_fetched(tmp_path, options, messa
 
 
 # Errors of sets that lack a file or have other counts than expected.
-
-
-def test_missing_file_says_what_to_fetch_and_where_to_put_it(open_set, root, tmp_path):
-    (root / "test.txt").unlink()
-    with pytest.raises(FileNotFoundError) as caught:
-        open_set(hint="Fetch tiny.zip.")
-    assert str(caught.value) == (
-        f"{root / 'test.txt'} is missing. Fetch tiny.zip. "
-        f"Put train.txt and test.txt into the folder {root}."
-    )
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        open_set(root=tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -167,3 +167,12 @@ def test_best_of_lists(best, has_bias, dtype):
         left = [i for i in own[3:] if i != 4]
         wanted = sorted(left, key=lambda i, own=scores[b]: -own[i])[:best]
         assert out[b].tolist() == wanted + [-1] * (best - len(wanted))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_stratified_log_weights(dtype):
+    """Of a set with uniform ids, one without them, and one without ids."""
+    out = np.full(7, np.nan, dtype)
+    indptr, num_known = np.array([0, 4, 7, 7]), np.array([1, 3, 0])
+    kernels.stratified_log_weights(indptr, num_known, NUM_ROWS, out)
+    np.testing.assert_allclose(out, [0, *3 * [np.log(29 / 3)], 0, 0, 0], rtol=1e-6)

@@ -1,0 +1,260 @@
+"""The columns of a table: which hold texts, numbers and labels, and what rows they make."""
+
+import ast
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Characters that part the labels of a cell, the least ambiguous first.
+_SEPARATORS = ("|", ";", ",")
+# Names that columns of labels have, the most usual first.
+_LABELS = ("labels", "label", "tags", "tag", "topics", "topic", "categories", "category")
+_LABELS += ("classes", "class", "targets", "target", "y")
+# Names of columns that number rows: no features.
+_IDS = ("id", "index", "uid", "uuid", "guid", "")
+# Begins the name of the feature of a column of numbers. No word has a colon.
+NUMBER = "column:"
+
+
+class Row(NamedTuple):
+    """A text, the names of labels, each of them once, and numbers, NaN where there is none."""
+
+    text: str
+    labels: list[str]
+    numbers: Sequence[float] = ()
+
+
+def likely_separator(cells: Iterable[str]) -> str | None:
+    """The character that most likely parts the names in cells; None: a cell is one name.
+
+    Cells are lists if at least a third of the distinct ones has the character, and the parts repeat
+    so often that there are fewer parts than cells.
+
+    Args:
+        cells: texts; each counts once.
+    """
+    distinct = set(cells)
+    for separator in _SEPARATORS:
+        lists = [cell for cell in distinct if separator in cell]
+        parts = {part.strip() for cell in distinct for part in cell.split(separator)}
+        if len(lists) > 2 and 3 * len(lists) >= len(distinct) > len(parts):
+            return separator
+    return None
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is empty: None, NaN, what pandas has in their place, or white space."""
+    if isinstance(cell, float | np.floating):
+        return math.isnan(cell)
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+
+
+def number_of(cell: Any) -> float | None:
+    """A cell as a finite number, NaN if it is empty; None: it is no number."""
+    if is_missing(cell):
+        return math.nan
+    try:
+        found = float(cell) if isinstance(cell, str | int | float | np.number) else math.inf
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def labels_of(cell: Any, separator: str | None) -> list[str]:
+    """The names in a cell: a list, a list as Python or JSON writes it, or separated text."""
+    if isinstance(cell, str) and cell.strip().startswith("[") and cell.strip().endswith("]"):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                cell = read(cell)
+                break
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+    if isinstance(cell, np.ndarray):
+        cell = cell.tolist()
+    if isinstance(cell, str) and separator is not None:
+        cell = cell.split(separator)
+    cells = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
+    return list(dict.fromkeys(_name(each) for each in cells if not is_missing(each)))
+
+
+def _name(cell: Any) -> str:
+    """The name of a label; columns of whole numbers with gaps are floats in pandas."""
+    cell = cell.item() if isinstance(cell, np.generic) else cell
+    if isinstance(cell, float) and cell == int(cell):
+        cell = int(cell)
+    if not isinstance(cell, str | int | float):
+        raise ValueError(f"{cell!r} is no name of a label: it must be text or a number")
+    return str(cell).strip()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are, and how they become rows.
+
+    Attributes:
+        labels: name of the column of labels.
+        separator: parts the labels in a cell; None: a cell has one, or is a list.
+        text: names of the columns of texts, which are read as one text.
+        numbers: names of the columns of numbers, each a feature after those of the words.
+        means, scales: of each column of numbers in training rows. The feature of a value is
+            ``(value - mean) / scale``, and 0 where a cell is empty.
+        notes: further sentences about the table, for people.
+    """
+
+    labels: str
+    separator: str | None = None
+    text: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    means: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of features."""
+        return (*self.text, *self.numbers)
+
+    def row(self, cells: Mapping[str, Any]) -> Row:
+        """The row of some cells, by the names of their columns.
+
+        Raises:
+            ValueError: for a cell of numbers that is none, or labels that are no names.
+        """
+        numbers = []
+        for name in self.numbers:
+            found = number_of(cells.get(name))
+            if found is None:
+                raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r}")
+            numbers.append(found)
+        texts = [_text(cells.get(name)) for name in self.text]
+        found = Row("\n".join(filter(None, texts)), self.labels_in(cells), numbers)
+        for each in (found.text, *found.labels):
+            each.encode()  # Half a pair of surrogates is no text. Here its line is known.
+        return found
+
+    def labels_in(self, cells: Mapping[str, Any]) -> list[str]:
+        """The labels of a row of cells."""
+        return labels_of(cells.get(self.labels), self.separator)
+
+    def scaled(self, numbers: np.ndarray) -> np.ndarray:
+        """Numbers ``(B, columns)`` as features, float32; 0 where they are NaN."""
+        found = (numbers - np.array(self.means)) / np.array(self.scales)
+        return np.nan_to_num(found, nan=0.0).astype(np.float32)
+
+    def settings(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, settings: Mapping[str, Any]) -> "Columns":
+        """The object that had these `settings`."""
+        kept: dict[str, Any] = {
+            name: tuple(each) if isinstance(each, list) else each for name, each in settings.items()
+        }
+        return cls(**kept)
+
+    def told(self) -> list[tuple[str, str]]:
+        """What was understood, as lines of a heading and a sentence."""
+        parted = "one in a cell, or a list"
+        if self.separator is not None:
+            parted = f"separated by {self.separator!r}"
+        said = [("labels", f"{self.labels} ({parted})")]
+        if self.text:
+            said.append(("texts", ", ".join(self.text)))
+        if self.numbers:
+            scaled = "brought to mean 0 and deviation 1"
+            said.append(("numbers", f"{', '.join(self.numbers)} ({scaled})"))
+        return [*said, *(("", note) for note in self.notes)]
+
+
+def _text(cell: Any) -> str:
+    if is_missing(cell):
+        return ""
+    if isinstance(cell, list | tuple | np.ndarray):
+        return " ".join(map(str, cell))
+    return str(cell)
+
+
+def understood(
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    labels: str | None = None,
+    separator: str | None = "auto",
+    text: Sequence[str] | None = None,
+    numbers: Sequence[str] | None = None,
+    without: Iterable[str] = (),
+) -> tuple[Columns, int]:
+    """Finds out what the columns of a table hold; reads all rows.
+
+    Args:
+        rows: cells by the name of their column.
+        labels: column of labels; None: the first that is called so.
+        separator: parts the labels in a cell; ``"auto"``: found by `likely_separator`.
+        text: columns of texts; None: all others that do not hold numbers.
+        numbers: columns of numbers; None: all others with nothing else in them.
+        without: columns that are no features.
+
+    Returns:
+        (the columns, the number of rows).
+
+    Raises:
+        ValueError: if a column is not there, or none has labels or features.
+    """
+    kinds: dict[str, str] = {}  # "", "number", "text", or "other" as far as cells tell.
+    cells: dict[str, set[str]] = {}
+    count = 0
+    for row in rows:
+        count += 1
+        for name, cell in row.items():
+            before = kinds.setdefault(name, "")
+            if name in cells or name.lower() in _LABELS or name == labels:
+                own = cells.setdefault(name, set())
+                if isinstance(cell, str) and len(own) < 10_000:
+                    own.add(cell)
+            if before in ("", "number") and not is_missing(cell):
+                number = number_of(cell)
+                kind = "number" if number is not None else "text"
+                if isinstance(cell, dict | list | tuple | np.ndarray):
+                    words = isinstance(cell, list | tuple) and all(isinstance(x, str) for x in cell)
+                    kind = "text" if words else "other"
+                kinds[name] = kind
+    if not count:
+        raise ValueError("the table has no rows")
+    listed = ", ".join(kinds)
+    if labels is None:
+        known = {name.lower(): name for name in reversed(list(kinds))}
+        labels = next((known[name] for name in _LABELS if name in known), None)
+        if labels is None:
+            raise ValueError(f"labels must name the column of labels, one of {listed}")
+    for name in (labels, *(text or ()), *(numbers or ()), *without):
+        if name not in kinds:
+            raise ValueError(f"there is no column {name!r}; the columns are {listed}")
+    notes, out = [], {labels, *without}
+    ids = [name for name in kinds if _is_id(name) and name not in out | {*(text or ())}]
+    ids = [name for name in ids if name not in (numbers or ())]
+    free = [name for name in kinds if name not in out and name not in ids]
+    if numbers is None:
+        numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]
+    if text is None:
+        text = [n for n in free if kinds[n] == "text" and n not in numbers]
+    left = [name for name in free if name not in (*text, *numbers)]
+    if ids or left:
+        notes.append(f"left out: {', '.join([*ids, *left])}")
+    if not (text or numbers):
+        raise ValueError(f"no column of texts or numbers is left; the columns are {listed}")
+    if separator == "auto":
+        names = [cell for cell in cells.get(labels, ()) if not cell.strip().startswith("[")]
+        separator = likely_separator(names)
+    found = Columns(labels, separator, tuple(text), tuple(numbers), notes=tuple(notes))
+    return found, count
+
+
+def _is_id(name: str) -> bool:
+    short = name.lower().strip()
+    return short in _IDS or short.endswith(("_id", " id")) or short.startswith("unnamed:")

@@ -1,0 +1,370 @@
+"""Tables with texts, numbers and labels: CSV, JSON, Parquet, frames, Hugging Face data sets.
+
+A row of the table is a row. Its features are the words of its texts, weighted by tf-idf
+(`slide.data.TextVectorizer`), and after them its numbers, brought to mean 0 and deviation 1
+over the training rows; an empty cell of numbers is the mean. Its labels are names; those of both
+parts are numbered in alphabetical order.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slide.data.cache import cached, check_propensity
+from slide.data.columns import Columns, Row, understood
+from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
+from slide.data.errors import DataError
+from slide.data.fetching import check_folders, ensure_files
+from slide.data.tables import read_table
+from slide.data.text_vectorizer import TextOptions, TextVectorizer
+from slide.sparse import CSR, Pattern, as_csr, row_bounds
+from slide.utils import checks
+from slide.utils.files import file_state
+from slide.utils.names import Names
+from slide.utils.progress_bar import log
+
+__all__ = ["table"]
+
+# Part of the cache's key. Increase it when the same arguments give other rows.
+_VERSION = 1
+# Texts that become rows at a time.
+_ROWS = 4096
+_COLUMNS = "columns.json"
+
+Rows = Callable[[], Iterator[Row]]
+
+
+def table(
+    *,
+    path: Any,
+    test_path: Any = None,
+    name: str = "table",
+    cache: str | Path | None = None,
+    labels: str | None = None,
+    separator: str | None = "auto",
+    text: Sequence[str] | None = None,
+    numbers: Sequence[str] | None = None,
+    split: str | None = None,
+    test_value: str = "test",
+    test_share: float = 0.1,
+    seed: int = 0,
+    encoding: str = "utf-8",
+    ngrams: int = 1,
+    min_rows: int = 2,
+    max_features: int | None = None,
+    lower: bool = True,
+    sublinear: bool = True,
+    propensity: Sequence[float] = PROPENSITY,
+    hint: str = "",
+) -> SparseDataset:
+    """Opens a table. The first time it reads the table three times: what is in it, counts, rows.
+
+    `slide.data.sources.table` describes the rows.
+
+    Args:
+        path: a file of CSV, JSON (in lines or as a list) or Parquet, known by its content; or a
+            frame, a data set of Hugging Face, or a list of dicts.
+        test_path: the same for the test rows; None: they are among those of ``path``.
+        name: the data set's name.
+        cache: folder for the arrays; None: they are in memory only.
+        labels: column of labels; None: the first that is called labels, tags, categories or so.
+        separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
+            into fewer names than there are cells; None: a cell has one label, or is a list.
+        text: columns of texts; None: all that hold anything else than numbers.
+        numbers: columns of numbers; None: all that hold nothing else. Names of rows, such as id,
+            are left out of both unless they are asked for.
+        split: column that tells test rows, by ``test_value``; None: a share is drawn.
+        test_value: what test rows have in the column ``split``.
+        test_share: share of the rows that become test rows without ``split`` and ``test_path``,
+            in (0, 1).
+        seed: of that choice.
+        encoding: of CSV.
+        ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
+        propensity: constants a and b of propensity-scored metrics.
+        hint: what the user can do when a file is missing.
+
+    Returns:
+        The data set, with the names of its labels, its vectorizer, and what was understood as
+        ``columns``.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+        DataError: a file is malformed.
+        ValueError: an argument is out of range, a column is missing, or no word is in enough rows.
+
+    Example:
+        >>> from slide.data import table
+        >>> rows = [{"title": f"a {w} fox", "price": 3, "tags": f"{w};fox"} for w in ("red", "old")]
+        >>> data = table(path=rows * 9, separator=";")
+        >>> list(data.label_names), list(data.feature_names)
+        (['fox', 'old', 'red'], ['fox', 'old', 'red', 'column:price'])
+        >>> len(data.train), len(data.test)
+        (16, 2)
+    """
+    options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    checks.positive("test_share", test_share)
+    checks.share("test_share", test_share)
+    checks.whole("seed", seed, 0)
+    if path is None:
+        raise ValueError("path must name the file of the table, not None")
+    files = [each for each in (path, test_path) if isinstance(each, str | Path)]
+    for each in map(Path, files):
+        checks.encodable("path", each)
+        ensure_files(each.parent, [each.name], None, lambda _: None, hint)
+    find = {"labels": labels, "separator": separator, "text": text, "numbers": numbers}
+    source = _Source(path, test_path, encoding, split, test_value, test_share, seed)
+    found = functools.cache(lambda: source.understood(find))
+    arguments = {
+        "reader": "table",
+        "version": _VERSION,
+        "files": [str(Path(each).resolve()) for each in files],
+        "parts": [split, test_value, test_share, seed, encoding],
+        **{
+            key: value if isinstance(value, str | None) else list(value)
+            for key, value in find.items()
+        },
+        **asdict(options),
+    }
+    if len(files) < 1 + (test_path is not None):
+        cache = None  # What is in memory has no date.
+    elif cache is not None:
+        check_folders(cache=cache)
+    state = {"files": [file_state(Path(each)) for each in files]}
+    data = texts_and_labels(
+        {part: functools.partial(source.rows, part, found) for part in ("train", "test")},
+        options,
+        lambda: found()[0],
+        str(path) if isinstance(path, str | Path) else "the table",
+        name=name,
+        cache=cache,
+        key=arguments,
+        state=state,
+        propensity=propensity,
+    )
+    if test_path is None and split is None and data.columns is not None:
+        log(data.columns.notes[-1])
+    return data
+
+
+class _Source(NamedTuple):
+    """A table, and what tells its test rows."""
+
+    path: Any
+    test_path: Any
+    encoding: str
+    split: str | None
+    test_value: str
+    test_share: float
+    seed: int
+
+    def understood(self, find: Mapping[str, Any]) -> tuple[Columns, np.ndarray | None]:
+        """The columns, and which rows are drawn for testing."""
+        without = () if self.split is None else (self.split,)
+        rows = (cells for _, cells in read_table(self.path, self.encoding))
+        columns, count = understood(rows, without=without, **find)
+        if self.test_path is not None:
+            return columns, None
+        if self.split is not None:
+            note = f"test rows: {self.test_value!r} in the column {self.split}"
+            return replace(columns, notes=(*columns.notes, note)), None
+        chosen = np.zeros(count, bool)
+        aside = min(max(round(self.test_share * count), 1), max(count - 1, 0))
+        chosen[np.random.default_rng(self.seed).permutation(count)[:aside]] = True
+        note = (
+            f"no test file: {aside:,} of {count:,} rows, drawn with seed {self.seed}, are set "
+            "aside as test rows (test_path, split and test_share say otherwise)"
+        )
+        return replace(columns, notes=(*columns.notes, note)), chosen
+
+    def rows(
+        self, part: str, found: Callable[[], tuple[Columns, np.ndarray | None]]
+    ) -> Iterator[Row]:
+        """The rows of a part."""
+        columns, chosen = found()
+        apart = part == "test" and self.test_path is not None
+        given = read_table(self.test_path if apart else self.path, self.encoding)
+        for number, (place, cells) in enumerate(given):
+            if chosen is not None:
+                test = bool(chosen[number])
+            elif self.test_path is None:
+                test = str(cells.get(self.split or "")).strip() == self.test_value
+            else:
+                test = apart
+            if test != (part == "test"):
+                continue
+            try:
+                yield columns.row(cells)
+            except ValueError as error:
+                raise DataError(f"{place}: {error}") from error
+
+
+class _Counted(NamedTuple):
+    """What the first reading of the rows finds."""
+
+    vectorizer: TextVectorizer | None
+    labels: Names
+    columns: Columns | None
+
+    @property
+    def num_features(self) -> int:
+        numbers = () if self.columns is None else self.columns.numbers
+        return (self.vectorizer.num_features if self.vectorizer else 0) + len(numbers)
+
+    def blocks(self, rows: Iterable[Row]) -> Iterator[Block]:
+        """Rows as features and labels."""
+        known = {label: number for number, label in enumerate(self.labels)}
+        waiting = iter(rows)
+        while part := list(islice(waiting, _ROWS)):
+            labels = Pattern.from_lists([[known[label] for label in row.labels] for row in part])
+            yield Block(features_of(part, self.vectorizer, self.columns), labels)
+
+
+def features_of(
+    rows: Sequence[Row], vectorizer: TextVectorizer | None, columns: Columns | None
+) -> CSR:
+    """The features of rows: those of words, and numbers after them."""
+    if vectorizer is None:
+        words = CSR(np.zeros(len(rows) + 1, np.int64), np.empty(0, np.int32), np.empty(0, "f4"))
+    else:
+        words = vectorizer.rows([row.text for row in rows])
+    if columns is None or not columns.numbers:
+        return words
+    from scipy import sparse  # Imported here, so that `import slide` stays fast.
+
+    numbers = np.array([row.numbers for row in rows], float).reshape(len(rows), -1)
+    shape = len(rows), 0 if vectorizer is None else vectorizer.num_features
+    texts = sparse.csr_array(words[::-1], shape)
+    return as_csr(sparse.hstack([texts, sparse.csr_array(columns.scaled(numbers))], "csr"))
+
+
+def texts_and_labels(
+    parts: Mapping[str, Rows],
+    options: TextOptions,
+    columns: Callable[[], Columns | None],
+    source: str,
+    *,
+    name: str,
+    cache: str | Path | None,
+    key: Mapping[str, Any],
+    state: Mapping[str, Any],
+    propensity: Sequence[float],
+) -> SparseDataset:
+    """The data set of rows of texts, numbers and labels, which are read twice.
+
+    Args:
+        parts: the training and the test rows.
+        options: how texts become features.
+        columns: of a table; it is asked for only if there is no cache.
+        source: what the training rows are called in messages.
+        name, cache, key, state, propensity: see `slide.data.cache.cached`; without a cache the
+            arrays are in memory.
+    """
+    counted = functools.cache(lambda: _count(parts, options, columns(), source))
+    if cache is None:
+        own = counted()
+        sizes = own.num_features, len(own.labels)
+        train, test = (_in_memory(own.blocks(parts[part]()), *sizes) for part in ("train", "test"))
+        found = SparseDataset(name, train, test, *sizes, check_propensity(propensity))
+    else:
+        found = cached(
+            cache,
+            name=name,
+            key=key,
+            state=state,
+            num_features=lambda: counted().num_features,
+            num_labels=lambda: len(counted().labels),
+            train=lambda: counted().blocks(parts["train"]()),
+            test=lambda: counted().blocks(parts["test"]()),
+            extra=lambda: _arrays(counted()),
+            propensity=propensity,
+        )
+        assert found.folder is not None
+        own = _opened(found.folder, options)
+    return replace(found, label_names=own.labels, vectorizer=own.vectorizer, columns=own.columns)
+
+
+def _count(
+    parts: Mapping[str, Rows], options: TextOptions, columns: Columns | None, source: str
+) -> _Counted:
+    labels: set[str] = set()
+    width = 0 if columns is None else len(columns.numbers)
+    # Of each column: values, their sum, and the sum of their squares.
+    sums = np.zeros((3, width))
+
+    def texts() -> Iterator[str]:
+        row = None
+        for row in parts["train"]():
+            labels.update(row.labels)
+            if width:
+                values = np.array(row.numbers)
+                there = ~np.isnan(values)
+                values = np.where(there, values, 0.0)
+                sums[:] += there, values, values**2
+            yield row.text
+        if row is None:
+            raise DataError(f"{source}: there are no rows to train on")
+
+    vectorizer = None
+    if columns is None or columns.text:
+        vectorizer = TextVectorizer.fit(texts(), options)
+    else:
+        for _ in texts():
+            pass
+    for row in parts["test"]():
+        labels.update(row.labels)
+    if columns is not None:
+        counts, totals, squares = sums
+        means = totals / np.maximum(counts, 1)
+        scales = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0))
+        scales[scales <= 1e-9 * np.abs(means)] = 1  # All values are the same.
+        columns = replace(columns, means=tuple(means.tolist()), scales=tuple(scales.tolist()))
+    return _Counted(vectorizer, Names.of(sorted(labels)), columns)
+
+
+def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> Split:
+    found = list(blocks)
+    arrays = []
+    for rows in ([block.features for block in found], [block.labels for block in found]):
+        sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(each.indptr) for each in rows)])
+        arrays.append([row_bounds(sizes)])
+        for place, dtype in zip(range(1, len(rows[0]) if rows else 3), ("i4", "f4"), strict=False):
+            arrays[-1].append(np.concatenate([np.empty(0, dtype), *(each[place] for each in rows)]))
+    return Split(CSR(*arrays[0]), Pattern(*arrays[1][:2]), num_features, num_labels)
+
+
+def _arrays(counted: _Counted) -> dict[str, np.ndarray | str]:
+    """What stands beside the rows."""
+    found: dict[str, np.ndarray | str] = {}
+    names = {"labels": counted.labels}
+    if counted.vectorizer is not None:
+        assert counted.vectorizer.terms is not None
+        assert counted.vectorizer.idf is not None
+        names["terms"], found["idf"] = counted.vectorizer.terms, counted.vectorizer.idf
+    if counted.columns is not None:
+        found[_COLUMNS] = json.dumps(counted.columns.settings())
+    for part, own in names.items():
+        found |= {f"{part}_text": own.text, f"{part}_ends": own.ends}
+    return found
+
+
+def _opened(folder: Path, options: TextOptions) -> _Counted:
+    """What `_arrays` wrote."""
+
+    def names(part: str) -> Names:
+        paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))
+        return Names(*(np.load(path, mmap_mode="r") for path in paths))
+
+    vectorizer = columns = None
+    if (folder / "idf.npy").is_file():
+        vectorizer = TextVectorizer(
+            options, names("terms"), np.load(folder / "idf.npy", mmap_mode="r")
+        )
+    if (folder / _COLUMNS).is_file():
+        columns = Columns.restored(json.loads((folder / _COLUMNS).read_text()))
+    return _Counted(vectorizer, names("labels"), columns)

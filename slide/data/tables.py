@@ -1,0 +1,189 @@
+"""Tables in files and in memory: CSV, JSON, Parquet, frames and lists, as cells by column."""
+
+import csv
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from slide.data.errors import DataError, check_not_compressed
+from slide.utils.progress_bar import ProgressBar
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Rows of Parquet and of frames that are converted at a time.
+_ROWS = 4096
+_DELIMITERS = ",\t;|"
+
+Cells = Mapping[str, Any]
+
+
+def open_text(path: Path) -> IO[bytes]:
+    """Opens a file after its byte order mark, which editors of Windows write."""
+    file = path.open("rb")
+    if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+        file.seek(0)
+    return file
+
+
+def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
+    """Yields the rows of a table, each with its place for messages.
+
+    Args:
+        source: path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or any
+            iterable of rows as dicts, which can be read repeatedly.
+        encoding: of CSV.
+
+    Raises:
+        DataError: for a file that is malformed.
+        ValueError: for Parquet without pyarrow.
+    """
+    if not isinstance(source, str | Path):
+        for number, row in enumerate(_memory_rows(source)):
+            yield f"row {number}", row
+        return
+    path = Path(source)
+    with open_text(path) as file:
+        beginning = file.readline(1 << 16)
+    if beginning.startswith(b"PAR1"):
+        yield from _parquet_rows(path)
+        return
+    with (
+        open_text(path) as file,
+        ProgressBar(
+            desc=f"reading {path}", total=path.stat().st_size, unit="B", unit_scale=True
+        ) as bar,
+    ):
+        yield from read_lines(_counted(file, bar), str(path), encoding)
+
+
+def _counted(lines: Iterable[bytes], bar: ProgressBar) -> Iterator[bytes]:
+    for line in lines:
+        bar.update(len(line))
+        yield line
+
+
+def read_lines(
+    lines: Iterable[bytes], path: str, encoding: str = "utf-8"
+) -> Iterator[tuple[str, Cells]]:
+    """The rows of CSV or JSON, whichever the first line is; see `read_table`."""
+    lines = iter(lines)
+    blank = []
+    for line in lines:
+        blank.append(line)
+        if line.strip():
+            break
+    first, lines = (blank or [b""])[-1], itertools.chain(blank, lines)
+    check_not_compressed(first, path)
+    if first.lstrip()[:1] == b"{":
+        return _json_rows(lines, path)
+    if first.lstrip()[:1] == b"[":
+        return _json_list(b"".join(lines), path)
+    return _csv_rows(lines, path, encoding)
+
+
+def _json_rows(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Cells]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{number}: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: a line must be an object {{...}}, not {row!r:.40}")
+        yield f"{path}:{number}", row
+
+
+def _json_list(text: bytes, path: str) -> Iterator[tuple[str, Cells]]:
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: {error}") from error
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: item {number} must be an object {{...}}, not {row!r:.40}")
+        yield f"{path}: item {number}", row
+
+
+def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tuple[str, Cells]]:
+    csv.field_size_limit(2**31 - 1)  # Long texts are cells, too.
+    decoded = _decoded(lines, path, encoding)
+    header = next(decoded, "")
+    # The header tells: cells of texts hold commas and semicolons.
+    delimiter = max(_DELIMITERS, key=header.count)
+    reader = csv.reader(itertools.chain([header], decoded), delimiter=delimiter, strict=True)
+    names: list[str] = []
+    try:
+        names = next(reader, [])
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{path}:1: two columns are called {twice!r}")
+        for cells in reader:
+            if cells and len(cells) != len(names):
+                raise DataError(
+                    f"{path}:{reader.line_num}: {len(cells)} cells, but the first line has "
+                    f"{len(names)} columns"
+                )
+            if cells:
+                yield f"{path}:{reader.line_num}", dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: {error}") from error
+
+
+def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode(encoding)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}:{number}: byte {line[error.start]:#x} is no {encoding}: dataset.encoding "
+                "names the encoding of the file, such as cp1252 of Windows or latin-1"
+            ) from error
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
+    try:
+        from pyarrow import ArrowException  # pyright: ignore[reportMissingImports]
+        from pyarrow.parquet import ParquetFile  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        said = f"{path} is Parquet, which pyarrow reads: pip install pyarrow, or slide-xmc[table]"
+        raise ValueError(said) from error
+    number = 0
+    try:
+        with ParquetFile(path) as file, ProgressBar(desc=f"reading {path}", unit=" rows") as bar:
+            bar.total = file.metadata.num_rows
+            for batch in file.iter_batches(_ROWS):
+                for row in batch.to_pylist():
+                    yield f"{path}: row {number}", row
+                    number += 1
+                bar.update(len(batch))
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _memory_rows(source: Any) -> Iterator[Cells]:
+    """The rows of a frame, a data set of Hugging Face, or a list of dicts."""
+    if hasattr(source, "iloc"):  # pandas
+        for start in range(0, len(source), _ROWS):
+            yield from source.iloc[start : start + _ROWS].to_dict("records")
+        return
+    if hasattr(source, "iter_rows"):  # polars
+        yield from source.iter_rows(named=True)
+        return
+    named = {
+        name: names
+        for name, feature in dict(getattr(source, "features", None) or {}).items()
+        if (names := getattr(getattr(feature, "feature", feature), "names", None))
+    }
+    for row in source:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"a row of a table must be a dict of cells, not {row!r:.60}")
+        yield {n: _class_name(c, named[n]) if n in named else c for n, c in row.items()}
+
+
+def _class_name(cell: Any, names: list[str]) -> Any:
+    """The name of a class that Hugging Face keeps as a number; -1 is a class that is not known."""
+    if isinstance(cell, list | tuple):
+        return [_class_name(each, names) for each in cell]
+    return names[cell] if isinstance(cell, int) and cell >= 0 else None

@@ -1,0 +1,360 @@
+"""Tables of texts, numbers and labels, in all forms that people have them."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import UserList
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import datafiles, job
+from helpers.naive_rows import to_lists
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+import slide
+from slide.data import documents, table, transform, xmc
+from slide.data.columns import Columns, labels_of, likely_separator, number_of
+from slide.data.describe import describe
+from slide.predict.command import main
+
+WORDS = ("red", "old", "fast", "cheap")
+ROWS = [
+    {
+        "id": f"r{n}",
+        "title": f"a {WORDS[n % 4]} car; it is, {WORDS[n // 2 % 4]}",
+        "body": "" if n % 9 == 0 else f'the "{WORDS[n // 3 % 4]}" one\nélan',
+        "price": None if n % 7 == 0 else 10.0 * (n % 5),
+        "tags": sorted({WORDS[n % 4], WORDS[n // 2 % 4]}),
+        "part": "test" if n % 5 == 0 else "train",
+    }
+    for n in range(60)
+]
+
+
+def flat(rows=ROWS, separator=";"):
+    return [{**row, "tags": separator.join(row["tags"])} for row in rows]
+
+
+def write_csv(path, rows, delimiter=",", encoding="utf-8"):
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, rows[0], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+    path.write_bytes(text.getvalue().encode(encoding))
+    return path
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    return path
+
+
+def write_list(path, rows):
+    path.write_text(json.dumps(rows, indent=1))
+    return path
+
+
+def write_parquet(path, rows):
+    arrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
+    return path
+
+
+def frame(path, rows):
+    return pytest.importorskip("pandas").DataFrame(rows)
+
+
+class Hub(UserList):
+    """As a data set of Hugging Face: rows as dicts, and labels as numbers of names."""
+
+    def __init__(self, rows):
+        names = list(WORDS)
+        kind = SimpleNamespace(names=names)
+        self.features = {"tags": SimpleNamespace(feature=kind), "title": SimpleNamespace()}
+        super().__init__({**r, "tags": [names.index(each) for each in r["tags"]]} for r in rows)
+
+
+FORMS = {
+    "csv": lambda path, rows: write_csv(path, flat(rows)),
+    "mark": lambda path, rows: write_csv(path, flat(rows), encoding="utf-8-sig"),
+    "tabs": lambda path, rows: write_csv(path, flat(rows, "|"), "\t"),
+    "semicolons": lambda path, rows: write_csv(path, flat(rows, ","), ";"),
+    "lists in csv": write_csv,
+    "lines": write_lines,
+    "lines, separated": lambda path, rows: write_lines(path, flat(rows)),
+    "list": write_list,
+    "parquet": write_parquet,
+    "dicts": lambda path, rows: rows,
+    "frame": frame,
+    "hub": lambda path, rows: Hub(rows),
+}
+OPTIONS = {"split": "part", "min_rows": 1}
+
+
+def arrays(data):
+    return [
+        array for split in (data.train, data.test) for array in (*split.features, *split.labels)
+    ]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_all_forms_are_the_same_rows(form, cached, tmp_path):
+    expected = table(path=ROWS, **OPTIONS)
+    source = FORMS[form](tmp_path / "rows", ROWS)
+    for _ in range(2):  # Read, and from the cache.
+        data = table(path=source, cache=tmp_path / "c" if cached else None, **OPTIONS)
+        assert list(data.label_names) == sorted(WORDS)
+        assert list(data.feature_names) == list(expected.feature_names)
+        for one, other in zip(arrays(data), arrays(expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert data.columns.text == ("title", "body")
+        assert data.columns.numbers == ("price",)
+
+
+def test_features_are_words_and_scaled_numbers():
+    data = table(path=ROWS, **OPTIONS)
+    train = [row for row in ROWS if row["part"] == "train"]
+    test = [row for row in ROWS if row["part"] == "test"]
+    peer = TfidfVectorizer(sublinear_tf=True)
+    texts = [[f"{row['title']}\n{row['body']}" for row in part] for part in (train, test)]
+    words = peer.fit_transform(texts[0]), peer.transform(texts[1])
+    prices = [row["price"] for row in train if row["price"] is not None]
+    for split, part, own in zip((data.train, data.test), (train, test), words, strict=True):
+        x = split.features
+        dense = np.zeros((len(split), split.num_features))
+        dense[x.entry_rows(), x.indices] = x.values
+        np.testing.assert_allclose(dense[:, :-1], own.toarray(), rtol=1e-6)
+        given = np.array([np.nan if row["price"] is None else row["price"] for row in part])
+        scaled = np.nan_to_num((given - np.mean(prices)) / np.std(prices))
+        np.testing.assert_allclose(dense[:, -1], scaled, rtol=1e-5, atol=1e-6)
+
+
+def test_a_share_is_set_aside_and_said(tmp_path):
+    path = write_csv(tmp_path / "rows.csv", flat())
+    data, again = (table(path=path, cache=tmp_path / f"c{n}", min_rows=1) for n in range(2))
+    assert (len(data.train), len(data.test)) == (54, 6)
+    for one, other in zip(arrays(data), arrays(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    told = describe(transform(data, min_label_count=2))
+    for said in (
+        "tags (separated by ';')",
+        "title, body, part",
+        "price (brought to mean 0",
+        "left out: id",
+        "no test file: 6 of 60 rows, drawn with seed 0, are set aside as test rows",
+    ):
+        assert said in told
+    other = table(path=path, seed=1, min_rows=1)
+    assert other.train.features.values.tolist() != data.train.features.values.tolist()
+
+
+def test_a_file_of_test_rows(tmp_path):
+    both = [write_csv(tmp_path / f"{n}.csv", flat(part)) for n, part in enumerate((ROWS, ROWS[:9]))]
+    data = table(path=both[0], test_path=both[1], cache=tmp_path, min_rows=1)
+    assert (len(data.train), len(data.test)) == (60, 9)
+    assert "test file" not in describe(data)
+
+
+def test_numbers_alone_and_a_constant_column():
+    rows = [{"a": n, "b": 7, "label": "odd" if n % 2 else "even"} for n in range(20)]
+    data = table(path=rows, test_share=0.5)
+    assert data.vectorizer is None
+    assert list(data.feature_names) == ["column:a", "column:b"]
+    assert len(data.train.features.indices) == len(data.train)  # A constant is 0 everywhere.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": "tag"}, "there is no column 'tag'; the columns are id, title, body, price, ta"),
+        ({"text": ["titel"]}, "there is no column 'titel'"),
+        ({"split": "fold"}, "there is no column 'fold'"),
+        ({"numbers": ["title"]}, r"row 0: the column title must hold numbers, not 'a red car"),
+        ({"text": [], "numbers": []}, "no column of texts or numbers is left"),
+        ({"test_share": 1.5}, "test_share must be in"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"min_rows": 99}, "no word is in 99 training rows"),
+        ({"split": "part", "test_value": "train", "path": ROWS[1:5]}, "the table: there are no ro"),
+        ({"path": [{"a": 1, "b": 2}]}, "labels must name the column of labels, one of a, b"),
+        ({"path": None}, "path must name the file of the table"),
+    ],
+)
+def test_arguments_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        table(**{"path": ROWS, **options})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"text,label\na,b,c\n", ":2: 3 cells, but the first line has 2 columns"),
+        (b'text,label\n"a,b\n', ":[23]: unexpected end of data"),
+        (b"text,text\na,b\n", ":1: two columns are called 'text'"),
+        ("text,label\né,b\n".encode("latin-1"), ":2: byte 0xe9 is no utf-8: dataset.encoding"),
+        (b'{"text": "a", "label": "b"}\n{"text": \n', ":2: Expecting value"),
+        (b'{"text": "a", "label": "b"}\n3\n', ":2: a line must be an object"),
+        (b'{"text": "a", "label": {"b": 1}}\n', ":1: {'b': 1} is no name of a label"),
+        (b'{"text": "a\\ud800", "label": "b"}\n', ":1: .* can't encode"),
+        (b"[1]", "item 0 must be an object"),
+        (b"\x1f\x8b", " is compressed by gzip; unpack it first"),
+        (b"text,label\n", "the table has no rows"),
+    ],
+)
+def test_malformed_files_are_named(content, message, tmp_path):
+    (tmp_path / "rows").write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        table(path=tmp_path / "rows", labels="label", text=["text"], min_rows=1)
+    assert str(caught.value).startswith(str(tmp_path / "rows")) or "the table" in message
+
+
+def test_other_encodings(tmp_path):
+    path = write_csv(tmp_path / "rows.csv", flat(), encoding="cp1252")
+    assert "élan" in list(table(path=path, encoding="cp1252", **OPTIONS).vectorizer.terms)
+
+
+def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+    (tmp_path / "rows").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ValueError, match="rows is Parquet, which pyarrow reads: pip install"):
+        table(path=tmp_path / "rows")
+
+
+@pytest.mark.parametrize(
+    ("cell", "separator", "names"),
+    [
+        ("a; b;;a", ";", ["a", "b"]),
+        ("a; b", None, ["a; b"]),
+        ("['a', 'b, c']", None, ["a", "b, c"]),
+        ('["a"]', ",", ["a"]),
+        ("[draft]", None, ["[draft]"]),
+        (3.0, None, ["3"]),
+        (np.array(["x", "y"]), None, ["x", "y"]),
+        ((1, None, float("nan")), None, ["1"]),
+        (" ", None, []),
+        (None, ";", []),
+    ],
+)
+def test_labels_of_a_cell(cell, separator, names):
+    assert labels_of(cell, separator) == names
+
+
+def test_separators_are_guessed_where_parts_repeat():
+    assert likely_separator(["a,b", "b,c", "c,a", "a,b,c"]) == ","
+    assert likely_separator(["Paris, France", "Rome, Italy", "Bern, Switzerland"]) is None
+    assert likely_separator(["a", "b", "a,b"]) is None
+    assert [number_of(each) for each in (" 3e2", "x", "inf", True, 10**400)] == [
+        300,
+        None,
+        None,
+        1,
+        None,
+    ]
+
+
+def test_from_a_table_to_answers(tmp_path, capsys):
+    """A run, then the same table as CSV, JSON and Parquet through `slide-predict`."""
+    path = write_csv(tmp_path / "rows.csv", flat(), encoding="utf-8-sig")
+    words = [f"dataset.path={path}", f"dataset.cache={tmp_path}/c", "dataset.min_rows=1"]
+    sizes = [word for word in job.tiny(tmp_path) if not word.startswith("dataset.")]
+    job.main("dataset=table", *words, "dataset.split=part", *sizes, "report=true")
+    assert "column:price" in (tmp_path / "run" / "report.html").read_text()
+    answers = []
+    sources = {"a.csv": path, "b.jsonl": write_lines(tmp_path / "rows.jsonl", ROWS)}
+    if "pyarrow" in sys.modules:
+        sources["c.jsonl"] = write_parquet(tmp_path / "rows.parquet", ROWS)
+    for name, source in sources.items():
+        main([str(tmp_path / "run"), str(source), "-k", "2", "-o", str(tmp_path / name)])
+        answers.append((tmp_path / name).read_text())
+        assert "P@1" in capsys.readouterr().err
+    assert len(set(answers)) == 1
+    model = slide.load(tmp_path / "run")
+    assert Columns.restored(model.settings["columns"]).names == ("title", "body", "price")
+    found = [json.loads(line)["labels"] for line in answers[0].splitlines()]
+    assert len(found) == len(ROWS)
+    write_lines(tmp_path / "texts.jsonl", [{"text": "an old car"}, {"other": 1}])
+    with pytest.raises(SystemExit, match=r"texts\.jsonl:3: a line must be"):
+        main([str(tmp_path / "run"), str(tmp_path / "texts.jsonl"), "-o", str(tmp_path / "x")])
+    write_csv(tmp_path / "other.csv", [{"x": 1}])
+    with pytest.raises(SystemExit, match="the model reads the columns title, body, price, not x"):
+        main([str(tmp_path / "run"), str(tmp_path / "other.csv"), "-o", str(tmp_path / "x")])
+    with pytest.raises(ValueError, match="a model of a table with numbers takes no new features"):
+        model.add_features(["new"])
+
+
+@pytest.mark.parametrize("format", ["xmc", "svmlight", "documents"])
+def test_byte_order_marks_are_no_content(format, tmp_path):
+    lines = {"xmc": "1 3 4\n1,3 0:0.5 2:1\n", "svmlight": "1,3 1:0.5 3:1\n"}
+    lines["documents"] = '{"text": "one two", "labels": ["b"]}\n'
+    for part in ("train", "test"):
+        suffix = "jsonl" if format == "documents" else "txt"
+        (tmp_path / f"{part}.{suffix}").write_text(lines[format], encoding="utf-8-sig")
+    options = {"name": "m", "root": tmp_path, "cache": tmp_path / "c"}
+    if format == "documents":
+        assert documents(**options, min_rows=1).num_features == 2
+    else:
+        assert xmc(**options, format=format).train.labels.indices.tolist() == [1, 3]
+
+
+def test_a_path_that_the_locale_lacks_is_named(tmp_path):
+    code = (
+        "from slide.data import table, xmc\n"
+        "from slide.predict.rows import read_rows\n"
+        "calls = [lambda p: xmc(name='x', root=p, cache='c'), lambda p: table(path=p)]\n"
+        "for call in (*calls, lambda p: next(read_rows(p, None))):\n"
+        "    try: call('/tmp/\\u6f22')\n"
+        "    except ValueError as error: print(error)\n"
+    )
+    bare = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **bare},
+        cwd=job.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = r"'/tmp/\u6f22' has characters that ascii lacks, the encoding of names of files in this"
+    assert done.stdout.count(said) == 3
+
+
+@pytest.mark.parametrize("format", ["xmc", "svmlight", "npz", "documents"])
+def test_without_a_test_file_rows_are_set_aside(format, tmp_path, capsys):
+    places = {"name": "x", "root": tmp_path, "cache": tmp_path / "c", "test_file": None}
+    if format == "documents":
+        write_lines(
+            tmp_path / "train.jsonl", [{"text": r["title"], "labels": r["tags"]} for r in ROWS]
+        )
+        found = [documents(**places, min_rows=1) for _ in range(2)]
+    else:
+        whole = job.make_data(tmp_path / "made", train_samples=60)
+        config = {"format": format, "train_file": "train", "train_labels_file": None}
+        if format == "npz":
+            config["train_labels_file"] = "labels"
+        names = {"test_file": "unused", "test_labels_file": "unused too"}
+        datafiles.write_rows(tmp_path, whole, config | names)
+        found = [xmc(**config, **places) for _ in range(2)]
+    assert "no test file: " in capsys.readouterr().err
+    if format != "documents":
+        with pytest.raises(
+            FileNotFoundError, match=r"none is missing. dataset.test_file=null sets"
+        ):
+            xmc(
+                **config,
+                **places
+                | {"test_file": "none", "test_labels_file": "none" if format == "npz" else None},
+            )
+    one, other = found
+    assert len(one.train) + len(one.test) == 60
+    assert 0 < len(one.test) < 20
+    for first, second in zip(arrays(one), arrays(other), strict=True):
+        np.testing.assert_array_equal(first, second)
+    if format == "documents":
+        return
+    rows = [str(each) for s in (one.train, one.test) for each in to_lists(s.features, s.labels)]
+    assert sorted(rows) == sorted(map(str, to_lists(whole.train.features, whole.train.labels)))

@@ -1,0 +1,173 @@
+"""Pipelines of texts as folders of models: equal features, equal answers, and no code."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from helpers.serving import serving_model
+from sklearn.feature_extraction.text import (
+    CountVectorizer,
+    HashingVectorizer,
+    TfidfTransformer,
+    TfidfVectorizer,
+)
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
+
+import slide
+from slide import SlideClassifier
+from slide.data import TextVectorizer
+from slide.predict.command import main
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FEW = {"epochs": 2, "hidden": 16, "random_state": 0, "known": "keep"}
+WORDS = ("cat", "dog", "owl", "Élan")
+TEXTS = [f"the {a} {v}s, {v}s at 3" for a in WORDS for v in ("eat", "sleep", "run")] * 5
+NAMES = [text.split()[1] for text in TEXTS]
+LISTS = [[name, "animal"] for name in NAMES]
+VECTORIZERS = {
+    "tfidf": TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), min_df=2, dtype=np.float32),
+    "stop": TfidfVectorizer(stop_words="english", strip_accents="unicode", norm="l1"),
+    "no idf": TfidfVectorizer(use_idf=False, lowercase=False, smooth_idf=False, max_features=9),
+    "chars": TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), max_df=0.9),
+    "counts": CountVectorizer(binary=True, token_pattern=r"[a-z]+", stop_words=["the", "at"]),
+    "fixed": CountVectorizer(vocabulary={"owl": 1, "dog": 0}),
+    "hashes": HashingVectorizer(n_features=64, alternate_sign=False, norm="l1"),
+}
+
+
+def answers_of(path, tmp_path, monkeypatch, texts):
+    """What `slide-predict` answers to lines of texts."""
+    given = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
+    main([str(path), "-", "-k", "2", "-o", str(tmp_path / "answers.jsonl")])
+    lines = (tmp_path / "answers.jsonl").read_text().splitlines()
+    return [json.loads(line)["labels"] for line in lines]
+
+
+@pytest.mark.parametrize("kind", VECTORIZERS)
+def test_features_are_equal(kind):
+    vectorizer = VECTORIZERS[kind].fit(TEXTS)
+    found = TextVectorizer.of(vectorizer)
+    again = TextVectorizer.restored(
+        json.loads(json.dumps(found.settings())), found.terms, found.idf
+    )
+    texts = [*TEXTS, "an unknown Owl sleeps sleeps", ""]
+    expected = vectorizer.transform(texts).astype(np.float32)
+    for each in (found, again):
+        rows = each.rows(texts)
+        assert each.num_features == expected.shape[1]
+        np.testing.assert_array_equal(rows.indptr, expected.indptr)
+        np.testing.assert_array_equal(rows.indices, expected.indices)
+        np.testing.assert_array_equal(rows.values, expected.data)
+
+
+@pytest.mark.parametrize("kind", VECTORIZERS)
+@pytest.mark.parametrize("targets", [NAMES, LISTS])
+def test_a_pipeline_becomes_a_model(kind, targets, tmp_path):
+    pipeline = make_pipeline(VECTORIZERS[kind], SlideClassifier(**FEW)).fit(TEXTS, targets)
+    slide.save(pipeline, tmp_path / "model")
+    rows = pipeline[0].transform(TEXTS[:9])
+    expected = pipeline[-1].predict_top_k(rows, k=3)
+    model, estimator = slide.load(tmp_path / "model"), SlideClassifier.load(tmp_path / "model")
+    again = estimator.predict_top_k(TEXTS[:9], k=3)
+    for found in (model.predict(TEXTS[:9], k=3), again, estimator.predict_top_k(rows, k=3)):
+        assert found.labels.tolist() == expected.labels.tolist()
+        np.testing.assert_array_equal(found.scores, expected.scores)
+    assert estimator.get_params() == pipeline[-1].get_params()
+    assert estimator.score(TEXTS, targets) == pipeline.score(TEXTS, targets)
+    assert not [path for path in (tmp_path / "model").iterdir() if path.suffix == ".pkl"]
+
+
+def test_commands_open_it(tmp_path, monkeypatch):
+    pipeline = make_pipeline(TfidfVectorizer(), SlideClassifier(**FEW)).fit(TEXTS, NAMES)
+    slide.save(pipeline, tmp_path / "model")
+    texts = ["the owl eats", "a dog"]
+    expected = slide.load(tmp_path / "model").predict(texts, k=2).labels.tolist()
+    assert [row[0] for row in expected] == ["owl", "dog"]
+    assert answers_of(tmp_path / "model", tmp_path, monkeypatch, texts) == expected
+    with serving_model(slide.load(tmp_path / "model")) as client:
+        asked = {"rows": [{"text": text} for text in texts], "k": 2}
+        found = client.post(json=asked).json()["answers"]
+    assert [each["labels"] for each in found] == expected
+
+
+def test_counts_and_their_weights_are_one_vectorizer(tmp_path):
+    steps = CountVectorizer(min_df=2), TfidfTransformer(sublinear_tf=True), SlideClassifier(**FEW)
+    pipeline = make_pipeline(*steps).fit(TEXTS, NAMES)
+    slide.save(pipeline, tmp_path / "model")
+    expected = pipeline[-1].predict_top_k(pipeline[:-1].transform(TEXTS), k=2)
+    found = slide.load(tmp_path / "model").predict(TEXTS, k=2)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6)
+
+
+def test_a_vectorizer_beside_the_classifier(tmp_path):
+    vectorizer = TfidfVectorizer().fit(TEXTS)
+    classifier = SlideClassifier(**FEW).fit(vectorizer.transform(TEXTS), NAMES)
+    slide.save(classifier, tmp_path / "a", vectorizer=vectorizer)
+    slide.save(classifier.model_, tmp_path / "b", vectorizer=vectorizer)
+    slide.save(classifier, tmp_path / "c")
+    for name in "ab":
+        assert slide.load(tmp_path / name).predict(["an owl"], k=1).labels.tolist() == [["owl"]]
+    with pytest.raises(TypeError, match="no vectorizer"):
+        slide.load(tmp_path / "c").predict(["an owl"])
+    with pytest.raises(ValueError, match="2 features does not fit a classifier of 9"):
+        classifier.save(tmp_path / "d", vectorizer=CountVectorizer().fit(["cat dog"]))
+    slide.Model(classifier.model_.network).save(tmp_path / "b")
+    with pytest.raises(ValueError, match="b is a model of no SlideClassifier"):
+        SlideClassifier.load(tmp_path / "b")
+
+
+class Own(CountVectorizer):
+    """A vectorizer with code of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (TfidfVectorizer(tokenizer=str.split, token_pattern=None), "tokenizer of the Tfidf"),
+        (TfidfVectorizer(preprocessor=str.lower), "preprocessor of the TfidfVectorizer must be N"),
+        (CountVectorizer(analyzer=str.split), "analyzer of the CountVectorizer must be a value"),
+        (CountVectorizer(strip_accents=str.lower), "strip_accents of the CountVectorizer"),
+        (Own(), "must be a CountVectorizer, HashingVectorizer, TfidfVectorizer of .*, not a Own"),
+        (Pipeline([("a", CountVectorizer()), ("s", MaxAbsScaler())]), "step pipeline, a Pipeline"),
+    ],
+)
+def test_what_has_no_form_is_named(step, message, tmp_path):
+    pipeline = make_pipeline(step, SlideClassifier(**FEW)).fit(TEXTS, NAMES)
+    with pytest.raises((ValueError, TypeError), match=message):
+        slide.save(pipeline, tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (make_pipeline(CountVectorizer(), LogisticRegression()), "last step, logisticregression"),
+        (LogisticRegression(), "slide.save takes a SlideClassifier, .* not a LogisticRegression"),
+        (
+            make_pipeline(CountVectorizer(), MaxAbsScaler(), SlideClassifier()),
+            "maxabsscaler, a Max",
+        ),
+    ],
+)
+def test_other_estimators(model, message, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=message):
+        slide.save(model, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "labels", [[2.0, 3.0], [True, False], [0.0, 1.0], [5, 7], [0, 1], ["a", "b"]]
+)
+def test_labels_keep_their_type(labels, tmp_path):
+    rows = np.eye(2)[np.arange(40) % 2]
+    classifier = SlideClassifier(**FEW).fit(rows, [labels[n % 2] for n in range(40)])
+    classifier.save(tmp_path / "model")
+    found = slide.load(tmp_path / "model").predict(np.eye(2), k=1).labels.ravel().tolist()
+    again = SlideClassifier.load(tmp_path / "model")
+    assert found == again.predict(np.eye(2)).tolist() == labels
+    assert {type(each) for each in found} == {type(labels[0])}
+    assert again.classes_.dtype == classifier.classes_.dtype
