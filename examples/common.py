@@ -80,7 +80,8 @@ class SampledMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        values, active, _ = self.up(flat)
+        out = self.up(flat)  # In ``eval()`` a tensor, which has the same attributes.
+        values, active = out.values, out.active
         columns = self.down.weight.index_select(1, torch.from_numpy(active.ids))
         values = torch.relu(values)
         if self.sparse and not self.training:

@@ -241,24 +241,14 @@ class ActiveSet:
 
 
 def target_positions(targets: Pattern, indptr: np.ndarray | None) -> np.ndarray:
-    """The positions of targets among the ids of all samples, sample after sample.
-
-    Args:
-        targets: positions within the set of each sample.
-        indptr: bounds of the sets; None for a shared set.
-    """
+    """The positions of targets among the ids of all samples, sample after sample."""
     if indptr is None:
         return targets.indices
     return targets.indices + np.repeat(indptr[:-1], np.diff(targets.indptr))
 
 
 def check_sets(active: ActiveSet, num_samples: int) -> None:
-    """Raise unless the bounds of the samples' sets fit the ids and ``num_samples`` inputs.
-
-    Raises:
-        ValueError: for bounds that do not fit.
-        TypeError: for a wrong dtype.
-    """
+    """Raise unless the bounds of the samples' sets fit the ids and ``num_samples`` inputs."""
     indptr, count = active.indptr, len(active.ids)
     if indptr is None:
         return
@@ -271,14 +261,7 @@ def check_sets(active: ActiveSet, num_samples: int) -> None:
 
 
 def check_targets(active: ActiveSet, num_samples: int) -> None:
-    """Raise unless targets and weights fit a set that `check_sets` has accepted.
-
-    Raises:
-        ValueError: for missing targets, positions outside of a set, weights of another length, or
-            targets that stand for others. On another device than the CPU nobody looks at weights,
-            since the host would wait for the device.
-        TypeError: for a wrong dtype.
-    """
+    """Raise unless targets and weights fit a set that `check_sets` has accepted."""
     targets, indptr, weights = active.targets, active.indptr, active.log_weights
     if targets is None:
         raise ValueError("a loss needs an active set with targets")

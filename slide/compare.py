@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from slide.report.page import draw_comparison, save
-from slide.report.run_files import SELECTION_COLUMNS, RunFiles, figure_columns, read_run, text_table
+from slide.report.run_files import (
+    SELECTION_COLUMNS,
+    RunFiles,
+    figure_columns,
+    read_run,
+    referring_keys,
+    text_table,
+)
 from slide.utils import checks
 from slide.utils.progress_bar import until_reader_goes
 
@@ -36,7 +43,13 @@ _FACTS = {
 }
 # Where a run reads and writes; it differs without making a difference.
 _PATHS = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
-# Runs are the lines of a table that is this narrow.
+# What a run notes of its command line, and its part on the choices of groups.
+_COMMAND, _CHOICES = "command.", "command.choices."
+# What a run without a key has in its column.
+_UNKNOWN = "-"
+# Parts of keys that say what a file builds.
+_INTERNAL = ("_target_", "_partial_", "_args_")
+# Runs are the lines of a table that is this narrow, or narrower than one with a column for each.
 _WIDTH = 100
 
 
@@ -61,14 +74,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def find_runs(folders: Any) -> list[Path]:
-    """The folders of runs: each one as it is, or the runs that lie somewhere in it, by name.
-
-    Args:
-        folders: paths.
-
-    Raises:
-        FileNotFoundError: if a folder neither is nor holds a run.
-    """
+    """The folders of runs: each one as it is, or the runs that lie somewhere in it, by name."""
     found: list[Path] = []
     for folder in folders:
         inside = sorted(path.parent for path in folder.rglob("config.yaml"))
@@ -91,28 +97,48 @@ def compare(runs: Sequence[RunFiles]) -> str:
         >>> from pathlib import Path
         >>> from slide.compare import compare
         >>> from slide.report import RunFiles
-        >>> one = RunFiles(Path("a"), {"p_at_1": 0.5}, {"seed": 1, "report": True}, [])
-        >>> other = RunFiles(Path("b"), {"p_at_1": 0.25}, {"seed": 2, "report": True}, [])
+        >>> one = RunFiles(Path("a"), {"p_at_1": 0.5}, {"optimizer.lr": 1, "seed": 3}, [])
+        >>> other = RunFiles(Path("b"), {"p_at_1": 0.25}, {"optimizer.lr": 2, "seed": 3}, [])
         >>> print(compare([one, other]))
-        run  seed  P@1
-        a    1     0.5000
-        b    2     0.2500
+        run  optimizer.lr  P@1
+        a    1             0.5000
+        b    2             0.2500
     """
     columns = {"run": names_of(runs)}
-    columns |= {key: [_setting(run, key) for run in runs] for key in differing(runs)}
-    columns |= figure_columns([run.summary for run in runs], _FACTS)
+    columns |= differing(runs) | figure_columns([run.summary for run in runs], _FACTS)
     lines = [list(line) for line in zip(*columns.values(), strict=True)]
-    wide = text_table(list(columns), lines)
-    if len(columns) <= len(runs) + 1 or len(max(wide.splitlines(), key=len)) <= _WIDTH:
-        return wide
     head, *rest = ([name, *cells] for name, cells in columns.items())
-    return text_table(head, rest)
+    tables = text_table(list(columns), lines), text_table(head, rest)
+    by_run, by_key = (max(map(len, table.splitlines())) for table in tables)
+    return tables[by_run > max(_WIDTH, by_key)]
 
 
-def differing(runs: Sequence[RunFiles]) -> list[str]:
-    """The keys whose values differ between runs; a run without a key differs from one with it."""
-    keys = dict.fromkeys(key for run in runs for key in run.settings if key not in _PATHS)
-    return [key for key in keys if len({_setting(run, key) for run in runs}) > 1]
+def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
+    """The keys that differ between runs as a user types them, each with its values.
+
+    What follows from other keys is left out: where runs have different choices of a group, the keys
+    of this group that nobody typed, and everywhere keys that refer to another one.
+    """
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    values = {key: [_setting(run, key) for run in runs] for key in keys}
+    values = {key: each for key, each in values.items() if len(set(each)) > 1}
+    found = {
+        key.removeprefix(_CHOICES): each
+        for key, each in values.items()
+        if key.startswith(_CHOICES) and len({*each} - {_UNKNOWN}) > 1  # Old runs note none.
+    }
+    typed = {
+        word.lstrip("+~").partition("=")[0]
+        for run in runs
+        for word in run.settings.get(f"{_COMMAND}words", ())
+    }
+    chosen, follow = set(found), tuple(f"{key}." for key in referring_keys())
+    for key, each in values.items():
+        follows = key.partition(".")[0] in chosen or f"{key}.".startswith(follow)
+        inside = key.startswith(_COMMAND) or not set(_INTERNAL).isdisjoint(key.split("."))
+        if not inside and key not in _PATHS and (key in typed or not follows):
+            found[key] = each
+    return found
 
 
 def names_of(runs: Sequence[RunFiles]) -> list[str]:
@@ -122,7 +148,7 @@ def names_of(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def _setting(run: RunFiles, key: str) -> str:
-    return str(run.settings[key]) if key in run.settings else "-"
+    return str(run.settings.get(key, _UNKNOWN))
 
 
 def _parser() -> argparse.ArgumentParser:

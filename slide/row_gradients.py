@@ -22,7 +22,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -35,7 +35,7 @@ from torch.optim.optimizer import (
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
-from slide.backend import array_view, on_device, plain
+from slide.backend import array_view, on_device, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.reference.products import total_rows
 
@@ -111,11 +111,7 @@ AnyRowGradient = RowGradient | FactoredRowGradient
 
 
 def check_leaves(*parameters: torch.Tensor | None) -> None:
-    """Raise for tensors that are not leaves: no optimizer would find row gradients on them.
-
-    Raises:
-        ValueError: for a tensor that requires a gradient and is computed from others.
-    """
+    """Raise for tensors that are not leaves: no optimizer would find row gradients on them."""
     for parameter in parameters:
         if parameter is not None and parameter.requires_grad and not parameter.is_leaf:
             raise ValueError(
@@ -130,16 +126,14 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, spars
     With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
     the gradient stays on the parameter for `slide.RowSparseAdam`. But only ``loss.backward()``
     leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
-    that is not among the ``inputs`` of a backward pass gets nothing.
-
-    Args:
-        ctx: the context of the operation, in its backward pass.
-        parameter: a leaf that the operation took.
-        gradient: its gradient.
-        sparse: whether the gradient always goes through autograd.
+    that is not among the ``inputs`` of a backward pass gets nothing. A parameter with hooks gets a
+    sparse tensor, too, as the hooks do.
     """
     if sparse:
         return to_sparse(parameter, gradient)
+    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        # Hooks get what those of a sparse embedding get; a copy, which they may change.
+        return to_sparse(parameter, gradient.scaled(1, copy=True))
     try:
         if _is_accumulated(ctx, parameter):
             add_row_gradient(parameter, gradient)
@@ -200,9 +194,24 @@ def _watch() -> None:
     """From the first row gradient on, look at each step of any optimizer of PyTorch."""
     for call in before_first_rows:
         call()
+    _clear_with_modules()
     register_optimizer_step_pre_hook(_check_one_owner)
     register_optimizer_step_post_hook(_note_owner)
     register_optimizer_step_post_hook(_warn_of_left_rows)
+
+
+def _clear_with_modules() -> None:
+    """Make ``module.zero_grad()`` remove row gradients, too, by which people skip a bad batch."""
+    whole = torch.nn.Module.zero_grad
+
+    @wraps(whole)
+    def zero_grad(self: torch.nn.Module, set_to_none: bool = True) -> None:
+        whole(self, set_to_none)
+        for p in self.parameters():
+            if getattr(p, "row_gradients", ()):
+                p.row_gradients = []  # type: ignore[attr-defined]
+
+    torch.nn.Module.zero_grad = zero_grad
 
 
 def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -286,7 +295,7 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
 
 def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     """A sparse tensor as row gradient; ``shape`` is that of the axes which count rows."""
-    if plain(grad):  # To find equal rows by `coalesce` would wait for the device.
+    if uses_reference(grad):  # To find equal rows by `coalesce` would wait for the device.
         ids, values = grad._indices(), grad._values()
     else:
         grad = grad.coalesce()
@@ -294,7 +303,7 @@ def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     for_rows = values.reshape(values.shape[0], math.prod(values.shape[1:])).contiguous()
     if len(shape) == 2:
         ids = ids[:1] * shape[1] + ids[1:]
-    if plain(grad):
+    if uses_reference(grad):
         return RowGradient(*total_rows(ids[0].int(), for_rows))
     return RowGradient(array_view(ids[0].int()), for_rows)
 
@@ -305,7 +314,7 @@ def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGr
         return gradients[0]
     values = torch.cat([gradient.values() for gradient in gradients])
     row_ids = torch.cat([_row_ids(gradient, parameter, values.device) for gradient in gradients])
-    if plain(values):
+    if uses_reference(values):
         return RowGradient(*total_rows(row_ids.int(), values))
     ids, at = np.unique(array_view(row_ids), return_inverse=True)
     total = values.new_zeros(len(ids), values.shape[1])

@@ -5,7 +5,7 @@
 matrices are known by their methods.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import index
 from typing import Any, NamedTuple
@@ -50,9 +50,11 @@ class Pattern(NamedTuple):
         Raises:
             ValueError: for a column that is no whole number of 32 bits. Numbers below 0 are refused
                 where the number of columns is known (`check_pattern`).
+            TypeError: for anything but lists of lists.
         """
-        columns = [_column(column) for row in lists for column in row]
-        return cls(row_bounds([len(row) for row in lists]), np.array(columns, np.int32))
+        rows = [list(row) for row in _lists("rows", lists)]
+        columns = [_column(column) for row in rows for column in row]
+        return cls(row_bounds([len(row) for row in rows]), np.array(columns, np.int32))
 
     @classmethod
     def from_padded(cls, ids: np.ndarray) -> "Pattern":
@@ -63,6 +65,9 @@ class Pattern(NamedTuple):
             >>> slide.Pattern.from_padded(np.array([[4, -1], [3, 1]])).indptr
             array([0, 1, 3])
         """
+        ids = _id_matrix("ids", ids)
+        if ids.dtype != np.int32 and ids.max(initial=0) > _MOST:
+            raise ValueError(f"ids must be at most {_MOST}, not {ids.max()}")
         known = ids >= 0
         return cls(row_bounds(known.sum(1)), ids[known].astype(np.int32, copy=False))
 
@@ -88,7 +93,29 @@ class Pattern(NamedTuple):
             >>> labels.keep(labels.indices > 1).indptr
             array([0, 1, 1, 2])
         """
-        return Pattern(row_bounds(mask)[self.indptr], _kept(self.indices, mask))
+        indices = _kept(self.indices, mask)
+        return Pattern(row_bounds(np.asarray(mask))[self.indptr], indices)
+
+
+def _lists(name: str, given: Any) -> Iterator[Any]:
+    """The rows of a list of lists; raise TypeError for something else."""
+    wrong = str | bytes | dict
+    if isinstance(given, wrong) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} must be a list of lists, not {type(given).__name__}")
+    for number, row in enumerate(given):
+        if isinstance(row, wrong) or not isinstance(row, Iterable):
+            raise TypeError(f"{name} of row {number} must be a list of numbers, not {row!r}")
+        yield row
+
+
+def _id_matrix(name: str, ids: Any) -> np.ndarray:
+    """Numbers ``(n, k)`` as an array; raise for another shape or type."""
+    found = _as_array(ids, name)
+    if found.ndim != 2:
+        raise ValueError(f"{name} must have 2 dimensions, (n, k), not the shape {found.shape}")
+    if found.size and found.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be whole numbers, not {found.dtype}")
+    return found
 
 
 def _column(given: Any) -> int:
@@ -143,8 +170,8 @@ class CSR(NamedTuple):
 
     def keep(self, mask: np.ndarray) -> "CSR":
         """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy."""
-        indptr = row_bounds(mask)[self.indptr]
-        return CSR(indptr, _kept(self.indices, mask), _kept(self.values, mask))
+        indices, values = _kept(self.indices, mask), _kept(self.values, mask)
+        return CSR(row_bounds(np.asarray(mask))[self.indptr], indices, values)
 
     def without_zeros(self) -> "CSR":
         """The same rows without entries of value 0; without a copy if there are none.
@@ -172,19 +199,16 @@ def _entry_rows(indptr: np.ndarray) -> np.ndarray:
 
 def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Some of the entries; a plain array also of entries that lie in a file."""
-    return np.asarray(entries)[mask]
+    entries, mask = np.asarray(entries), np.asarray(mask)
+    if mask.dtype != bool or mask.shape != entries.shape:
+        raise ValueError(
+            f"a mask of entries must be {entries.shape} bools, not {mask.shape} {mask.dtype}"
+        )
+    return entries[mask]
 
 
 def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
-    """The bounds of rows of these sizes, as in ``Pattern.indptr``.
-
-    Args:
-        sizes: ``(B,)`` integers, the number of entries of each row. For a padded matrix of ids,
-            ``(ids >= 0).sum(1)``.
-
-    Returns:
-        ``(B + 1,)`` int64.
-    """
+    """The bounds of rows of these sizes, as in ``Pattern.indptr``."""
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
@@ -212,14 +236,22 @@ def check_pattern(
             f"{name} must be a slide.Pattern or slide.CSR, not {type(pattern).__name__}"
         )
     indptr, indices = pattern.indptr, pattern.indices
-    if indptr.dtype != np.int64 or indices.dtype != np.int32:
+    if not _are_arrays((indptr, indices), (np.int64, np.int32)):
+        kinds = [getattr(part, "dtype", type(part).__name__) for part in (indptr, indices)]
         raise TypeError(
-            f"{name} need int64 indptr and int32 indices, not {indptr.dtype} and {indices.dtype}"
+            f"{name} need arrays, int64 indptr and int32 indices, not {kinds[0]} and {kinds[1]}"
+        )
+    if indptr.ndim != 1 or indices.ndim != 1:
+        raise ValueError(
+            f"indptr and indices of {name} must have 1 dimension, not the shapes {indptr.shape} and"
+            f" {indices.shape}"
         )
     if num_rows is not None and pattern.num_rows != num_rows:
         raise ValueError(f"{pattern.num_rows} rows of {name} do not fit {num_rows} inputs")
-    if isinstance(pattern, CSR) and pattern.values.shape != indices.shape:
-        raise ValueError(f"{pattern.values.shape} values do not fit {indices.shape} column numbers")
+    if isinstance(pattern, CSR) and np.shape(pattern.values) != indices.shape:
+        raise ValueError(
+            f"{np.shape(pattern.values)} values do not fit {indices.shape} column numbers"
+        )
     if (
         not len(indptr)
         or indptr[0]
@@ -234,6 +266,13 @@ def check_pattern(
         raise ValueError(
             f"{name} must lie in [0, {num_columns}), and row {row} has {indices[first]}"
         )
+
+
+def _are_arrays(parts: Sequence[Any], dtypes: Sequence[type]) -> bool:
+    return all(
+        isinstance(part, np.ndarray) and part.dtype == dtype
+        for part, dtype in zip(parts, dtypes, strict=True)
+    )
 
 
 def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: int) -> None:
@@ -259,7 +298,8 @@ def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: 
 
 def check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
     """Raise ValueError unless ``ids`` are ``(num_rows, K)`` labels; below 0 they are none."""
-    if ids.ndim != 2 or len(ids) != num_rows:
+    ids = _id_matrix("ids", ids)
+    if len(ids) != num_rows:
         raise ValueError(f"ids of shape {ids.shape} do not fit {num_rows} rows")
     if ids.size and ids.max() >= num_labels:
         raise ValueError(f"ids must be below {num_labels}, not {ids.max()}")
@@ -276,8 +316,11 @@ def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
         ``(n, k)`` bool.
 
     Raises:
-        ValueError: if the numbers of rows differ.
+        ValueError: if the numbers of rows differ, or for predictions of another shape.
+        TypeError: for predictions that are no whole numbers.
     """
+    predicted = _id_matrix("predictions", predicted)
+    labels = as_pattern(labels, _MOST)
     if len(predicted) != labels.num_rows:
         raise ValueError(
             f"{len(predicted)} predictions do not fit {labels.num_rows} rows of labels"
@@ -380,25 +423,23 @@ def without_frame(x: Any) -> Any:
 
 def _is_exact(x: CSR | Pattern) -> bool:
     """Whether the arrays have the types that kernels read."""
-    return (
-        getattr(x.indptr, "dtype", None) == np.int64
-        and getattr(x.indices, "dtype", None) == np.int32
-        and isinstance(x.indptr, np.ndarray)
-        and isinstance(x.indices, np.ndarray)
-        and (isinstance(x, Pattern) or _is_float(x.values))
-    )
-
-
-def _is_float(values: Any) -> bool:
+    if not _are_arrays(x[:2], (np.int64, np.int32)) or any(part.ndim != 1 for part in x[:2]):
+        return False
+    if isinstance(x, Pattern):
+        return True
     # float64 is for checks of gradients.
-    return isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64)
+    return (
+        isinstance(x.values, np.ndarray)
+        and x.values.ndim == 1
+        and x.values.dtype in (np.float32, np.float64)
+    )
 
 
 def _indexes(x: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of rows and column numbers, of the types that kernels read."""
     arrays = []
     for part in ("indptr", "indices"):
-        array = np.asarray(getattr(x, part))
+        array = _as_array(getattr(x, part), name)
         if array.ndim != 1:
             raise ValueError(
                 f"{part} of {name} has the shape {array.shape}, not (n,): rows that were stacked "
@@ -423,9 +464,15 @@ def _whole(numbers: Any, dtype: type, name: str) -> np.ndarray:
     return array.astype(dtype)
 
 
+def _as_array(values: Any, name: str) -> np.ndarray:
+    return np.asarray(_on_host(values, name) if isinstance(values, torch.Tensor) else values)
+
+
 def _values(values: Any, name: str) -> np.ndarray:
     """Values as finite float32."""
-    array = np.asarray(values)
+    array = _as_array(values, name)
+    if array.ndim != 1:
+        raise ValueError(f"values of {name} must be (n,), not of the shape {array.shape}")
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be real numbers, not {array.dtype}")
     with np.errstate(over="ignore"):
@@ -552,9 +599,7 @@ def _from_lists(rows: Sequence[Any], name: str) -> Pattern:
     if rows and all(isinstance(row, int | np.integer) for row in rows):
         return _from_array(np.array(rows), 0, name)
     parts = []
-    for number, row in enumerate(rows):
-        if isinstance(row, str | bytes | dict) or not isinstance(row, Iterable):
-            raise TypeError(f"{name} of row {number} must be a list of numbers, not {row!r}")
+    for number, row in enumerate(_lists(name, rows)):
         part = np.asarray(row if isinstance(row, np.ndarray | torch.Tensor) else list(row))
         if part.ndim != 1:
             raise ValueError(f"{name} of row {number} must be a list, not of shape {part.shape}")

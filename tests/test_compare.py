@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from slide import compare
 
@@ -51,6 +52,63 @@ def test_a_folder_of_runs_and_wide_tables(runs, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["run", "one", "three", "two"]
     assert "a_key_with_a_long_name_3  one     -      two" in lines
+
+
+def settings(run, words, **changed):
+    """What a run notes of these words: the choices of groups, and values of keys."""
+    tree = {"seed": 0, "optimizer": {"lr": 0.1}, "sampler": {"best": 8, "seed": 0}}
+    tree["schedule"] = {"first": 9, "rebuild": {"_target_": "slide.sampling.backoff", "first": 9}}
+    tree |= changed
+    choices = {"sampler": "index", "hash": "simhash"}
+    choices |= {k: v for k, _, v in (word.partition("=") for word in words) if k in choices}
+    tree["command"] = {"words": words, "choices": choices}
+    (run / "config.yaml").write_text(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    ("words", "changed", "expected"),
+    [
+        (
+            ["schedule.first=3"],
+            {"schedule": {"first": 3, "rebuild": {"first": 3}}},
+            {"schedule.first"},
+        ),
+        (["sampler=lsh"], {"sampler": {"best": 16, "probes": 15}}, {"sampler"}),
+        (
+            ["sampler=lsh", "sampler.best=4"],
+            {"sampler": {"best": 4, "_target_": "x"}},
+            {"sampler", "sampler.best"},
+        ),
+        (["seed=1"], {"seed": 1, "sampler": {"best": 8, "seed": 1}}, {"seed"}),
+        ([], {"optimizer": {"lr": 0.2}}, {"optimizer.lr"}),
+    ],
+)
+def test_keys_are_those_that_a_user_types(runs, words, changed, expected):
+    settings(runs / "one", [])
+    settings(runs / "two", words, **changed)
+    found = compare.differing([compare.read_run(runs / name) for name in ("one", "two")])
+    assert set(found) == expected
+
+
+def test_many_runs_are_lines(runs, capsys):
+    for i in range(12):
+        folder = runs / f"many/a_run_with_a_long_name_{i}"
+        folder.mkdir(parents=True)
+        settings(folder, [f"seed={i}"], seed=i)
+        summary = dict.fromkeys(compare._FACTS.values(), 0.5 + i)
+        (folder / "summary.json").write_text(json.dumps(summary))
+    compare.main([str(runs / "many"), "--plot", str(runs / "many.svg")])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["run", "seed", "P@1"]
+    assert "looked up  recall" in head
+    assert len(lines) == 12
+    figure = compare.draw_comparison(
+        *[[compare.read_run(runs / "one")] * 12, [str(i) for i in range(12)]]
+    )
+    assert len({str(line.get_color()) for line in figure.axes[0].lines}) == 12
+    (legend,) = figure.legends
+    FigureCanvasAgg(figure).draw()
+    assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in figure.axes)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

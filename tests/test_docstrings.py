@@ -57,7 +57,11 @@ def test_examples(name):
 
 
 def test_examples_are_found():
-    for name in ("slide.optim.clipping", "slide.functional.csr_product", "slide.hashing.families"):
+    for name in (
+        "slide.optim.clipping",
+        "slide.functional.sparse_linear",
+        "slide.hashing.families",
+    ):
         assert run_examples(import_module(name))[1] >= 3
 
 

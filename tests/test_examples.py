@@ -108,6 +108,38 @@ def test_word2vec(make, sampler, example, tmp_path, capsys):
         assert [row["outputs a step"] for row in rows] == [3, 40]
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_language_model(given, example, tmp_path, capsys):
+    arguments = ["--words", "40", "--lines", "300", "--active", "20", "--epochs", "12"]
+    if given:
+        lines = [" ".join(["one two three four"] * (1 + i % 3)) for i in range(200)]
+        (tmp_path / "lines.txt").write_text("\n".join([*lines, "alone", ""]))
+        arguments += ["--text", str(tmp_path / "lines.txt")]
+    before, after = example("language_model").main(arguments)
+    assert after < (2 if given else 12)
+    assert after < before
+    assert f"perplexity {after:.1f} of {4 if given else 40} words" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_recommender(given, example, tmp_path, capsys):
+    arguments = ["--users", "400", "--items", "200", "--active", "64", "--epochs", "15"]
+    module = example("recommender")
+    if given:
+        pairs = module.made_up(300, 100)
+        (tmp_path / "pairs.txt").write_text("".join(f"{user} {item} 5\n" for user, item in pairs))
+        arguments += ["--pairs", str(tmp_path / "pairs.txt")]
+    recall, base = module.main(arguments)
+    assert recall > 0.3 > 2 * base
+    assert f"recall at 10: {recall:.1%}" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")  # Of lightning: the number of workers, and others.
+def test_lightning(example):
+    pytest.importorskip("lightning")
+    assert example("lightning_module").main(epochs=5) > 0.5
+
+
 def test_from_csv(example, tmp_path, capsys):
     """To the folder, and from there to an answer over HTTP."""
     fruits, kinds = ("pear", "quince"), ("old", "red", "big")

@@ -12,7 +12,7 @@ from helpers.samplers import uniform_sampler
 import slide
 from slide import as_csr, as_pattern
 from slide.functional import sparse_linear
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import CSR, Pattern, check_ids, check_labels, check_pattern, hits, row_bounds
 
 SIZES = [2, 0, 3, 1, 0, 4]
 
@@ -287,3 +287,79 @@ def test_layers_take_them():
         network.output(hidden, [[1], [4], []])
     with pytest.raises(ValueError, match="2 rows of labels do not fit 3 inputs"):
         network.output(hidden, torch.tensor([1, 2]))
+
+
+def int32s(*values):
+    return np.array(values, np.int32)
+
+
+BOUNDS = np.array([0, 1, 2])
+ONES = np.ones(2, np.float32)
+META = torch.ones(2, device="meta")
+MALFORMED = {
+    "two dimensions": (Pattern(BOUNDS, int32s([1], [2])), r"has the shape \(2, 1\), not \(n,\)"),
+    "bounds of two": (Pattern(BOUNDS[None], int32s(1, 2)), r"has the shape \(1, 3\), not \(n,\)"),
+    "a number": (Pattern(np.int64(0), np.int32(3)), r"has the shape \(\), not \(n,\)"),
+    "nothing": (Pattern(None, None), r"has the shape \(\), not \(n,\)"),
+    "floats": (Pattern(BOUNDS, ONES), "must be whole numbers, not float32"),
+    "objects": (Pattern(BOUNDS, np.array([1, "a"], object)), "must be whole numbers, not object"),
+    "elsewhere": (Pattern(META.long(), META.int()), "are on meta, so they have no values"),
+    "matrix of two": (CSR(BOUNDS, int32s([1], [2]), ONES[:, None]), r"the shape \(2, 1\), not"),
+    "values of two": (CSR(BOUNDS, int32s(1, 2), ONES[:, None]), r"\(n,\), not of the shape \(2, 1"),
+    "complex": (CSR(BOUNDS, int32s(1, 2), ONES.astype(complex)), "real numbers, not complex128"),
+    "no values": (CSR(BOUNDS, int32s(1, 2), None), r"of the shape \(\)"),
+    "values elsewhere": (CSR(BOUNDS, int32s(1, 2), META), "are on meta, so they have no values"),
+    "gradients": (
+        CSR(BOUNDS, int32s(1, 2), META.new_ones(2, device="cpu").requires_grad_()),
+        "det",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_containers_are_a_sentence(name):
+    """For layers, as labels and as features: kernels would not know these arrays."""
+    rows, message = MALFORMED[name]
+    layer = slide.SampledLinear(4, 10, uniform_sampler(4, 10, active=6))
+    calls = [lambda: as_pattern(rows, 10), lambda: layer.loss(torch.ones(2, 4), rows, "bce")]
+    if isinstance(rows, CSR):
+        calls += [lambda: as_csr(rows, 10), lambda: slide.SparseInputLinear(10, 4)(rows)]
+    for call in calls:
+        with pytest.raises((ValueError, TypeError), match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: check_pattern("ids", Pattern([0, 1], [2]), None, 9), "arrays, .* not list and li"),
+        (
+            lambda: check_pattern("ids", MALFORMED["two dimensions"][0], 2, 9),
+            "1 dimension, not the",
+        ),
+        (lambda: check_labels("ids", MALFORMED["bounds of two"][0], 2, 9), "1 dimension, not the"),
+        (lambda: check_pattern("x", MALFORMED["no values"][0], 2, 9), r"\(\) values do not fit"),
+        (lambda: Pattern.from_lists([1, 2]), "rows of row 0 must be a list of numbers, not 1"),
+        (lambda: Pattern.from_lists(["12"]), "rows of row 0 must be a list of numbers, not '12'"),
+        (lambda: Pattern.from_lists(None), "rows must be a list of lists, not NoneType"),
+        (lambda: Pattern.from_padded(np.array([1, 2])), r"\(n, k\), not the shape \(2,\)"),
+        (lambda: Pattern.from_padded(np.ones((2, 2))), "ids must be whole numbers, not float64"),
+        (lambda: Pattern.from_padded(np.array([[2**40]])), "ids must be at most 2147483647, not 1"),
+        (lambda: hits(np.array([1]), Pattern.from_lists([[1]])), r"predictions must have 2 dim"),
+        (lambda: hits(np.ones((1, 1)), Pattern.from_lists([[1]])), "must be whole numbers, not fl"),
+        (lambda: hits(int32s([1]), MALFORMED["two dimensions"][0]), r"not \(n,\)"),
+        (lambda: check_ids(np.ones((1, 2)), 1, 3), "ids must be whole numbers, not float64"),
+        (lambda: Pattern(BOUNDS, int32s(1, 2)).keep([1, 0]), r"\(2,\) bools, not \(2,\) int64"),
+        (lambda: Pattern(BOUNDS, int32s(1, 2)).keep([True]), r"\(2,\) bools, not \(1,\) bool"),
+    ],
+)
+def test_functions_refuse_other_shapes_and_types(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
+
+
+def test_other_forms_that_are_taken():
+    assert Pattern.from_lists(row for row in [(1,), [2, 3]]).indptr.tolist() == [0, 1, 3]
+    assert Pattern.from_padded(torch.tensor([[4, -1]])).indices.tolist() == [4]
+    assert hits(torch.tensor([[1], [2]]), [[1], [3]]).tolist() == [[True], [False]]
+    assert Pattern(BOUNDS, int32s(1, 2)).keep(torch.tensor([True, False])).indices.tolist() == [1]

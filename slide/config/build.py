@@ -1,7 +1,7 @@
 """The parts of a run, and its trainer, from a configuration."""
 
 import copy
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import runtime
-from slide.config.compose import CONFIG, settings
+from slide.config.compose import CONFIG, label_of, noted_command, typed_values
 from slide.config.memory import announce_memory
 from slide.config.processes import (
     ALONE,
@@ -37,6 +37,7 @@ from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.loop import start_biases
 from slide.utils import checks
+from slide.utils.checks import override_key
 from slide.utils.files import write_text
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import check_run_dir, hold_folder, make_run_folder
@@ -265,8 +266,8 @@ def _options(config: DictConfig) -> TrainingOptions:
 
 def build_trainer(
     config: DictConfig,
-    given: Collection[str] = (),
-    label: str = "",
+    words: Sequence[str] = (),
+    swept: Sequence[str] = (),
     ranks: Ranks = ALONE,
     made: Callable[[Path], object] = bool,
 ) -> Trainer:
@@ -275,8 +276,8 @@ def build_trainer(
     Args:
         config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
             in (`slide.config.fill_in`).
-        given: keys that a user set; one that nothing would use is an error.
-        label: the name of a new folder ends with it.
+        words: overrides of the command line; one that nothing would use is an error.
+        swept: those that differ from run to run of a sweep; they are in the name of a new folder.
         ranks: the processes of the run; all of them call this.
         made: called by the main process with the folder of a new run, before the run is in it.
 
@@ -291,7 +292,7 @@ def build_trainer(
         ```
     """
     share_threads(ranks, config.runtime.threads)
-    check_settings(config, given, ranks)
+    check_settings(config, {override_key(word) for word in words}, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     if config.resume is None:
@@ -310,7 +311,7 @@ def build_trainer(
         }
     network = build_network(config, data.num_features, data.num_labels, ranks.group, counts)
     optimizer = build_optimizer(config, network)
-    folder = share_folder(ranks, partial(_make_folder, config, label, made))
+    folder = share_folder(ranks, partial(_make_folder, config, label_of(swept), made))
     _announce_run(config, data.num_labels, folder)
     trainer = put_together(config, network, optimizer, data, folder, ranks.group)
     if trainer.ended:
@@ -318,14 +319,12 @@ def build_trainer(
         helps = "; it goes on with a larger trainer.patience" if early else ""
         log(f"the training of this run has ended; what comes after it is done again{helps}")
     if ranks.is_main_process:
-        noted = OmegaConf.merge(config, {"resume": None, "run_dir": str(folder)})
-        assert isinstance(noted, DictConfig)
+        noted = {"resume": None, "run_dir": str(folder), "command": noted_command(config, words)}
+        with open_dict(config):
+            noted = OmegaConf.merge(config, noted)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
-        values = {key: OmegaConf.select(noted, key) for key in settings(noted)}
-        scalars = bool | int | float | str
-        trainer.monitor.note_settings(
-            {key: v if isinstance(v, scalars) else str(v) for key, v in values.items()}
-        )
+        if config.resume is None:
+            trainer.monitor.note_settings(typed_values(swept or words))
     ranks.group.patient.barrier()  # They read checkpoints at different speeds.
     return trainer
 

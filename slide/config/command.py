@@ -1,7 +1,5 @@
 """The commands: ``train.py`` (``slide-train``) and ``python -m slide.data`` (``slide-data``)."""
 
-import hashlib
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +20,7 @@ from slide.config.compose import (
     as_dict,
     asked_for,
     combinations,
+    label_of,
     memory_errors,
     read_config,
     readable,
@@ -51,15 +50,16 @@ from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
 from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint_files import last_checkpoint
+from slide.training.checkpoint_files import CHECKPOINT, find_checkpoints, last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
+from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import error_message, override_key
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import resume_word
 from slide.utils.sizes import find_conf
-from slide.utils.tensor_folder import stream_file
+from slide.utils.tensor_folder import share_files, stream_file
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -78,8 +78,11 @@ _FIGURES = {
     **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
     **SELECTION_COLUMNS,
 }
-# Most characters of the part of a folder's name that says what was set.
-LABEL_LENGTH = 100
+# Scores of knowledge graphs and of recommenders, as a run prints them.
+_OF_KINDS = {
+    **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
+    **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
+}
 
 
 @contextmanager
@@ -131,13 +134,7 @@ def _of_hydra(word: str) -> bool:
 
 
 def full_key(word: str) -> str:
-    """A word of a command line; the key of an override in full, if it is a letter of the papers.
-
-    Example:
-        >>> from slide.config.command import full_key
-        >>> full_key("hash.K=8"), full_key("hash.L=16,50"), full_key("seed=1")
-        ('hash.hashes_per_table=8', 'hash.num_tables=16,50', 'seed=1')
-    """
+    """A word of a command line; the key of an override in full, if it is a letter of the papers."""
     key, equals, value = word.partition("=")
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
@@ -175,9 +172,8 @@ def run_job(
 ) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; returns the summary and the folder of the run.
 
-    An error ends the process with a message. The exit status is 130 after Ctrl-C, 143 after
-    SIGTERM, and 1 after an error. The overrides that differ from job to job of a sweep, ``swept``,
-    are in the name of the folder, and stand before the scores.
+    Errors and interrupts end the process; the overrides that differ from job to job of a sweep,
+    ``swept``, are in the name of the folder.
     """
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -199,9 +195,8 @@ def _run(
             named = Path(str(composed.run_dir)) if composed.run_dir else None
             note = FolderNote(ranks, named or folder_parent(composed), overrides)
             composed, overrides = restarted(ranks, composed, overrides, note)
-            given = {override_key(word) for word in overrides}
             config = resumed(composed, overrides)
-            trainer = build_trainer(config, given, label_of(swept), ranks, note.write)
+            trainer = build_trainer(config, overrides, swept, ranks, note.write)
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:
@@ -224,7 +219,8 @@ def _run(
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
-        scores = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
+        shown = {f"P@{k}": f"p_at_{k}" for k in (1, 3, 5)} | _OF_KINDS
+        scores = "  ".join(f"{n} {summary[x]:.4f}" for n, x in shown.items() if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
 
@@ -254,6 +250,8 @@ def write_run_model(trainer: Trainer) -> None:
     if data.columns is not None:
         model.settings["columns"] = data.columns.settings()
     write_model(folder, model, weights=weights)
+    checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]
+    share_files([folder / MODEL_FILE, folder / BEST / BEST_NETWORK.list_file, *checkpoints])
 
 
 def write_run_report(trainer: Trainer) -> None:
@@ -316,16 +314,7 @@ class Outcome(NamedTuple):
 
 
 class Sweep:
-    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it.
-
-    Example:
-        >>> from slide.config.command import Sweep
-        >>> sweep = Sweep(["optimizer.lr=0.1,0.2", "seed=3"])
-        >>> sweep.run(["optimizer.lr=0.1", "seed=3"], lambda: ({"p_at_1": 0.5}, "results/a"))
-        >>> print(sweep.table())
-        optimizer.lr  P@1     folder
-        0.1           0.5000  results/a
-    """
+    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it."""
 
     def __init__(self, words: Sequence[str]):
         given = (word for word in words if not _of_hydra(word))
@@ -373,23 +362,6 @@ class Sweep:
         columns["folder"] = [outcome.said for outcome in self.outcomes]
         rows = [list(row) for row in zip(*columns.values(), strict=True)]
         return text_table(list(columns), rows)
-
-
-def label_of(words: Sequence[str]) -> str:
-    """A part of a folder's name that says which settings a run has; a digest ends a long one.
-
-    Example:
-        >>> from slide.config.command import label_of
-        >>> label_of(["optimizer.lr=0.1", "network.hidden=[64,32]"])
-        'lr=0.1,hidden=_64,32_'
-    """
-    parts = (word.partition("=") for word in words)
-    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
-    label = re.sub(r"[^\w.=,+-]+", "_", short)
-    if len(label) <= LABEL_LENGTH:
-        return label
-    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
-    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
 
 
 @_announced_compilation()

@@ -1,9 +1,11 @@
 """Composes configurations, of new and of resumed runs, and explains mistakes in overrides."""
 
 import copy
+import hashlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -12,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, cast
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,6 +25,8 @@ from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
 from slide.utils import checks
 from slide.utils.checks import override_key
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import check_links
 from slide.utils.sizes import find_conf
 
 # The configuration in the folder of a run.
@@ -47,6 +52,10 @@ REPLACEABLE = {
     *("runtime.device", "runtime.timeout"),
     *("dataset.root", "dataset.cache", "report"),
 }
+# Keys that no comparison of runs needs.
+_ASIDE = ("resume", "report", "allow_targets", *_PATHS)
+# Most characters of the part of a folder's name that says what was set.
+LABEL_LENGTH = 100
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 _NOWHERE = object()
@@ -77,9 +86,14 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         if str(error).startswith("Error locating target"):
             first, *_ = str(error).splitlines()
             sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
+        if isinstance(error, InstantiationException) and cause is None:
+            sys.exit(f"error: {' '.join(str(error).split())}")
         if not isinstance(cause, USER_ERRORS):
             raise
-        sys.exit(f"error: {checks.error_message(cause, overrides)}")
+        said = checks.error_message(cause, overrides)
+        if isinstance(cause, OmegaConfBaseException):  # Lines follow that say where.
+            said = said.partition("\n")[0]
+        sys.exit(f"error: {said}")
     except ConfigAttributeError as error:
         sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
 
@@ -168,11 +182,6 @@ def readable(override: str, sweeps: bool = False) -> str:
     """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
 
     With ``sweeps``, commas stand between several paths; else they belong to the path.
-
-    Example:
-        >>> from slide.config.compose import readable
-        >>> readable("resume=results/x_lr=0.1"), readable("seed=1")
-        ("resume='results/x_lr=0.1'", 'seed=1')
     """
     key, equals, path = override.partition("=")
     if not equals or override_key(override) not in _PATHS:
@@ -222,19 +231,14 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
     """The overrides of each run of a sweep; those of a single run if none has several values.
 
-    A choice that does not exist, and a key that none of the runs has, are refused. With ``sweeps``,
-    commas may stand between several paths.
-
-    Example:
-        >>> from slide.config.compose import combinations
-        >>> combinations(["seed=1,2", "loss=bce"])
-        [['seed=1', 'loss=bce'], ['seed=2', 'loss=bce']]
+    What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
     """
     runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
-    mistakes = [_mistake(words) for words in runs]
-    everywhere = next((said for said in mistakes if said and " belongs to " not in said), None)
-    if runs and (everywhere or all(mistakes)):
-        raise ValueError(everywhere or mistakes[0])
+    mistakes = [said for words in runs if (said := _mistake(words))]
+    if runs and len(mistakes) == len(runs):
+        raise ValueError(mistakes[0])
+    for said, count in Counter(mistakes).items():
+        log(f"warning   {count} of {len(runs)} runs cannot be: {said}")
     return runs
 
 
@@ -255,6 +259,10 @@ def sweep_values(overrides: Iterable[str], sweeps: bool = True) -> dict[str, lis
     return values
 
 
+def _groups() -> list[str]:
+    return sorted(path.name for path in find_conf().iterdir() if path.is_dir())
+
+
 def _choices(group: str) -> list[str]:
     """The choices of a group."""
     return sorted(path.stem for path in (find_conf() / group).glob("*.yaml"))
@@ -266,7 +274,7 @@ def _mistake(overrides: Sequence[str]) -> str | None:
         parsed = [_parsed(override) for override in overrides]
     except ValueError as error:
         return str(error)
-    groups = sorted(path.name for path in find_conf().iterdir() if path.is_dir())
+    groups = _groups()
     chosen = [each for each in parsed if each.key_or_group in groups]
     for each in chosen:
         group, value = each.key_or_group, each.value()
@@ -298,10 +306,10 @@ def _mistake(overrides: Sequence[str]) -> str | None:
 def _composed(choices: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
     """The configuration of some choices, and the choice of each group."""
     config = _compose(choices, return_hydra_config=True)
-    chosen = OmegaConf.to_container(config.hydra.runtime.choices)
+    chosen = {group: config.hydra.runtime.choices.get(group) for group in _groups()}
     with open_dict(config):
         del config["hydra"]
-    return config, cast(dict[str, str], chosen)
+    return config, chosen
 
 
 def _holds(config: DictConfig, key: str) -> bool:
@@ -338,6 +346,42 @@ def _near_key(key: str, known: Sequence[str]) -> str:
     return checks.near_word(key, known, 0.7 if "." in key else 0.6)
 
 
+def label_of(words: Sequence[str]) -> str:
+    """What a folder's name says of the settings of a run; a digest ends a long one."""
+    parts = (word.partition("=") for word in words)
+    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
+    label = re.sub(r"[^\w.=,+-]+", "_", short)
+    if len(label) <= LABEL_LENGTH:
+        return label
+    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
+    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
+
+
+def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
+    """The values of overrides by key, but for where a run reads and writes; others as texts."""
+    values = {override_key(word): read_value(word) for word in words}
+    scalars = bool | int | float | str
+    return {
+        key: value if isinstance(value, scalars) else str(value)
+        for key, value in values.items()
+        if key not in _ASIDE and not key.startswith("hydra")
+    }
+
+
+def noted_command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
+    """What the folder of a run keeps of its command line: words, and the choice of each group."""
+    before = config.get("command") or {"words": [], "choices": {}}
+    new = [word for word in words if override_key(word) != "resume"]
+    for at, word in enumerate(new):
+        if "${" in word:  # It refers to another key from where it stood.
+            new[at] = f"{override_key(word)}={OmegaConf.select(config, override_key(word))}"
+    choices = dict(before["choices"])
+    if config.resume is None:
+        chosen = [each for each in words if override_key(each) in _groups()]
+        choices = {group: str(name) for group, name in _composed(tuple(chosen))[1].items()}
+    return {"words": [*before["words"], *new], "choices": choices}
+
+
 def asked_for(overrides: Sequence[str]) -> list[str]:
     """The overrides that a configuration is composed of; `resumed` takes the others."""
     folders = [word for word in overrides if override_key(word) == "resume"]
@@ -370,8 +414,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     path = Path(folder) / CONFIG
     if not path.exists():
         raise FileNotFoundError(f"resume={folder}: there is no {path}")
-    config = OmegaConf.load(path)
-    assert isinstance(config, DictConfig)
+    check_links(Path(folder))
+    config = _saved(path)
     config.pop("search", None)  # Of earlier versions; what it has chosen is in the other keys.
     if str(OmegaConf.select(config, "dataset.fetch._target_")).startswith("slide.data.build_"):
         config.dataset.fetch = None  # Of earlier versions; datasets/ has the commands.
@@ -402,7 +446,49 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 f"{path} names {target}, which is no part of slide and would run: if you trust "
                 f"this folder, allow it by allow_targets=[{target}]"
             )
+    _check_places(path, config, {override_key(word) for word in overrides})
     return config
+
+
+def _saved(path: Path) -> DictConfig:
+    """The configuration in a folder: plain values, as a run writes them."""
+    try:
+        text = path.read_text()
+        # What stands for other values may stand for very many, or for those of this environment.
+        if "${" in text or any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text)):
+            raise ValueError("it refers to other values")
+        config = OmegaConf.create(text)
+        if not isinstance(config, DictConfig):
+            raise ValueError("it has no keys")
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
+        said = str(error).partition("\n")[0]
+        raise ValueError(f"{path} is not the configuration of a run: {said}") from error
+    return config
+
+
+def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> None:
+    """A folder from elsewhere does not choose where arrays are written, and nothing is fetched.
+
+    A cache that is there already is used, wherever it is.
+    """
+    dataset = config.get("dataset")
+    for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
+        place = dataset.get(key)
+        if place is None or f"dataset.{key}" in given or _is_usual(place):
+            continue
+        if key == "root":
+            dataset.fetch = None
+        elif not isinstance(place, str) or not any(Path(place).glob("*/meta.json")):
+            raise ValueError(
+                f"{path} names dataset.cache={place}, where no cache of a data set is: say where "
+                f"to write one, such as dataset.cache={place}"
+            )
+
+
+def _is_usual(place: object) -> bool:
+    """Whether it is where data sets are by default, in ``datasets`` of the current folder."""
+    parts = Path(str(place)).parts
+    return isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
 
 
 def foreign_targets(config: DictConfig) -> list[str]:
@@ -411,10 +497,17 @@ def foreign_targets(config: DictConfig) -> list[str]:
     known = {str(each["_target_"]) for page in pages for each in _parts(page)}
     mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
     foreign = []
-    for part in _parts(OmegaConf.to_container(config, resolve=True)):
+    tree = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(tree, dict)
+    sources: list[Any] = [tree.get("dataset")]
+    if isinstance(sources[0], dict):
+        sources.append(sources[0].get("fetch"))
+    for part in _parts(tree):
         target = str(part["_target_"])
         room, _, name = target.rpartition(".")
-        if target in known:
+        if room == "slide.data" and not any(part is each for each in sources):
+            ours = False  # Else it would read and write where another part of a run says.
+        elif target in known:
             # What it fetches may be written anywhere, by another dataset.root.
             ours = target != "slide.data.download" or part in mirrors
         else:

@@ -37,13 +37,7 @@ Groups of settings and their choices, the default first:
 
 
 class Page(NamedTuple):
-    """A file of ``conf/``.
-
-    Attributes:
-        about: explanation of the choice; empty if the file has none.
-        values: default of each setting in the file, by dotted key.
-        texts: explanations of settings in the file, by dotted key.
-    """
+    """A file of ``conf/``: what it is about; defaults and explanations by dotted key."""
 
     about: str
     values: dict[str, object]
@@ -60,13 +54,7 @@ class KeyGroup(NamedTuple):
 
 
 def explanations(text: str) -> dict[str, str]:
-    """The comments directly above keys of a YAML text, by dotted key.
-
-    Example:
-        >>> from slide.config.help import explanations
-        >>> explanations(chr(10).join(["a:", "  # what it", "  # means", "  b: 1", "c: 2"]))
-        {'a.b': 'what it means'}
-    """
+    """The comments directly above keys of a YAML text, by dotted key."""
     found: dict[str, str] = {}
     comment: list[str] = []
     above: list[tuple[int, str]] = []
@@ -127,11 +115,7 @@ def sections(conf: Path) -> dict[str, dict[str, tuple[str, str]]]:
 
 
 def train_help(program: str) -> str:
-    """The text of ``--help``.
-
-    Args:
-        program: the command that the user called.
-    """
+    """The text of ``--help`` for the command that the user called."""
     conf = find_conf()
     out = [USAGE.format(program=program)]
     for group in read_groups(conf):
@@ -161,11 +145,7 @@ def settings_table() -> str:
 
 
 def write_table(page: Path) -> None:
-    """Replace the table in a file by the generated one.
-
-    Raises:
-        ValueError: if the file has no place for it.
-    """
+    """Replace the table in a file by the generated one."""
     before, begin, rest = page.read_text().partition(BEGIN + "\n")
     _, end, after = rest.partition(END)
     if not end:

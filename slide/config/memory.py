@@ -5,6 +5,7 @@ first run does not count either.
 """
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,7 @@ from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.final_ranker import FEW_HITS
 from slide.ranking.row_blocks import MOST_ROOM
+from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
 from slide.ranking.scorers.neighbours import count_as_dense
@@ -88,14 +90,7 @@ def memory_needs(
 
 
 def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> int:
-    """Bytes of a re-ranker: what stays, and the largest of the phases of its training.
-
-    Args:
-        split: the training rows.
-        kind: of the rows; see `slide.data.kind_of`.
-        candidates: number of them for a row.
-        negatives: number of labels against which classifiers learn a row.
-    """
+    """Bytes of a re-ranker: what stays, and the largest of the phases of its training."""
     rows, features, labels = max(len(split), 1), split.num_features, split.num_labels
     entries, targets = len(split.features.indices), len(split.labels.indices)
     pairs, associated = _pairs(split)
@@ -123,9 +118,12 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     judging = round(4.8 * len(FIRST_FEATURES)) + (120 if kind == "graph" else 70) * few
     judging *= (held + ROWS_AT_ONCE) * candidates
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
+    sets = 0
+    if kind in (Conjunctions.kinds or ()) and Conjunctions().suits(split):
+        sets = min(int(num_sets(np.diff(split.features.indptr)).sum()), MOST_COUNTED)
     analogous = entries // rows * targets if kind == "graph" else 0
-    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities
-    return kept + max(comparing, learning, judging, counting, 115 * analogous)
+    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities + 5 * sets
+    return kept + max(comparing, learning, judging, counting, 115 * analogous, 64 * sets)
 
 
 def _pairs(split: Split) -> tuple[int, int]:
@@ -147,13 +145,13 @@ def _pairs(split: Split) -> tuple[int, int]:
 
 
 def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
-    """Say how much memory the run needs and how much is free; of several processes, each.
+    """Say how much memory the run needs, by an estimate, and how much is free.
 
-    If it needs more than is free, the line names the largest parts and what makes them smaller. It
-    is no error unless not even the weights fit: the numbers are estimates, and a system can move
-    memory to its disk. Processes of a machine share what is free there.
+    Too little is no error unless not even the weights fit: a system can move memory to its disk.
     """
     held, free, group = resident_memory(), free_memory(), ranks.group
+    kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
+    data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.
     phases, beside = memory_needs(config, data, ranks), ranks.place.local_size - 1
     ranker = phases["ending"]["re-ranker"]
     sums = {name: sum(phase.values()) for name, phase in phases.items()}
@@ -169,8 +167,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     # What this process holds is not free, but it is part of what it needs.
     there = max(free // (beside + 1), free - beside * others) + held
     said += f", {in_gib(there)} are free" + (" for it" if group.size > 1 else "")
-    hidden, kind = list(config.network.hidden), config.trainer.kind
-    kind = kind_of(data.train) if kind == "auto" else kind
+    hidden = list(config.network.hidden)
     regressions = counts_items(kind, data.train.weights is not None)
     narrower = str([*hidden[:-1], max(hidden[-1] // 2, 1)]).replace(" ", "")
     advice = {

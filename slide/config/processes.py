@@ -42,13 +42,7 @@ _T = TypeVar("_T")
 
 
 class Ranks(NamedTuple):
-    """The processes of a run, as this one sees them.
-
-    Attributes:
-        place: of this process.
-        group: all processes.
-        errors: lets one of them speak.
-    """
+    """The processes of a run, as this one sees them: its place, all of them, who speaks."""
 
     place: Place = Place()
     group: Group = Group.alone()
@@ -135,10 +129,7 @@ def one_voice() -> Iterator[None]:
 
 
 def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
-    """The result of ``work``: first of one process of each machine, then of the others.
-
-    What the first one prepares and leaves on the disk, the others find there.
-    """
+    """The result of ``work``, of one process of each machine first: others find its files."""
     if ranks.place.local_size == 1 and ranks.group.size == 1:
         return work()
     found = [work()] if ranks.place.local_rank == 0 else []
@@ -259,12 +250,10 @@ def _differences(found: list[dict[str, str]]) -> Iterator[str]:
 
 
 def share_threads(ranks: Ranks, asked: int) -> None:
-    """Give this process its share of the cores of the machine.
+    """Give this process its share of the cores; with ``asked`` that number of threads.
 
     ``torchrun`` tells each process to use one thread, which slide does not follow. Slurm and others
     may bind each process to cores of its own, which it need not share.
-
-    All processes call this; with ``asked``, each takes that number of threads.
     """
     runtime.set_threads(asked)
     if ranks.group.size == 1:
@@ -292,14 +281,8 @@ def _cores() -> list[int]:
 class FolderNote:
     """A file that says where the folder of a run is, to processes that are started again.
 
-    Its name is that of one run: a digest of the words, of what ``torchrun`` calls the run, and of
-    the place where the processes meet, as far as ``torchrun`` says it.
-
-    Args:
-        ranks: the processes of the run. A single one leaves no note.
-        place: folder of the file: the folder of the run itself if a user names it; else that in
-            which it is made.
-        words: of the command line.
+    It lies in ``place``, the folder of the run or the one in which it is made. Its name is a digest
+    of the words, of what ``torchrun`` calls the run, and of the place where the processes meet.
     """
 
     def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
@@ -319,11 +302,7 @@ class FolderNote:
         return None if said is None else Path(said)
 
     def forget(self, folder: Path | None = None) -> None:
-        """Remove the note, because the run has ended.
-
-        Args:
-            folder: a note of another folder stays. None: any is removed, because the run is new.
-        """
+        """Remove the note, because the run has ended; one of another folder stays. None: any."""
         if self.ranks.group.size > 1 and self.ranks.is_main_process:
             said = self._said()
             if said is not None and (folder is None or Path(said) == folder):

@@ -15,6 +15,7 @@ FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
+_OWN_REBUILDS = ("schedule",), "sampler=lsh measures when its tables must be rebuilt"
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -55,11 +56,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
 
 
 def run_device(config: DictConfig) -> torch.device:
-    """Where a run, or this process of it, computes: ``runtime.device``.
-
-    Raises:
-        ValueError: for a device that there is not.
-    """
+    """Where a run, or this process of it, computes; ValueError: there is no such device."""
     # Runs of earlier versions have no such key.
     return find_rank_device(config.runtime.get("device", "cpu"), find_place())
 
@@ -83,12 +80,7 @@ def proposer_class(config: DictConfig) -> Any:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raises ValueError for a setting of sets, tables, schedules or rates that nothing will use.
-
-    Args:
-        config: from `slide.config.read_config`, before `fill_in`.
-        given: the keys that a user set.
-    """
+    """Raise ValueError for a key, of those that a user set, that nothing will use."""
     rates = [key for key in given if key.startswith("lr_schedule")]
     if rates and config.trainer.epochs == "auto":
         raise ValueError(
@@ -100,32 +92,34 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
         given = set(given) - {"sampler.active"}
     for key in given:
         if key.startswith(unused):
-            raise ValueError(f"{key} would have no effect: {why}")
+            # What both of these have, look-ups, many keys need; sampler=lsh has no schedule.
+            other = "index" if key.startswith("schedule") else "lsh"
+            raise ValueError(f"{key} would have no effect: {why.format(other)}")
 
 
 def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
     """How keys begin that nothing uses, and why."""
-    sampler, lsh = config.sampler, "choose sampler=lsh"
+    sampler, other = config.sampler, "choose sampler={}"
     if sampler._target_ == FULL:
-        return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {lsh}"
+        return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"
     if sampler.active == "all":
         why = "sampler.active=all computes all outputs; give it a number"
         return (*_OF_SETS, *_OF_TABLES), why
     if sampler.get("look_up") == "auto":
         if looks_up(config):
-            return (), ""
+            return _OWN_REBUILDS
         if sampler.mode == "per_sample":
-            why = "sets of each sample have labels of recent samples; add sampler=lsh"
+            why = "sets of each sample have labels of recent samples; add sampler={}"
             return ("hash", "schedule", "sampler.proposer"), why
-        why = "outputs are drawn uniformly for a set that the batch shares; add sampler=lsh"
+        why = "outputs are drawn uniformly for a set that the batch shares; add sampler={}"
         return _OF_TABLES, why
     if sampler.get("proposer") is None:
-        return _OF_TABLES, f"outputs are drawn uniformly; {lsh}"
+        return _OF_TABLES, f"outputs are drawn uniformly; {other}"
     kind = sampler.proposer._target_.rpartition(".")[2]
     if kind == "LSHProposer":
-        return (), ""
+        return _OWN_REBUILDS
     if kind == "PublishedLSHProposer":
-        return ("hash.probes",), f"the published method has nothing of it; {lsh}"
+        return ("hash.probes",), f"the published method has nothing of it; {other}"
     if kind in ("RecentProposer", "NeighbourProposer"):
-        return ("hash", "schedule"), f"no index is built; {lsh}"
-    return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {lsh}"
+        return ("hash", "schedule"), f"no index is built; {other}"
+    return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {other}"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -26,6 +26,7 @@ from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
 from slide.data.fetching import locked
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 from slide.utils.files import json_digest, pieces, side_by_side, sync_folder, write_json
 from slide.utils.progress_bar import log
 
@@ -133,12 +134,13 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
     return found
 
 
-def check_written(folder: Path, files: Mapping[str, Any]) -> None:
+def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Reads files, side by side, and compares them with what was written.
 
     All of them, every time: bits of a disk change without the time of a file, and a wrong number
     trains a wrong model. It is little beside what follows: training reads all rows again and
-    again, and then they come from the system's memory.
+    again, and then they come from the system's memory. Whoever wrote the files, the arrays of rows
+    hold what kernels may read: numbers of columns below ``sizes``, bounds that rise, finite values.
     """
 
     def check(name: str) -> None:
@@ -147,15 +149,47 @@ def check_written(folder: Path, files: Mapping[str, Any]) -> None:
             size = os.fstat(file.fileno()).st_size
             if size != said.size:
                 raise ValueError(f"{path} has {size} bytes, but {said.size} were written")
+            look = _numbers_check(path, said, file, sizes)
             found = 0
             file.seek(said.header)
             for piece in pieces(file):
                 found = crc32(piece, found)
+                look(piece)
             file.seek(0)
             if crc32(file.read(said.header), found) != said.checksum:
                 raise ValueError(f"{path} has changed since it was written")
 
     side_by_side(check, {name: CacheFile(*said).size for name, said in files.items()})
+
+
+def _numbers_check(
+    path: Path, said: CacheFile, file: IO[bytes], sizes: Mapping[str, int]
+) -> Callable[[memoryview], object]:
+    """What raises ValueError for a piece of an array of rows; in other files it sees nothing."""
+    dtype = ARRAYS.get(path.stem) if path.parent.name in SPLITS else None
+    if dtype is None:
+        return len
+    length = (said.size - said.header) // dtype.itemsize
+    header = _header(dtype, length)
+    if file.read(len(header)) != header or said.size != len(header) + length * dtype.itemsize:
+        raise ValueError(f"{path} is no array of {dtype.name}")
+    kind, _, part = path.stem.partition("_")
+    last = 0
+
+    def look(piece: memoryview) -> None:
+        nonlocal last
+        numbers = np.frombuffer(piece, dtype)
+        if part == "indptr":
+            fits = last <= numbers[0] and not (numbers[1:] < numbers[:-1]).any()
+            last = numbers[-1]
+        elif part == "values":
+            fits = np.isfinite(numbers.min()) and np.isfinite(numbers.max())
+        else:
+            fits = numbers.min() >= 0 and numbers.max() < sizes[kind]
+        if not fits:
+            raise ValueError(f"{path} holds numbers that no rows have")
+
+    return look
 
 
 def write_split(
@@ -197,7 +231,8 @@ def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labe
     arrays = [np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c")) for array in ARRAYS]
     features, labels = CSR(*arrays[:3]), Pattern(*arrays[3:])
     ends = int(features.indptr[-1]), int(features.indptr[-1]), int(labels.indptr[-1])
-    if ends != tuple(map(len, (features.indices, features.values, labels.indices))):
+    sizes = tuple(map(len, (features.indices, features.values, labels.indices)))
+    if ends != sizes or features.indptr[0] or labels.indptr[0]:
         raise ValueError(f"{folder}: rows end at {ends}, which the arrays do not")
     if counts["skipped"]:
         log(
@@ -369,9 +404,15 @@ def _open_cache(
         raise ValueError(f"{path} has changed since it was written: {error!r}") from error
     if digest != json_digest(meta):
         raise ValueError(f"{path} has changed since it was written")
-    check_written(folder, meta["files"])
-    features, labels = meta["num_features"], meta["num_labels"]
-    train, test = (open_split(folder / each, meta[each], features, labels) for each in SPLITS)
+    try:
+        stored = Stored(meta, {}, str(path))
+        features, labels = (
+            stored.count(f"num_{each}", 0, 2**31) for each in ("features", "labels")
+        )
+        check_written(folder, meta["files"], {"feature": features, "label": labels})
+        train, test = (open_split(folder / each, meta[each], features, labels) for each in SPLITS)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{path} is not what slide has written: {error!r}") from error
     after = os.stat(folder)
     # Another process may have replaced the folder between two of the files.
     if (before.st_dev, before.st_ino) != (after.st_dev, after.st_ino):

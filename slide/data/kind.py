@@ -1,4 +1,9 @@
-"""What training rows are, and the seen labels of a row, which filtered ranking leaves out."""
+"""What training rows look like, and the seen labels of a row, which filtered ranking leaves out.
+
+Counts only propose what rows are. `slide.ranking.choose_kind` compares answers on held-out rows.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,14 +17,13 @@ _SHORT = 4
 _FEW_REPEATED = 0.01
 # Five rows that repeat others say something; fewer do not.
 _ENOUGH = 5
-# Pairs that chance alone would make: fewer than 30 say nothing.
-_EXPECTED = 30
-# Labels count as avoided if they occur at most a twentieth as often as by chance.
-_SHARE = 0.05
+# Labels seem avoided if they occur at most a twentieth as often as by chance. If they occur half as
+# often, held-out rows decide.
+_SHARE, _POSSIBLE = 0.05, 0.5
+# So few would occur by chance in one data set of twenty: of 3 that are expected, none.
+_SIGNIFICANT = 0.05
 # The expected pairs must come from at least about 15 equally likely labels, not from a few.
 _SPREAD = 15
-# 20,000 rows are enough to compare with chance.
-_ROWS = 20_000
 # Rows are dense if they have more than half of the features.
 DENSE = 1 / 2
 # 2^31: features have numbers below it, so no feature is the item of a new label.
@@ -62,24 +66,67 @@ def row_keys(features: CSR) -> np.ndarray:
     return keys
 
 
-def lists_all_labels(train: Split) -> bool:
-    """Whether rows list all labels seen with their features, as in a knowledge graph.
+class Proposal(NamedTuple):
+    """What rows may be.
+
+    Attributes:
+        kind: ``"graph"`` or ``"items"``.
+        likely: whether the rows are that if held-out rows do not speak against it; else they are
+            not if held-out rows do not speak for it.
+        why: the counts that say so.
+    """
+
+    kind: str
+    likely: bool
+    why: str
+
+
+def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
+    """What training rows may be, and the counts because of which they are nothing else.
+
+    Rows list all labels seen with their features, as in a knowledge graph, if
+
+    * they have the same number of non-zeros, 4 at most and at most half of the features, and these
+      fill slots: no feature is a head in one row and a relation in another;
+    * some features have several labels, in one row or in several;
+    * rows that repeat the features of another row have other labels: at most a twentieth as many
+      equal ones as by chance, or, where hardly any row does, as there are pairs of labels.
 
     There a row stands for a question, such as head and relation, and its labels for all known
-    answers. Rows to come may repeat the features of a training row, and ask for further labels. It
-    is assumed if
+    answers. Short texts have no slots, rows of a few measurements are dense, and rows of a
+    classification have one label each: an equal row has the same answer there.
 
-    * rows have the same number of non-zeros, 4 at most and at most half of the features, and these
-      fill slots: no feature is a head in one row and a relation in another (`_fill_slots`);
-    * some features have several labels, in one row or in several;
-    * rows repeat no pair of features and label, although chance would repeat many; or hardly any
-      row repeats the features of another one, and those that do have other labels.
+    Features and labels are the same items, as in a recommender, if features are labels of their own
+    row at most a twentieth as often as by chance, and chance would make some. What chance would do
+    must not hang on a few labels, because a feature may be an answer that never holds, or on rows
+    that are copies.
 
-    Short texts have no slots, rows of a few measurements are dense, and rows of a classification
-    have one label each: an equal row has the same answer there.
+    Up to half in place of a twentieth, or by a few labels, either is possible but not likely.
 
     Args:
-        train: training rows.
+        train: training rows; all of them are counted.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split
+        >>> from slide.data.kind import propose_kinds
+        >>> from slide.sparse import CSR, Pattern
+        >>> rng = np.random.default_rng(0)
+        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
+        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
+        >>> train = Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20)
+        >>> [(found.kind, found.likely, found.why) for found in propose_kinds(train)[0]]
+        [('items', True, 'labels that are features of their row: 0, by chance 157.6')]
+    """
+    keys = row_keys(train.features)
+    found = {"graph": _look_for_graph(train, keys), "items": _look_for_items(train, keys)}
+    proposals = [each for each in found.values() if isinstance(each, Proposal)]
+    against = [f"no {kind}: {why}" for kind, why in found.items() if isinstance(why, str)]
+    return proposals, against
+
+
+def lists_all_labels(train: Split) -> bool:
+    """Whether rows seem to list all labels seen with their features; see `propose_kinds`.
 
     Example:
         >>> import numpy as np
@@ -92,14 +139,38 @@ def lists_all_labels(train: Split) -> bool:
         True
         False
     """
+    found = _look_for_graph(train)
+    return isinstance(found, Proposal) and found.likely
+
+
+def are_items(train: Split) -> bool:
+    """Whether features and labels seem to be the same items; see `propose_kinds`.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.data import Split, are_items
+        >>> from slide.sparse import CSR, Pattern
+        >>> rng = np.random.default_rng(0)
+        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
+        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
+        >>> are_items(Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20))
+        True
+    """
+    found = _look_for_items(train, row_keys(train.features))
+    return isinstance(found, Proposal) and found.likely
+
+
+def _look_for_graph(train: Split, keys: np.ndarray | None = None) -> Proposal | str:
+    """A proposal, or why there is none."""
     rows, nonzeros = len(train), len(train.features.indices)
     if not 0 < nonzeros <= rows * min(_SHORT, train.num_features / 2):
-        return False
+        return f"{nonzeros / max(rows, 1):.1f} features a row"
     sizes = np.diff(train.features.indptr)
     if sizes.min() < sizes.max() or not _fill_slots(train.features, train.num_features):
-        return False
-    groups = np.unique(row_keys(train.features), return_inverse=True)[1]
-    return _are_lists(groups, train.labels, train.num_labels)
+        return "features fill no slots"
+    keys = row_keys(train.features) if keys is None else keys
+    groups = np.unique(keys, return_inverse=True)[1]
+    return _look_for_lists(groups, train.labels, train.num_labels)
 
 
 def _fill_slots(features: CSR, num_features: int) -> bool:
@@ -122,7 +193,7 @@ def _fill_slots(features: CSR, num_features: int) -> bool:
     return bool((parts[used] != parts[used + num_features]).all())
 
 
-def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
+def _look_for_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> Proposal | str:
     """Whether rows of equal features list further labels, and do not repeat those of each other."""
     sizes = np.diff(labels.indptr).astype(np.float64)
     pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
@@ -130,16 +201,30 @@ def _are_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> bool:
     times = np.diff(first, append=len(pairs)).astype(np.float64)
     distinct = np.bincount(pairs[first] // num_labels, minlength=groups.max() + 1)
     if distinct.max(initial=0) < 2:
-        return False
+        return "equal features have one label"
     repeated = len(groups) - len(distinct)
+    few = repeated <= _FEW_REPEATED * len(groups)
+    if repeated < _ENOUGH:
+        if not few:
+            return "too few rows"
+        why = "features fill slots as in questions, and rows do not repeat those of others"
+        return Proposal("graph", True, why)
     # Of pairs of labels of two rows of equal features, how many are equal.
     both = (np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)).sum() / 2
     found = (times * (times - 1)).sum() / 2
-    if repeated <= _FEW_REPEATED * len(groups):
-        return bool(repeated < _ENOUGH or found <= _SHARE * both)
     frequency = np.bincount(labels.indices, minlength=num_labels) / max(len(labels.indices), 1)
     expected = both * (frequency**2).sum()  # By chance.
-    return bool(expected >= _EXPECTED and found <= _SHARE * expected)
+    why = f"{repeated:,} rows repeat features of others; equal pairs of their labels: {found:,.0f} "
+    why += f"of {both:,.0f}, by chance {expected:,.1f}"
+    likely = found <= _SHARE * both if few else _are_fewer(found, expected, _SHARE)
+    return Proposal("graph", bool(likely), why) if likely or found < _POSSIBLE * both else why
+
+
+def _are_fewer(found: float, expected: float, share: float) -> bool:
+    """Whether there are at most a share of what is expected, and that is no chance itself."""
+    from scipy.special import pdtr  # Poisson's distribution function.
+
+    return bool(found <= share * expected and pdtr(found, expected) < _SIGNIFICANT)
 
 
 class SeenLabels:
@@ -223,12 +308,12 @@ def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
 
 
 def kind_of(train: Split) -> str:
-    """What training rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"``.
+    """What training rows seem to be: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"``.
 
     Args:
-        train: training rows, and what they are said to be (`slide.data.Split.kind`), or else:
-            `slide.data.lists_all_labels` holds for a graph, `are_items` for items; dense rows have
-            more than half of the features, such as measurements.
+        train: training rows, and what they are said to be (`slide.data.Split.kind`), or else the
+            likely one of `propose_kinds`; dense rows have more than half of the features, such as
+            measurements.
 
     Example:
         >>> import numpy as np
@@ -242,8 +327,11 @@ def kind_of(train: Split) -> str:
         return train.kind
     if lists_all_labels(train):
         return "graph"
-    if are_items(train):
-        return "items"
+    return "items" if are_items(train) else usual_kind(train)
+
+
+def usual_kind(train: Split) -> str:
+    """What rows are that are neither a graph nor items: ``"dense"`` or ``"other"``."""
     every = len(train) * train.num_features
     return "dense" if len(train.features.indices) > DENSE * every else "other"
 
@@ -253,42 +341,23 @@ def is_graph(train: Split) -> bool:
     return train.kind == "graph" or (train.kind == "auto" and lists_all_labels(train))
 
 
-def are_items(train: Split) -> bool:
-    """Whether features and labels are the same items, and rows ask for other ones than their own.
-
-    So it is in a recommender: places visited are features, places visited later are labels, each
-    place has one number for both, and a place that was visited is no answer. It is assumed if
-    chance alone would make a feature a label of its row, too, at least 30 times, and it occurs at
-    most a twentieth as often, in 20,000 rows at most. What chance would do must not hang on a few
-    labels, because a feature may be an answer that never holds, or on rows that are copies.
-
-    Args:
-        train: training rows.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.data import Split, are_items
-        >>> from slide.sparse import CSR, Pattern
-        >>> rng = np.random.default_rng(0)
-        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
-        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
-        >>> are_items(Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20))
-        True
-    """
-    # Files may be sorted, so the rows come from all of them.
-    rows = np.linspace(0, len(train) - 1, min(len(train), _ROWS)).astype(np.int64)
-    train, width = train.take(rows), min(train.num_features, train.num_labels)
-    train = train.take(np.sort(np.unique(row_keys(train.features), return_index=True)[1]))
+def _look_for_items(train: Split, keys: np.ndarray) -> Proposal | str:
+    """A proposal, or why there is none."""
+    first = np.sort(np.unique(keys, return_index=True)[1])
+    train = train if len(first) == len(train) else train.take(first)
+    width = min(train.num_features, train.num_labels)
     features, labels = (
         np.bincount(ids, minlength=width)[:width].astype(np.float64)
         for ids in (train.features.indices, train.labels.indices)
     )
     chances = features * labels / max(len(train), 1)
-    expected = chances.sum()
+    found, expected = _own_labels(train), chances.sum()
+    why = f"labels that are features of their row: {found:,}, by chance {expected:,.1f}"
+    if not _are_fewer(found, expected, _POSSIBLE):
+        return why
     # As many equal chances would have this ratio.
-    if expected < _EXPECTED or expected**2 < _SPREAD * (chances**2).sum():
-        return False
-    return bool(_own_labels(train) <= _SHARE * expected)
+    spread = expected**2 >= _SPREAD * (chances**2).sum()
+    return Proposal("items", bool(spread and found <= _SHARE * expected), why)
 
 
 class SeenItems:
@@ -377,10 +446,12 @@ def labels_and_items(split: Split) -> Pattern:
 
 def _own_labels(train: Split) -> int:
     """Number of labels that are features of their row."""
-    width = np.int64(max(train.num_features, train.num_labels))
-    features, labels = (_pairs(part, width) for part in (train.features, train.labels))
-    # Both ascend, so merging them is much faster than looking each up.
-    return int(np.isin(labels, features, assume_unique=True, kind="sort").sum())
+    width, found = np.int64(max(train.num_features, train.num_labels)), 0
+    for part in train.blocks():
+        features, labels = (_pairs(each, width) for each in (part.features, part.labels))
+        # Both ascend nearly, so merging them is much faster than looking each up.
+        found += int(np.isin(labels, features, assume_unique=True, kind="sort").sum())
+    return found
 
 
 def _pairs(pattern: CSR | Pattern, width: np.int64) -> np.ndarray:

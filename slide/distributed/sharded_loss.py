@@ -15,10 +15,9 @@ from torch.nn.functional import softplus
 from slide.active_set import ActiveSet, check_targets
 from slide.backend import number_of, on_device
 from slide.distributed.group import Group
-from slide.functional.active_loss import hardest_count
 from slide.functional.autograd import FirstDerivatives
-from slide.functional.linear import LinearOptions, linear_on_set
-from slide.functional.linear_loss import linear_loss_on_set
+from slide.functional.linear import LinearOptions, linear_loss_on_set, linear_on_set
+from slide.functional.losses import hardest_count
 from slide.nn import ActiveLoss
 from slide.ops.reference.losses import aimed_at, score_matrix
 from slide.ops.reference.products import samples_of
@@ -49,6 +48,10 @@ def check_loss_of_group(loss: Any, group: Group) -> None:
             f"on several processes a loss must be an ActiveLoss, not {type(loss).__qualname__}"
         )
     record = loss.record
+    if loss.class_weights is not None:
+        raise ValueError(
+            "class_weights need all labels of a sample on one process: give weights of the samples"
+        )
     if group.size > 1 and record.splits_target and record.name not in SOFTMAXES:
         raise ValueError(
             f"the loss {record.name} cannot be computed on several processes: its outputs share a "
@@ -78,6 +81,7 @@ class _LossOverRanks(FirstDerivatives):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, task: Task, learns: bool):
         # Leaves in the same memory: the gradients that the operations of one process leave on them
         # go to the weights in the backward pass.
+        ctx.save_for_backward(x)  # Autograd notices changes of it, and a second backward pass.
         leaves = [_leaf(each) for each in (x, weight, bias)]
         sums = _Sums(task.group)
         with torch.set_grad_enabled(learns):
@@ -89,6 +93,7 @@ class _LossOverRanks(FirstDerivatives):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        _ = ctx.saved_tensors
         grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
         upstream, sparse, found = number_of(grads[0]), ctx.sparse_grad, []
         wanted = ctx.needs_input_grad[1:3]

@@ -101,10 +101,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
             recommender, otherwise the labels of training rows with the same features. ``"keep"``
             does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
-            graph (`slide.data.kind_of`), with a warning.
+            graph (`slide.ranking.choose_kind`), with a warning.
         kind: what the rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"`` (see
             `slide.training.TrainingOptions`; for items, y is a matrix with their numbers);
-            ``"auto"``: `slide.data.kind_of` finds it out.
+            ``"auto"``: `slide.ranking.choose_kind` finds it out.
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
@@ -206,8 +206,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             guessed = self.known == self.kind == "auto"
             if guessed and trainer.ranker and trainer.ranker.seen is not None:
                 warnings.warn(
-                    f"{trainer.ranker.notes[0]}; known='keep' keeps them, and kind= says what the "
-                    "rows are",
+                    f"{trainer.ranker.notes[0]}; known='keep' keeps them. The rows are taken for "
+                    f"{trainer.kind_choice.replace('trainer.kind=', 'kind=')}",
                     stacklevel=2,
                 )
             model = self._model(config, network, trainer.ranker, steps)

@@ -7,14 +7,14 @@ size. The backward pass leaves it on the weight (`slide.row_gradients.add_row_gr
 tensor instead, for the optimizers of PyTorch that take such gradients.
 """
 
-from slide.functional.active_loss import loss_on_active as loss_on_active
-from slide.functional.active_values import gather_active as gather_active
-from slide.functional.active_values import scatter_active as scatter_active
 from slide.functional.convolution import active_conv2d as active_conv2d
-from slide.functional.csr_product import csr_matmul as csr_matmul
 from slide.functional.dropout import drop_features as drop_features
 from slide.functional.dropout import relu_dropout as relu_dropout
 from slide.functional.linear import active_linear as active_linear
-from slide.functional.linear_loss import active_linear_loss as active_linear_loss
-from slide.functional.sparse_input import sparse_linear as sparse_linear
+from slide.functional.linear import active_linear_loss as active_linear_loss
+from slide.functional.linear import gather_active as gather_active
+from slide.functional.linear import scatter_active as scatter_active
+from slide.functional.losses import loss_on_active as loss_on_active
+from slide.functional.sparse_linear import csr_matmul as csr_matmul
+from slide.functional.sparse_linear import sparse_linear as sparse_linear
 from slide.ops.csr import CSRMatrix as CSRMatrix

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -113,15 +114,6 @@ def outside_autocast(
 
     These products round their own factors. If autocast rounded some of their steps, the types would
     not fit the kernels and the gradients.
-
-    Args:
-        x: the input; an input that is not a tensor of floats is returned unchanged.
-        weight: the layer's weight.
-        precision: the precision without autocast.
-
-    Returns:
-        Three values. ``x``: under autocast it has the type of the weight. The precision: it is
-        ``"bfloat16"`` under autocast to bfloat16. A context in which autocast is off.
     """
     device = weight.device.type
     if not _has_autocast(device):
@@ -153,9 +145,6 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
 
     Nothing is compared where the tensor itself comes back, as in all usual steps,
     or where none was saved.
-
-    Raises:
-        RuntimeError: for other ids.
     """
     if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
         return
@@ -165,6 +154,20 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
             "ids, as in torch.utils.checkpoint, so its gradients would be wrong: call the layer "
             "outside of the checkpoint, or draw the set before it and call slide.active_linear"
         )
+
+
+def in_reentrant_checkpoint() -> bool:
+    """Whether a backward pass runs a forward pass again, and then through its graph.
+
+    A checkpoint with ``use_reentrant=False`` runs it under hooks, only to get saved tensors, which
+    `check_drawn` compares.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
+    if hooks is not None:
+        return False
+    return isinstance(torch._C._current_autograd_node(), BackwardCFunction)
 
 
 # The ids of the weights that each living wrapper averages; None: not looked at yet.
@@ -185,12 +188,6 @@ def check_not_averaged(*parameters: Tensor | None) -> None:
     """Raise if a wrapper would average weights that are about to get row gradients.
 
     Without a wrapper in the process this takes less than a microsecond.
-
-    Args:
-        parameters: the weights; those that require no gradient are not looked at.
-
-    Raises:
-        RuntimeError: if gradients are on, and a DistributedDataParallel holds one of the weights.
     """
     running = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if running is not None:  # It may have come from a pickle, and not from its constructor.

@@ -34,33 +34,17 @@ IntPair = int | tuple[int, int]
 
 
 class ChannelSelection(NamedTuple):
-    """What a convolution on some channels computes.
+    """What a convolution on some channels computes."""
 
-    Attributes:
-        places: ``(A_in,)`` int64 positions of the used input channels in ``x``, on its device;
-            None: all of them.
-        out_ids: ``(A_out,)`` int32 numbers of the computed output channels.
-        rows: ``(A_out, J)`` int64 array, the weight's row (output, input) of each used kernel.
-        linked: ``(A_out, J)`` bool array: False if output and input are in different groups; such a
-            kernel counts as zero. None: all are in the same group.
-        groups: number of groups in the convolution of the used channels.
-    """
-
-    places: Tensor | None
-    out_ids: np.ndarray
-    rows: np.ndarray
-    linked: np.ndarray | None
+    places: Tensor | None  # (A_in,) int64, positions of the used inputs in x; None: all.
+    out_ids: np.ndarray  # (A_out,) int32, the computed outputs.
+    rows: np.ndarray  # (A_out, J) int64, the weight row (output, input) of each used kernel.
+    linked: np.ndarray | None  # (A_out, J) bools, whether both are in one group; None: all are.
     groups: int
 
 
 def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
-    """Channel numbers ``(A,)`` int32 from numbers, a mask ``(total,)``, or None for all.
-
-    Raises:
-        ValueError: for a mask of another length, a number that is out of range or repeated, or an
-            empty choice.
-        TypeError: for anything but whole numbers and bools.
-    """
+    """Channel numbers ``(A,)`` int32 from numbers, a mask ``(total,)``, or None for all."""
     if channels is None:
         return np.arange(total, dtype=np.int32)
     ids = np.asarray(channels.detach() if isinstance(channels, Tensor) else channels)
@@ -82,12 +66,7 @@ def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
 
 
 def input_ids(channels: Channels, total: int) -> np.ndarray:
-    """The numbers of the used input channels, see `channel_ids`.
-
-    Raises:
-        ValueError: also for all channels in another order than that of their numbers: an image of
-            all channels may be in either order, and nothing would tell.
-    """
+    """The numbers of the used input channels, see `channel_ids`."""
     ids = channel_ids("in_channels", channels, total)
     if len(ids) == total and (np.diff(ids) < 0).any():
         raise ValueError(
@@ -98,11 +77,7 @@ def input_ids(channels: Channels, total: int) -> np.ndarray:
 
 
 def as_pair(name: str, value: Any, least: int) -> tuple[int, int]:
-    """A pair of whole numbers, from one number (used twice) or two.
-
-    Raises:
-        ValueError: unless the numbers are whole and at least ``least``.
-    """
+    """A pair of whole numbers, from one number (used twice) or two."""
     pair = value if isinstance(value, tuple | list) else (value, value)
     if len(pair) != 2:
         raise ValueError(f"{name} must be one number or two, not {value!r}")
@@ -139,11 +114,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
 def select_kernels(
     x: Tensor, weight: Tensor, groups: int, in_channels: Channels, out_channels: Channels
 ) -> ChannelSelection:
-    """The kernels that link used inputs with used outputs, for one convolution.
-
-    Raises:
-        ValueError: for channels that do not fit ``x`` or the weight.
-    """
+    """The kernels that link used inputs with used outputs, for one convolution."""
     per_group_in, per_group_out = weight.shape[1], len(weight) // groups
     num_in, num_channels = per_group_in * groups, x.shape[1]
     in_ids = input_ids(in_channels, num_in)

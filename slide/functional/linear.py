@@ -1,5 +1,9 @@
-"""A linear layer on an active set: ``x @ weight.T + bias``, and its gradients."""
+"""A linear layer on an active set, ``x @ weight.T + bias``, and its loss, with their gradients.
 
+Below them is what turns values on a set into a dense matrix, and back.
+"""
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,8 +11,15 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.active_set import ActiveSet, Scratch, Transposed, check_sets
-from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device
+from slide.active_set import ActiveSet, Scratch, Transposed, check_sets, check_targets
+from slide.backend import (
+    array_view,
+    check_together,
+    device_of,
+    has_bfloat16,
+    number_of,
+    on_device,
+)
 from slide.functional.autograd import (
     FirstDerivatives,
     check_drawn,
@@ -16,8 +27,9 @@ from slide.functional.autograd import (
     drawn_ids,
     outside_autocast,
 )
+from slide.functional.losses import Loss, check_fraction, find_loss, hardest_count, loss_on_active
 from slide.ops.kernels.ragged import select_rows
-from slide.ops.reference.products import TotalRows
+from slide.ops.reference.products import TotalRows, samples_on
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
@@ -29,6 +41,8 @@ from slide.sparse import CSR
 from slide.utils import checks
 from slide.utils.profiling import profiled, untraced
 
+# Takes the gradient of the inputs ``(B, D)`` and the loss, a scalar.
+Early = Callable[[Tensor, Tensor], object]
 PRECISIONS = ("float32", "bfloat16", "auto")
 DTYPES = (torch.float32, torch.bfloat16, torch.float64)
 
@@ -117,25 +131,15 @@ def active_linear(
 
 
 class LinearOptions(NamedTuple):
-    """How products are computed, and what kind of gradient the weight gets.
+    """How products are computed, and what kind of gradient the weight gets."""
 
-    Attributes:
-        rounded: the type to which factors and results of a shared set are rounded.
-        sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
-        for_loss: whether scores go to a loss that keeps their gradient, so new sets do no harm.
-    """
-
-    rounded: torch.dtype
+    rounded: torch.dtype  # What factors and results of a shared set are rounded to.
     sparse_grad: bool
-    for_loss: bool = False
+    for_loss: bool = False  # The loss keeps the gradient of scores, so new sets do no harm.
 
     @classmethod
     def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
-        """The products for inputs ``x`` and one of `PRECISIONS`.
-
-        Raises:
-            ValueError: for an unknown precision.
-        """
+        """The products for inputs ``x`` and one of `PRECISIONS`."""
         checks.one_of("precision", precision, PRECISIONS)
         if precision == "auto":
             fast = x.dtype == torch.float32 and has_bfloat16(x.device)
@@ -248,13 +252,6 @@ def weight_gradient(
 
     Outputs without a non-zero entry also have a row, of zeros. An optimizer with momentum moves a
     row whose gradient is zero, but it does not move a row without a gradient.
-
-    Args:
-        gradient: ``(B, A)``.
-        x: ``(B, D)`` of the same type.
-        ids: ``(A,)`` int32; None: all rows, in order.
-        scratch: the layer's scratch arrays.
-        dtype: type of the weight and of the rows; a CSR gradient has this type already.
     """
     if isinstance(gradient, Tensor):
         return RowGradient(ids, (gradient.T @ x).to(dtype))
@@ -322,3 +319,210 @@ class _SharedLinear(FirstDerivatives):
             gradient = RowGradient(active.row_ids, given.sum(0)[:, None])
             grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
         return grad_x, grad_weight, grad_bias, None, None
+
+
+@untraced
+def active_linear_loss(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    loss: str | Loss,
+    *,
+    hard_fraction: float = 1.0,
+    precision: str = "float32",
+    sparse_grad: bool = False,
+    weights: np.ndarray | None = None,
+) -> Tensor:
+    """The loss `loss_on_active` of the scores `active_linear`, a scalar.
+
+    With a shared set on the CPU this takes less time and memory than the two functions. It computes
+    the scores of some samples and at once their gradient, while both are in the cache. The forward
+    pass computes the gradients of ``x``, weight and bias, and the backward pass returns them.
+
+    Args:
+        x, weight, bias, active, precision, sparse_grad: see `active_linear`.
+        loss, hard_fraction, weights: see `loss_on_active`.
+
+    Returns:
+        The mean loss, a scalar of the type of the weight; float32 for bfloat16.
+
+    Raises:
+        ValueError: as in `active_linear` and `loss_on_active`.
+        TypeError: as in these.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import active_linear_loss
+        >>> weight = torch.zeros(9, 4, requires_grad=True)
+        >>> ids = np.array([3, 7], np.int32)
+        >>> active = slide.ActiveSet(9, ids, targets=slide.Pattern.from_lists([[0]]))
+        >>> loss = active_linear_loss(torch.ones(1, 4), weight, None, active, "bce")
+        >>> round(loss.item(), 4)
+        1.3863
+    """
+    x, precision, outside = outside_autocast(x, weight, precision)
+    check_active(x, weight, bias, active)
+    record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
+    with outside:
+        layer = x, weight, bias, active
+        return linear_loss_on_set(*layer, record, hard_fraction, products, weights)
+
+
+def linear_loss_on_set(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    loss: Loss,
+    hard_fraction: float,
+    products: LinearOptions,
+    weights: np.ndarray | None = None,
+    early: Early | None = None,
+) -> Tensor:
+    """`active_linear_loss`, without its checks of inputs and set.
+
+    Where the gradients are computed in blocks, ``early`` is called before the gradient of the
+    weight is computed.
+    """
+    if not active.shared or active.complete or weight.dtype == torch.bfloat16:
+        # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
+        scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
+        return loss_on_active(scores, active, loss, hard_fraction, weights)
+    check_not_averaged(weight, bias)
+    if not products.sparse_grad:
+        check_leaves(weight, bias)
+    check_targets(active, len(x))
+    check_fraction("hard_fraction", hard_fraction)
+    kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
+    weights = checks.row_weights("weights", weights, len(x))
+    with active.scratch.alone():
+        return _SharedLinearLoss.apply(  # type: ignore[return-value]
+            x, weight, bias, active, loss, kept, products, learns, weights, early
+        )
+
+
+class _SharedLinearLoss(FirstDerivatives):
+    @staticmethod
+    @profiled("output_layer")
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        loss: Loss,
+        kept: int,
+        products: LinearOptions,
+        learns: bool,
+        weights: np.ndarray | None,
+        early: Early | None,
+    ):
+        # Autograd notices changes of x before the backward pass, and a second such pass.
+        ctx.save_for_backward(x if learns else None)
+        x, rows = x.detach(), gather_rows(weight, active)
+        rounded, scale = products.rounded, 1 / max(kept, 1)
+        exact, factors = x.dtype, (x.to(rounded), rows.to(rounded))
+        added = None if bias is None else gather_rows(bias, active)
+        losses, gradient = ops.losses_of_products(
+            *factors, added, active, loss, scale, weights, exact
+        )
+        hard, count = None, len(x)
+        if kept < count:
+            hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
+            losses, gradient, x = losses[hard], gradient[hard], x[hard]
+            factors = factors[0][hard], factors[1]
+        mean = ops.mean_loss(losses, exact)
+        if not learns:
+            return mean
+        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, products.sparse_grad
+        grad = ops.nonzeros(gradient)
+        if grad is None:
+            grad, (x, rows) = gradient, factors
+            if rounded != exact and gradient.is_cpu:
+                room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
+                grad = room.copy_(gradient)
+            elif rounded != exact:  # Scratch memory is that of the host.
+                grad = gradient.to(rounded)
+        if ctx.needs_input_grad[0]:
+            grad_x = input_gradient(grad, rows).to(exact)
+            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
+            if early is not None:
+                early(ctx.grad_x, mean)
+        if ctx.needs_input_grad[1]:
+            ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
+        if ctx.needs_input_grad[2]:
+            ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+        return mean
+
+    @staticmethod
+    @profiled("output_layer")
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        _ = ctx.saved_tensors
+        upstream, grad_weight, grad_bias = number_of(grads[0]), None, None
+        # What autograd gets is in new memory, since it or a caller may change it in place.
+        sparse = ctx.sparse_grad
+        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
+        if ctx.needs_input_grad[1]:
+            gradient = ctx.grad_weight.scaled(upstream, sparse)
+            grad_weight = hand_over(ctx, ctx.weight, gradient, sparse)
+        if ctx.needs_input_grad[2]:
+            gradient = ctx.grad_bias.scaled(upstream, sparse)
+            grad_bias = hand_over(ctx, ctx.bias, gradient, sparse)
+        return grad_x, grad_weight, grad_bias, *(None,) * 7
+
+
+@untraced
+def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
+    """The entries of a dense ``(B, N)`` on the active set; the inverse of `scatter_active`.
+
+    Args:
+        values: ``(B, N)`` of any type.
+        active: the active set, out of N outputs.
+
+    Returns:
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import gather_active
+        >>> active = slide.ActiveSet(4, np.array([3, 0], np.int32))
+        >>> gather_active(torch.tensor([[5, 6, 7, 8]]), active)
+        tensor([[8, 5]])
+    """
+    if active.complete:
+        return values
+    ids = on_device(active.ids, values.device).long()
+    if active.indptr is None:
+        return values[:, ids]
+    return values[samples_on(active.indptr, values.device), ids]
+
+
+@untraced
+def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tensor:
+    """A dense ``(B, N)`` with ``values`` on the active set and zeros elsewhere.
+
+    This is for hidden layers, where N is some thousands: it takes B x N numbers.
+
+    Args:
+        values: ``(nnz,)``; for a shared set ``(B, A)``, or ``(B, A, H, W)`` from a convolution.
+        active: the active set, out of N outputs.
+        num_samples: B.
+
+    Returns:
+        ``(B, N)``, or ``(B, N, H, W)``, of the type of ``values``.
+
+    Example:
+        >>> import numpy as np, slide, torch
+        >>> from slide.functional import scatter_active
+        >>> active = slide.ActiveSet(4, np.array([3, 0], np.int32))
+        >>> scatter_active(torch.tensor([[8, 5]]), active, num_samples=1)
+        tensor([[5, 0, 0, 8]])
+    """
+    if active.complete:
+        return values
+    ids = on_device(active.ids, values.device).long()
+    out = values.new_zeros(num_samples, active.out_features, *values.shape[2:])
+    if active.indptr is None:
+        return out.index_copy(1, ids, values)
+    return out.index_put((samples_on(active.indptr, values.device), ids), values)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ from slide.model.resizing import (
     with_label_ids,
 )
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
-from slide.nn.sampled_layer import check_finite
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
+from slide.nn.sampled_linear import check_finite
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
@@ -31,6 +31,7 @@ from slide.sparse import CSR, Pattern, as_csr, as_pattern, check_labels, check_p
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
 from slide.utils.sizes import DEFAULTS, active_outputs, batch_size, default_search
+from slide.utils.tensor_folder import SUFFIX
 
 # Scale of the first weights of new labels: that of very many labels, since the hidden layer has
 # learnt already (see `slide.utils.sizes.output_scale`).
@@ -130,6 +131,7 @@ class Model:
         self.optimizer: RowSparseAdam | None = None
         self.passes = 0
         self._shares_layers = False  # With another model, since `restricted`.
+        self._files: dict[Path, tuple[int, ...]] = {}  # That are mapped, as they were.
 
     def predict(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
         """The k best labels of each row, with their names if they have any.
@@ -247,6 +249,19 @@ class Model:
         found = copy.copy(self)
         found.vectorizer, found.feature_names = vectorizer, vectorizer.terms
         return found
+
+    def changed_file(self) -> Path | None:
+        """A file of the model's folder that was cut or written over since `load`; None: none.
+
+        The model reads its weights from the files, so its answers are wrong then, or its process
+        ends by SIGBUS. Files that others have replaced, as `save` does, stay as they were for it.
+        """
+        for path, before in self._files.items():
+            with suppress(FileNotFoundError):  # Removed, and still there for this process.
+                now = _identity(path)
+                if now[0] == before[0] and now != before:
+                    return path
+        return None
 
     def restricted(self, labels: Iterable[Any]) -> "Model":
         """A model that answers with some of the labels only; weights of the others are left out.
@@ -548,6 +563,12 @@ class Model:
         write_model(folder, self, dtype)
 
 
+def _identity(path: Path) -> tuple[int, ...]:
+    """What stays as it is until a file is replaced, and what stays until it is changed."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def load(path: str | Path, verify: bool = True) -> Model:
     """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
 
@@ -577,9 +598,12 @@ def load(path: str | Path, verify: bool = True) -> Model:
         FileNotFoundError: there is no model in results: no model.json
     """
     folder = Path(path)
+    before = {path: _identity(path) for path in folder.glob(f"*{SUFFIX}")}
     content = read_model_folder(folder, verify)
     try:
-        return Model(**restored_parts(folder, content, verify))
+        model = Model(**restored_parts(folder, content, verify))
+        model._files = before
+        return model
     except MemoryError as error:
         raise ValueError(f"the model of {folder} takes more memory than there is") from error
     except ValueError as error:

@@ -8,8 +8,13 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from slide.functional import drop_features, relu_dropout
-from slide.nn.sampled_layer import Activation, learns, predicting
-from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sampled_linear import (
+    Activation,
+    EveryOutput,
+    SampledLinear,
+    learns,
+    predicting,
+)
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import Sampler
 from slide.sparse import as_csr
@@ -110,13 +115,15 @@ class SlideNetwork(nn.Module):
         """What the dropout of one pass draws from; None: the generator of torch."""
         return None
 
-    def _activate(self, activation: Activation, draws: torch.Generator | None = None) -> Tensor:
+    def _activate(
+        self, activation: Activation | EveryOutput, draws: torch.Generator | None = None
+    ) -> Tensor:
         # ReLU and dropout come before `to_dense`, so that they visit only the active values.
         dropout = self.dropout if learns(self) else 0.0
         values = relu_dropout(activation.values, dropout, draws)
         return activation._replace(values=values).to_dense()
 
-    def forward(self, features: Any, labels: Any = None) -> Activation:
+    def forward(self, features: Any, labels: Any = None) -> Activation | EveryOutput:
         """Scores of the active outputs; the active set contains ``labels``."""
         return self.output(self.encode(features), labels)
 

@@ -20,7 +20,7 @@ from slide.functional.convolution import (
     check_convolution,
     input_ids,
 )
-from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype
+from slide.nn.sampled_linear import Activation, EveryOutput, SampledLayer, check_dtype
 from slide.sampling import Sampler
 from slide.utils import checks
 from slide.utils.profiling import untraced
@@ -123,7 +123,7 @@ class SampledConv2d(SampledLayer):
         return self
 
     @untraced
-    def forward(self, x: Tensor, in_channels: Channels = None) -> Activation:
+    def forward(self, x: Tensor, in_channels: Channels = None) -> Activation | EveryOutput:
         """The chosen output channels, in ascending order; in ``eval()``, all O.
 
         Args:
@@ -160,7 +160,7 @@ class SampledConv2d(SampledLayer):
             self.groups,
             self.sparse_grad,
         )
-        return Activation(values, active, len(x))
+        return self._activation(values, active, len(x))
 
     @torch.no_grad()
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:

@@ -1,17 +1,32 @@
-"""A linear layer that computes only the outputs which its sampler chooses, and searches them."""
+"""A linear layer that computes only the outputs which its sampler chooses, and searches them.
+
+Before it is what all sampled layers share: the base class, the output on an active set, and
+prediction. Predictions of a network in training mode do not call ``eval()`` and ``train()``: these
+would change modules that other threads may use at the same time, and would forget that some of them
+were in ``eval()`` before. So the thread that predicts says it by `predicting`.
+"""
 
 import math
-from collections.abc import Callable
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import on_host
-from slide.functional.autograd import outside_autocast
+from slide.functional.autograd import (
+    check_not_averaged,
+    in_reentrant_checkpoint,
+    outside_autocast,
+)
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
@@ -19,19 +34,315 @@ from slide.functional.linear import (
     active_linear,
     check_fits,
     check_linear,
+    linear_loss_on_set,
     linear_on_set,
 )
-from slide.functional.linear_loss import linear_loss_on_set
-from slide.nn.losses import ActiveLoss
-from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype, check_module, new_linear
-from slide.sampling import Sampler
+from slide.functional.losses import ActiveLoss
+from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.search.row_index import LazyRowIndex
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern, as_pattern
 from slide.utils import checks
+from slide.utils.checks import ScoresNotFinite
 from slide.utils.profiling import untraced
 
 SEARCHES = ("exact", "index", "sampler")
+# The living layer that a sampler was given to, by the sampler's id.
+_OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()
+_thread = threading.local()
+# Where a state dict has the state of a sampler: in the metadata of the layer.
+_SAMPLER = "sampler"
+# 16,384 outputs: 16 times as many as the sets of an `ActiveSampler` have by default.
+_MANY_OUTPUTS = 2**14
+
+
+class Activation(NamedTuple):
+    """The outputs of a layer on its active set.
+
+    Attributes:
+        values: ``(nnz,)`` in the order of ``active.ids``; for a shared set ``(B, A)``, or
+            ``(B, A, H, W)`` from a convolution.
+        active: the active set, out of N outputs.
+        num_samples: B.
+
+    Example:
+        >>> import slide, torch
+        >>> layer = slide.SampledLinear(4, 100, slide.ActiveSampler(4, 100, active=10))
+        >>> out = layer(torch.randn(2, 4))
+        >>> out.values.shape, out.to_dense().shape
+        (torch.Size([2, 10]), torch.Size([2, 100]))
+    """
+
+    values: Tensor
+    active: ActiveSet
+    num_samples: int
+
+    def to_dense(self) -> Tensor:
+        """``(B, N)`` with zeros outside of the set.
+
+        This is for hidden layers, where N is some thousands: it takes B x N numbers.
+        """
+        return F.scatter_active(self.values, self.active, self.num_samples)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        """Functions of PyTorch take tensors: the message names the ways on."""
+        name = getattr(function, "__name__", function)
+        raise TypeError(
+            f"{name} takes a tensor, not the Activation of a sampled layer. For a loss call "
+            "layer.loss(x, labels, 'softmax'), or slide.ActiveLoss('softmax')(out.values, "
+            "out.active); out.values are the scores of the active set, and out.to_dense() has "
+            "zeros for the other outputs"
+        )
+
+
+class EveryOutput(Tensor):
+    """The outputs of a layer in ``eval()``: a tensor of all N, which has what `Activation` has.
+
+    What PyTorch computes from it is a plain tensor.
+    """
+
+    active: ActiveSet
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def values(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same as a plain tensor."""
+        return self.as_subclass(Tensor)
+
+    @property
+    def num_samples(self) -> int:
+        return len(self)
+
+    def to_dense(self, *_: Any, **__: Any) -> Tensor:
+        """``(B, N)``; see `Activation.to_dense`."""
+        return self.values
+
+    def _replace(self, **changes: Any) -> Activation:
+        return Activation(self.values, self.active, len(self))._replace(**changes)
+
+
+def every_output(values: Tensor, active: ActiveSet) -> EveryOutput:
+    """A tensor ``(B, N)`` as the outputs of a layer on a complete set."""
+    found = values.as_subclass(EveryOutput)
+    found.active = active
+    return found
+
+
+class ToDense(nn.Module):
+    """Turns an `Activation` into a tensor with zeros, for the next module of an ``nn.Sequential``.
+
+    Example:
+        >>> import slide, torch
+        >>> sampler = slide.ActiveSampler(4, 100, active=10)
+        >>> stack = torch.nn.Sequential(slide.SampledLinear(4, 100, sampler), slide.ToDense())
+        >>> stack(torch.randn(2, 4)).shape
+        torch.Size([2, 100])
+    """
+
+    def forward(self, x: Activation | EveryOutput) -> Tensor:
+        """``(B, N)``; see `Activation.to_dense`."""
+        return x.to_dense()
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Networks and layers of slide compute as in ``eval()`` in this thread.
+
+    Example:
+        >>> import slide
+        >>> from slide.nn.sampled_linear import learns, predicting
+        >>> layer = slide.SampledLinear(4, 9)
+        >>> with predicting():
+        ...     learns(layer), layer.training
+        (False, True)
+    """
+    before, _thread.predicts = getattr(_thread, "predicts", False), True
+    try:
+        yield
+    finally:
+        _thread.predicts = before
+
+
+def learns(module: nn.Module) -> bool:
+    """Whether a module computes as in training mode."""
+    return module.training and not getattr(_thread, "predicts", False)
+
+
+def check_finite(scores: Tensor) -> None:
+    """Raise `slide.utils.checks.ScoresNotFinite` for a row of ``(B, n)`` that is not finite.
+
+    These are scores, or the hidden layer that they follow from: a search finds no output whose
+    score is NaN, so the scores that it found do not show it.
+    """
+    fine = scores.isfinite().all(1)
+    if not fine.all():
+        raise ScoresNotFinite(int(fine.logical_not().nonzero()[0]))
+
+
+class SampledLayer(nn.Module):
+    """A layer with a sampler, which chooses among its outputs and is part of its state."""
+
+    bias: nn.Parameter | None
+    # What has row gradients.
+    _of_rows: tuple[str, ...] = ("weight", "bias")
+
+    def __init__(
+        self, in_features: int, out_features: int, sampler: Sampler | None, sparse_grad: bool
+    ):
+        super().__init__()
+        in_features = checks.whole("in_features", in_features, 1)
+        out_features = checks.whole("out_features", out_features, 1)
+        checks.flag("sparse_grad", sparse_grad)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.sparse_grad = sparse_grad
+        self.sampler = sampler or FullSampler(in_features, out_features)
+        self._by_default = None if sampler else self.sampler
+        if isinstance(sampler, type) or not hasattr(self.sampler, "select"):
+            raise TypeError(f"sampler must be a slide.Sampler, not {sampler!r}")
+        if self.sampler.out_features != out_features:
+            raise ValueError(
+                f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "
+                f"{out_features}"
+            )
+        self._own_sampler()
+
+    def _own_sampler(self) -> Sampler:
+        """The sampler, for use: it may have been assigned, or copied together with the layer."""
+        sampler = self.sampler
+        owner = _OWNERS.get(id(sampler))
+        if owner is self or not isinstance(sampler, ActiveSampler):
+            return sampler
+        width = getattr(sampler.proposer, "in_features", None)
+        if width not in (None, self.in_features):
+            raise ValueError(
+                f"a sampler for inputs of {width} numbers does not fit a layer with inputs of "
+                f"{self.in_features}"
+            )
+        if owner is not None and owner.sampler is sampler:
+            raise ValueError(
+                f"this sampler chooses for another layer, {owner}: its index and its counters "
+                "belong to that layer; make a sampler for each layer"
+            )
+        _OWNERS[id(sampler)] = self
+        return sampler
+
+    def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
+        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
+
+        Prediction computes all outputs, because it must not depend on draws or on the batch.
+        """
+        check_not_averaged(*(getattr(self, name) for name in self._of_rows))
+        training = learns(self)
+        if not training and labels is None:
+            return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
+        if labels is not None:
+            labels = as_pattern(labels, self.out_features)
+        sampler = self._own_sampler()
+        if training and torch.is_grad_enabled():
+            self._check_learning(sampler)
+        sampler.update(rows, self.bias, x if training else None)
+        return sampler.select(x, labels)
+
+    def _check_learning(self, sampler: Sampler) -> None:
+        """Raise RuntimeError where gradients would be those of another set; warn of all outputs."""
+        if isinstance(sampler, ActiveSampler) and in_reentrant_checkpoint():
+            raise RuntimeError(
+                "a backward pass runs this layer again, as torch.utils.checkpoint does with "
+                "use_reentrant=True, and it would draw another active set than that of the loss: "
+                "call the layer outside of the checkpoint, or draw the set before it and call "
+                "slide.active_linear"
+            )
+        if sampler is self._by_default and self.out_features >= _MANY_OUTPUTS:
+            self._by_default = None
+            warnings.warn(
+                f"{type(self).__name__}({self.in_features}, {self.out_features}) has no sampler, so"
+                " each step computes all its outputs, as nn.Linear does: give it a sampler, such as"
+                f" slide.ActiveSampler({self.in_features}, {self.out_features}), or "
+                "slide.FullSampler of the same sizes if it is to compute all",
+                stacklevel=2,
+            )
+
+    def _activation(
+        self, values: Tensor, active: ActiveSet, num_samples: int
+    ) -> Activation | EveryOutput:
+        """The outputs: in ``eval()`` without labels, a tensor."""
+        if learns(self) or active.targets is not None or not active.complete:
+            return Activation(values, active, num_samples)
+        return every_output(values, active)
+
+    def extra_repr(self) -> str:
+        bias = ", bias=False" if self.bias is None else ""
+        return f"{self.in_features}, {self.out_features}{bias}, sampler={self.sampler!r}"
+
+    def sampler_state(self) -> dict[str, Any]:
+        """The state of the sampler, as tensors, numbers and dicts of them."""
+        return _to_tensors(self.sampler.state_dict())
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Put the state of the sampler beside the weights, where an ``nn.Linear`` ignores it."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if hasattr(destination, "_metadata"):
+            destination._metadata[prefix[:-1]][_SAMPLER] = self.sampler_state()
+
+    def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
+        """Take also a state without that of a sampler, such as of a layer of PyTorch.
+
+        The sampler then keeps its seeds and counters, and indexes the new rows before it is used.
+        """
+        super()._load_from_state_dict(*arguments, **keywords)
+        state, prefix, beside, _, missing, *_ = arguments  # As `nn.Module` passes them.
+        key = f"{prefix}_extra_state"
+        if key in missing:
+            missing.remove(key)
+        if key in state:  # Of earlier versions; `nn.Module` has loaded it.
+            return
+        if _SAMPLER in beside:
+            self.set_extra_state(beside[_SAMPLER])
+        elif f"{prefix}weight" in state:
+            self.sampler.forget_index()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what `sampler_state` returned."""
+        self.sampler.load_state_dict(_to_arrays(state))
+
+
+def _to_tensors(state: Any) -> Any:
+    """Nested dicts with tensors in place of arrays; ``torch.load`` reads tensors safely."""
+    if isinstance(state, dict):
+        return {key: _to_tensors(value) for key, value in state.items()}
+    return torch.from_numpy(state) if hasattr(state, "__array_interface__") else state
+
+
+def _to_arrays(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _to_arrays(value) for key, value in state.items()}
+    return on_host(state) if isinstance(state, Tensor) else state
+
+
+def check_dtype(dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
+    """Raise TypeError for a type that a layer does not compute with; None: PyTorch's default."""
+    if dtype is not None and dtype not in dtypes:
+        raise TypeError(f"dtype must be one of {', '.join(map(str, dtypes))}, not {dtype}")
+
+
+def new_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """An ``nn.Linear`` with copies of a weight ``(N, D)`` and a bias ``(N,)``."""
+    linear = nn.Linear(1, 1, bias is not None)  # Drawing N x D first weights would take seconds.
+    linear.out_features, linear.in_features = weight.shape
+    for name, values in (("weight", weight), ("bias", bias)):
+        if values is not None:
+            setattr(linear, name, nn.Parameter(values.detach().clone().contiguous()))
+    return linear
+
+
+def check_module(module: Any, kind: type[nn.Module], dtypes: Sequence[torch.dtype]) -> None:
+    """Raise TypeError unless a layer can take the weights of a module of PyTorch."""
+    if not isinstance(module, kind):
+        raise TypeError(f"weights come from an nn.{kind.__name__}, not {type(module).__name__}")
+    for parameter in module.parameters():
+        check_dtype(parameter.dtype, dtypes)
 
 
 class SampledLinear(SampledLayer):
@@ -139,7 +450,7 @@ class SampledLinear(SampledLayer):
         return new_linear(self.weight, self.bias)
 
     @untraced
-    def forward(self, x: Tensor, labels: Any = None) -> Activation:
+    def forward(self, x: Tensor, labels: Any = None) -> Activation | EveryOutput:
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
@@ -148,7 +459,8 @@ class SampledLinear(SampledLayer):
                 `slide.as_pattern` takes; a loss takes them as targets.
 
         Returns:
-            The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set.
+            The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set. In
+            ``eval()`` without labels it is a tensor ``(B, N)`` that has the same attributes.
 
         Raises:
             ValueError: see `slide.active_linear`.
@@ -159,7 +471,7 @@ class SampledLinear(SampledLayer):
             active = self._active_set(x, labels)
             products = LinearOptions.of(x, precision, self.sparse_grad)
             values = linear_on_set(x, self.weight, self.bias, active, products)
-        return Activation(values, active, len(x))
+        return self._activation(values, active, len(x))
 
     @untraced
     def loss(
@@ -195,8 +507,9 @@ class SampledLinear(SampledLayer):
             loss = ActiveLoss(loss)
         if not callable(loss) or isinstance(loss, nn.modules.loss._Loss):
             raise TypeError(
-                "loss must be a name such as 'softmax' (cross-entropy), an ActiveLoss or a "
-                f"function of scores and active set, not {loss!r}"
+                "loss must be a name such as 'softmax' (cross-entropy), an ActiveLoss, which has "
+                "label_smoothing, class_weights and temperature, or a function of scores and "
+                f"active set, not {loss!r}"
             )
         if weights is not None and not isinstance(loss, ActiveLoss):
             raise TypeError("weights of samples need an ActiveLoss")
@@ -216,7 +529,7 @@ class SampledLinear(SampledLayer):
                 loss.record,
                 loss.hard_fraction,
                 products,
-                weights=weights,
+                weights=loss.sample_weights(active, weights),
             )
         return mean, active
 

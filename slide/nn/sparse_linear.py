@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from slide import functional as F
 from slide.backend import KERNEL_DTYPES, on_host
-from slide.nn.sampled_layer import Activation, SampledLayer, check_dtype, check_module, new_linear
+from slide.nn.sampled_linear import (
+    Activation,
+    EveryOutput,
+    SampledLayer,
+    check_dtype,
+    check_module,
+    new_linear,
+)
 from slide.sampling import Sampler
 from slide.sparse import CSR, as_csr
 from slide.utils import checks
@@ -117,7 +124,7 @@ class SparseInputLinear(SampledLayer):
         return new_linear(self.weight.T, self.bias)
 
     @untraced
-    def forward(self, x: Any) -> Activation:
+    def forward(self, x: Any) -> Activation | EveryOutput:
         """The outputs of the active set of a matrix ``(B, D)``; in ``eval()``, all H.
 
         Args:
@@ -130,7 +137,7 @@ class SparseInputLinear(SampledLayer):
         x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
-        return Activation(F.gather_active(values, active), active, x.num_rows)
+        return self._activation(F.gather_active(values, active), active, x.num_rows)
 
 
 class SparseWeightLinear(nn.Module):

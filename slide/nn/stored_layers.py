@@ -9,8 +9,16 @@ from torch import Tensor, nn
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, sparse_linear
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_layer import Activation, new_linear
-from slide.nn.sampled_linear import SEARCHES, SampledLinear, at_ids, check_has_index
+from slide.nn.sampled_linear import (
+    SEARCHES,
+    Activation,
+    EveryOutput,
+    SampledLinear,
+    at_ids,
+    check_has_index,
+    every_output,
+    new_linear,
+)
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
@@ -60,23 +68,18 @@ class _StoredLayer(nn.Module):
 
 
 class StoredInputLinear(_StoredLayer):
-    """`slide.SparseInputLinear` of stored rows: it reads the rows of the features of its inputs.
-
-    Args:
-        rows: ``(D, H)``.
-        bias: ``(H,)`` float32.
-    """
+    """`slide.SparseInputLinear` of stored rows: it reads the rows of the features of its inputs."""
 
     def __init__(self, rows: QuantizedRows, bias: Tensor):
         super().__init__(rows, bias, rows.shape[0])
 
-    def forward(self, x: Any) -> Activation:
+    def forward(self, x: Any) -> EveryOutput:
         """See `slide.SparseInputLinear.forward`."""
         x = as_csr(x, self.in_features)
         check_pattern("features", x, None, self.in_features)
         weight, _, columns = self.rows.some(x.indices, None)
         values = sparse_linear(CSR(x.indptr, columns, x.values), weight, self.bias)
-        return Activation(values, self.sampler.select(x, None), x.num_rows)
+        return every_output(values, self.sampler.select(x, None))
 
     def trainable(self) -> SparseInputLinear:
         """The layer with float32 weights."""
@@ -85,15 +88,7 @@ class StoredInputLinear(_StoredLayer):
 
 
 class StoredLinear(_StoredLayer):
-    """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some.
-
-    Args:
-        rows: ``(N, D)``.
-        bias: ``(N,)`` float32.
-
-    Attributes:
-        precision: that of the `trainable` layer.
-    """
+    """`slide.SampledLinear` of stored rows, for search: it reads rows block by block, or some."""
 
     precision = "float32"
 
@@ -102,12 +97,15 @@ class StoredLinear(_StoredLayer):
         self._index = LazyRowIndex()
         self._whole: list[Tensor] = []  # The weight as float32, once a search needs it.
 
-    def forward(self, x: Tensor, labels: Any = None) -> Activation:
+    def forward(self, x: Tensor, labels: Any = None) -> Activation | EveryOutput:
         """All outputs of ``x`` ``(B, D)``; ``labels`` do not change them."""
         active, step = FullSampler(self.in_features, self.out_features), self.rows.at_once(2**14)
         starts = range(0, self.out_features, step)
         parts = [x @ self.rows.block(begin, begin + step).T for begin in starts]
-        return Activation(torch.cat(parts, 1) + self.bias, active.select(x, labels), len(x))
+        values = torch.cat(parts, 1) + self.bias
+        if labels is None:
+            return every_output(values, active.select(x, None))
+        return Activation(values, active.select(x, labels), len(x))
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
@@ -160,11 +158,7 @@ class StoredLinear(_StoredLayer):
 
 
 def make_float32(network: SlideNetwork) -> None:
-    """Put float32 layers in place of layers of quantized rows, so that a network can be trained.
-
-    Args:
-        network: changed in place.
-    """
+    """Put float32 layers in place of layers of quantized rows, so that a network can be trained."""
     for name in ("first", "output"):
         layer: Any = getattr(network, name)
         if isinstance(layer, StoredInputLinear | StoredLinear):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slide.active_set import Transposed
-from slide.backend import array_view, on_device, on_host, plain
+from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.reference.products import AdamTensors
@@ -102,15 +102,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         every_row: bool = False,
     ):
         checks.positive("lr", lr)
-        checks.listing("betas", betas)
-        if len(betas) != 2:
-            raise ValueError(f"betas must be two numbers in [0, 1), not {betas!r}")
-        for beta in betas:
-            checks.share("betas", beta)
-        checks.positive("eps", eps)
-        if eps < _LEAST_EPS:
-            raise ValueError(f"eps must be at least {_LEAST_EPS}, not {eps!r}")
-        checks.not_negative("weight_decay", weight_decay)
+        _check_numbers(lr, betas, eps, weight_decay)
         checks.flag("correct_skipped", correct_skipped)
         checks.flag("rowwise", rowwise)
         checks.flag("every_row", every_row)
@@ -170,13 +162,13 @@ class RowSparseAdam(torch.optim.Optimizer):
 
         Raises:
             ValueError: for a parameter that is not contiguous or has other rows than its gradient,
-                or a learning rate or weight decay that is no number of at least 0.
+                or a number of a group that is out of range.
             RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients; or if another
                 optimizer has made a step with the same gradient.
         """
         for group in self.param_groups:  # Before any row changes.
-            checks.not_negative("lr", float(group["lr"]))
-            checks.not_negative("weight_decay", float(group["weight_decay"]))
+            numbers = (group[name] for name in ("lr", "betas", "eps", "weight_decay"))
+            _check_numbers(*numbers)
         loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
         if factor is None:
             for p in shown:  # As after a step, no row gradients are left.
@@ -264,6 +256,20 @@ class RowSparseAdam(torch.optim.Optimizer):
                     self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
 
 
+def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
+    """Raise ValueError for numbers of a parameter group that would make weights NaN."""
+    for name, value in (("lr", lr), ("weight_decay", weight_decay)):
+        checks.not_negative(name, value.item() if isinstance(value, Tensor) else value)
+    checks.listing("betas", betas)
+    if len(betas) != 2:
+        raise ValueError(f"betas must be two numbers in [0, 1), not {betas!r}")
+    for beta in betas:
+        checks.share("betas", beta)
+    checks.positive("eps", eps)
+    if eps < _LEAST_EPS:
+        raise ValueError(f"eps must be at least {_LEAST_EPS}, not {eps!r}")
+
+
 def _prepare(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
     """Fit the state of a parameter to the options of its group, which may have changed."""
     try:
@@ -321,6 +327,8 @@ def _check_values(state: dict[str, Any]) -> None:
         if name in state:
             tensor = state[name]
             kind = str(tensor.dtype).removeprefix("torch.")
+            number = "int" if name == "last_step" else "float"
+            kind = kind if number in kind else number
             expected[name] = Expected(tuple(tensor.shape), kind, least, most)
     check_arrays(what, state, expected)
 
@@ -356,7 +364,7 @@ def _has_infinities(gradient: Tensor) -> bool:
 def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
     """Adam on the rows of a gradient."""
     p, ids = tensors.weight, gradient.ids
-    if plain(p):
+    if uses_reference(p):
         positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
@@ -395,7 +403,7 @@ def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
     idle = np.ones(num_rows(p), bool)
     idle[on_host(but)] = False
     ids, width = np.flatnonzero(idle).astype(np.int32), p.numel() // len(idle)
-    if plain(p) or p.dtype == torch.bfloat16:
+    if uses_reference(p) or p.dtype == torch.bfloat16:
         return RowGradient(ids, p.new_zeros(len(ids), width))
     none = Transposed(ids, np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), _EMPTY)
     kind = array_view(as_rows(p)).dtype

@@ -1,8 +1,8 @@
 """The re-ranker: base scorers score labels, and a final ranker combines what they say.
 
 The base scorers are the network, linear classifiers, nearest neighbours, feature-label
-co-occurrence, in a knowledge graph the answers to analogous queries, and in a recommender the
-similarity of items. The final ranker,
+co-occurrence, conjunctions of features where rows have few of them, in a knowledge graph the
+answers to analogous queries, and in a recommender the similarity of items. The final ranker,
 gradient-boosted trees, learns from held-out rows (stacking).
 """
 
@@ -10,7 +10,10 @@ from typing import Any
 
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
 from slide.ranking.ensemble import Ranked as Ranked
+from slide.ranking.row_kinds import KindChoice as KindChoice
+from slide.ranking.row_kinds import choose_kind as choose_kind
 from slide.ranking.scorers.analogous import AnalogousQueries as AnalogousQueries
+from slide.ranking.scorers.conjunctions import Conjunctions as Conjunctions
 from slide.ranking.scorers.cooccurrence import Cooccurrence as Cooccurrence
 from slide.ranking.scorers.item_similarity import ItemSimilarity as ItemSimilarity
 from slide.ranking.scorers.linear import LinearClassifiers as LinearClassifiers

@@ -148,6 +148,10 @@ class BaseScorer:
     slow: ClassVar[bool] = False
     nothing: float = 0.0
 
+    def suits(self, train: Split) -> bool:
+        """Whether it is for such training rows, of a kind that it knows; else it takes no part."""
+        return True
+
     def learn(self, training: Training) -> None:
         """Learn from training rows."""
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.data import SeenItems, SeenLabels, Split, find_seen, kind_of
+from slide.data import SeenItems, SeenLabels, Split, find_seen
 from slide.data.dataset import ROW_KINDS
 from slide.data.row_transform import keep_labels
 from slide.nn import SlideNetwork
@@ -21,6 +21,7 @@ from slide.ranking.base_scorer import (
     ranking_features,
 )
 from slide.ranking.final_ranker import FinalRanker, load_learner
+from slide.ranking.row_kinds import choose_kind
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.sparse import CSR, hits
@@ -31,17 +32,11 @@ from slide.utils.progress_bar import ProgressBar
 OBJECTIVES = ("p", "psp")
 KNOWN = ("auto", "exclude", "keep")
 ROWS_AT_ONCE = 1024
-# What is left out of the answers for each kind of data, and what shows the kind.
+# What is left out of the answers for each kind of data.
 _SEEN = {
-    "graph": (
-        "no answers to rows that repeat the features of a training row",
-        "rows are questions of few features, and training rows do not repeat each other's labels",
-    ),
-    "items": (
-        "no answers to rows that have them as features, and labels and features of the nearest "
-        "rows are votes",
-        "no training row asks for its own features",
-    ),
+    "graph": "no answers to rows that repeat the features of a training row",
+    "items": "no answers to rows that have them as features, and labels and features of the "
+    "nearest rows are votes",
 }
 # If an eighth of the rows was held out, slow scorers learn from these rows in the end, too.
 _WORTH_LEARNING = 0.125
@@ -125,6 +120,7 @@ class EnsembleRanker:
         kind: `slide.data.kind_of` the rows of `fit`.
         notes: sentences about the choices that `fit` made.
         all_scorers: the base scorers by name, whatever the kind of the rows is.
+        unsuited: names of those that do not suit the rows of `fit`.
 
     Example:
         >>> import slide, tempfile
@@ -177,7 +173,7 @@ class EnsembleRanker:
         self.seen: SeenLabels | SeenItems | None = None
         self.notes: list[str] = []
         self.final_ranker = FinalRanker([])
-        self.kind = "other"
+        self.kind, self.unsuited = "other", set[str]()
         self._lay_out()
 
     @property
@@ -186,7 +182,7 @@ class EnsembleRanker:
         return {
             name: scorer
             for name, scorer in self.all_scorers.items()
-            if scorer.kinds is None or self.kind in scorer.kinds
+            if name not in self.unsuited and (scorer.kinds is None or self.kind in scorer.kinds)
         }
 
     @staticmethod
@@ -222,10 +218,16 @@ class EnsembleRanker:
             ValueError: for features that are not finite, or ``"sampler"`` with a sampler that has
                 no index.
         """
-        self.kind, self.notes = kind_of(train if every is None else every), []
+        (self.kind, why), self.notes = choose_kind(train if every is None else every), []
+        if train.kind == "auto":
+            self.notes.append(f"rows: {why}")
+        self.unsuited = {name for name, each in self.all_scorers.items() if not each.suits(train)}
         self.inverse = np.empty(0)  # It is not trained until the end: an error may come before.
         self._lay_out()
-        exclude = self._excludes(train)
+        exclude = self.known == "exclude"
+        if self.known == "auto" and self.kind in _SEEN:
+            self.notes.append(f"known labels: {_SEEN[self.kind]}")
+            exclude = True
         self._learn(train, exclude, held)
         columns, right = [np.empty((0, len(self.layout.names)), np.float32)], [np.empty(0, bool)]
         weights, rows = [np.empty(0)], [np.empty(0, np.int64)]
@@ -426,15 +428,6 @@ class EnsembleRanker:
         training = Training(train, self.kind, self.seen, held, slow, self.scorers, self.notes)
         for name in training.scorers:
             training.learnt(name)
-
-    def _excludes(self, train: Split) -> bool:
-        """Whether seen labels are left out of the answers."""
-        if self.known == "auto" and self.kind in _SEEN:
-            what, shown = _SEEN[self.kind]
-            found = f", because {shown}" if train.kind == "auto" else ""
-            self.notes.append(f"known labels: {what}{found}")
-            return True
-        return self.known == "exclude"
 
     def _check_trained(self) -> None:
         if not len(self.inverse):

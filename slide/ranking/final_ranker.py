@@ -24,10 +24,14 @@ FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
-# 5 folds of held-out rows decide how much a logistic regression of ranks counts beside few trees.
+# 5 folds of held-out rows decide how much logistic regressions of ranks count beside few trees.
 _FOLDS = 5
+# Shares that are tried.
+_SHARES = np.linspace(0, 1, 11)
 # C = 0.01: ranks of scorers are much alike, and their weights stay small and alike.
 _RANKS_C = 0.01
+# C = 1: of the two weights of a single scorer.
+_SINGLE_C = 1.0
 # C = 10: the slope of a logistic regression with few hits is hardly drawn to 0, as votes are small.
 _SOFT = 10.0
 
@@ -43,8 +47,9 @@ class FinalRanker:
     2001, "Logistic regression in rare events data", section 4.1). With few true labels it is the
     mean of several models, which learn from other draws (Breiman 1996, "Bagging predictors"),
     unless all candidates are needed. Beside the trees counts a logistic regression of the ranks by
-    the scorers, which needs fewer rows to be as good as the best scorer alone. Its share is the one
-    with the least loss on rows that neither has learnt from, by folds of the held-out rows.
+    all scorers, and one of the ranks by the best scorer alone: the fewer rows, the better are the
+    simpler ones. Their shares are those with the least loss on rows that none has learnt from, by
+    folds of the held-out rows.
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
@@ -103,8 +108,7 @@ class FinalRanker:
         few = hits.sum() < FEW_HITS
         self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW if few else 1)
         if few and rows is not None and self._ranks:
-            self.rank_share = self._share_of_ranks(columns, hits, weights, rows)
-            self.rank_weights = self._weigh_ranks(columns, hits, weights)
+            self._blend(columns, hits, weights, rows)
         return self
 
     def probabilities(self, columns: np.ndarray) -> np.ndarray:
@@ -153,40 +157,62 @@ class FinalRanker:
         base = np.mean([model._baseline_prediction[0, 0] for model in models]) + np.log(share)
         return _mean_trees(models), float(base)
 
-    def _share_of_ranks(
+    def _blend(
         self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, rows: np.ndarray
-    ) -> float:
-        """The share of the model of ranks with the least logistic loss on rows of other folds.
+    ) -> None:
+        """Choose how much ranks count beside the trees, by logistic loss on rows of other folds.
 
         Wolpert 1992, "Stacked generalization": each fold is scored by models of the others.
         """
         order: np.ndarray = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
-        fold, trees, ranks = order[rows] % _FOLDS, np.empty(len(hits)), np.empty(len(hits))
+        fold, scorers = order[rows] % _FOLDS, len(self._ranks)
+        found = np.empty((2 + scorers, len(hits)))  # By trees, all ranks, those of each scorer.
         for number in range(_FOLDS):
             own, other = fold == number, fold != number
-            if min(hits[other].sum(), (~hits[other]).sum()) < 2 * _LEAST_HITS:
-                return 0.0  # Smaller trees than those of all rows would be compared.
+            if min(hits[other].sum(), (~hits[other]).sum()) < _LEAST_HITS // 2:
+                return  # Smaller trees than those of all rows would be compared.
             counts = None if weights is None else weights[other]
             learnt = columns[other], hits[other], counts
             grown, base = self._grow(*learnt, 1)
-            trees[own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
-            ranks[own] = self._rank_log_odds(columns[own], self._weigh_ranks(*learnt))
-        shares, signs = np.linspace(0, 1, 11), np.where(hits, -1.0, 1.0)
-        losses = [
-            np.average(np.logaddexp(0, signs * ((1 - s) * trees + s * ranks)), weights=weights)
-            for s in shares
-        ]
-        return float(shares[int(np.argmin(losses))])
+            found[0, own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
+            for place, scorer in enumerate([None, *range(scorers)], 1):
+                ranks = self._weigh_ranks(*learnt, scorer)
+                found[place, own] = self._rank_log_odds(columns[own], ranks)
+        signs = np.where(hits, -1.0, 1.0)
+
+        def loss(log_odds: np.ndarray) -> float:
+            return float(np.average(np.logaddexp(0, signs * log_odds), weights=weights))
+
+        def best_share(one: np.ndarray, other: np.ndarray) -> float:
+            return float(min(_SHARES, key=lambda share: loss((1 - share) * one + share * other)))
+
+        of_all = best_share(*found[:2])
+        blend = (1 - of_all) * found[0] + of_all * found[1]
+        best = int(np.argmin([loss(each) for each in found[2:]]))
+        alone = best_share(blend, found[2 + best])
+        self.rank_share = 1 - (1 - alone) * (1 - of_all)
+        if self.rank_share:
+            both = (self._weigh_ranks(columns, hits, weights, each) for each in (None, best))
+            shares = (1 - alone) * of_all / self.rank_share, alone / self.rank_share
+            self.rank_weights = list(np.dot(shares, list(both)))
 
     def _weigh_ranks(
-        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None
+        self,
+        columns: np.ndarray,
+        hits: np.ndarray,
+        weights: np.ndarray | None,
+        scorer: int | None = None,
     ) -> list[float]:
-        """A logistic regression of ranks: its intercept, then its weights."""
+        """A logistic regression of ranks, by one scorer or all: its intercept, then weights."""
         from sklearn.linear_model import LogisticRegression
 
-        model = LogisticRegression(C=_RANKS_C, max_iter=300)
-        model.fit(self._rank_numbers(columns), hits, weights)
-        return [*map(float, np.ravel(model.intercept_)), *map(float, np.ravel(model.coef_))]
+        numbers, scorers = self._rank_numbers(columns), len(self._ranks)
+        used = slice(None) if scorer is None else slice(scorer, None, scorers)
+        model = LogisticRegression(C=_RANKS_C if scorer is None else _SINGLE_C, max_iter=300)
+        model.fit(numbers[:, used], hits, weights)
+        found = np.zeros(2 * scorers)
+        found[used] = np.ravel(model.coef_)
+        return [*map(float, np.ravel(model.intercept_)), *map(float, found)]
 
     def _rank_log_odds(self, columns: np.ndarray, weights: list[float]) -> np.ndarray:
         return weights[0] + self._rank_numbers(columns) @ np.array(weights[1:])

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,28 +14,33 @@ from slide.sparse import CSR, Pattern, hits
 from slide.utils.files import write_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Labels by the number of their training rows: from the first number on, to before the next bin.
 _BINS = {"0": 0, "1": 1, "2-4": 2, "5-9": 5, "10-49": 10, "50-499": 50, "500+": 500}
 # Labels are compared that have this many evaluated rows; fewer, if there are few such labels.
 _ENOUGH_ROWS = (20, 10, 5, 2, 1)
-SHOWN_LABELS = SHOWN_FEATURES = 8
+# Of an example as many names as fill two lines.
+SHOWN_LABELS, SHOWN_FEATURES = 8, 5
 
 _REPORT = "report.html"
 _SCORES = {"P": "p", "nDCG": "ndcg", "PSP": "psp"}
+# Pictures stand side by side, and on a phone below each other; wide tables scroll.
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }
-table { border-collapse: collapse; margin: 1em 0; } img { max-width: 100%; }
-th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; }
-th { border-bottom: 1px solid; font-weight: 600; } small { color: #555; }
+table { border-collapse: collapse; } .wide { overflow-x: auto; margin: 1em 0; }
+.row { display: flex; flex-wrap: wrap; gap: 1em; } img { width: 29em; max-width: 100%; }
+th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; white-space: nowrap; }
+th { border-bottom: 1px solid; font-weight: 600; } th, small { white-space: normal; }
+small { color: #555; } td[colspan] { padding-bottom: .8em; max-width: 90vw; }
 """
 
-# Precisions by their names in the log; the first that the log has is drawn.
-_PRECISIONS = {
-    "eval/p_at_1": "P@1, evaluated rows",
-    "held/precision": "precision, held-out rows",
-}
+# Precision on held-out rows is the mean of these; so are the other points of its picture.
+_CUTOFFS = (1, 3, 5)
+_HELD, _EVALUATED, _RERANKED = "held/precision", "eval/p_at_{}", "reranked/p_at_{}"
+# Precisions to compare runs by, by their names in the log.
+_PRECISIONS = {_EVALUATED.format(1): "P@1, evaluated rows", _HELD: "precision, held-out rows"}
 # What a run measures of its active sets: names in the log by what a panel shows.
 _SELECTION = {
     "recall of the ten best": ("selection/recall_without_labels", "selection/chance"),
@@ -50,8 +55,11 @@ _PARTS = {
     "of it held-out rows": "validation_seconds",
     "of it re-ranker": "ranker_seconds",
     "evaluation": "eval_seconds",
+    "measurements": "measuring_seconds",
     "compilation": "compile_seconds",
 }
+# Lines of many runs differ by these, too.
+_DASHES = ("-", "--", ":")
 _DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide", "font.size": 9}
 
 
@@ -90,15 +98,7 @@ class Answers(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """Labels of similar frequency.
-
-    Attributes:
-        name: numbers of training rows.
-        labels: number of such labels.
-        share: of the right labels of all rows, in [0, 1].
-        found: the share of these that is among the first 1, 3 and 5 answers; NaN without any.
-        precision: what they contribute to P@1, P@3 and P@5.
-    """
+    """Labels of similar frequency: of right labels their share, those found, their part of P@k."""
 
     name: str
     labels: int
@@ -108,16 +108,7 @@ class Bin(NamedTuple):
 
 
 class LabelFacts(NamedTuple):
-    """How well a label was found.
-
-    Attributes:
-        label: its number.
-        trained: training rows that have it.
-        rows: evaluated rows that have it.
-        found: of these, rows with it among the answers.
-        answered: rows with it among the answers, rightly or not.
-        example: an evaluated row; -1: none fits.
-    """
+    """In how many rows a label is, was found and was answered, and a row as an example, or -1."""
 
     label: int
     trained: int
@@ -133,7 +124,7 @@ def by_frequency(answers: Answers) -> list[Bin]:
     bin_of = np.searchsorted(edges, answers.counts, "right") - 1
     truth = np.bincount(bin_of[answers.labels.indices], minlength=len(_BINS))
     sizes = np.bincount(bin_of, minlength=len(_BINS))
-    hit = np.stack([_hits_by_bin(answers.ids, right, bin_of, k) for k in (1, 3, 5)])
+    hit = np.stack([_hits_by_bin(answers.ids, right, bin_of, k) for k in _CUTOFFS])
     found, rows = hit / np.where(truth, truth, np.nan), max(len(answers.ids), 1)
     precision = hit / (rows * np.array([[1], [3], [5]]))
     return [
@@ -154,29 +145,14 @@ def _hits_by_bin(ids: np.ndarray, right: np.ndarray, bin_of: np.ndarray, k: int)
 
 
 def calibration(answers: Answers, bins: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How often answers are right, by their scores."""
+    """Of answers with similar probabilities: their mean, the share that is right, a count."""
     known = answers.ids >= 0
-    scores = answers.scores[known].astype(np.float64)
-    right = hits(answers.ids, answers.labels)[known]
-    if answers.probabilities:
-        bin_of = np.clip((scores * bins).astype(np.int64), 0, bins - 1)
-    else:
-        order = np.argsort(np.argsort(scores, kind="stable"), kind="stable")
-        bin_of = order * bins // max(len(scores), 1)
+    scores, right = answers.scores[known].astype(np.float64), hits(answers.ids, answers.labels)
+    bin_of = np.clip((scores * bins).astype(np.int64), 0, bins - 1)
     counts = np.bincount(bin_of, minlength=bins)
-    sums = np.bincount(bin_of, scores, bins), np.bincount(bin_of, right, bins)
+    sums = np.bincount(bin_of, scores, bins), np.bincount(bin_of, right[known], bins)
     kept = counts > 0
     return sums[0][kept] / counts[kept], sums[1][kept] / counts[kept], counts[kept]
-
-
-def calibration_errors(answers: Answers) -> tuple[float, float]:
-    """The expected calibration error of all answers, and of the first answer to each row."""
-    found = []
-    for count in (answers.ids.shape[1], 1):
-        part = answers._replace(ids=answers.ids[:, :count], scores=answers.scores[:, :count])
-        scores, shares, counts = calibration(part)
-        found.append(float(np.abs(scores - shares) @ counts / max(counts.sum(), 1)))
-    return found[0], found[1]
 
 
 def hardest_and_best(answers: Answers, most: int = 10) -> tuple[list[LabelFacts], list[LabelFacts]]:
@@ -215,16 +191,17 @@ def _example_row(answers: Answers, right: np.ndarray, label: int, wanted: bool) 
 
 def strongest_features(answers: Answers, row: int) -> list[str]:
     """The names of the features of a row with the largest values."""
-    begin, end = answers.features.indptr[row : row + 2]
-    indices = answers.features.indices[begin:end]
-    order = np.argsort(-np.abs(answers.features.values[begin:end]), kind="stable")
+    indices, values = (
+        part[slice(*answers.features.indptr[row : row + 2])]
+        for part in (answers.features.indices, answers.features.values)
+    )
+    order = np.argsort(-np.abs(values), kind="stable")
     return [answers.feature_name(int(each)) for each in indices[order[:SHOWN_FEATURES]]]
 
 
 def right_labels(answers: Answers, row: int) -> list[str]:
     """The names of the labels of a row, the most frequent ones first."""
-    begin, end = answers.labels.indptr[row : row + 2]
-    labels = answers.labels.indices[begin:end]
+    labels = answers.labels.indices[slice(*answers.labels.indptr[row : row + 2])]
     order = np.argsort(-answers.counts[labels], kind="stable")
     return [answers.label_name(int(each)) for each in labels[order[:SHOWN_LABELS]]]
 
@@ -263,19 +240,18 @@ def write_report(folder: Path, answers: Answers) -> Path:
         f"<h1>{escape(title)}</h1>",
         _scores(run),
         "<h2>Loss and precision</h2>",
-        _image(draw_curves(run), "loss and precision over the steps"),
+        _images({"loss over the steps": draw_loss(run), "precision": draw_precision(run)}),
         *_selection(run),
-        "<h2>Labels by frequency</h2>",
         *_frequency(answers),
-        "<h2>Calibration</h2>",
-        *_calibration(answers),
+        *_calibration(run, answers),
         "<h2>Time</h2>",
-        _image(draw_times(run.summary), "seconds of each part of the run"),
+        _images({"seconds of each part of the run": draw_times(run.summary)}),
         *_labels(answers),
         "<h2>Settings</h2>",
         _table(["key", "value"], [[key, str(value)] for key, value in run.settings.items()]),
     ]
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    head += f"<title>{escape(title)}</title><style>{_STYLE}</style>"
     body = "\n".join(parts)
     path = folder / _REPORT
     write_text(path, f'<!doctype html>\n<html lang="en">\n<head>{head}</head>\n{body}\n</html>\n')
@@ -297,26 +273,35 @@ def _scores(run: RunFiles) -> str:
     return f"{warnings}<p>Evaluated on: {escape(where)}.</p>" + _table(["", "@1", "@3", "@5"], rows)
 
 
-def _selection(run: RunFiles) -> list[str]:
+def _selection(run: RunFiles) -> Iterator[str]:
     """Nothing for a run that did not measure its active sets."""
     if not run.curve("selection/chance")[0]:
-        return []
-    figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
-    said = (
-        "Recall is the share of a sample's ten largest scores, its own labels left out, that its "
-        "active set holds; by chance: if all of the set but labels had been drawn uniformly. The "
-        "table has means over the second half of the run."
+        return
+    yield "<h2>Choice of outputs</h2>"
+    yield (
+        "<p>Recall is the share of a sample's ten largest scores, its own labels left out, that "
+        "its active set holds; by chance: if all of the set but labels had been drawn uniformly. "
+        "The table has means over the second half of the run.</p>"
     )
-    return [
-        "<h2>Choice of outputs</h2>",
-        f"<p>{said}</p>",
-        _image(draw_selection(run), "recall against chance, look-ups and their cost"),
-        _table(list(figures_of), [[cell for (cell,) in figures_of.values()]]),
-    ]
+    yield _images(draw_selection(run))
+    figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
+    yield _table(list(figures_of), [[cell for (cell,) in figures_of.values()]])
 
 
-def _frequency(answers: Answers) -> list[str]:
+def _frequency(answers: Answers) -> Iterator[str]:
     bins = by_frequency(answers)
+    found = [[0.0 if x != x else x for x in each.found] for each in bins]
+    names = [each.name for each in bins]
+    yield "<h2>Labels by frequency</h2>"
+    yield _images(
+        {
+            text: draw_bins(text, names, values, label)
+            for text, values, label in (
+                ("share of right labels found", found, "first {}"),
+                ("contribution to P@k", [each.precision for each in bins], "P@{}"),
+            )
+        }
+    )
     rows = [
         [
             each.name,
@@ -328,46 +313,40 @@ def _frequency(answers: Answers) -> list[str]:
         for each in bins
     ]
     head = ["training rows", "labels", "share of right labels"]
-    head += [f"found in first {k}" for k in (1, 3, 5)] + [f"part of P@{k}" for k in (1, 3, 5)]
-    picture = _image(draw_frequency(bins), "precision and recall by label frequency")
-    return [picture, _table(head, rows)]
+    head += [f"found in first {k}" for k in _CUTOFFS] + [f"part of P@{k}" for k in _CUTOFFS]
+    yield _table(head, rows)
 
 
-def _calibration(answers: Answers) -> list[str]:
-    if not (answers.ids >= 0).any():
-        return ["<p>There are no answers.</p>"]
-    bins = calibration(answers)
-    said = "The scores are no probabilities."
-    if answers.probabilities:
-        every, first = calibration_errors(answers)
-        said = (
-            f"The scores are probabilities. Their calibration error is {every:.3f} for all answers "
-            f"and {first:.3f} for the first answer to each row."
+def _calibration(run: RunFiles, answers: Answers) -> Iterator[str]:
+    """Nothing if the scores are no probabilities."""
+    if not answers.probabilities or not (answers.ids >= 0).any():
+        return
+    yield "<h2>Calibration</h2>"
+    every, first = (run.summary.get(f"calibration_error{end}") for end in ("", "_at_1"))
+    if every is not None and first is not None:
+        yield (
+            f"<p>The calibration error of the probabilities is {every:.3f} for all answers and "
+            f"{first:.3f} for the first answer to each row.</p>"
         )
-    picture = draw_calibration(*bins, answers.probabilities)
-    return [
-        f"<p>{said}</p>",
-        _image(picture, "share of right answers by score"),
-    ]
+    mean, share, counts = calibration(answers)
+    yield _images(
+        {
+            "share of right answers by probability": draw_calibration(mean, share),
+            "number of answers by probability": draw_counts(mean, counts),
+        }
+    )
 
 
-def _labels(answers: Answers) -> Iterable[str]:
-    hardest, best = hardest_and_best(answers)
-    yield "<h2>Hardest labels</h2>"
-    yield _label_table(answers, hardest, "a row where it was missed")
-    yield "<h2>Best labels</h2>"
-    yield _label_table(answers, best, "a row where it was found")
-
-
-def _label_table(answers: Answers, labels: Sequence[LabelFacts], example: str) -> str:
-    head = ["label", "training rows", "rows", "found", "answered", example]
-    lines = []
-    for each in labels:
-        cells = [answers.label_name(each.label), f"{each.trained:,}", f"{each.rows:,}"]
-        cells += [f"{each.found:,}", f"{each.answered:,}"]
-        shown = "" if each.example < 0 else _example(answers, each.example)
-        lines.append([*map(escape, cells), shown])
-    return _table(head, lines, safe=True)
+def _labels(answers: Answers) -> Iterator[str]:
+    head = ["label", "training rows", "rows", "found", "answered"]
+    for title, labels in zip(("Hardest", "Best"), hardest_and_best(answers), strict=True):
+        yield f"<h2>{title} labels</h2>"
+        lines = []
+        for each in labels:
+            counts = (each.trained, each.rows, each.found, each.answered)
+            lines.append([answers.label_name(each.label), *(f"{count:,}" for count in counts)])
+            lines += [[_example(answers, each.example)]] if each.example >= 0 else []
+        yield _table(head, lines)
 
 
 def _example(answers: Answers, row: int) -> str:
@@ -376,23 +355,29 @@ def _example(answers: Answers, row: int) -> str:
         "labels": right_labels(answers, row),
         "answers": answered_labels(answers, row),
     }
-    return (
-        "<small>"
-        + "<br>".join(f"{name}: {escape(', '.join(words))}" for name, words in parts.items())
-        + "</small>"
-    )
+    return "\n".join(f"{name}: {', '.join(words)}" for name, words in parts.items())
 
 
-def _image(figure: Any, text: str) -> str:
-    code = base64.b64encode(svg(figure).encode()).decode()
-    return f'<img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}">'
+def _images(figures: dict[str, "Figure"]) -> str:
+    """Pictures side by side, by what they show."""
+    found = ""
+    for text, figure in figures.items():
+        code = base64.b64encode(svg(figure).encode()).decode()
+        found += f'<img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}">'
+    return f'<div class="row">{found}</div>'
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], safe: bool = False) -> str:
-    """A table of HTML."""
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of HTML; a line with a single cell is a small note as wide as the table."""
     lines = ["".join(f"<th>{escape(each)}</th>" for each in head)]
-    lines += ["".join(f"<td>{each if safe else escape(each)}</td>" for each in row) for row in rows]
-    return "<table>" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+    for row in rows:
+        if len(row) == 1 < len(head):
+            note = escape(row[0]).replace("\n", "<br>")
+            lines.append(f"<td colspan={len(head)}><small>{note}</small></td>")
+        else:
+            lines.append("".join(f"<td>{escape(each)}</td>" for each in row))
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table>{body}</table></div>'
 
 
 def svg(figure: "Figure") -> str:
@@ -410,65 +395,75 @@ def save(figure: "Figure", path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def draw_curves(run: RunFiles) -> "Figure":
-    """Loss and precision over the steps of a run."""
-    figure, (left, right) = _panels(2)
-    left.plot(*run.curve("train/loss"), lw=1)
-    left.set(xlabel="step", ylabel="loss")
-    for name, label in _PRECISIONS.items():
-        steps, values = run.curve(name)
+def draw_loss(run: RunFiles) -> "Figure":
+    """The loss over the steps of a run."""
+    figure, panel = _panel(ylabel="loss")
+    panel.plot(*run.curve("train/loss"), lw=1)
+    return figure
+
+
+def draw_precision(run: RunFiles) -> "Figure":
+    """Precision on held-out and on evaluated rows, the means of the same cut-offs."""
+    figure, panel = _panel(ylabel="mean of P@1, P@3 and P@5")
+    where = "test rows" if run.summary.get("evaluated_on") == "test" else "evaluated rows"
+    curves = {"held-out training rows": ("-", *run.curve(_HELD))}
+    for name, form, style in (("network", _EVALUATED, "o-"), ("re-ranked", _RERANKED, "^-")):
+        each = [run.curve(form.format(k)) for k in _CUTOFFS]
+        means = np.mean([values for _, values in each], axis=0).tolist()
+        curves[f"{where}, {name}"] = style, each[0][0], means
+    for label, (style, steps, values) in curves.items():
         if steps:
-            right.plot(steps, values, "o-", ms=3, lw=1, label=label)
-    right.set(xlabel="step", ylabel="precision")
-    if right.lines:
-        right.legend(frameon=False)
+            panel.plot(steps, values, style, ms=5, lw=1.2, label=label)
+    panel.set_ylim(bottom=0)
+    if panel.lines:
+        panel.legend(frameon=False, loc="lower right")
     return figure
 
 
-def draw_selection(run: RunFiles) -> "Figure":
+def draw_selection(run: RunFiles) -> dict[str, "Figure"]:
     """What active sets hold of the best outputs, and what that costs, over the steps of a run."""
-    shown = [label for label, names in _SELECTION.items() if run.curve(names[0])[0]]
-    figure, panels = _panels(len(shown))
-    for panel, label in zip(panels, shown, strict=True):
-        for name in _SELECTION[label]:
-            panel.plot(*run.curve(name), "o-", ms=3, lw=1)
-        panel.set(xlabel="step", ylabel=label)
+    found = {}
+    for label, names in _SELECTION.items():
+        if not run.curve(names[0])[0]:
+            continue
+        found[label], panel = _panel(ylabel=label)
+        for name, said in zip(names, ("of the sets", "by chance"), strict=False):
+            panel.plot(*run.curve(name), "o-", ms=3, lw=1, label=said)
         panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
-    panels[0].legend(["of the sets", "by chance"], frameon=False)
-    return figure
+        if len(names) > 1:
+            panel.legend(frameon=False)
+    return found
 
 
-def draw_frequency(bins: Sequence[Bin]) -> "Figure":
-    """Precision and recall of labels by how many training rows they have."""
-    figure, (left, right) = _panels(2)
-    positions = np.arange(len(bins))
-    for at, k in enumerate((1, 3, 5)):
-        found = [0.0 if np.isnan(each.found[at]) else each.found[at] for each in bins]
-        left.bar(positions + 0.27 * (at - 1), found, 0.25, label=f"first {k}")
-        parts = [each.precision[at] for each in bins]
-        right.bar(positions + 0.27 * (at - 1), parts, 0.25, label=f"P@{k}")
-    left.set(ylabel="share of right labels found", ylim=(0, 1))
-    right.set(ylabel="contribution to P@k")
-    for panel in (left, right):
-        panel.set_xticks(positions, [each.name for each in bins])
-        panel.set_xlabel("training rows of the label")
-        panel.legend(frameon=False)
-    return figure
-
-
-def draw_calibration(
-    mean: np.ndarray, share: np.ndarray, counts: np.ndarray, probabilities: bool
+def draw_bins(
+    text: str, names: Sequence[str], values: Sequence[Sequence[float]], label: str
 ) -> "Figure":
-    """How often answers are right, by their scores; see `slide.report.page.calibration`."""
-    figure, (left, right) = _panels(2)
-    if probabilities:
-        left.plot([0, 1], [0, 1], color="0.7", lw=1)
-    left.plot(mean, share, "o-", ms=4, lw=1)
-    name = "probability" if probabilities else "score"
-    left.set(xlabel=f"mean {name}", ylabel="share of right answers", ylim=(0, 1))
-    right.bar(np.arange(len(counts)), counts)
-    right.set_xticks(np.arange(len(counts)), [f"{each:.2f}" for each in mean])
-    right.set(xlabel=f"mean {name}", ylabel="answers")
+    """For each bin of labels a bar for k of 1, 3 and 5."""
+    figure, panel = _panel("training rows of the label", text)
+    positions = np.arange(len(names))
+    for at, k in enumerate(_CUTOFFS):
+        bars = [each[at] for each in values]
+        panel.bar(positions + 0.27 * (at - 1), bars, 0.25, label=label.format(k))
+    panel.set_xticks(positions, list(names))
+    panel.margins(y=0.3)  # Room for the legend.
+    panel.legend(frameon=False, ncols=3, loc="upper center")
+    return figure
+
+
+def draw_calibration(mean: np.ndarray, share: np.ndarray) -> "Figure":
+    """How often answers are right, by their probabilities; see `slide.report.page.calibration`."""
+    figure, panel = _panel("mean probability", "share of right answers")
+    panel.plot([0, 1], [0, 1], color="0.7", lw=1)
+    panel.plot(mean, share, "o-", ms=4, lw=1, clip_on=False)
+    panel.set(xlim=(0, 1), ylim=(0, 1))
+    return figure
+
+
+def draw_counts(mean: np.ndarray, counts: np.ndarray) -> "Figure":
+    """How many answers have which probability."""
+    figure, panel = _panel("mean probability", "answers")
+    panel.bar(np.minimum(np.floor(mean * 10) / 10, 0.9) + 0.05, counts, 0.09)
+    panel.set_xlim(0, 1)
     return figure
 
 
@@ -476,29 +471,35 @@ def draw_times(summary: dict[str, Any]) -> "Figure":
     """Seconds of the parts of a run."""
     parts = {label: summary.get(name, 0.0) for label, name in _PARTS.items()}
     parts = {label: seconds for label, seconds in parts.items() if seconds > 0}
-    figure, (panel,) = _panels(1, height=0.6 + 0.3 * len(parts))
+    figure, panel = _panel("seconds", height=0.6 + 0.25 * len(parts))
     bars = panel.barh(list(parts)[::-1], list(parts.values())[::-1])
     panel.bar_label(bars, fmt="%.1f s", padding=3)
-    panel.margins(x=0.12)
-    panel.set(xlabel="seconds")
+    panel.margins(x=0.18)
     return figure
 
 
 def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     """Loss and precision of several runs, over steps and over seconds of training."""
-    common = _common_precision(runs)
-    figure, panels = _panels(2, rows=2, height=6.5)
-    for run, name in zip(runs, names, strict=True):
+    from matplotlib import colormaps
+
+    common, rows = _common_precision(runs), -(-len(runs) // 2)
+    figure, panels = _grid(2, 2, (8.5, 6.5 + 0.2 * rows))
+    colors = [f"C{i}" for i in range(len(runs))]
+    if len(runs) > 10:
+        colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(runs)))
+    for i, (run, name, color) in enumerate(zip(runs, names, colors, strict=True)):
         steps, values = run.curve("train/loss")
         best, precision = run.curve(common)
+        style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
         for upper, lower, axis in zip(panels[:2], panels[2:], (_same, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, lw=1, label=name)
-            lower.plot(axis(best), precision, "o-", ms=3, lw=1, label=name)
+            upper.plot(axis(steps), values, label=name, **style)
+            lower.plot(axis(best), precision, marker="o", ms=3, **style)
     for panel, x, y in zip(
         panels, ["step", "seconds"] * 2, ["loss"] * 2 + [_PRECISIONS[common]] * 2, strict=True
     ):
         panel.set(xlabel=x, ylabel=y)
-    panels[0].legend(frameon=False)
+    place = "outside lower center"
+    figure.legend(*panels[0].get_legend_handles_labels(), loc=place, ncols=2, frameon=False)
     return figure
 
 
@@ -512,11 +513,17 @@ def _common_precision(runs: Sequence[RunFiles]) -> str:
 _same: Callable[[list[float]], list[float]] = list
 
 
-def _panels(columns: int, rows: int = 1, height: float = 3.2) -> tuple["Figure", list[Any]]:
+def _panel(xlabel: str = "step", ylabel: str = "", height: float = 3) -> tuple["Figure", "Axes"]:
+    figure, (panel,) = _grid(1, 1, (4.2, height))
+    panel.set(xlabel=xlabel, ylabel=ylabel)
+    return figure, panel
+
+
+def _grid(rows: int, columns: int, size: tuple[float, float]) -> tuple["Figure", list["Axes"]]:
     from matplotlib.figure import Figure
 
     # Without pyplot: no window, no state that other figures of the program share.
-    figure = Figure(figsize=(8.5, height), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from slide.utils.sizes import find_conf
+
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 
 # Figures of a run's summary about the choice of outputs, by the heads of their columns.
@@ -45,15 +47,7 @@ class RunFiles(NamedTuple):
     log: list[dict[str, float]]
 
     def curve(self, name: str) -> tuple[list[float], list[float]]:
-        """The steps at which a scalar was written, and its values.
-
-        Example:
-            >>> from pathlib import Path
-            >>> from slide.report.run_files import RunFiles
-            >>> log = [{"step": 5, "train/loss": 0.5}, {"step": 7, "eval/p_at_1": 0.25}]
-            >>> RunFiles(Path("a"), {}, {}, log).curve("eval/p_at_1")
-            ([7], [0.25])
-        """
+        """The steps at which a scalar was written, and its values."""
         lines = [line for line in self.log if name in line]
         return [line["step"] for line in lines], [line[name] for line in lines]
 
@@ -126,6 +120,16 @@ def _read_log(path: Path) -> list[dict[str, float]]:
             numbers = (isinstance(value, int | float) for value in scalars.values())
             found += [scalars] if all(numbers) else []
     return found
+
+
+def referring_keys() -> tuple[str, ...]:
+    """The keys of ``conf/`` whose values are those of other keys, as they are by default."""
+    found, conf = [], find_conf()
+    for path in conf.rglob("*.yaml"):
+        above = "" if path.parent == conf else f"{path.parent.name}."
+        values = _flat(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, above)
+        found += [key for key, value in values.items() if str(value).startswith("${")]
+    return tuple(sorted(set(found)))
 
 
 def _flat(tree: Any, above: str = "") -> dict[str, Any]:

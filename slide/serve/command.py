@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import faulthandler
 import signal
 import sys
 from collections.abc import Sequence
@@ -120,6 +121,8 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parse(words)
     try:
         server = make_server(options)
+        if sys.__stderr__ is not None:  # A model that is cut while it is read is a bus error.
+            faulthandler.enable(sys.__stderr__)
         # uvicorn raises the signal again when it has stopped.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         server.run()

@@ -1,16 +1,18 @@
 """The addresses of a server: requests and answers, their checks, and the counters of Prometheus."""
 
 import asyncio
+import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-from fastapi import FastAPI, HTTPException, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -20,13 +22,21 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from starlette.exceptions import HTTPException as HTTPError
 
 from slide import runtime
 from slide.model import Model, Predicted
 from slide.predict.rows import Numbering, number_features
 from slide.serve.batcher import Batcher, Limits, Overloaded
+from slide.serve.page import docs_page
 from slide.sparse import CSR, row_bounds
 
 # 3.4e38 is about the largest float32.
@@ -42,7 +52,19 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 3
 _ROWS = tuple(2.0**power for power in range(11))
 # 400 characters of a sentence are shown: it may hold a name from the request.
 _LONGEST = 400
+_ROW_FORMS = 'one of {"text": "..."}, {"features": {"name": 1}}, {"indices": [3], "values": [1]}'
 _CODES = (400, 408, 413, 422, 503, 504)
+# A body of 65,536 bytes, which takes about a millisecond, is parsed in a thread beside the event
+# loop, and so is a larger one.
+_LARGE_BODY = 1 << 16
+# An answer of 20,000 labels takes some milliseconds to write.
+_LARGE_ANSWER = 20_000
+# Of a body that is too large, 16 times the limit are read and thrown away: most clients look for
+# an answer only when they have sent all.
+_DRAINED = 16
+_BLANKS = re.compile(r"[ \t\n\r]*")
+_DECODER = json.JSONDecoder()
+_WANTED = 'a JSON object such as {"rows": [...]}, sent as application/json'
 
 
 def _first_bad_value(given: Any) -> Any:
@@ -54,23 +76,10 @@ def _first_bad_value(given: Any) -> Any:
     return given
 
 
-class _Asked(BaseModel):
-    """A part of a request: a large one that is all wrong gets one error, and not millions."""
+class Row(BaseModel):
+    """A row: numbers of features and their values, features by their names, or a text."""
 
     model_config = _STRICT
-
-    @model_validator(mode="before")
-    @classmethod
-    def _first_unknown_key(cls, given: Any) -> Any:
-        if isinstance(given, dict) and len(given) > len(cls.model_fields):
-            unknown = next(key for key in given if key not in cls.model_fields)
-            kept = {*cls.model_fields, unknown}
-            return {key: given[key] for key in kept if key in given}
-        return given
-
-
-class Row(_Asked):
-    """A row: numbers of features and their values, features by their names, or a text."""
 
     indices: Annotated[list[_Index], Field(fail_fast=True)] | None = Field(
         None, description="numbers of features"
@@ -88,11 +97,23 @@ class Row(_Asked):
     )
     text: str | None = Field(None, description="a text, for a model that was trained on texts")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_unknown_key(cls, given: Any) -> Any:
+        """A large row that is all wrong gets one error, and not millions."""
+        if isinstance(given, dict) and len(given) > len(cls.model_fields):
+            unknown = next(key for key in given if key not in cls.model_fields)
+            kept = {*cls.model_fields, unknown}
+            return {key: given[key] for key in kept if key in given}
+        return given
 
-class Query(_Asked):
+
+class Query(BaseModel):
     """Rows, and which answers they get."""
 
-    rows: list[Row] = Field(min_length=1, fail_fast=True)
+    model_config = _STRICT
+
+    rows: list[Row] = Field(min_length=1, fail_fast=True, description="one or more rows")
     k: int = Field(5, ge=1, description="number of labels of a row")
     threshold: float | None = Field(
         None, allow_inf_nan=False, description="leave out labels with lower scores"
@@ -131,6 +152,105 @@ class Health(BaseModel):
     features: int
     labels: int
     waiting_rows: int
+
+
+class _Json:
+    """JSON whose containers are read item by item, and other values as a whole."""
+
+    def __init__(self, text: str):
+        self.text, self.at = text, 0
+
+    def skips(self, wanted: str) -> bool:
+        """Whether this comes next; it is passed then."""
+        self.at = cast(re.Match, _BLANKS.match(self.text, self.at)).end()
+        found = self.text.startswith(wanted, self.at)
+        self.at += len(wanted) if found else 0
+        return found
+
+    def need(self, wanted: str) -> None:
+        if not self.skips(wanted):
+            raise json.JSONDecodeError(f"Expecting '{wanted}'", self.text, self.at)
+
+    def value(self) -> Any:
+        self.skips("")
+        found, self.at = _DECODER.raw_decode(self.text, self.at)
+        return found
+
+    def items(self, end: str) -> Iterator[int]:
+        """Stop before each item of a container, and after its end; their numbers."""
+        if self.skips(end):
+            return
+        number = 0
+        yield number
+        while not self.skips(end):
+            self.need(",")
+            number += 1
+            yield number
+
+    def finish(self) -> None:
+        self.skips("")
+        if self.at < len(self.text):
+            raise json.JSONDecodeError("Extra data", self.text, self.at)
+
+
+def read_query(body: bytes, most: int) -> Query:
+    """The query in a body. It is parsed row by row, and between two rows other threads go on.
+
+    Raises:
+        HTTPException: with its status, for a body that is no query, or has more rows than ``most``;
+            the rows that follow are not parsed.
+    """
+    try:
+        parsed = _Json(body.decode(json.detect_encoding(body), "surrogatepass"))
+        if body and parsed.skips("{"):
+            return _read_fields(parsed, most)
+        if body:
+            parsed.value()
+            parsed.finish()
+    except ValidationError as error:
+        raise HTTPException(422, _fault(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is no JSON: {error}") from error
+    raise HTTPException(422, f"the body must be {_WANTED}")
+
+
+def _read_fields(parsed: _Json, most: int) -> Query:
+    found = {}
+    for _ in parsed.items("}"):
+        key = parsed.value()
+        parsed.need(":")
+        if key not in Query.model_fields:
+            raise HTTPException(422, f"{key}: {_unknown_key('a request', Query)}")
+        if key != "rows" or not parsed.skips("["):
+            found[key] = parsed.value()
+            continue
+        found[key] = rows = []
+        for number in parsed.items("]"):
+            if number == most:
+                raise HTTPException(413, f"a request has at most {most} rows; this one has more")
+            try:
+                rows.append(Row.model_validate(parsed.value()))
+            except ValidationError as error:
+                raise HTTPException(422, _fault(error, "rows", number)) from error
+    parsed.finish()
+    return Query.model_validate(found)
+
+
+def _fault(error: ValidationError, *above: str | int) -> str:
+    """Where the first fault is, and what it is; in other words where pydantic names our classes."""
+    first = error.errors()[0]
+    path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in (*above, *first["loc"]))
+    said = first["msg"]
+    if above and first["type"] == "extra_forbidden":
+        said = _unknown_key("a row", Row)
+    elif above and first["type"] in ("model_type", "model_attributes_type"):
+        given = json.dumps(first["input"])
+        said = f"a row is {_ROW_FORMS}, not {given if len(given) < 50 else given[:50] + ' ...'}"
+    return f"{path.removeprefix('.')}: {said}"
+
+
+def _unknown_key(where: str, known: type[BaseModel]) -> str:
+    return f"there is no such key; {where} has {', '.join(known.model_fields)}"
 
 
 def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
@@ -235,11 +355,7 @@ class Guard:
             await send(message)
 
         try:
-            try:
-                body = await asyncio.wait_for(self._read(scope, receive), self.limits.timeout)
-            except asyncio.TimeoutError as error:  # Another class before Python 3.11.
-                sentence = f"the body did not arrive within {self.limits.timeout:g} s"
-                raise _Refused(408, sentence) from error
+            body = await self._read(scope, receive)
             begin = time.perf_counter()
             await self.app(scope, _replayed(body, receive), counted)
         except _Refused as refused:
@@ -251,19 +367,30 @@ class Guard:
             self.metrics.seconds.labels(path).observe(time.perf_counter() - begin)
 
     async def _read(self, scope: Any, receive: Any) -> bytes:
-        most = self.limits.body_bytes
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced[:20]) > most:
-            raise _Refused(413, f"a body has at most {most} bytes, not {int(announced[:20])}")
+        most, headers = self.limits.body_bytes, dict(scope["headers"])
+        announced = headers.get(b"content-length", b"0")
+        size = int(announced[:20]) if announced.isdigit() else 0
+        too_large = f"a body has at most {most} bytes, not {size}" if size > most else ""
+        if too_large and (b"expect" in headers or size > _DRAINED * most):
+            raise _Refused(413, too_large)  # Who expects "100 Continue" has not sent it.
         parts, size, more = [], 0, True
-        while more:
-            message = await receive()
+        end = time.monotonic() + self.limits.timeout
+        while more and size <= _DRAINED * most:
+            try:
+                message = await asyncio.wait_for(receive(), end - time.monotonic())
+            except asyncio.TimeoutError as error:  # Another class before Python 3.11.
+                late = f"the body did not arrive within {self.limits.timeout:g} s"
+                raise _Refused(413 if too_large else 408, too_large or late) from error
             if message["type"] == "http.disconnect":
                 raise _Refused(400, "the connection ended before the body")
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), message.get("more_body", False)
             if size > most:
-                raise _Refused(413, f"a body has at most {most} bytes; this one has more")
+                too_large = too_large or f"a body has at most {most} bytes; this one has more"
+            if too_large:
+                parts.clear()
+        if too_large:
+            raise _Refused(413, too_large)
         return b"".join(parts)
 
 
@@ -286,7 +413,36 @@ def _replayed(body: bytes, receive: Any) -> Any:
 def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI:
     """See `slide.serve.create_app`."""
     metrics = Metrics(lambda: batcher.waiting)
-    batcher = Batcher(model.predict_ids, limits, threads, metrics.batch_rows.observe)
+
+    def answer(rows: CSR, k: int, search: str) -> Predicted:
+        check_files()  # As late as can be: to read a page that a file has lost ends the process.
+        return model.predict_ids(rows, k, search)
+
+    def check_files() -> None:
+        if path := model.changed_file():
+            sentence = f"{path.name} of the model was written over or cut; start the server again"
+            raise HTTPException(503, sentence)
+
+    batcher = Batcher(answer, limits, threads, metrics.batch_rows.observe)
+    parser = ThreadPoolExecutor(1, "slide-parser")  # One large body is parsed at a time.
+
+    async def apart(large: bool, work: Callable[..., Any], *given: Any) -> Any:
+        """What ``work`` returns; one that would hold the event loop up is done beside it."""
+        if not large:
+            return work(*given)
+        done = asyncio.get_running_loop().run_in_executor(parser, work, *given)
+        try:
+            return await asyncio.wait_for(done, limits.timeout)
+        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
+            raise TimeoutError from error
+
+    def read(body: bytes) -> tuple[Query, CSR]:
+        query = read_query(body, limits.rows)
+        if query.k > limits.k:
+            raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
+        rows = rows_to_csr(query.rows, model)
+        query.rows.clear()  # They take many times the memory of the arrays.
+        return query, rows
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -302,21 +458,41 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         await batcher.stop()
 
     about = "Labels for rows of features or texts, by a model of slide."
-    options: dict[str, Any] = {"redoc_url": None, "lifespan": lifespan}
+    options: dict[str, Any] = {"redoc_url": None, "docs_url": None, "lifespan": lifespan}
     app = FastAPI(title="slide", description=about, version=runtime.VERSION, **options)
     responses: Any = {code: {"model": Problem} for code in _CODES}
 
-    @app.post("/predict", response_model=AnsweredRows, responses=responses)
-    async def predict(query: Query) -> Response:
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("docs")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(model))
+
+    schema = Query.model_json_schema()
+    schema["properties"]["rows"]["items"] = schema.pop("$defs")["Row"]
+    wanted = {"required": True, "content": {"application/json": {"schema": schema}}}
+
+    @app.post(
+        "/predict",
+        response_model=AnsweredRows,
+        responses=responses,
+        openapi_extra={"requestBody": wanted},
+    )
+    async def predict(request: Request) -> Response:
         """The best labels of each row, with their scores."""
-        count, most = len(query.rows), limits.rows
-        if count > most:
-            raise HTTPException(413, f"a request has at most {most} rows, not {count}")
-        if query.k > limits.k:
-            raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if not re.fullmatch(r"application/(.+\+)?json", kind):
+            raise HTTPException(422, f"the body must be {_WANTED}")
+        body = await request.body()
         try:
-            rows = rows_to_csr(query.rows, model)
+            query, rows = await apart(len(body) >= _LARGE_BODY, read, body)
             found = await batcher.ask(rows, query.k, query.search or search)
+            many = rows.num_rows * query.k >= _LARGE_ANSWER
+            return Response(
+                await apart(many, _written, found, query, model), media_type="application/json"
+            )
         except Overloaded as error:
             sentence = f"{batcher.waiting} rows wait already; try again later"
             raise HTTPException(503, sentence, {"Retry-After": "1"}) from error
@@ -324,13 +500,13 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
             raise HTTPException(504, f"no answer within {limits.timeout:g} s") from error
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
-        return JSONResponse({"answers": _answers(found, query, model)})
 
     @app.get("/health", response_model=Health, responses={503: {"model": Problem}})
     async def health() -> dict[str, Any]:
         """That the server answers, and what the model is."""
         if batcher.failed:
             raise HTTPException(503, "rows are not answered any more; start the server again")
+        check_files()
         sizes = {"features": model.num_features, "labels": model.num_labels}
         return {"status": "ok", "model": model.name, **sizes, "waiting_rows": batcher.waiting}
 
@@ -339,7 +515,6 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         """Counters and times, in the text format of Prometheus."""
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPError, _refused)
     app.add_exception_handler(Exception, _failed)
     paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
@@ -347,34 +522,26 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
     return app
 
 
-def _answers(found: Predicted, query: Query, model: Model) -> list[dict[str, Any]]:
+def _written(found: Predicted, query: Query, model: Model) -> bytes:
+    """The answers as JSON, written row by row: between two rows other threads go on."""
     kept = found.labels >= 0
     if query.threshold is not None:
         kept &= found.scores >= query.threshold
     names = None if query.ids else model.label_names
     first = Numbering.of(model).first_label
     labels = found.labels + first if names is None else names.take(found.labels)
-    return [
-        {"labels": labels[i][kept[i]].tolist(), "scores": found.scores[i][kept[i]].tolist()}
-        for i in range(len(kept))
-    ]
+    how: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    rows = []
+    for i, some in enumerate(kept):
+        row = {"labels": labels[i][some].tolist(), "scores": found.scores[i][some].tolist()}
+        rows.append(json.dumps(row, **how))
+    return f'{{"answers":[{",".join(rows)}]}}'.encode()
 
 
 def _sentence(text: str) -> dict[str, str]:
     # Half of a pair of surrogates cannot be encoded.
     text = text.encode("utf-8", "backslashreplace").decode()
     return {"error": text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."}
-
-
-async def _invalid(request: Any, error: Any) -> JSONResponse:
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return JSONResponse(_sentence(f"the body is no JSON: {first['ctx']['error']}"), 400)
-    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"][1:])
-    if not place:
-        wanted = 'a JSON object such as {"rows": [...]}, sent as application/json'
-        return JSONResponse(_sentence(f"the body must be {wanted}"), 422)
-    return JSONResponse(_sentence(f"{place.removeprefix('.')}: {first['msg']}"), 422)
 
 
 async def _refused(request: Any, error: Any) -> JSONResponse:

@@ -8,6 +8,8 @@ from slide.training.evaluation import (
     ndcg_at_k,
     precision_at_k,
     psp_at_k,
+    recall_at_k,
+    reciprocal_ranks,
 )
 from slide.training.lr_schedules import constant, linear
 from slide.training.monitor import Monitor
@@ -29,4 +31,6 @@ __all__ = [
     "ndcg_at_k",
     "precision_at_k",
     "psp_at_k",
+    "recall_at_k",
+    "reciprocal_ranks",
 ]

@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,9 +16,11 @@ from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.checkpoint_files import (
     CHECKPOINT,
+    FAULTS,
     clear_unfinished,
     last_checkpoint,
     load_network_state,
+    network_files,
     network_state,
     newest_of_first,
     next_checkpoint,
@@ -27,6 +28,7 @@ from slide.training.checkpoint_files import (
     read_states,
     remove_older,
     state_for,
+    step_of,
     unfinished,
     write_parts,
 )
@@ -34,7 +36,8 @@ from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
 from slide.training.options import TrainingOptions
-from slide.utils.checks import DivergenceError
+from slide.utils.array_checks import Expected, Stored, check_arrays
+from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
 from slide.utils.run_folders import hold_folder, release_folder
 from slide.utils.tensor_folder import split_state, write_folder
@@ -78,11 +81,10 @@ class Checkpoint:
             hold_folder(run)
             # Also where nobody closes this.
             self._release = weakref.finalize(self, release_folder, run)
-        # The parts of a checkpoint besides the counters: how to get the state of each part, and how
-        # to load it.
+        # The parts of a checkpoint besides network and counters: how to get the state of each part,
+        # and how to load it.
         self._parts = {
-            "network": (partial(network_state, network), partial(load_network_state, network)),
-            "optimizer": (optimizer.state_dict, optimizer.load_state_dict),
+            "optimizer": (optimizer.state_dict, self._load_optimizer),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
         if schedule is not None:  # Checkpoints call it the plan.
@@ -196,13 +198,28 @@ class Checkpoint:
         states = read_states(folder, self.facts, self.group)
         try:
             state = state_for(states, self.network, self.optimizer)
+            check_arrays("its network", state["network"], _tensors_of(self.network))
+            load_network_state(self.network, state["network"])
             for name, (_, load) in self._parts.items():
                 load(state[name])
-        except (KeyError, RuntimeError) as error:
-            raise ValueError(f"{folder} does not fit this run: {error}") from error
+        except FAULTS as error:
+            said = " ".join(error_message(error).split())
+            raise ValueError(f"{folder} does not fit this run: {said}") from error
         found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
-        known = [field.name for field in fields(Counters) if field.name in found]
-        return Counters(**{name: found[name] for name in known})
+        stored = Stored(found, {}, str(folder / CHECKPOINT.list_file))
+        stored.exactly("step", step_of(folder))
+        known = [field for field in fields(Counters) if field.name in found]
+        taken = {int: stored.count, float: stored.number}
+        return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})
+
+    def _load_optimizer(self, state: Mapping[str, Any]) -> None:
+        """Load moments and steps; options are those of the configuration."""
+        own = self.optimizer.state_dict()["param_groups"]
+        if [each["params"] for each in own] != [each["params"] for each in state["param_groups"]]:
+            raise ValueError("its optimizer has other parameters")
+        if not set(state["state"]) <= {each for group in own for each in group["params"]}:
+            raise ValueError("its optimizer has a state of no parameter")
+        self.optimizer.load_state_dict({**state, "param_groups": own})
 
     def _is_new(self, counters: Counters) -> bool:
         """Whether there is anything to write that was not written."""
@@ -219,7 +236,8 @@ class Checkpoint:
         return found[0][1]  # Of the first process: the seconds of the others may differ.
 
     def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
-        values, files = {}, {}
+        network, files = network_files(self.network)
+        values: dict[str, Any] = {"network": network}
         for part, (get, _) in self._parts.items():
             values[part], tensors = split_state(get(), part)
             if tensors:
@@ -257,6 +275,15 @@ class Checkpoint:
             if group.is_main_process:
                 clear_unfinished(self.run)
         group.barrier()
+
+
+def _tensors_of(network: SlideNetwork) -> dict[str, Expected]:
+    """What the tensors in the state of a network must be."""
+    return {
+        name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
+        for name, each in network_state(network).items()
+        if isinstance(each, Tensor)
+    }
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from slide.distributed import Group
 from slide.distributed.sharded_network import single_name
 from slide.nn import SlideNetwork
+from slide.nn.sampled_linear import SampledLayer
 from slide.runtime import versions
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import comes_in_sight
@@ -39,6 +40,8 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=1)
 # Numbers rise with each checkpoint; steps need not, if a folder is used again.
 _NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
+# What a state raises that is none of this run.
+FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
 # What slide wrote before there were folders of checkpoints.
 _OLD = "checkpoint.pt"
 _FILE = "rank-{}"
@@ -198,10 +201,11 @@ def read_states(
     try:
         content = read_checked(CHECKPOINT, folder, group or Group.alone())
         found, states = content["run"], joined_parts(folder, content)
-    except (ValueError, KeyError, OSError) as error:
+    except (*FAULTS, OSError) as error:
         before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
         advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
-        raise ValueError(f"{error}{advice}") from error
+        said = f"{error}" if f"{folder}" in f"{error}" else f"{folder} is damaged: {error!r}"
+        raise ValueError(f"{said}{advice}") from error
     for name, own in (facts or {}).items():
         if name not in found:
             raise ValueError(
@@ -300,13 +304,35 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
 
 
 def network_state(network: nn.Module) -> dict[str, Any]:
-    """The ``state_dict`` of a network, with the names that it has on any number of processes."""
-    return {single_name(name): value for name, value in network.state_dict().items()}
+    """Weights and samplers of a network, with the names that they have on any number of processes.
+
+    The state of a sampler is called ``<layer>._extra_state``.
+    """
+    return {single_name(name): value for name, value in _named_state(network).items()}
+
+
+def _named_state(network: nn.Module) -> dict[str, Any]:
+    samplers = {
+        f"{name}._extra_state": layer.sampler_state()
+        for name, layer in network.named_modules()
+        if isinstance(layer, SampledLayer)
+    }
+    return {**network.state_dict(), **samplers}
+
+
+def network_files(network: nn.Module) -> tuple[Any, dict[str, dict[str, Tensor]]]:
+    """`network_state` as values and tensors by file; weights are as in the folder of a model."""
+    values, tensors = split_state(network_state(network), "")
+    weights = {single_name(name) for name, _ in network.named_parameters()}
+    files: dict[str, dict[str, Tensor]] = {"network": {}, "samplers": {}}
+    for name, tensor in tensors.items():
+        files["network" if name in weights else "samplers"][name] = tensor
+    return values, {name: part for name, part in files.items() if part}
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
     """Load what `network_state` gave on any number of processes, for the rows of this one."""
-    found, own = dict(state), network.state_dict()
+    found, own = dict(state), _named_state(network)
     if _DRAWS in own:
         found.setdefault(_DRAWS, own[_DRAWS])
     elif _DRAWS in found:

@@ -63,7 +63,8 @@ def noted_interrupts() -> Iterator[Interrupt]:
 def raised_terminations() -> Iterator[None]:
     """Inside of it, SIGTERM raises `Terminated`, so that files are closed and messages written.
 
-    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it.
+    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it. So
+    it does in place of another error, which what was interrupted may raise while it tidies up.
     """
 
     def stop(*_: Any) -> None:
@@ -77,7 +78,12 @@ def raised_terminations() -> Iterator[None]:
         yield
         return
     try:
-        yield
+        try:
+            yield
+        except Exception as error:
+            if _ASKED:
+                raise _ASKED[0] from error
+            raise
         if _ASKED:
             raise _ASKED[0]
     finally:

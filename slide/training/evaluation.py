@@ -22,8 +22,8 @@ from slide.utils.progress_bar import ProgressBar
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
 NETWORK = "network_"
 _BATCH = 1024
-# Largest cut-off k of the metrics.
-_TOP = 5
+# Largest cut-off k of the metrics of all kinds of rows, and of those of graphs and of recommenders.
+TOP, _FURTHER = 5, 20
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
@@ -75,6 +75,58 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     counts = np.minimum(np.diff(labels.indptr), k)
     best = np.concatenate([[0.0], np.cumsum(discount)])[counts]
     return float(np.divide(gain, best, out=np.zeros(len(gain)), where=best > 0).mean())
+
+
+def recall_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
+    """Share of the labels of a sample among the first k predictions, on average, in [0, 1].
+
+    Args:
+        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
+        labels: of n samples; one without labels counts as 0.
+        k: how many predictions count, in [1, k'].
+
+    Raises:
+        ValueError: if the numbers of samples differ, or there are none, or for another k.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import recall_at_k
+        >>> recall_at_k(np.array([[3, 1]]), Pattern.from_lists([[1, 2, 3, 5]]), k=2)
+        0.5
+    """
+    found = _first_hits(predicted, labels, k).sum(1)
+    return float((found / np.maximum(np.diff(labels.indptr), 1)).mean())
+
+
+def reciprocal_ranks(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
+    """1 / the rank of each label that is predicted, where other labels of its sample are left out.
+
+    If no label of training is predicted, these are the filtered ranks of knowledge graphs (Bordes
+    et al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2).
+
+    Args:
+        predicted: ``(n, k)`` integers, best first; -1: no more.
+        labels: of n samples.
+
+    Returns:
+        ``(nnz,)`` float64, one for each label of all samples; 0: it is not predicted. Their mean is
+        the mean reciprocal rank; the share of them that is at least 1 / k is Hits@k.
+
+    Raises:
+        ValueError: if the numbers of samples differ, or there are none.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide import Pattern
+        >>> from slide.training import reciprocal_ranks
+        >>> reciprocal_ranks(np.array([[1, 5, 3]]), Pattern.from_lists([[1, 3, 4]]))
+        array([1. , 0.5, 0. ])
+    """
+    found = _first_hits(predicted, labels, predicted.shape[1])
+    ranks = np.arange(1, found.shape[1] + 1) - (np.cumsum(found, 1) - found)
+    known = 1 / ranks[found]
+    return np.concatenate([known, np.zeros(len(labels.indices) - len(known))])
 
 
 def calibration_error(
@@ -225,18 +277,22 @@ def check_search(sampler: Any, search: str) -> None:
 def predict_split(
     network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
 ) -> Ranked:
-    """The 5 best labels of each sample; without a ranker, the scores are those of the network."""
+    """The 5 best labels of each sample; 20 of a ranker of a knowledge graph or a recommender.
+
+    Without a ranker, the scores are those of the network.
+    """
     if not len(split):
         raise ValueError("there are no rows to evaluate")
-    most = min(_TOP, network.output.out_features)
+    top = _FURTHER if ranker is not None and ranker.kind in ("graph", "items") else TOP
+    most = min(top, network.output.out_features)
     parts = []
     batches = Batches(split, _BATCH, seed=0, shuffle=False)
     for batch in ProgressBar(batches.epoch(0), "evaluate", len(batches), leave=False):
         if ranker is None:
             scores, ids = map(on_host, network.predict(batch.features, most, search))
-            parts.append(Ranked.of(_TOP, scores, ids))
+            parts.append(Ranked.of(top, scores, ids))
         else:
-            parts.append(ranker.rank(network, batch.features, _TOP, search))
+            parts.append(ranker.rank(network, batch.features, top, search))
     return Ranked(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
@@ -260,7 +316,9 @@ def evaluate(
         ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1]. With a ranker, the same
         of the network alone as ``network_...``, and, if its scores are probabilities,
         ``calibration_error`` of five predictions and ``calibration_error_at_1`` of the first ones
-        (`slide.training.calibration_error`).
+        (`slide.training.calibration_error`). With one of a knowledge graph also ``mrr`` and
+        ``hits_at_k`` for k = 1, 3, 10, where ranks beyond 20 count as none (`reciprocal_ranks`);
+        with one of a recommender ``recall_at_20`` and ``ndcg_at_20``.
 
     Raises:
         ValueError: for a split without samples, an unknown search, or ``"sampler"`` with a sampler
@@ -285,20 +343,33 @@ def scores_of(
     found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
 ) -> dict[str, float]:
     """The scores of answers from `predict_split`; the other arguments are those of `evaluate`."""
-    scores = _ranking_scores(found.ids, split, inverse)
+    kind = "other" if ranker is None else ranker.kind
+    scores = ranking_scores(found.ids, split, inverse, kind)
     if ranker is None:
         return scores
-    alone = _ranking_scores(found.network_ids, split, inverse)
+    alone = ranking_scores(found.network_ids, split, inverse, kind)
     scores |= {f"{NETWORK}{name}": value for name, value in alone.items()}
     if ranker.objective == "p":
-        for name, k in (("calibration_error", _TOP), ("calibration_error_at_1", 1)):
+        for name, k in (("calibration_error", TOP), ("calibration_error_at_1", 1)):
             scores[name] = calibration_error(found.scores[:, :k], found.ids[:, :k], split.labels)
     return scores
 
 
-def _ranking_scores(ids: np.ndarray, split: Split, inverse: np.ndarray) -> dict[str, float]:
-    cutoffs, labels = (1, 3, 5), split.labels
-    return {
+def ranking_scores(
+    ids: np.ndarray, split: Split, inverse: np.ndarray, kind: str
+) -> dict[str, float]:
+    """The scores of answers ``ids`` ``(rows, k)`` to rows of a kind; see `evaluate`."""
+    cutoffs, labels, own = (1, 3, 5), split.labels, dict[str, float]()
+    if kind == "graph":
+        ranks = reciprocal_ranks(ids, labels)
+        own = {f"hits_at_{k}": float((ranks >= 1 / k).mean()) for k in (1, 3, 10)}
+        own["mrr"] = float(ranks.mean())
+    elif kind == "items":
+        own = {
+            "recall_at_20": recall_at_k(ids, labels, 20),
+            "ndcg_at_20": ndcg_at_k(ids, labels, 20),
+        }
+    return own | {
         **{f"p_at_{k}": precision_at_k(ids, labels, k) for k in cutoffs},
         **{f"ndcg_at_{k}": ndcg_at_k(ids, labels, k) for k in cutoffs},
         **{f"psp_at_{k}": psp_at_k(ids, labels, k, inverse) for k in cutoffs},

@@ -30,18 +30,9 @@ LastCheckpoint = Callable[[], Path | None]
 class TrainingLoop:
     """Makes the steps of training and counts them.
 
-    Args:
-        network: the network to train.
-        optimizer: the optimizer of its parameters.
-        loss: see `slide.SampledLinear.loss`.
-        counters: each step updates them; None: new ones.
-        scheduler: of the learning rates, at the next step; None: the rates stay.
-        last_checkpoint: gives the newest checkpoint of a run, which an error about a loss that is
-            not finite names; None: there are no checkpoints.
-        group: the processes of the run; None: this one alone.
-
-    Attributes:
-        rate: learning rate of the last step.
+    Without a scheduler the rates stay; ``last_checkpoint`` gives what an error about a loss that is
+    not finite names. ``rate`` is that of the last step, ``inspected`` the number of samples of a
+    measurement of the active set.
     """
 
     def __init__(
@@ -57,21 +48,14 @@ class TrainingLoop:
         self.network, self.optimizer, self.loss = network, optimizer, loss
         self.counters, self.scheduler = counters or Counters(), scheduler
         self.last_checkpoint, self.group = last_checkpoint, group or Group.alone()
-        self.rate = 0.0
+        self.rate, self.inspected = 0.0, 16
         self._active = 0.0  # Outputs that this process computed and that `counters` lack.
 
     def steps(self, batches: Iterable[Batch], inspect_every: int = 0) -> Iterator[dict[str, float]]:
         """Make a step with each batch: forward, backward, update.
 
-        Args:
-            batches: the batches; each is asked for when the step before has ended.
-            inspect_every: steps between measurements of the active set; 0: there are none.
-
-        Yields:
-            After each step, scalars for the log that were measured in it; mostly none.
-
-        Raises:
-            DivergenceError: if the loss of a batch is NaN or infinite, before the update.
+        Yields scalars that were measured in the step, every ``inspect_every`` steps; else none. A
+        loss that is NaN or infinite raises DivergenceError before the update.
         """
         counters, begin = self.counters, clock()  # The time of a step includes making its batch.
         for batch in batches:
@@ -80,7 +64,9 @@ class TrainingLoop:
             if is_due(counters.step + 1, inspect_every):
                 # Before the update, because the set was chosen for the present weights.
                 counters.network_seconds += clock() - begin
+                begin = clock()
                 measured = self.inspect(hidden, active)
+                counters.measuring_seconds += clock() - begin
                 begin = clock()
             self.update(loss)
             counters.network_seconds += clock() - begin
@@ -118,7 +104,7 @@ class TrainingLoop:
     def inspect(self, hidden: Tensor, active: ActiveSet) -> dict[str, float]:
         """Scalars for the log of what `forward` returned, before `update`."""
         output = self.network.output
-        found = inspect_selection(output, hidden, active)
+        found = inspect_selection(output, hidden, active, self.inspected)
         weight = getattr(output, "local", output).weight
         moments = self.optimizer.state.get(weight, {}).get("exp_avg_sq")
         if moments is None:  # Before the first step.
@@ -145,11 +131,7 @@ def is_due(step: int, every: int) -> bool:
 def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
     """Start the biases of the outputs from label frequencies: frequent labels score higher.
 
-    Args:
-        network: changed in place, before its first step.
-        loss: says which scores fit the frequencies, as `slide.ActiveLoss` does. With another
-            function, biases start at zero.
-        labels: of the training samples.
+    The loss says which scores fit them (`slide.ActiveLoss.prior_scores`); else they stay at zero.
     """
     output = network.output
     assert output.bias is not None

@@ -136,16 +136,8 @@ class AutoSchedule:
     al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations",
     section 3).
 
-    Attributes:
-        steps_per_epoch: steps in a pass over the training samples.
-        most_steps: largest number of steps, with the fall of the rate.
-        most_seconds: largest training time, with the fall of the rate; 0: no limit.
-        least_steps: the rate stays up for this number of steps, if no limit comes before; see
-            `least_steps`.
-        steps: the steps after which the network was evaluated on held-out samples.
-        scores: its precision at each of them, in [0, 1].
-        decay_from: number of steps before the rate falls; 0: it is not known yet.
-        total: number of steps of the run; 0: it is not known yet.
+    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are those of the
+    validation steps. ``decay_from`` and ``total`` are 0 until they are known.
     """
 
     steps_per_epoch: int
@@ -241,13 +233,23 @@ class AutoSchedule:
         self.decay_from = step
         self.total = min(step + max(round(DECAY_SHARE * step), 1), max(self.most_steps, step))
 
-    def status(self) -> str:
-        """What the run is waiting for."""
-        if self.decay_from:
-            return f"{self._precision()}; the rate falls until step {self.total}"
-        if self.steps and self.steps[-1] < self.least_steps:
-            return f"{self._precision()}; the rate stays up until step {self.least_steps} at least"
-        return f"{self._precision()}; the rate stays up while it rises enough"
+    def waiting(self) -> str:
+        """How long the rate stays up; ``{n:,}`` stands for the number of steps."""
+        minutes = f" or {self.most_seconds / 60:g} min" if self.most_seconds else ""
+        said = "step {n:,} of at most " + f"{self.most_steps:,}{minutes}"
+        if (self.steps or [0])[-1] < self.least_steps:
+            return f"{said}, {self.least_steps:,} at least"
+        return f"{said} until precision levels off" + "".join(
+            f": {x:.3f}" for x in self.scores[-1:]
+        )
+
+    def falling(self) -> str:
+        """A sentence for the step from which the rate falls."""
+        falls = f"the rate falls until step {self.total}"
+        if not self.scores:
+            return falls
+        last, best = self.scores[-1], max(self.scores)
+        return f"held-out precision {last:.3f}, best {best:.3f}; {falls}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -260,11 +262,6 @@ class AutoSchedule:
             setattr(self, name, state[name])
         # Earlier checkpoints have none.
         self._saved_limits = tuple(state.get(name) or math.inf for name in _LIMITS)
-
-    def _precision(self) -> str:
-        if not self.scores:
-            return "no held-out precision yet"
-        return f"held-out precision {self.scores[-1]:.3f}, best {max(self.scores):.3f}"
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:

@@ -40,7 +40,10 @@ class Counters:
             train; the second part of training.
         ranker_seconds: seconds of training of the re-ranker; the third part of training.
         eval_seconds: seconds of evaluation on the samples that the run is evaluated on.
+        measuring_seconds: seconds of measurements for the log, which are in none of the others.
         compile_seconds: seconds of the compilation of kernels, which are in none of the others.
+        held_offset: precision on held-out samples at the last validation step, less that on the
+            part of them whose precision is measured more often.
     """
 
     step: int = 0
@@ -53,7 +56,9 @@ class Counters:
     validation_seconds: float = 0.0
     eval_seconds: float = 0.0
     ranker_seconds: float = 0.0
+    measuring_seconds: float = 0.0
     compile_seconds: float = 0.0
+    held_offset: float = 0.0
 
     @property
     def train_seconds(self) -> float:
@@ -140,10 +145,8 @@ class Monitor:
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
 
-        They replace the same scalars of that step that were written before the run was resumed.
-
-        Raises:
-            OSError: if they cannot be written, for example on a full disk.
+        They replace the same scalars of that step that were written before the run was resumed. An
+        error, as of a full disk, is an OSError.
         """
         if self._silent:
             return
@@ -180,14 +183,7 @@ class Monitor:
             self._events.flush()  # Raises what the thread of the writer has met.
 
     def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
-        """Let TensorBoard show the settings of the run beside its scores (its page HParams).
-
-        Args:
-            settings: values by key.
-
-        Raises:
-            OSError: if they cannot be written.
-        """
+        """Let TensorBoard show these settings beside the scores of the run (page HParams)."""
         if self._silent:
             return
         from torch.utils.tensorboard.summary import hparams
@@ -228,18 +224,12 @@ def summary_of(
     log: list[dict[str, float]],
     network: SlideNetwork,
 ) -> dict[str, Any]:
-    """What ``summary.json`` holds.
-
-    ``train_seconds`` are all of training; ``network_seconds``, ``validation_seconds`` and
-    ``ranker_seconds`` are its parts. Of several processes, ``exchange_seconds`` are those that this
-    one exchanged numbers with the others, and waited for them, in steps. The log says how outputs
-    were chosen, and ``warnings`` what went wrong there.
-    """
+    """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
     seconds = {
         name: round(getattr(counters, name), 3)
         for name in (
             *("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds"),
-            *("eval_seconds", "rebuild_seconds", "compile_seconds"),
+            *("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds"),
         )
     }
     found = {

@@ -1,7 +1,6 @@
 """The options of a trainer."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from slide.utils.sizes import DEFAULTS
 _MOST_EPOCHS = 20
 # Steps between lines of the log and between measurements of recall, which compute all outputs of
 # some samples; in a short run as many as give a curve this number of points.
-_LOG_EVERY, _RECALL_EVERY, _FEWEST_POINTS = 20, 100, 20
+_LOG_EVERY, _RECALL_EVERY, FEWEST_POINTS = 20, 100, 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,9 @@ class TrainingOptions:
         keep_checkpoints: number of checkpoints that stay; older ones are removed.
         log_every: steps between lines of the log; None: 20, and fewer in a short run, so that it
             has 20 lines.
-        recall_every: steps between measurements of the active sets and of the index; 0: never;
-            None: 100, and fewer in a short run, so that it has 20 of them.
+        recall_every: steps between measurements of the active sets, of the index and, where that
+            takes little time, of precision on held-out rows; 0: never; None: 100, and fewer in a
+            short run, so that it has 20 of them.
         holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
             trainer evaluates on these rows and does not use the test rows. Settings can be chosen
             by such scores.
@@ -55,7 +55,7 @@ class TrainingOptions:
         kind: what the rows are: ``"graph"`` (each lists the known answers to a question, and rows
             to come ask for others), ``"items"`` (an item has one number, as feature and as label,
             and those of the row itself are no answers), ``"dense"`` (measurements) or ``"other"``;
-            ``"auto"``: `slide.data.kind_of` finds it out.
+            ``"auto"``: `slide.ranking.choose_kind` finds it out.
         seed: seed of the order of the rows, and of the choice of the holdout.
         share_cores: whether training takes fewer threads while other processes keep cores busy; see
             `slide.training.CoreShare`.
@@ -100,8 +100,9 @@ class TrainingOptions:
         for name, least in (("max_epochs", 1), ("log_every", 1), ("recall_every", 0)):
             if getattr(self, name) is not None:
                 checks.whole(name, getattr(self, name), least)
-        if not self.auto:
-            _check_epochs(self.epochs)
+        if not self.auto and (type(self.epochs) is not int or self.epochs < 1):
+            said = f"auto or a whole number of at least 1, not {self.epochs!r}"
+            raise ValueError(f"epochs must be {said}")
         for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every"):
             checks.whole(name, getattr(self, name), 0)
         checks.not_negative("max_minutes", self.max_minutes)
@@ -124,12 +125,15 @@ class TrainingOptions:
         """Whether precision on held-out rows tells how long to train."""
         return self.epochs == "auto"
 
-    def intervals(self, steps_per_epoch: int, most_steps: int) -> tuple[int, int]:
-        """Steps between lines of the log, and between measurements of the active sets; 0: never."""
-        steps = most_steps
+    def fewest_steps(self, steps_per_epoch: int, most_steps: int) -> int:
+        """The number of steps of a run that ends as early as it may."""
         if self.auto or self.patience:  # Two evaluations on held-out rows come before the end.
-            steps = min(2 * evaluation_interval(steps_per_epoch), most_steps)
-        short = max(1, steps // _FEWEST_POINTS)
+            return min(2 * evaluation_interval(steps_per_epoch), most_steps)
+        return most_steps
+
+    def intervals(self, fewest_steps: int) -> tuple[int, int]:
+        """Steps between lines of the log, and between measurements; 0: never."""
+        short = max(1, fewest_steps // FEWEST_POINTS)
         log = min(short, _LOG_EVERY) if self.log_every is None else self.log_every
         recall = min(short, _RECALL_EVERY) if self.recall_every is None else self.recall_every
         return log, recall
@@ -142,8 +146,3 @@ class TrainingOptions:
         else:
             steps = epochs * steps_per_epoch
         return min(steps, self.max_steps) if self.max_steps else steps
-
-
-def _check_epochs(epochs: Any) -> None:
-    if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 1:
-        raise ValueError(f"epochs must be auto or a whole number of at least 1, not {epochs!r}")

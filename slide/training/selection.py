@@ -33,6 +33,7 @@ _PHRASES = (
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
     "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
+    "measured in {measuring_seconds:.1f} s",
 )
 # Fewer measurements than this do not show that a recall is no more than chance.
 _FEWEST = 5
@@ -44,11 +45,8 @@ _EMPTY, _FULL = 0.15, 0.5
 class Recall(NamedTuple):
     """Shares of the k largest inner products of an input that its active set holds, in [0, 1].
 
-    Attributes:
-        with_labels: all outputs count. The labels of a sample are in its set however it is chosen.
-        without_labels: the k largest of the outputs that are no labels of the sample count.
-        chance: what ``without_labels`` would be on average if all of the set but the labels in it
-            had been drawn uniformly.
+    With all outputs; without the labels of the sample, which are in its set however it is chosen;
+    and what the second would be if all of the set but labels had been drawn uniformly.
     """
 
     with_labels: float
@@ -89,7 +87,9 @@ def selection_recall(
     return Recall(*(float(np.mean(each)) if each else 1.0 for each in kept or [[]] * 3))
 
 
-def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -> dict[str, float]:
+def inspect_selection(
+    layer: SampledLinear, inputs: Tensor, active: ActiveSet, samples: int = 16
+) -> dict[str, float]:
     """Scalars for the log: `selection_recall`, and the statistics of the sampler.
 
     Of a set of all outputs, which nobody has chosen, there are none.
@@ -97,7 +97,7 @@ def inspect_selection(layer: SampledLinear, inputs: Tensor, active: ActiveSet) -
     if active.complete:
         return {}
     layer = getattr(layer, "local", layer)
-    recall = selection_recall(layer, inputs, active)
+    recall = selection_recall(layer, inputs, active, samples=samples)
     found = {
         "selection/recall": recall.with_labels,
         _RECALL: recall.without_labels,

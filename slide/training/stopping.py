@@ -4,6 +4,7 @@ With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`
 ``patience`` when the run ends and which weights it keeps (`EarlyStopping`).
 """
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from slide.training.checkpoint import Checkpoint
 from slide.training.checkpoint_files import (
     joined_parts,
     load_network_state,
-    network_state,
+    network_files,
     packed_rows,
     read_checked,
     state_for,
@@ -36,12 +37,14 @@ from slide.utils.files import sync_folder
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
-from slide.utils.tensor_folder import FolderKind, read_folder, split_state, write_folder
+from slide.utils.tensor_folder import FolderKind, read_folder, write_folder
 
+# The name in the log of precision on held-out samples.
+HELD = "held/precision"
 BEST = "best"
-_KIND = FolderKind("best network", "best.json", format=2)
+BEST_NETWORK = FolderKind("best network", "best.json", format=2)
 # Held-out samples that are used at most: 2,000 give precision with a standard error of 1 %.
-_SAMPLES = 2000
+HELD_SAMPLES = 2000
 _BATCH = 512
 
 
@@ -53,13 +56,21 @@ class HeldOutSamples:
 
     def __init__(self, train: Split, held: Split, kind: str):
         # Files may be sorted, so the samples come from all of them.
-        rows = np.linspace(0, len(held) - 1, min(_SAMPLES, len(held))).astype(np.int64)
+        rows = np.linspace(0, len(held) - 1, min(HELD_SAMPLES, len(held))).astype(np.int64)
         self.split = held.take(rows)
         self.known: Pattern | None = None
         if kind in ("graph", "items"):
             self.known = find_seen(train, kind).of(self.split.features)
         self.cutoffs = validation_cutoffs(train.num_labels)
         self.baseline = self._mean_precision(self._frequent(train))
+
+    def part(self, count: int) -> "HeldOutSamples":
+        """Some of these samples."""
+        rows = np.linspace(0, len(self.split) - 1, min(count, len(self.split))).astype(np.int64)
+        found = copy.copy(self)
+        found.split = self.split.take(rows)
+        found.known = None if self.known is None else take_labels(self.known, rows)
+        return found
 
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; fewer with fewer labels.
@@ -76,6 +87,14 @@ class HeldOutSamples:
                 hidden = network.embed(batch.features)
                 found.append(best_unknown(network.output, hidden, known, count))
         return self._mean_precision(np.concatenate(found))
+
+    def validate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
+        """`precision`, with its seconds and a line of the log."""
+        begin = clock()
+        score = self.precision(network)
+        counters.validation_seconds += clock() - begin
+        monitor.write(counters.step, {HELD: score})
+        return score
 
     def _mean_precision(self, ids: np.ndarray) -> float:
         return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.cutoffs]))
@@ -104,41 +123,40 @@ class AutoValidation:
 
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
-    ) -> None:
-        """After a step: evaluate the network if that is due, and decide whether the rate falls."""
-        schedule, step = self.schedule, counters.step
+    ) -> float | None:
+        """After a step: evaluate the network if that is due, and decide whether the rate falls.
+
+        Returns the precision, if it has evaluated.
+        """
+        schedule, step, score = self.schedule, counters.step, None
         if self.held is None or schedule.decay_from:
-            return
+            return None
         if schedule.is_validation_step(step):
-            begin = clock()
-            score = self.held.precision(network)
-            counters.validation_seconds += clock() - begin
-            monitor.write(step, {"held/precision": score})
+            score = self.held.validate(network, counters, monitor)
             schedule.add_score(step, score, self.held.baseline)
-            bar.set_description_str(schedule.status())
+            self.show(bar)
         schedule.check_limits(step, self.coordinator.seconds(counters.network_seconds))
         if schedule.decay_from:
-            bar.total = schedule.total
-            bar.set_description_str(schedule.status())
-            log(f"step {step}: {schedule.status()}")
+            self.show(bar)
+            log(f"step {step}: {schedule.falling()}")
+        return score
+
+    def show(self, bar: ProgressBar) -> None:
+        """Let a bar say how long the run goes on, as far as that is known."""
+        bar.total, bar.bar_format = self.schedule.total or None, None
+        if not bar.total:
+            bar.bar_format = self.schedule.waiting() + " [{elapsed}{postfix}, {rate_noinv_fmt}]"
+        elif self.schedule.scores:
+            bar.set_description_str(f"the rate falls, precision {self.schedule.scores[-1]:.3f}")
 
 
 class EarlyStopping:
-    """Ends a run when precision no longer rises, and keeps the best weights in the folder ``best``.
+    """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
     The folder also says at which step that was, so a resumed run waits as long as one that was not
     interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
-    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them.
-
-    A ``best`` of a step after ``step``, which an interrupted run wrote after its last checkpoint,
-    does not count. All processes of the run validate and restore at the same steps.
-
-    Attributes:
-        score: the best precision so far, in [0, 1]; -1: there is none.
-        best_step: number of steps after which it was reached.
-
-    Raises:
-        ValueError: if ``best`` of a resumed run cannot be read.
+    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them. A ``best``
+    of a later step than the checkpoint does not count. All processes validate at the same steps.
     """
 
     def __init__(
@@ -163,14 +181,14 @@ class EarlyStopping:
     def _read_best(self, step: int) -> str | None:
         """Take the best precision from the folder, unless of a later step; returns an error."""
         # A process may have been killed in `_write` or `_move_to_best`.
-        new, kept = unfinished(self.path), (self.path / _KIND.list_file).exists()
-        if not kept and (new / _KIND.list_file).exists():
+        new, kept = unfinished(self.path), (self.path / BEST_NETWORK.list_file).exists()
+        if not kept and (new / BEST_NETWORK.list_file).exists():
             self._move_to_best(new)
         for path in (self.path, self.before) if step else ():
             if not path.exists():
                 continue
             try:
-                found = read_folder(_KIND, path)
+                found = read_folder(BEST_NETWORK, path)
             except (OSError, ValueError) as error:
                 return str(error)
             if found["step"] <= step:
@@ -194,24 +212,25 @@ class EarlyStopping:
 
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
-    ) -> None:
-        """After a step: evaluate the network if that is due, and write it if it is the best."""
+    ) -> float | None:
+        """After a step: evaluate the network if that is due, and write it if it is the best.
+
+        Returns the precision, if it has evaluated.
+        """
         step = counters.step
         if step % self.interval:
-            return
+            return None
         score = self._evaluate(network, counters, monitor)
-        bar.set_description_str(f"held-out precision {score:.3f}, best {self.score:.3f}")
+        bar.set_description_str(f"precision {score:.3f}, best {self.score:.3f}")
         if self.ended(step):
             log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+        return score
 
     def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
         """After the last step and its checkpoint: load the best weights, which may be the last.
 
         A run ends where its epochs do, so steps may follow the last validation step. They are
         evaluated here, unless there is nothing to compare them with.
-
-        Raises:
-            OSError: if the best weights cannot be read.
         """
         step = counters.step
         if 0 < self.best_step < step and step % self.interval:
@@ -220,20 +239,19 @@ class EarlyStopping:
 
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
         """Evaluate the network, and write it if it is the best."""
-        begin = clock()
-        score = self.held.precision(network)
+        score = self.held.validate(network, counters, monitor)
         if score > self.score:
-            previous_step, self.score, self.best_step = self.best_step, score, counters.step
+            begin, previous_step = clock(), self.best_step
+            self.score, self.best_step = score, counters.step
             self._write(network, previous_step)
-        counters.validation_seconds += clock() - begin
-        monitor.write(counters.step, {"held/precision": score})
+            counters.validation_seconds += clock() - begin
         return score
 
     def restore(self, network: SlideNetwork, step: int) -> None:
         """Load the best weights after the last step, which is ``step``."""
         if 0 < self.best_step < step:
             try:
-                found = read_checked(_KIND, self.path, self.group)
+                found = read_checked(BEST_NETWORK, self.path, self.group)
                 states = joined_parts(self.path, found)
             except ValueError as error:
                 raise OSError(f"the best weights cannot be read: {error}") from error
@@ -245,7 +263,7 @@ class EarlyStopping:
 
     def _write(self, network: SlideNetwork, previous_step: int) -> None:
         """Replace the best weights so far, which are of step ``previous_step``."""
-        values, tensors = split_state(network_state(network), "network")
+        values, files = network_files(network)
         content: dict[str, Any] = {"score": self.score, "step": self.best_step}
         state, main = {"network": values}, self.group.is_main_process
         new, old = unfinished(self.path), self.old
@@ -256,9 +274,10 @@ class EarlyStopping:
         try:
             if self.group.size > 1:
                 rows, ids = packed_rows(network)
-                write_parts(_KIND, self.group, new, content, state | rows, tensors | ids)
+                tensors = {n: each for part in files.values() for n, each in part.items()}
+                write_parts(BEST_NETWORK, self.group, new, content, state | rows, tensors | ids)
             else:
-                write_folder(_KIND, new, {**content, "state": state}, {"network": tensors})
+                write_folder(BEST_NETWORK, new, {**content, "state": state}, files)
         except OSError as error:
             if main:
                 shutil.rmtree(new, ignore_errors=True)

@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slide.data import Batch, Batches, SparseDataset, Split, kind_of, validation_split
+from slide.data import Batch, Batches, SparseDataset, Split, validation_split
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker, Ranked
+from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.training.checkpoint import Checkpoint, run_facts
 from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
 from slide.training.evaluation import (
+    TOP,
     check_search,
     choose_samples,
     inverse_propensities,
@@ -31,10 +32,22 @@ from slide.training.lr_schedules import (
     scheduler_at,
 )
 from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
-from slide.training.options import TrainingOptions
-from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.training.options import FEWEST_POINTS, TrainingOptions
+from slide.training.stopping import (
+    HELD,
+    HELD_SAMPLES,
+    AutoValidation,
+    EarlyStopping,
+    HeldOutSamples,
+)
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
+
+# Measurements for a curve take at most this share of the multiplications of the steps, or as many
+# multiplications, which take some tenths of a second.
+_SHARE, _FREE = 0.05, 5e9
+# Fewest held-out rows for a point; fewest and most samples for one of recall.
+_FEWEST_ROWS, _INSPECTED = 128, (2, 16)
 
 
 class Trainer:
@@ -66,6 +79,7 @@ class Trainer:
         schedule: decides how long to train, with ``epochs="auto"``; else None.
         early_stopping: ends the run early, with ``options.patience``; else None.
         answers: labels and scores of the last evaluation; None: there was none yet.
+        kind_choice: what the samples are taken for and why; ``""``: nothing depends on it.
 
     Raises:
         ValueError: if there are no samples to train or evaluate on, for ``evaluation="sampler"``
@@ -100,23 +114,32 @@ class Trainer:
         check_search(network.output.sampler, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
+        validates, kind = options.auto or options.patience > 0, options.kind
+        self.kind_choice = ""
+        # Nothing else asks for it. It is found out once, from all rows.
+        if validates or ranker is not None or options.holdout:
+            kind, self.kind_choice = choose_kind(replace(data.train, kind=kind))
+            data = replace(data, train=replace(data.train, kind=kind))
         samples, self.eval_split = choose_samples(data, options.holdout, options.seed, options.kind)
         self.train_split, self.held_split, self.every_split = samples, None, samples
-        validates = options.auto or options.patience > 0
         if validates or ranker is not None:
             self.train_split, self.held_split = validation_split(samples, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         epoch, least = len(self.batches), 0
-        self.held_out: HeldOutSamples | None = None
-        if self.held_split is not None and validates:
-            kind = kind_of(samples)
-            self.held_out = HeldOutSamples(self.train_split, self.held_split, kind)
-            if options.auto:
-                least = least_steps(kind, epoch, options.batch_size)
+        if options.auto:
+            least = least_steps(kind, epoch, options.batch_size)
         self.inverse = inverse_propensities(samples.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
         self._most_steps = options.most_steps(epoch, least)
-        self.log_every, self.recall_every = options.intervals(epoch, self._most_steps)
+        fewest = options.fewest_steps(epoch, self._most_steps)
+        self.log_every, self.recall_every = options.intervals(fewest)
+        self.held_out: HeldOutSamples | None = None
+        self.held_part: HeldOutSamples | None = None
+        held = 0 if self.held_split is None else min(HELD_SAMPLES, len(self.held_split))
+        self.held_every, rows = self._curve(held, fewest)
+        if self.held_split is not None and (validates or self.held_every):
+            self.held_out = HeldOutSamples(self.train_split, self.held_split, kind)
+            self.held_part = self.held_out.part(rows)
         self.schedule: AutoSchedule | None = None
         if options.auto:
             self.schedule = AutoSchedule(epoch, self._most_steps, 60 * options.max_minutes, least)
@@ -157,10 +180,29 @@ class Trainer:
             last_checkpoint=self.checkpoint.last,
             group=group,
         )
+        if self.recall_every:
+            most = self._spare(fewest) * self.recall_every // fewest
+            self.loop.inspected = min(max(most, _INSPECTED[0]), _INSPECTED[1])
         self.coordinator = Coordinator(group, self.step)
         self.is_main_process = self.coordinator.is_main_process
         self.monitor = Monitor(folder if self.is_main_process else None, self.step)
+        if self.kind_choice:
+            log(f"rows      {self.kind_choice}")
         self._compiled = self.counters.compile_seconds - compile_seconds()
+
+    def _spare(self, steps: int) -> int:
+        """How many samples may be scored against all outputs for the curves of so many steps."""
+        output, labels = self.network.output, self.data.num_labels
+        active = min(getattr(output.sampler, "active", labels), labels)
+        step = 3 * self.options.batch_size * active  # Forward, and backward to both sides.
+        return int(max(_SHARE * step * steps, _FREE / output.in_features) / labels)
+
+    def _curve(self, held: int, steps: int) -> tuple[int, int]:
+        """Steps between points of held-out precision, and their rows; ``held`` are there."""
+        spare = self._spare(steps)
+        rows = min(max(spare // FEWEST_POINTS, _FEWEST_ROWS), held)
+        points = min(spare // rows, FEWEST_POINTS) if rows and self.recall_every else 0
+        return (max(steps // points, 1), rows) if points > 1 else (0, 0)
 
     def _resume(self) -> None:
         self.counters = self.checkpoint.read()
@@ -227,7 +269,9 @@ class Trainer:
                 log=self.monitor.scalars(),
                 network=self.network,
             )
-            summary["choices"] = list(getattr(self.ranker, "notes", []))
+            summary["kind"] = self.train_split.kind
+            rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
+            summary["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
             if self.is_main_process:
                 write_summary(self.folder, summary)
         return summary
@@ -237,7 +281,8 @@ class Trainer:
         validation: AutoValidation | EarlyStopping | None = self.early_stopping
         if self.schedule is not None and self.held_out is not None:
             validation = AutoValidation(self.schedule, self.held_out, self.coordinator)
-        first, logged = self.step, replace(counters)
+            validation.show(bar)
+        first, logged, held = self.step, replace(counters), None
         for measured in self.loop.steps(self._batches(), self.recall_every):
             if measured:
                 self.monitor.write(self.step, measured)
@@ -250,7 +295,9 @@ class Trainer:
                 bar.set_postfix(shown | {"P@1": f"{scores['p_at_1']:.3f}"} if scores else shown)
                 logged = replace(counters)
             if validation is not None:
-                validation.validate(self.network, counters, self.monitor, bar)
+                held = validation.validate(self.network, counters, self.monitor, bar)
+            if self._is_held_due(held):
+                self._measure_held(held)
             if is_due(self.step, options.eval_every) and not self.ended:
                 scores = self.evaluate(options.eval_samples)
             self._stop_if_asked(interrupt)
@@ -263,6 +310,25 @@ class Trainer:
             self.checkpoint.check()
             cores.look()
         self._stop_if_asked(interrupt, at_once=True)
+
+    def _is_held_due(self, exact: float | None) -> bool:
+        if not self.held_every or (self.ended and self.early_stopping is not None):
+            return False  # Early stopping evaluates at the end itself.
+        return exact is not None or self.ended or is_due(self.step, self.held_every)
+
+    def _measure_held(self, exact: float | None) -> None:
+        """A point of the curve of held-out precision, unless validation has made it just now.
+
+        It is what a part of the rows says, but for their distance from all at the last validation.
+        """
+        assert self.held_part is not None
+        begin = clock()
+        found = self.held_part.precision(self.network)
+        if exact is None:
+            self.monitor.write(self.step, {HELD: found + self.counters.held_offset})
+        else:
+            self.counters.held_offset = exact - found
+        self.counters.measuring_seconds += clock() - begin
 
     def _batches(self) -> Iterator[Batch]:
         while not self.ended:
@@ -312,8 +378,9 @@ class Trainer:
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
         network = self.network if network is None else network
-        self.answers = predict_split(network, split, self.options.evaluation, ranker)
-        scores = scores_of(self.answers, split, self.inverse, ranker)
+        found = predict_split(network, split, self.options.evaluation, ranker)
+        scores = scores_of(found, split, self.inverse, ranker)
+        self.answers = Ranked.of(TOP, *found)
         self.counters.eval_seconds += clock() - begin
         if not self.checkpoint.closed:  # Afterwards another process may go on with the run.
             for scalars in log_lines(scores, reranked=ranker is not None):

@@ -91,6 +91,11 @@ def untraced(function: _F) -> _F:
     return call  # type: ignore[return-value]
 
 
-@functools.cache
+# What `untraced` calls once the compiler is imported. PyTorch warns of a `functools.cache` here.
+_DISABLED: dict[Callable, Callable] = {}
+
+
 def _disabled(function: Callable) -> Callable:
-    return torch.compiler.disable(function)
+    if function not in _DISABLED:
+        _DISABLED[function] = torch.compiler.disable(function)
+    return _DISABLED[function]

@@ -55,7 +55,9 @@ class ProgressBar(tqdm):
 
     def close(self) -> None:
         """End the phase."""
-        if self._lines and not getattr(self, "disable", True):
+        if getattr(self, "disable", True):  # Also of one that was interrupted while it was made.
+            return
+        if self._lines:
             self.leave = False  # Else the last line would come twice.
         super().close()
 

@@ -44,6 +44,16 @@ def check_run_dir(run_dir: object) -> None:
         raise ValueError(f"run_dir={folder} holds a run: {resume_word(folder)} goes on with it")
 
 
+def check_links(folder: Path) -> None:
+    """Raise ValueError if a folder has a link in it: a run writes into what it finds there."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise ValueError(
+                f"{path} is no file and no folder: a run that is resumed follows no links, so put "
+                "what it stands for in its place"
+            )
+
+
 def resume_word(folder: Path) -> str:
     """What goes on with a run, as a word of a command line; the shell gets it quoted if need be."""
     return shlex.quote(f"resume={folder}")

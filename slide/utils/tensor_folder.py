@@ -59,14 +59,15 @@ def write_folder(
     """Write tensors; files that an older list does not name stay.
 
     What the folder held stays whole until all new files are on the disk, so there must be room for
-    both. Then the old list is removed, and the new one takes its place last: a folder that is not
-    complete is none.
+    both. Then the old list is removed, and the new one takes its place last. If the process is
+    killed in between, `read_folder` does the rest.
 
     ``files`` are tensors by name, by the name of their file without its suffix, and ``there`` files
     that were written before and belong to the folder.
     """
     new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
-    new.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(new, ignore_errors=True)  # Of a process that was killed.
+    new.mkdir(parents=True)
     try:
         written = [write_file(new, *file) for file in files.items()]
         every = [*there, *written]
@@ -74,12 +75,21 @@ def write_folder(
         (folder / kind.list_file).unlink(missing_ok=True)
         for name in set(former or ()) - {file.name for file in every}:
             (folder / name).unlink(missing_ok=True)  # Of what was here before.
-        for name in (*(file.name for file in written), kind.list_file):
-            # A new file in place of the old one: a process that has mapped the old one keeps it.
-            (new / name).replace(folder / name)
-        sync_folder(folder)
+        _install(kind, folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _install(kind: FolderKind, folder: Path) -> None:
+    """Give complete new files their places in the folder, the list last.
+
+    A process that has mapped an old file keeps it.
+    """
+    new = folder / NEW_FILES
+    for name in (*(listed_files(new / kind.list_file) or ()), kind.list_file):
+        if (new / name).exists():  # Else it has its place.
+            (new / name).replace(folder / name)
+    sync_folder(folder)
 
 
 class Written(NamedTuple):
@@ -136,6 +146,25 @@ def write_list(
     write_json(folder / kind.list_file, body | {"sha256": json_digest(body)})
 
 
+def share_files(lists: Iterable[Path]) -> None:
+    """Let equal files of folders with these lists be one file on the disk, if it has hard links."""
+    known: dict[tuple[int, str], Path] = {}
+    for path in lists:
+        files = json.loads(path.read_text())["files"] if path.exists() else {}
+        for name, said in files.items():
+            file = path.with_name(name)
+            first = known.setdefault((said["bytes"], said["sha256"]), file)
+            new = path.with_name(f"{name}.tmp")
+            if first.samefile(file):  # A link in the place of another link would be left.
+                continue
+            try:
+                new.unlink(missing_ok=True)
+                new.hardlink_to(first)
+                new.replace(file)
+            except OSError:
+                return
+
+
 def listed_files(path: Path) -> list[str] | None:
     """Names of the files of tensors in a list; None if it is no such list, or there is none."""
     try:
@@ -150,7 +179,10 @@ def listed_files(path: Path) -> list[str] | None:
 
 def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     """Read the list of a folder, and check it and the sizes of the files."""
-    path = folder / kind.list_file
+    path, new = folder / kind.list_file, folder / NEW_FILES
+    if not path.exists() and not new.is_symlink() and (new / kind.list_file).is_file():
+        _install(kind, folder)  # A process was killed between two of the files.
+        shutil.rmtree(new, ignore_errors=True)
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
     try:
@@ -246,7 +278,8 @@ def split_state(state: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]
     """Split a state into JSON values and tensors.
 
     The state has nested dicts, lists and tuples of tensors, numbers, texts, bools and None. Returns
-    the JSON values, in which names stand for tensors, and the tensors by name, ``<name>.<key>``.
+    the JSON values, in which names stand for tensors, and the tensors by name, ``<name>.<key>``, or
+    ``<key>`` without a name.
     """
     tensors: dict[str, Tensor] = {}
     return _packed(state, name, tensors), tensors
@@ -276,7 +309,8 @@ def _packed(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         tensors[name] = state
         return {_TENSOR: name}
     if isinstance(state, Mapping):
-        pairs = [(key, _packed(value, f"{name}.{key}", tensors)) for key, value in state.items()]
+        above = f"{name}." if name else ""
+        pairs = [(key, _packed(value, f"{above}{key}", tensors)) for key, value in state.items()]
         if all(isinstance(key, str) and key not in _MARKS for key, _ in pairs):
             return dict(pairs)
         return {_ITEMS: [[_packed(key, name, tensors), value] for key, value in pairs]}

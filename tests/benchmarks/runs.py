@@ -23,8 +23,9 @@ from report import ROOT
 
 from slide.config import build_trainer, find_conf, open_dataset, read_config, user_errors
 from slide.data import SparseDataset
+from slide.ranking import Ranked
 from slide.training import Trainer
-from slide.training.evaluation import predict_split
+from slide.training.evaluation import TOP, predict_split
 
 # Share of the training rows that is held out where settings are compared.
 HELD_OUT = {
@@ -104,6 +105,7 @@ def main() -> None:
     search, rows = trainer.options.evaluation, trainer.eval_split
     found = predict_split(trainer.network, rows, search, trainer.ranker)
     seconds = time.perf_counter() - begin
+    found = Ranked.of(TOP, *found)
     arrays = {"scores": found.scores, "ids": found.ids, **rows.labels._asdict()}
     np.savez(Path(folder) / "answers.npz", seconds=seconds, **arrays)
     (Path(folder) / "summary.json").write_text(json.dumps(summary))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.functional.csr_product import csr_matmul
+from slide.functional.sparse_linear import csr_matmul
 from slide.ops.csr import CSRMatrix
 from slide.sparse import CSR
 

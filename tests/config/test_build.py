@@ -114,7 +114,10 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
         ("index", ["schedule.redraw_every=9"], "redraw_every .*: candidates do not come from hash"),
         ("index", ["schedule=fixed", "schedule.every=9"], None),
         ("faiss", ["schedule=fixed", "sampler.candidate_share=0.9"], None),
-        ("lsh", ["hash=dwta", "schedule=fixed"], None),
+        ("lsh", ["hash=dwta"], None),
+        ("lsh", ["schedule=fixed"], "schedule would have no effect: sampler=lsh measures when its"),
+        ("lsh", ["schedule.redraw_every=9"], "redraw_every .*: sampler=lsh measures when"),
+        ("auto", ["trainer.evaluation=sampler", "schedule.first=9"], "first .*: sampler=lsh meas"),
     ],
 )
 def test_settings_that_a_sampler_does_not_use(sampler, words, message):
@@ -240,7 +243,6 @@ def test_samplers_of_hidden_layers(words, fits):
     [
         (["sampler=index"], 0.3),
         (["sampler=index", "schedule.growth=0.7"], 0.7),
-        (["sampler=lsh"], 0.7),
         (["sampler=faiss"], 0.7),
     ],
 )
@@ -249,7 +251,7 @@ def test_rebuilds_that_take_little_time_come_more_often(words, growth):
     fill_in(config, 40_000, 200_000)
     sampler = build_network(config, 1000, 3000).output.sampler
     schedule = sampler.rebuild_due
-    assert getattr(schedule, "growth", None) == growth or schedule.keywords["growth"] == growth
+    assert schedule.keywords["growth"] == growth
 
 
 def test_schedules_are_plain_functions():

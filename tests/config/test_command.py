@@ -14,10 +14,11 @@ from helpers import job
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import slide
 from slide.config import command
-from slide.config.command import LABEL_LENGTH, label_of
+from slide.config.compose import LABEL_LENGTH, label_of
 from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
 from slide.training.evaluation import precision_at_k
@@ -136,10 +137,12 @@ def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
 RATES = ["0.1", "0.2"]
 
 
-def shown_events(run):
-    """The events of a run, as text."""
+def shown_settings(run):
+    """The settings that TensorBoard's page HParams has of a run."""
     (path,) = run.glob("events*")
-    return "".join(map(str, EventFileLoader(str(path)).Load()))
+    values = [each for event in EventFileLoader(str(path)).Load() for each in event.summary.value]
+    (said,) = [v.metadata.plugin_data.content for v in values if v.tag.endswith("start_info")]
+    return dict(HParamsPluginData.FromString(said).session_start_info.hparams)
 
 
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
@@ -159,7 +162,8 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
     runs = sorted((tmp_path / "results/synthetic").iterdir())
     assert [run.name.rpartition("_")[2] for run in runs] == [f"lr={rate}" for rate in RATES]
-    assert 'tag: "_hparams_/session_start_info"' in shown_events(runs[0])
+    assert list(shown_settings(runs[0])) == ["optimizer.lr"]
+    assert shown_settings(runs[1])["optimizer.lr"].number_value == 0.2
     job.main(*arguments, "optimizer.lr=0.25", "--cfg", "job", "trainer.max_steps=7")
     shown = capsys.readouterr().out
     assert "lr: 0.25" in shown
@@ -167,7 +171,6 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     message = job.failure("-m", "optimizer.lrr=0.1,0.2")
     assert message.startswith("error: there is no key optimizer.lrr ")
     assert message.endswith("did you mean optimizer.lr?")
-    assert job.failure("-m", "loss=bce,sofmax", "seed=1").endswith("did you mean softmax?")
     assert "quote each path" in job.failure("-m", "resume=a_lr=0.1,b_lr=0.2")
 
 
@@ -184,15 +187,18 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
 
 
 def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys):
-    words = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none"]
-    said = job.failure("-m", *words, "schedule=fixed,backoff", "schedule.first=9")
-    assert said == "error: 1 of 2 jobs failed"
-    first, second = capsys.readouterr().out.splitlines()[-2:]
+    words = [*job.tiny(tmp_path, "sampler=index"), "trainer.max_steps=1", "ranker=none"]
+    said = job.failure("-m", *words, "schedule=fixed,backoff,backof", "schedule.first=9")
+    assert said == "error: 2 of 3 jobs failed"
+    shown = capsys.readouterr()
+    first, second, third = shown.out.splitlines()[-3:]
     told = "there is no key schedule.first (in schedule.first=9): first belongs to "
     told += "schedule=backoff; fixed has every, redraw_every, redraw_first"
     assert first.startswith("fixed ")
     assert first.endswith(f"  error: {told}")
     assert second.endswith(f"  {tmp_path}/run/schedule=backoff")
+    assert third.endswith("choices of schedule are backoff, fixed; did you mean backoff?")
+    assert shown.err.splitlines()[0] == f"warning   1 of 3 runs cannot be: {told}"
     assert job.failure("-m", *words, "schedule=fixed,fixed", "schedule.first=9,3").endswith(told)
     with pytest.raises(SystemExit) as ended:  # A word that is no key is Hydra's to refuse.
         job.main("-m", *words, "seed=1,2", "word")
@@ -312,24 +318,22 @@ def test_a_part_that_there_is_not(tmp_path, target):
     assert said.endswith("(modules are looked for on PYTHONPATH)")
 
 
-def test_which_rows_are_evaluated(tmp_path, capsys):
-    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", "dataset.holdout=0.2"))
-    said = capsys.readouterr().err
-    assert "150 training rows, 0.2 of them held out in place of the test rows" in said
-
-
-@pytest.mark.parametrize(("share", "rows"), [("0.02", 3), ("0.9", None)])
-def test_few_rows_that_are_evaluated(tmp_path, capsys, share, rows):
-    """Scores of 3 rows say little, and the run says so."""
-    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1", f"dataset.holdout={share}"))
-    warning = "rows are evaluated, so the scores are rough"
-    said = capsys.readouterr().err
-    assert (f"warning   only {rows} {warning}" in said) if rows else (warning not in said)
-
-
-def test_a_rate_that_is_too_large(tmp_path, capsys):
-    job.main(*job.tiny(tmp_path, "ranker=none", "optimizer.lr=1e6"))
-    assert "that of always naming the most frequent label: is the" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("word", "said", "there"),
+    [
+        (
+            "dataset.holdout=0.2",
+            "150 training rows, 0.2 of them held out in place of the test",
+            True,
+        ),
+        ("dataset.holdout=0.02", "only 3 rows are evaluated, so the scores are rough", True),
+        ("dataset.holdout=0.9", "so the scores are rough", False),
+        ("optimizer.lr=1e6", "that of always naming the most frequent label: is the", True),
+    ],
+)
+def test_what_a_run_says(tmp_path, capsys, word, said, there):
+    job.main(*job.tiny(tmp_path, "ranker=none", word))
+    assert (said in capsys.readouterr().err) == there
 
 
 def test_test_rows_without_labels(tmp_path, capsys):
@@ -341,18 +345,14 @@ def test_test_rows_without_labels(tmp_path, capsys):
     assert "warning   no test row has a label" in capsys.readouterr().err
 
 
-def test_values_may_have_equals_signs():
+def test_labels_of_folders():
     assert label_of(["network.hidden=[64]"]) == "hidden=_64_"
     assert label_of(["+a.b=1", "seed=2"]) == "b=1,seed=2"
-
-
-def test_cut_labels_differ_where_their_ends_do():
     alike = [f"a_key_{i}=some_value_{i}" for i in range(5)]
-    labels = [label_of([*alike, f"seed={seed}"]) for seed in (1, 2)]
-    assert labels[0] != labels[1]
-    assert labels[0] == label_of([*alike, "seed=1"])
-    assert {len(label) for label in labels} == {LABEL_LENGTH}
-    assert labels[0].startswith("a_key_0=some_value_0,a_key_1=")
+    one, other = (label_of([*alike, f"seed={seed}"]) for seed in (1, 2))
+    assert one != other, "they differ where what is cut off does"
+    assert len(one) == len(other) == LABEL_LENGTH
+    assert one.startswith("a_key_0=some_value_0,a_key_1=")
 
 
 STEPS = {"tf_idf": True, "l2_norm": True, "hashed_features": 50, "min_label_count": 2}

@@ -15,8 +15,10 @@ CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.gl
 
 def small(folder, group, choice):
     """Overrides that let any choice train in a moment."""
-    more = ["trainer.max_steps=2", *([f"sampler={choice}"] if group == "sampler" else [])]
-    if group != "sampler" or choice in ("lsh", "slide2020"):
+    # sampler=lsh has no schedule.
+    sampler = {"sampler": choice, "schedule": "index"}.get(group)
+    more = ["trainer.max_steps=2", *([f"sampler={sampler}"] if sampler else [])]
+    if sampler in (None, "lsh", "slide2020"):
         more += ["hash.num_tables=2"]
         published = group == "recipe" or choice == "slide2020"
         more += [f"hash.hashes_per_table={2 if published else 'null'}"]

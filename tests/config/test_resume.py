@@ -89,10 +89,31 @@ def test_the_command_that_is_printed_goes_on(tmp_path, monkeypatch, name):
     assert job.checkpoint(place / "run")["step"] == 7
 
 
+def test_weights_are_on_the_disk_once(tmp_path):
+    """Of the last step, in checkpoint and model; where an earlier step was better, of that, too."""
+    run, name = tmp_path / "run", "network.safetensors"
+    words = ["ranker=none", "trainer.patience=9", "trainer.checkpoint_every=20"]
+    job.main(*job.tiny(tmp_path, *words, "trainer.epochs=7"))
+    for step in (56, 64):
+        files = [run / name, run / "best" / name, last_checkpoint(run) / name]
+        assert last_checkpoint(run).name.endswith(f"-step-{step}")
+        weights = {path.read_bytes() for path in files}
+        assert len({path.stat().st_ino for path in files}) == len(weights)
+        before = files[-1].read_bytes()
+        load(run).save(run)  # A file of its own, not the checkpoint's.
+        assert files[-1].read_bytes() == before
+        job.main(f"resume={run}", "trainer.epochs=8")
+
+
 def test_with_resume_null_a_new_run_takes_all_words(tmp_path):
-    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", "optimizer.lr=0.5"))
+    own = ["optimizer.lr=0.5", "optimizer.input_rate=${.lr}"]
+    job.main("resume=null", *job.tiny(tmp_path, "trainer.max_steps=1", *own))
     assert job.checkpoint(tmp_path / "run")["step"] == 1
     assert OmegaConf.load(tmp_path / "run/config.yaml").optimizer.lr == 0.5
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    command = OmegaConf.load(tmp_path / "run/config.yaml").command
+    assert command.words[-3:] == [own[0], "optimizer.input_rate=0.5", "trainer.max_steps=2"]
+    assert command.choices.sampler == "lsh"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +157,7 @@ def test_a_run_whose_files_an_earlier_version_built_can_be_resumed(tmp_path):
     saved = job.compose("dataset=debian")
     build = {"_target_": "slide.data.build_debian"}
     OmegaConf.update(saved, "dataset.fetch", build, force_add=True)
-    OmegaConf.save(saved, tmp_path / "config.yaml")
+    save_resolved(saved, tmp_path)
     assert resumed(job.compose(*words), words[1:]).dataset.fetch is None
 
 
@@ -236,30 +257,36 @@ class Command:
 
 
 FOREIGN = {
-    "loss": {"_target_": "numpy.load", "file": "${run_dir}/extra.npy", "allow_pickle": True},
-    "loss.x": {"_target_": "os.system", "command": "touch ${run_dir}/ran"},
-    "sampler": {"_target_": "${oc.env:HARMFUL}", "_args_": ["touch ${run_dir}/ran"]},
+    "loss": {"_target_": "numpy.load", "file": "RUN/extra.npy", "allow_pickle": True},
+    "loss.x": {"_target_": "os.system", "command": "touch RUN/ran"},
+    "sampler": {"_target_": "os.system", "_args_": ["touch RUN/ran"]},
     "dataset.fetch": {"_partial_": True, "more": [[{"_target_": "subprocess.getoutput"}]]},
-    "ranker": {"_target_": "slide.data.write_xmc", "path": "${run_dir}/ran"},
-    "network.x": {"_target_": "slide.runtime.os.system", "command": "touch ${run_dir}/ran"},
+    "ranker": {"_target_": "slide.data.write_xmc", "path": "RUN/ran"},
+    "network.x": {"_target_": "slide.runtime.os.system", "command": "touch RUN/ran"},
+    "schedule.x": {"_target_": "slide.data.synthetic", "cache": "RUN/ran"},
+    "dataset.name": {"_target_": "slide.data.xmc", "root": "RUN/ran"},
     "dataset.y": {"_target_": "slide.data.download", "mirrors": [[{"url": "http://a/ran"}]]},
 }
 
 
+def save_resolved(config, run):
+    """As a run does it."""
+    text = OmegaConf.to_yaml(config, resolve=True).replace("RUN/", f"{run}/")
+    (run / "config.yaml").write_text(text)
+
+
 @pytest.mark.parametrize("key", FOREIGN)
-def test_the_folder_of_a_stranger_runs_nothing(tmp_path, monkeypatch, key):
-    monkeypatch.setenv("HARMFUL", "os.system")
+def test_the_folder_of_a_stranger_runs_nothing(tmp_path, key):
     run = tmp_path / "run"
     run.mkdir()
     np.save(run / "extra.npy", np.array([Command(run / "ran")], object), allow_pickle=True)
     saved = job.compose(*job.tiny(tmp_path), f"run_dir={run}", f"+allow_targets={TRUSTED}")
     OmegaConf.set_struct(saved, False)
     OmegaConf.update(saved, key, FOREIGN[key], merge=False)
-    OmegaConf.save(saved, run / "config.yaml")
+    save_resolved(saved, run)
     before = job.files_of(run)
     said = job.failure(f"resume={run}")
-    target = {"sampler": "os.system", "dataset.fetch": "subprocess.getoutput"}.get(key)
-    target = target or FOREIGN[key]["_target_"]
+    target = "subprocess.getoutput" if key == "dataset.fetch" else FOREIGN[key]["_target_"]
     assert said == (
         f"error: {run}/config.yaml names {target}, which is no part of slide and would run: if you "
         f"trust this folder, allow it by allow_targets=[{target}]"
@@ -267,8 +294,73 @@ def test_the_folder_of_a_stranger_runs_nothing(tmp_path, monkeypatch, key):
     assert job.files_of(run) == before
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss: {_target_: '${oc.env:HARMFUL}'}",
+        "\n".join(f"a{n}: ${{a{n + 1}}}${{a{n + 1}}}" for n in range(60)) + "\na60: xx",
+        "a0: &a0 [1, 2]\n" + "\n".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]" for n in range(60)),
+        "[1, 2]",
+        "a: [",
+        "a: !!python/object/apply:os.system ['touch ran']",
+        "\ud800".encode("utf-8", "surrogatepass").decode("latin1"),
+    ],
+)
+def test_a_configuration_that_no_run_has_written(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("HARMFUL", "os.system")
+    (tmp_path / "config.yaml").write_text(text)
+    said = job.failure(f"resume={tmp_path}")
+    assert said.startswith(f"error: {tmp_path}/config.yaml is not the configuration of a run: ")
+    assert "\n" not in said
+
+
+def test_the_folder_of_a_stranger_does_not_choose_where_arrays_are_written(tmp_path, monkeypatch):
+    """Who resumes names the place, or it is a cache already."""
+    monkeypatch.chdir(tmp_path)
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none"))
+    other = tmp_path / "home/.config"
+    path = tmp_path / "run/config.yaml"
+    text = path.read_text()
+    for place in (other, "datasets/../home/.config", "~/arrays", "home/.config"):
+        path.write_text(text.replace(f"cache: {tmp_path}/cache", f"cache: {place}"))
+        said = job.failure("resume=run", "trainer.max_steps=2")
+        assert said.startswith(
+            f"error: run/config.yaml names dataset.cache={place}, where no cache"
+        )
+    assert not list(tmp_path.glob("home*"))
+    job.main("resume=run", "trainer.max_steps=2", f"dataset.cache={other}")
+    job.main("resume=run", "trainer.max_steps=3")
+    path.write_text(text.replace(f"cache: {tmp_path}/cache", "cache: datasets/mine/cache"))
+    job.main("resume=run", "trainer.max_steps=4")
+    assert job.checkpoint(tmp_path / "run")["step"] == 4
+
+
+def test_nothing_is_fetched_to_where_the_folder_of_a_stranger_says(tmp_path):
+    saved = job.compose("dataset=bibtex", f"dataset.root={tmp_path}/home", f"run_dir={tmp_path}")
+    save_resolved(saved, tmp_path)
+    words = ["dataset=bibtex", f"resume={tmp_path}"]
+    assert resumed(job.compose(*words), words[1:]).dataset.fetch is None
+    words.append(f"dataset.root={tmp_path}/home")
+    assert resumed(job.compose(*words), words[1:]).dataset.fetch is not None
+
+
+@pytest.mark.parametrize("name", ["run.lock", "metrics.jsonl", "checkpoints", "more/report.html"])
+def test_a_resumed_run_follows_no_links(tmp_path, name):
+    """The log would be appended to what it names, and a lock would empty it."""
+    mine, link = tmp_path / "mine", tmp_path / "run" / name
+    mine.write_text("mine")
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none"))
+    link.parent.mkdir(exist_ok=True)
+    shutil.rmtree(link) if link.is_dir() else link.unlink(missing_ok=True)
+    link.symlink_to(mine)
+    said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    assert said.startswith(f"error: {link} is no file and no folder")
+    assert mine.read_text() == "mine"
+
+
 # What the folder itself allows does not count.
-TRUSTED = "[numpy.load,os.system,subprocess.getoutput,slide.data.write_xmc,slide.data.download]"
+TRUSTED = "[numpy.load,os.system,subprocess.getoutput,slide.data.write_xmc,slide.data.download,"
+TRUSTED += "slide.data.synthetic,slide.data.xmc]"
 
 
 def own_loss(name, hard_fraction):

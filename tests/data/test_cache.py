@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from slide.data import cache as cache_module
 from slide.data.cache import ARRAYS
 from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
+from slide.utils.files import json_digest, write_json
 
 # slide.data.sources.xmc is the function; this is the module of the same name.
 xmc_module = importlib.import_module("slide.data.sources.xmc")
@@ -221,13 +223,34 @@ DAMAGES += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
 DAMAGES += [("feature_values", entry(0.125)), ("label_indices", entry(29))]
 
 
+def reseal(folder, **changes):
+    """Write checksums that fit a cache that was edited."""
+    path = folder / "meta.json"
+    meta = {**json.loads(path.read_text()), **changes}
+    del meta["sha256"]
+    for name in meta["files"]:
+        data = (folder / name).read_bytes()
+        header = 10 + int.from_bytes(data[8:10], "little")
+        meta["files"][name] = [len(data), header, crc32(data[:header], crc32(data[header:]))]
+    write_json(path, meta | {"sha256": json_digest(meta)})
+
+
+UNSOUND = DAMAGES[len(ARRAYS) * 3 : -2]
+UNSOUND += [(name, lambda path: np.save(path, np.load(path)[:-1])) for name in ARRAYS]
+UNSOUND += [(name, lambda path: np.save(path, np.load(path).astype("u1"))) for name in ARRAYS]
+EDITS = [(*each, False) for each in DAMAGES] + [(*each, True) for each in UNSOUND]
+
+
 @pytest.mark.parametrize("part", ["train", "test"])
-@pytest.mark.parametrize(("array", "damage"), DAMAGES)
-def test_a_damaged_array_is_written_again(tmp_path, array, damage, part):
+@pytest.mark.parametrize(("array", "damage", "sealed"), EDITS)
+def test_a_damaged_array_is_written_again(tmp_path, array, damage, sealed, part):
+    """Also with checksums that fit: kernels trust what a cache holds."""
     split = make_split(5)
     open_blocks(tmp_path, blocks_of(split), state=1)
     (folder,) = tmp_path.glob(f"*/{part}")
     damage(folder / f"{array}.npy")
+    if sealed:
+        reseal(folder.parent)
     found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)
     assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
@@ -494,3 +517,7 @@ def test_each_number_of_the_list_counts(tmp_path, key, change):
     path.write_text(json.dumps(meta | {key: meta[key] + change}, indent=2) + "\n")
     assert content(skip_grams(tmp_path)) == expected
     assert json.loads(path.read_text()) == meta
+    for value in (None, -1, "many", 2**70, [], 1):
+        reseal(path.parent, **{key: value})
+        assert content(skip_grams(tmp_path)) == expected
+        assert json.loads(path.read_text()) == meta

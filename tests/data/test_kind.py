@@ -17,6 +17,7 @@ from slide.data import (
     row_keys,
     validation_split,
 )
+from slide.data.kind import propose_kinds
 from slide.sparse import CSR, Pattern
 
 
@@ -57,8 +58,9 @@ def test_the_share_of_own_items_decides(own, expected):
 
 
 def test_few_rows_say_nothing():
-    found = {rows: (by_chance(baskets(rows)) >= 30, are_items(baskets(rows))) for rows in (30, 50)}
-    assert found == {30: (False, False), 50: (True, True)}
+    """Of two expected pairs there is none in one data set of seven."""
+    found = {rows: (by_chance(baskets(rows)) >= 3, are_items(baskets(rows))) for rows in (2, 20)}
+    assert found == {2: (False, False), 20: (True, True)}
     assert not are_items(Split(matrix([]), Pattern.from_lists([]), 30, 30))
 
 
@@ -72,9 +74,9 @@ def test_few_labels_say_nothing():
 
 
 def test_copies_of_rows_say_nothing():
-    few = baskets(rows=35)
+    few = baskets(rows=2)
     assert not are_items(few), "chance would not do it often enough"
-    assert not are_items(few.take(np.arange(3500) % 35))
+    assert not are_items(few.take(np.arange(3500) % 2))
 
 
 def test_labels_that_have_nothing_to_do_with_features_are_no_items():
@@ -84,10 +86,23 @@ def test_labels_that_have_nothing_to_do_with_features_are_no_items():
     assert not are_items(Split(split.features, shifted, 30, 60)), "no number is both"
 
 
-def test_rows_of_the_whole_file_are_looked_at(monkeypatch):
-    monkeypatch.setattr("slide.data.kind._ROWS", 200)
-    assert not are_items(baskets(rows=400, own=30)), "own items are in the first rows"
-    assert are_items(baskets(rows=400))
+@pytest.mark.parametrize(("own", "proposed"), [(132, [("items", False)]), (136, [])])
+def test_half_as_many_as_by_chance_are_possible_items(own, proposed):
+    split = baskets(own=own)
+    assert (own <= by_chance(split) / 2) == bool(proposed)
+    found, against = propose_kinds(split)
+    assert [each[:2] for each in found] == proposed
+    assert [each[:8] for each in against] == ["no graph"] + ["no items"] * (not proposed)
+
+
+def test_all_rows_are_looked_at():
+    """However many there are, and wherever own items are."""
+    split = baskets(rows=30_000, own=30_000)
+    rows = np.r_[np.arange(30_000 - 2, 30_000), np.arange(2)]
+    quiet = baskets(rows=30_000)
+    assert are_items(quiet)
+    assert not are_items(split)
+    assert propose_kinds(split.take(rows))[1][1].startswith("no items")
 
 
 def test_short_rows_that_all_differ_are_a_graph():

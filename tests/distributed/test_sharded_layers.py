@@ -12,7 +12,7 @@ from helpers.ranks import run_ranks, several
 from slide.distributed.group import Group
 from slide.distributed.sharded_layers import ShardedInputLinear, ShardedSampledLinear
 from slide.distributed.shares import Shares
-from slide.nn.losses import ActiveLoss
+from slide.functional.losses import ActiveLoss
 
 D, H, B, SEED = 40, 6, 9, 3
 INPUT_WORK = f"""

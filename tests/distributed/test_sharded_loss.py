@@ -11,9 +11,8 @@ from helpers.ranks import run_ranks, several
 from slide.distributed.group import Group
 from slide.distributed.sharded_layers import ShardedOutputLinear
 from slide.distributed.shares import Shares
-from slide.functional import linear_loss
-from slide.functional.losses import LOSSES, Loss, find_loss
-from slide.nn.losses import ActiveLoss
+from slide.functional import linear
+from slide.functional.losses import LOSSES, ActiveLoss, Loss, find_loss
 from slide.sampling import ActiveSampler
 
 H, N, SEED = 5, 23, 4
@@ -138,8 +137,8 @@ def test_the_exchange_goes_on_while_the_gradient_of_the_weight_is_computed(name,
 
     begin = noted("begin", lambda group, tensor: noted("end", lambda: tensor))
     monkeypatch.setattr(Group, "begin_all_reduce", begin)
-    weights = noted("weight", linear_loss.weight_gradient)
-    monkeypatch.setattr(linear_loss, "weight_gradient", weights)
+    weights = noted("weight", linear.weight_gradient)
+    monkeypatch.setattr(linear, "weight_gradient", weights)
     layer = make_layer(sampler=partial(ActiveSampler, active=9))
     x = torch.randn(B, H).requires_grad_()
     layer.loss(x, LABELS, ActiveLoss(name))[0].backward()
@@ -175,5 +174,11 @@ def test_a_loss_whose_outputs_share_a_target_is_refused():
     layer.group.size = 2
     with pytest.raises(ValueError, match="loss mine cannot be computed on several processes"):
         layer.loss(torch.randn(B, H), LABELS, ActiveLoss(strange))
+    with pytest.raises(ValueError, match="class_weights need all labels of a sample on one proc"):
+        make_layer().loss(
+            torch.randn(B, H), LABELS, ActiveLoss("softmax", class_weights=[1.0, 2.0])
+        )
+    with pytest.raises(ValueError, match="softmax with temperature cannot be computed on several"):
+        layer.loss(torch.randn(B, H), LABELS, ActiveLoss("softmax", temperature=0.5))
     with pytest.raises(TypeError, match="must be an ActiveLoss, not"):
         make_layer().loss(torch.randn(B, H), LABELS, lambda scores, active: scores.sum())

@@ -15,8 +15,7 @@ from slide.distributed.sharded_network import (
     ShardedNetwork,
     run_on_main_process,
 )
-from slide.functional.losses import LOSSES
-from slide.nn.losses import ActiveLoss
+from slide.functional.losses import LOSSES, ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import ActiveSampler, LSHProposer

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.active_sets import B, N, draw, every_kind, make_active, pick
 
-from slide.functional.active_values import gather_active, scatter_active
+from slide.functional.linear import gather_active, scatter_active
 
 
 class TestScatterAndGather:

@@ -9,7 +9,7 @@ from helpers.csr import LENGTHS, D, N, make
 from helpers.matrices import to_dense
 from scipy import sparse
 
-from slide.functional.csr_product import csr_matmul
+from slide.functional.sparse_linear import csr_matmul
 from slide.ops import csr as csr_product
 from slide.ops.csr import CSRMatrix
 from slide.sparse import CSR
@@ -178,15 +178,6 @@ def test_too_many_entries(monkeypatch):
     monkeypatch.setattr(csr_product, "MAX_ENTRIES", 50)
     with pytest.raises(ValueError, match="at most 50 entries fit, not 51"):
         CSRMatrix(make(), D)
-
-
-def test_a_second_derivative_is_refused():
-    x = draw(D, None)
-    (gradient,) = torch.autograd.grad(
-        csr_matmul(CSRMatrix(make(), D), x).square().sum(), x, create_graph=True
-    )
-    with pytest.raises(RuntimeError, match="first derivatives only"):
-        gradient.sum().backward()
 
 
 @pytest.mark.parametrize(

@@ -1,93 +1,169 @@
-"""ReLU and dropout in one: against PyTorch's, statistically, and its gradient."""
+"""Dropout of hidden values, in one with ReLU, and of sparse inputs: statistics and gradients."""
 
 import numpy as np
 import pytest
 import torch
 
-from slide.functional.dropout import relu_dropout
+from slide import FullSampler, SlideNetwork
+from slide.functional import drop_features, relu_dropout
+from slide.sparse import CSR
 
 
-def test_without_dropout_it_is_relu():
-    x = torch.randn(5, 7)
-    assert torch.equal(relu_dropout(x, 0.0), torch.relu(x))
+def rows(count=200, width=40):
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(0, width, count)
+    sizes[:2] = 0
+    indptr = np.concatenate([[0], np.cumsum(sizes)])
+    indices = np.concatenate([np.sort(rng.permutation(width)[:size]) for size in sizes])
+    return CSR(indptr, indices.astype(np.int32), rng.random(indptr[-1]).astype(np.float32) + 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_values_are_dropped_or_grow(dtype, p):
-    torch.manual_seed(0)
-    x = torch.randn(40, 50, dtype=dtype)
-    out = relu_dropout(x, p)
-    assert out.dtype == dtype
-    assert out.shape == x.shape
-    kept = out != 0
-    assert not (kept & (x <= 0)).any()
-    rtol = 1e-2 if dtype == torch.bfloat16 else 1e-6
-    torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=rtol, atol=0)
-    positive = int((x > 0).sum())
-    assert abs(int(kept.sum()) - (1 - p) * positive) < 5 * (p * (1 - p) * positive) ** 0.5
+def dense(x, width=40):
+    out = np.zeros((x.num_rows, width), np.float32)
+    out[np.repeat(np.arange(x.num_rows), np.diff(x.indptr)), x.indices] = x.values
+    return out
 
 
-def test_places_are_independent_and_uniform():
-    torch.manual_seed(1)
-    kept = np.stack([relu_dropout(torch.ones(16, 16), 0.3).numpy() > 0 for _ in range(300)])
-    # Each place over the calls, and pairs of neighbouring places.
-    assert np.abs(kept.mean(0) - 0.7).max() < 5 * (0.21 / 300) ** 0.5
-    flat = kept.reshape(300, -1)
-    both = (flat[:, 1:] & flat[:, :-1]).mean()
-    assert abs(both - 0.49) < 5 * (0.49 * 0.51 / (300 * 255)) ** 0.5
+# Each function on inputs of its own; the result as a tensor.
+DROPOUTS = {
+    "hidden": lambda p, generator=None: relu_dropout(torch.ones(64, 64), p, generator),
+    "hidden, bfloat16": lambda p, g=None: relu_dropout(torch.ones(300).bfloat16(), p, g),
+    "features": lambda p, generator=None: torch.from_numpy(
+        dense(drop_features(rows(), p, generator))
+    ),
+}
+each_dropout = pytest.mark.parametrize("name", DROPOUTS)
+# What is left of a share of p, but for five deviations of the binomial distribution.
+every_share = pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 
 
-def test_draws_follow_from_the_seed_and_not_from_threads(threads):
-    x, found = torch.randn(64, 64), []
-    for count in (1, 0):
-        threads(count)
-        torch.manual_seed(3)
-        found.append((relu_dropout(x, 0.4), relu_dropout(x, 0.4)))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
-    assert not torch.equal(found[0][0], found[0][1])
+def assert_share(kept, count, p):
+    assert abs(int(kept) - (1 - p) * count) < 5 * (p * (1 - p) * count) ** 0.5
 
 
-def test_gradient():
-    x = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
+@each_dropout
+class TestDraws:
+    def test_follow_from_the_seed_and_not_from_threads(self, threads, name):
+        found = []
+        for count in (1, 0):
+            threads(count)
+            torch.manual_seed(3)
+            found.append([DROPOUTS[name](0.4) for _ in range(2)])
+        assert all(map(torch.equal, *found))
+        assert not torch.equal(*found[0])
 
-    def same_draws(x):
-        torch.manual_seed(7)
-        return relu_dropout(x, 0.4)
+    def test_of_a_generator(self, name):
+        before = torch.get_rng_state()
+        first, same, other = (
+            DROPOUTS[name](0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+        )
+        assert torch.equal(before, torch.get_rng_state())
+        assert torch.equal(first, same)
+        assert not torch.equal(first, other)
 
-    assert torch.autograd.gradcheck(same_draws, x)
-    # Neither inputs nor gradients need to lie in order in memory.
-    assert torch.autograd.gradcheck(lambda x: same_draws(x.T).T, x)
+    @pytest.mark.parametrize("p", [1.0, -0.1, float("nan"), "x"])
+    def test_of_a_share_that_cannot_be(self, name, p):
+        with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):
+            DROPOUTS[name](p)
 
-
-def test_nan_stays_and_infinity_is_dropped_as_others_are():
-    assert relu_dropout(torch.full((1000,), torch.nan), 0.5).isnan().all()
-    out = relu_dropout(torch.full((1000,), torch.inf), 0.5)
-    assert 400 < int((out == torch.inf).sum()) == 1000 - int((out == 0).sum()) < 600
-
-
-@pytest.mark.parametrize("shape", [(0, 4), (4, 0), ()])
-def test_odd_shapes(shape):
-    x = torch.ones(shape, requires_grad=True)
-    relu_dropout(x, 0.5).sum().backward()
-    assert x.grad is not None
-    assert x.grad.shape == shape
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_draws_of_a_generator(dtype):
-    x, before = torch.ones(300, dtype=dtype), torch.get_rng_state()
-    first, same, other = (
-        relu_dropout(x, 0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-    )
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-    assert first.dtype == dtype
+    def test_of_nothing(self, name):
+        state = torch.get_rng_state()
+        assert torch.equal(DROPOUTS[name](0.0), DROPOUTS[name](0.0))
+        assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("p", [1.0, -0.1, float("nan"), "x"])
-def test_bad_share(p):
-    with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):
-        relu_dropout(torch.ones(2), p)
+class TestOfHiddenValues:
+    def test_without_dropout_it_is_relu(self):
+        x = torch.randn(5, 7)
+        assert torch.equal(relu_dropout(x, 0.0), torch.relu(x))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+    @every_share
+    def test_values_are_dropped_or_grow(self, dtype, p):
+        torch.manual_seed(0)
+        x = torch.randn(40, 50, dtype=dtype)
+        out = relu_dropout(x, p)
+        assert out.dtype == dtype
+        assert out.shape == x.shape
+        kept = out != 0
+        assert not (kept & (x <= 0)).any()
+        rtol = 1e-2 if dtype == torch.bfloat16 else 1e-6
+        torch.testing.assert_close(out[kept], x[kept] / (1 - p), rtol=rtol, atol=0)
+        assert_share(kept.sum(), int((x > 0).sum()), p)
+
+    def test_positions_are_independent_and_uniform(self):
+        torch.manual_seed(1)
+        kept = np.stack([relu_dropout(torch.ones(16, 16), 0.3).numpy() > 0 for _ in range(300)])
+        # Each position over the calls, and pairs of neighbours.
+        assert np.abs(kept.mean(0) - 0.7).max() < 5 * (0.21 / 300) ** 0.5
+        flat = kept.reshape(300, -1)
+        both = (flat[:, 1:] & flat[:, :-1]).mean()
+        assert abs(both - 0.49) < 5 * (0.49 * 0.51 / (300 * 255)) ** 0.5
+
+    def test_gradient(self):
+        x = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
+
+        def same_draws(x):
+            torch.manual_seed(7)
+            return relu_dropout(x, 0.4)
+
+        assert torch.autograd.gradcheck(same_draws, x)
+        # Neither inputs nor gradients need to lie in order in memory.
+        assert torch.autograd.gradcheck(lambda x: same_draws(x.T).T, x)
+
+    def test_nan_stays_and_infinity_is_dropped_as_others_are(self):
+        assert relu_dropout(torch.full((1000,), torch.nan), 0.5).isnan().all()
+        out = relu_dropout(torch.full((1000,), torch.inf), 0.5)
+        assert 400 < int((out == torch.inf).sum()) == 1000 - int((out == 0).sum()) < 600
+
+    @pytest.mark.parametrize("shape", [(0, 4), (4, 0), ()])
+    def test_odd_shapes(self, shape):
+        x = torch.ones(shape, requires_grad=True)
+        relu_dropout(x, 0.5).sum().backward()
+        assert x.grad is not None
+        assert x.grad.shape == shape
+
+
+class TestOfFeatures:
+    @every_share
+    def test_entries_are_dropped_or_grow(self, p):
+        torch.manual_seed(0)
+        x = rows()
+        out = drop_features(x, p)
+        assert [part.dtype for part in out] == [np.int64, np.int32, np.float32]
+        before, after = dense(x), dense(out)
+        kept = after != 0
+        assert np.count_nonzero(kept) == len(out.indices) == out.indptr[-1], "one occurs twice"
+        np.testing.assert_allclose(after[kept], before[kept] / (1 - p), rtol=1e-6)
+        assert_share(len(out.indices), len(x.indices), p)
+
+    def test_the_mean_of_many_draws_is_the_input(self):
+        torch.manual_seed(1)
+        x = rows(20)
+        mean = np.mean([dense(drop_features(x, 0.4)) for _ in range(2000)], axis=0)
+        # The deviation of a value v is v * sqrt(p / (1 - p)).
+        assert np.abs(mean - dense(x)).max() < 5 * 2 * (0.4 / 0.6 / 2000) ** 0.5
+
+    def test_of_no_entries(self):
+        x = CSR(np.array([0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
+        assert drop_features(x, 0.5).indptr.tolist() == [0, 0, 0]
+        assert drop_features(x, 0.0) is x
+
+    def test_a_network_drops_in_training_only(self):
+        torch.manual_seed(0)
+        network, x = SlideNetwork(40, [8], 10, FullSampler, input_dropout=0.5), rows()
+        network.eval()
+        plain = network.encode(x)
+        assert torch.equal(network.encode(x), plain)
+        network.train()
+        torch.manual_seed(5)
+        dropped = network.encode(x)
+        assert not torch.equal(dropped, plain)
+        assert not torch.equal(network.encode(x), dropped)
+        torch.manual_seed(5)
+        assert torch.equal(network.encode(x), dropped)
+        torch.manual_seed(5)
+        network.eval()
+        assert torch.equal(network.encode(drop_features(x, 0.5)), dropped)
+        with pytest.raises(ValueError, match=r"input_dropout must be in \[0, 1\), not"):
+            SlideNetwork(40, [8], 10, FullSampler, input_dropout=1.0)

@@ -9,10 +9,9 @@ from helpers.samplers import uniform_sampler
 
 from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
-from slide.functional.active_loss import hardest_count
 from slide.functional.linear import active_linear, scatter_rows
-from slide.functional.losses import LOSSES
-from slide.functional.sparse_input import sparse_linear
+from slide.functional.losses import LOSSES, hardest_count
+from slide.functional.sparse_linear import sparse_linear
 from slide.nn import ActiveLoss, hardest
 from slide.nn.network import SlideNetwork
 from slide.ops import rows_to_visit

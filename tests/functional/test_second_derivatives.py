@@ -132,6 +132,18 @@ def test_the_graph_alone_changes_nothing(name):
     loss.backward(create_graph=True)
 
 
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("way", ["kernels", "torch"])
+def test_a_second_backward_pass_is_refused(name, way):
+    with backend(way):
+        loss, x = CASES[name]()
+        loss = 1 * loss  # Else its own node is the one that refuses.
+        torch.autograd.grad(loss, x, retain_graph=True)
+        torch.autograd.grad(loss, x)
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            torch.autograd.grad(loss, x)
+
+
 @pytest.mark.parametrize("mode", ["per_sample", "shared"])
 @pytest.mark.parametrize("with_loss", [False, True])
 class TestLayers:

@@ -6,7 +6,7 @@ import torch
 from helpers.active_sets import D, N, draw, every_bias
 from helpers.matrices import make_csr, to_dense
 
-from slide.functional.sparse_input import sparse_linear
+from slide.functional.sparse_linear import sparse_linear
 from slide.row_gradients import dense_gradient
 
 

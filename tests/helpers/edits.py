@@ -57,7 +57,9 @@ def zero(rng, array):
 
 
 def nothing(rng, array):
-    return np.full_like(array, np.nan if array.dtype.kind == "f" else -1)
+    return np.full_like(
+        array, np.nan if array.dtype.kind == "f" else np.int64(-1).astype(array.dtype)
+    )
 
 
 def cut(rng, array):
@@ -101,9 +103,9 @@ def leaves(value, path=()):
             yield (*path, key)
 
 
-def edit_list(rng, content):
-    """Another value, or none, for one number of ``model.json``; what it was and is."""
-    path = rng.choice([p for p in leaves(content) if p[0] in PARTS])
+def edit_list(rng, content, parts=PARTS):
+    """Another value, or none, for one number in some parts of a list; what it was and is."""
+    path = rng.choice([p for p in leaves(content) if p[0] in parts])
     owner = content
     for key in path[:-1]:
         owner = owner[key]

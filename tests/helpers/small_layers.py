@@ -6,7 +6,7 @@ import torch
 
 from helpers.matrices import make_pattern
 from helpers.samplers import lsh_sampler
-from slide.nn.losses import ActiveLoss
+from slide.functional.losses import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 

@@ -33,7 +33,7 @@ from slide.utils.tensor_folder import read_folder
 pytestmark = [pytest.mark.compiled_only, pytest.mark.usefixtures("one_thread")]
 EDITS = 250
 # Integers that may be any: counts, and keys of rows, which another number finds no more.
-PLAIN = ("frequency", "seen.keys", "analogous.rests", "names:")
+PLAIN = ("frequency", "seen.keys", "analogous.rests", "conjunctions.keys", "names:")
 TESTS = Path(__file__).parents[1]
 
 

@@ -21,7 +21,7 @@ from helpers.sparse_layers import (
 from torch import nn
 
 import slide
-from slide.backend import backend, plain
+from slide.backend import backend, uses_reference
 from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES
 from slide.nn import ActiveLoss
@@ -166,7 +166,7 @@ def test_layers_are_made_anywhere():
         assert {p.device.type for p in layer.parameters()} == {"meta"}
         twin = kind.from_linear(torch.nn.Linear(4, 9, device="meta"))
         assert {p.device.type for p in twin.parameters()} == {"meta"}
-    assert plain(layer.weight)
+    assert uses_reference(layer.weight)
 
 
 def test_what_only_the_cpu_computes():

@@ -30,8 +30,7 @@ from slide.active_set import ActiveSet
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_layer import ToDense
-from slide.nn.sampled_linear import SampledLinear
+from slide.nn.sampled_linear import SampledLinear, ToDense
 from slide.nn.sparse_linear import SparseWeightLinear
 from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
@@ -108,9 +107,9 @@ class TestChain:
 
 
 @pytest.mark.compiled_only
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings(r"ignore:The \.grad attribute")  # Of the compiler; it ignores it, too.
 class TestCompile:
-    """Graph breaks at our layers, and the same results."""
+    """Graph breaks at our layers, the same results, and no warnings."""
 
     @staticmethod
     def train(model, x, labels, steps=3):

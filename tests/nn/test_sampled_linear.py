@@ -14,8 +14,8 @@ from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
 
 from slide.active_set import ActiveSet
+from slide.functional.losses import ActiveLoss
 from slide.hashing import SimHash
-from slide.nn.losses import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
 from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseInputLinear

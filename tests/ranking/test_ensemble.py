@@ -177,7 +177,8 @@ def test_rows_of_a_text_keep_their_labels(data, network, fitted):
     again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
     assert again.any()
     assert not any(note.startswith("known labels") for note in fitted.notes)
-    (note,) = fitted.notes
+    rows, note = fitted.notes
+    assert rows.startswith("rows: other")
     assert "held-out rows" in note
 
 
@@ -219,7 +220,7 @@ def test_with_few_held_out_rows_all_scorers_vote(data, network):
     train, held = holdout(data.train, 0.01, 0)
     ranker = EnsembleRanker().fit(network, train, held, every=data.train)
     assert ranker.final_ranker.trees is None
-    assert len(ranker.final_ranker.weights) == 4
+    assert len(ranker.final_ranker.weights) == 5
     found = ranker.rank(network, data.test.features, 5)
     better = hits(found.ids[:, :1], data.test.labels).mean()
     assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02

@@ -226,6 +226,26 @@ def test_of_few_rows_the_ranks_count_beside_trees_that_know_little(monkeypatch):
     assert best_are_right(ranker, later, right) > best_are_right(alone, later, right)
 
 
+def one_good_scorer(rows, seed):
+    """Ten candidates of each row; one of six scorers knows something."""
+    parts = [ranked_pairs(rows, 0.6 if n == 0 else 0.1, 0.1, 10 * seed + n) for n in range(3)]
+    columns = np.hstack([columns[:, :2] for columns, _ in parts])
+    return columns, parts[0][1], np.repeat(np.arange(rows), 10)
+
+
+@pytest.mark.compiled_only
+def test_of_few_rows_it_is_as_good_as_its_best_scorer():
+    later, right, _ = one_good_scorer(2000, 9)
+    alone = right.reshape(-1, 10)[later[:, 0].reshape(-1, 10) == 0].mean()
+    found = []
+    for seed in range(3):
+        columns, hits, rows = one_good_scorer(55, seed)
+        ranker = FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows)
+        assert ranker.rank_share > 0.5
+        found.append(best_are_right(ranker, later, right))
+    assert np.mean(found) > alone - 0.01
+
+
 @pytest.mark.compiled_only
 def test_trees_that_know_more_than_ranks_count_alone(pairs):
     columns, right, _ = pairs

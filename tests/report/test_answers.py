@@ -69,10 +69,9 @@ def test_labels(made):
     assert any(each.example >= 0 for each in best)
 
 
-@pytest.mark.parametrize("probabilities", [True, False])
-def test_calibration(made, probabilities):
+def test_calibration(made):
     answers, truth, _ = made
-    mean, share, counts = calibration(answers._replace(probabilities=probabilities), bins=4)
+    mean, share, counts = calibration(answers, bins=4)
     known = [
         (float(score), label in labels)
         for row, scores, labels in zip(answers.ids, answers.scores, truth, strict=True)
@@ -82,13 +81,10 @@ def test_calibration(made, probabilities):
     assert counts.sum() == len(known)
     assert mean @ counts == pytest.approx(sum(score for score, _ in known))
     assert share @ counts == pytest.approx(sum(right for _, right in known))
-    if probabilities:
-        inside = [right for score, right in known if 0.25 <= score < 0.5]
-        at = int(np.flatnonzero((mean >= 0.25) & (mean < 0.5))[0])
-        assert counts[at] == len(inside)
-        assert share[at] == pytest.approx(np.mean(inside))
-    else:
-        assert counts.max() - counts.min() <= 1
+    inside = [right for score, right in known if 0.25 <= score < 0.5]
+    at = int(np.flatnonzero((mean >= 0.25) & (mean < 0.5))[0])
+    assert counts[at] == len(inside)
+    assert share[at] == pytest.approx(np.mean(inside))
 
 
 def test_names_of_a_row(made):

@@ -1,10 +1,14 @@
 """The addresses of a server: answers, refusals, and requests at random."""
 
 import json
+import re
+import shutil
 import socket
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from typing import get_args
 from urllib.parse import urlsplit
 
@@ -12,7 +16,7 @@ import numpy as np
 import pytest
 import requests
 import torch
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from helpers.damage import fuzzed
 from helpers.matrices import make_csr
 from helpers.serving import running, serving_model
@@ -22,10 +26,11 @@ from pydantic import ValidationError
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
+from slide.model import load
 from slide.model.model import SEARCHES
-from slide.serve import Limits, create_app
+from slide.serve import Limits, create_app, routes
 from slide.serve.batcher import Batcher
-from slide.serve.routes import Query
+from slide.serve.routes import Query, Row, read_query, rows_to_csr
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]
@@ -129,7 +134,12 @@ def test_other_pages(client):
     assert client.get("/health").json() == health | {"waiting_rows": 0}
     interface = client.get("/openapi.json").json()
     assert set(interface["paths"]) == {"/predict", "/health", "/metrics"}
-    assert "swagger" in client.get("/docs").text
+    page = client.get("/docs").text
+    assert client.get("/").text == page
+    assert not re.search(r"(src|href)=.?(https?:)?//", page), "it loads from somewhere else"
+    assert escape('{"rows": [{"indices": [0, 1], "values": [1, 0.5]}], "k": 5}') in page
+    body = interface["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
+    assert set(body["schema"]["properties"]["rows"]["items"]["properties"]) == set(Row.model_fields)
     assert client.get("/nowhere").json() == {"error": "Not Found"}
     assert client.get("/predict").status_code == 405
 
@@ -164,11 +174,20 @@ BAD = {
     "no json": (b"{rows", "the body is no JSON: Expecting"),
     "no object": (b"[1]", 'must be a JSON object such as {"rows"'),
     "nothing": (b"", "must be a JSON object"),
-    "no utf-8": (b'{"rows": "\xff"}', "parsing the body"),
+    "no utf-8": (b'{"rows": "\xff"}', "the body is no JSON: 'utf-8' codec"),
     "nested": (b'{"rows":' + b"[" * 1900, ""),
     "digits": (b'{"rows":[{"indices":[' + b"9" * 5000 + b"]}]}", ""),
     "no rows": ({"rows": []}, "rows: List should have at least 1 item"),
-    "a key": ({"rows": [ROW], "top": 3}, "top: Extra inputs are not permitted"),
+    "a key": (
+        {"rows": [ROW], "top": 3},
+        "top: there is no such key; a request has rows, k, threshold, ids, search",
+    ),
+    "a key of a row": (
+        {"rows": [{"index": [1]}]},
+        "rows[0].index: there is no such key; a row has indices, values, features, text",
+    ),
+    "a text": ({"rows": ["text"]}, """rows[0]: a row is one of {"text": "..."}, {"features":"""),
+    "a long text": ({"rows": ["a" * 99]}, f"""not "{"a" * 49} ..."""),
     "surrogate": (b'{"rows": [{"features": {"\\ud800": 1}}]}', "row 0: '\\ud800' is no number"),
     "a row": ({"rows": [ROW, {}]}, "row 1: give it either indices"),
     "both": ({"rows": [{**ROW, "features": {}}]}, "row 0: give it either"),
@@ -195,27 +214,98 @@ def test_bad_requests_get_a_sentence(client, case):
     body, sentence = BAD[case]
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     how = {"data": content, "headers": {"Content-Type": "application/json"}}
-    status = 400 if sentence.startswith(("the body is", "parsing")) or not sentence else 422
+    status = 400 if sentence.startswith("the body is") or not sentence else 422
     assert sentence in refusal(client, status, **how)
 
 
 ALL_WRONG = {
-    "rows": {"rows": [0] * 9999},
-    "indices": {"rows": [{"indices": [""] * 9999}]},
-    "values": {"rows": [{"indices": [1], "values": [""] * 9999}]},
-    "features": {"rows": [{"features": dict.fromkeys(map(str, range(9999)), "")}]},
-    "names": {"rows": [{"features": [None] * 9999}]},
-    "keys of a row": {"rows": [dict.fromkeys(map(str, range(9999)), 1)]},
-    "keys": {"rows": [ROW], **dict.fromkeys(map(str, range(9999)), 1)},
+    "indices": {"indices": [""] * 9999},
+    "values": {"indices": [1], "values": [""] * 9999},
+    "features": {"features": dict.fromkeys(map(str, range(9999)), "")},
+    "names": {"features": [None] * 9999},
+    "keys": dict.fromkeys(map(str, range(9999)), 1),
 }
 
 
 @pytest.mark.parametrize("case", ALL_WRONG)
-def test_a_large_request_that_is_all_wrong_has_few_errors(case):
+def test_a_large_row_that_is_all_wrong_has_few_errors(case):
     """Millions of them took gigabytes, and a minute in which nobody was answered."""
     with pytest.raises(ValidationError) as found:
-        Query.model_validate(ALL_WRONG[case])
+        Row.model_validate(ALL_WRONG[case])
     assert found.value.error_count() <= 6
+
+
+MIB = 1 << 20
+
+
+def repeated(before, item, after):
+    """A body of a MiB that repeats an item."""
+    return before + b",".join([item] * (MIB // (len(item) + 1))) + after
+
+
+NUMBERED = b",".join(b'"%d":0' % n for n in range(MIB // 10))
+
+
+# Of each: the status, and how many times its own size its parsing may take.
+LARGE = {
+    "rows": (repeated(b'{"rows": [', b"{}", b"]}"), 413, 3),
+    "rows, cut": (repeated(b'{"rows": [', b"{}", b""), 413, 3),
+    "no rows": (repeated(b'{"rows": [', b"0", b"]}"), 422, 3),
+    "keys": (b"{" + NUMBERED + b"}", 422, 3),
+    "a row of lists": (repeated(b'{"rows": [{"indices": [', b"[]", b"]}]}"), 422, 32),
+    "a list of rows": (repeated(b'{"rows": [[', b"{}", b"]]}"), 422, 32),
+    "k": (repeated(b'{"k": [', b'{"":0}', b"]}"), 422, 32),
+    "numbers": (repeated(b'{"rows": [{"indices": [', b"3", b"]}]}"), 200, 32),
+    "names": (repeated(b'{"rows": [{"features": [', b'"3"', b"]}]}"), 200, 32),
+    "values": (b'{"rows": [{"features": {' + NUMBERED + b"}}]}", 422, 32),
+    "cut": (b'{"rows": [{"features": {' + NUMBERED, 400, 32),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_a_body_takes_memory_in_proportion_to_its_size(case):
+    """Too many rows are noticed before they are parsed."""
+    body, status, most = LARGE[case]
+    model = make_model()
+    tracemalloc.start()
+    try:
+        rows_to_csr(read_query(body, 1024).rows, model)
+        found = 200
+    except HTTPException as error:
+        found = error.status_code
+    except ValueError:
+        found = 422
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert found == status
+    assert peak < most * len(body)
+
+
+def test_others_are_answered_while_a_large_body_is_parsed(monkeypatch):
+    """In another thread, and one body after the other."""
+    begun, free, threads = threading.Event(), threading.Event(), set()
+
+    def read(body, most):
+        if len(body) > 1 << 16:
+            threads.add(threading.current_thread().name)
+            begun.set()
+            free.wait(20)
+        return read_query(body, most)
+
+    monkeypatch.setattr(routes, "read_query", read)
+    large = {"rows": [{"indices": [3] * 30_000}]}
+    with serving_model(make_model()) as client, ThreadPoolExecutor() as pool:
+        try:
+            asked = [pool.submit(client.post, json=large) for _ in range(3)]
+            assert begun.wait(20)
+            assert client.get("/health").status_code == 200
+            assert ask(client, ROW)
+            assert not any(each.done() for each in asked)
+        finally:
+            free.set()
+        assert [each.result().status_code for each in asked] == [200] * 3
+    assert threads == {"slide-parser_0"}
 
 
 def test_a_missing_content_type_gets_a_sentence(client):
@@ -230,11 +320,53 @@ def test_searches_are_known_to_models():
 
 
 def test_limits_of_size(client):
-    assert refusal(client, 413, {"rows": [ROW] * 21}) == "a request has at most 20 rows, not 21"
+    said = refusal(client, 413, {"rows": [ROW] * 21})
+    assert said == "a request has at most 20 rows; this one has more"
     said = refusal(client, 413, {"rows": [{"indices": [0] * 3000}]})
     assert said.startswith("a body has at most 6000 bytes, not 90")
     pieces = (b" " * 1000 for _ in range(7))  # Without an announced length.
     assert refusal(client, 413, data=pieces).endswith("this one has more")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_who_sends_too_much_sees_the_answer(announced):
+    """A client that looks for it only when it has sent all, which is more than the system keeps."""
+    with serving_model(make_model(), body_bytes=1 << 20) as client:
+        content = b" " * (15 << 20)
+        said = refusal(client, 413, data=content if announced else iter([content]))
+        assert said.startswith("a body has at most 1048576 bytes")
+
+
+def test_who_asks_before_sending_too_much_need_not_send_it(client):
+    address = urlsplit(client.root)
+    head = (
+        "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection((address.hostname, address.port), timeout=30) as asking:
+        asking.sendall(head.encode())
+        assert asking.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_a_model_that_is_cut_in_place_is_not_read(tmp_path):
+    """To read a page that a file has lost would end the process; another file is no harm."""
+    make_model().save(tmp_path)
+    make_model().save(tmp_path / "other")
+    path = tmp_path / "network.safetensors"
+    with serving_model(load(tmp_path)) as client:
+        found = ask(client, ROW)
+        shutil.move(tmp_path / "other" / path.name, path)
+        assert ask(client, ROW) == found
+    with serving_model(load(tmp_path)) as client:
+        with path.open("rb+") as file:
+            file.truncate(100)
+        said = "network.safetensors of the model was written over or cut; start the server again"
+        assert refusal(client, 503, {"rows": [ROW]}) == said
+        assert client.get("/health").json() == {"error": said}
+    make_model().save(tmp_path)
+    with serving_model(load(tmp_path)) as client:
+        make_model().save(tmp_path)
+        shutil.rmtree(tmp_path)
+        assert ask(client, ROW) == found
 
 
 def test_scores_that_are_not_finite_get_a_sentence():
@@ -328,6 +460,7 @@ def test_an_application_in_another_one():
         found = ask_below(f"{root}/labels")
         metrics = requests.get(f"{root}/labels/metrics", timeout=30).text
         assert 'slide_requests_total{path="/predict",status="200"} 1.0' in metrics
+        assert requests.get(f"{root}/labels/", timeout=30).url == f"{root}/labels/docs"
     for _ in range(2):
         with running(app) as root:
             assert ask_below(root) == found

@@ -155,7 +155,7 @@ def test_the_memory_of_copies_is_there_before(tmp_path):
     def begin(counters):
         trainer.checkpoint.wait()
         room = trainer.checkpoint._room
-        places.append({name: room[name].data_ptr() for name in ("network.output.weight", "random")})
+        places.append({name: room[name].data_ptr() for name in ("output.weight", "random")})
         whole(counters)
 
     trainer.checkpoint.begin = begin

@@ -48,6 +48,17 @@ def test_a_termination_that_gets_lost_is_noted_by_the_next_loop_or_raised_at_the
         assert interrupt.error is None, "it is of the program before"
 
 
+def test_a_termination_is_not_hidden_by_an_error_that_follows_from_it():
+    def tidy_up():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            {}["of a library that was interrupted while it made this"]
+
+    with pytest.raises(Terminated), raised_terminations():
+        tidy_up()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_as_soon_as_there_is_a_handler(monkeypatch, number):
     install, sent = signal.signal, []

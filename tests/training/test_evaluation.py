@@ -1,6 +1,7 @@
 """Precision on a split against dense scores, metrics against loops and values by hand."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -25,6 +26,8 @@ from slide.training.evaluation import (
     precision_at_k,
     predict_split,
     psp_at_k,
+    recall_at_k,
+    reciprocal_ranks,
     scores_of,
 )
 
@@ -49,6 +52,8 @@ NDCG = [gain(1, 3) / gain(1, 2), 0, gain(2) / gain(1), 1]
     [
         (precision_at_k, 1, 2 / 4),
         (precision_at_k, 3, (2 + 0 + 1 + 3) / 12),
+        (recall_at_k, 1, (1 / 2 + 0 + 0 + 1 / 4) / 4),
+        (recall_at_k, 3, (1 + 0 + 1 + 3 / 4) / 4),
         (ndcg_at_k, 1, (1 + 0 + 0 + 1) / 4),
         (ndcg_at_k, 3, np.mean(NDCG)),
         (METRICS[2], 1, (2 + 7) / (4 + 6 + 7)),
@@ -57,6 +62,44 @@ NDCG = [gain(1, 3) / gain(1, 2), 0, gain(2) / gain(1), 1]
 )
 def test_metrics_by_hand(metric, k, expected):
     assert metric(PREDICTED, LABELS, k) == pytest.approx(expected)
+
+
+def test_ranks_of_labels_leave_other_labels_of_the_sample_out():
+    """Each label alone, with the others taken out of the answers."""
+    expected = []
+    for answers, labels in zip(
+        PREDICTED.tolist(), np.split(LABELS.indices, [2, 2, 3]), strict=True
+    ):
+        for label in labels.tolist():
+            left = [n for n in answers if n == label or n not in labels]
+            expected.append(1 / (left.index(label) + 1) if label in left else 0)
+    found = reciprocal_ranks(PREDICTED, LABELS)
+    assert sorted(found) == pytest.approx(sorted(expected))
+    assert {0, 0.5, 1} <= set(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("other", set()),
+        ("graph", {"mrr", "hits_at_1", "hits_at_3", "hits_at_10"}),
+        ("items", {"recall_at_20", "ndcg_at_20"}),
+    ],
+)
+def test_graphs_and_recommenders_have_scores_of_their_own(data, kind, names):
+    train, held = holdout(replace(data.train, kind=kind), 0.3, 0)
+    network = job.make_network(data, FullSampler)
+    ranker = EnsembleRanker().fit(network, train, held)
+    found = predict_split(network, data.test, "exact", ranker)
+    assert found.ids.shape[1] == (20 if names else 5)
+    scores = scores_of(found, data.test, np.ones(data.num_labels), ranker)
+    plain = {f"{each}_at_{k}" for each in ("p", "ndcg", "psp") for k in (1, 3, 5)}
+    own = {n for n in scores if not n.startswith(("network_", "calibration"))}
+    assert own == plain | names
+    assert {f"network_{name}" for name in names} < set(scores)
+    if kind == "graph":
+        assert scores["mrr"] == pytest.approx(reciprocal_ranks(found.ids, data.test.labels).mean())
+        assert scores["hits_at_1"] < scores["mrr"] < scores["hits_at_10"] < 1
 
 
 def test_inverse_propensities():

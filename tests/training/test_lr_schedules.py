@@ -159,7 +159,7 @@ def test_a_graph_is_learnt_for_some_epochs_first():
     scores = [0.01, 0.01, 0.01, 0.01, 0.2, 0.21, 0.21]
     assert played(scores).decay_from == 2 * EPOCH
     least = least_steps("graph", EPOCH, 128)
-    assert "until step 600 at least" in played(scores[:5], least=least).status()
+    assert played(scores[:5], least=least).waiting().endswith(", 600 at least")
     assert played(scores, least=least).decay_from == 6 * EPOCH
 
 
@@ -277,11 +277,12 @@ def test_higher_limits_hold_before_the_rate_falls():
 
 
 def test_it_says_what_it_waits_for():
-    wait = "the rate stays up while it rises enough"
-    assert AutoSchedule(EPOCH, 9).status() == f"no held-out precision yet; {wait}"
-    assert played([0.4, 0.7]).status() == f"held-out precision 0.700, best 0.700; {wait}"
-    said = played([0.7123, 0.7]).status()
+    shown = AutoSchedule(EPOCH, 9000, 90.0).waiting().format(n=1234)
+    assert shown == "step 1,234 of at most 9,000 or 1.5 min until precision levels off"
+    assert played([0.4, 0.7]).waiting().endswith("100,000 until precision levels off: 0.700")
+    said = played([0.7123, 0.7]).falling()
     assert said == "held-out precision 0.700, best 0.712; the rate falls until step 300"
+    assert AutoSchedule(EPOCH, 9, total=9).falling() == "the rate falls until step 9"
 
 
 def test_options():
@@ -292,13 +293,13 @@ def test_options():
     assert TrainingOptions(max_epochs=2).most_steps(10, least=512) == 20
     assert TrainingOptions(max_steps=7).most_steps(10) == 7
     assert TrainingOptions(epochs=3).most_steps(10) == 30
-    assert TrainingOptions(log_every=3, recall_every=0).intervals(1000, 2000) == (3, 0)
+    assert TrainingOptions(log_every=3, recall_every=0).intervals(2000) == (3, 0)
     for steps, expected in ((16, (1, 1)), (179, (8, 8)), (1000, (20, 50)), (10**6, (20, 100))):
-        assert TrainingOptions(epochs=1).intervals(steps, steps) == expected
+        assert TrainingOptions(epochs=1).intervals(steps) == expected
     for early in (options, TrainingOptions(epochs=40, patience=1)):
-        assert early.intervals(100, 4000) == (10, 10), "two evaluations come before the end"
-        assert early.intervals(20, 400) == (6, 6), "they are 60 steps apart"
-        assert early.intervals(100, 40) == (2, 2)
+        assert early.fewest_steps(100, 4000) == 200, "two evaluations come before the end"
+        assert early.fewest_steps(20, 400) == 120, "they are 60 steps apart"
+        assert early.fewest_steps(100, 40) == 40
 
 
 @pytest.mark.parametrize(

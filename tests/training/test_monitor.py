@@ -1,5 +1,6 @@
 """Counters and the log: JSON lines and TensorBoard events, also over the gap of a crash."""
 
+import json
 from dataclasses import asdict, fields, replace
 
 import pytest
@@ -7,7 +8,9 @@ from helpers import job
 from helpers.limits import limited
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from slide.training import trainer
 from slide.training.monitor import Counters, Monitor, log_scalars
+from slide.training.stopping import HELD, HeldOutSamples
 
 
 def events(folder, tag):
@@ -116,7 +119,8 @@ def test_scalars_are_about_the_steps_since_the_last_log():
 
 
 def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
-    arguments = ["trainer.checkpoint_every=1", "schedule=fixed", "schedule.every=32"]
+    arguments = ["trainer.checkpoint_every=1", "sampler=index", "schedule=fixed"]
+    arguments.append("schedule.every=32")
     job.stop_at(monkeypatch, 5)
     job.failure(*job.tiny(tmp_path, *arguments))
     before = job.checkpoint(tmp_path / "run")
@@ -135,5 +139,31 @@ def test_a_difference_is_that_of_each_counter():
 @pytest.mark.parametrize("options", [{"epochs": 5}, {"epochs": "auto", "max_steps": 100}])
 def test_curves_of_a_short_run_have_twenty_points(tmp_path, options):
     job.make_trainer(tmp_path, job.make_data(tmp_path), **options).fit()
-    for name in ("train/loss", "selection/recall"):
+    names = ["train/loss", "selection/recall"] + ["held/precision"] * (options["epochs"] == "auto")
+    for name in names:
         assert 20 <= len(job.steps(tmp_path / "run", name)) <= 40
+
+
+def test_measurements_take_a_small_part_of_the_work(tmp_path, monkeypatch):
+    data, options = job.make_data(tmp_path), {"epochs": "auto", "max_steps": 100}
+    for free, expected in ((trainer._FREE, (5, 16)), (0, (25, 4))):
+        monkeypatch.setattr(trainer, "_FREE", free)
+        made = job.make_trainer(tmp_path, data, **options)
+        assert (made.held_every, made.loop.inspected) == expected
+        made.checkpoint.close()
+        made.monitor.close()
+    work = 0.05 * 100 * 3 * 16 * 32  # Of the steps, forward and to both sides backward.
+    assert 100 / made.held_every * 24 * 80 <= work
+    assert 100 / made.recall_every * made.loop.inspected * 80 <= work
+
+
+def test_points_of_few_rows_are_moved_to_the_last_point_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "_FEWEST_ROWS", 5)
+    monkeypatch.setattr(trainer, "_FREE", 5 * 80 * 8 * 20)
+    scores = {5: 0.25, 24: 0.5}
+    monkeypatch.setattr(HeldOutSamples, "precision", lambda self, _: scores[len(self.split)])
+    made = job.make_trainer(tmp_path, job.make_data(tmp_path), epochs="auto", max_steps=120)
+    made.fit()
+    held = {line["step"]: line["held/precision"] for line in job.lines(tmp_path / "run", HELD)}
+    assert [held[step] for step in (5, 50, 54, 55, 85)] == [0.25, 0.25, 0.5, 0.5, 0.5]
+    assert json.loads((tmp_path / "run/summary.json").read_text())["measuring_seconds"] > 0

@@ -1,5 +1,6 @@
 """Runs whose length precision on held-out samples decides: automatic and early stopping."""
 
+import io
 import json
 import shutil
 from functools import partial
@@ -17,7 +18,9 @@ from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import lr_schedules, stopping
 from slide.training.evaluation import precision_at_k
-from slide.training.stopping import EarlyStopping, HeldOutSamples
+from slide.training.lr_schedules import AutoSchedule
+from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.utils.progress_bar import ProgressBar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
@@ -35,7 +38,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     for run in "ab":
         (tmp_path / run).mkdir()
     arguments = [*AUTO, "trainer.checkpoint_every=6", "network.input_dropout=0.2"]
-    arguments += ["network.dropout=0.3", "schedule=fixed", "schedule.every=32"]
+    arguments.append("network.dropout=0.3")
     job.main(*job.tiny(tmp_path / "a", *arguments))
     job.stop_at(monkeypatch, *stops)
     words = job.tiny(tmp_path / "b", *arguments)
@@ -55,8 +58,9 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     ]
     assert rates[0] == rates[1]
     assert rates[0][-1] < 0.2 * max(rates[0])
-    for run in "ab":
-        assert job.steps(tmp_path / run / "run", "held/precision") == [8, 16]
+    one, other = (job.lines(tmp_path / run / "run", "held/precision") for run in "ab")
+    assert one == other
+    assert {8, 16, 24} < {line["step"] for line in one}, "validation, the end, points between"
 
 
 def test_by_default_a_tiny_run_is_short(tmp_path, capsys):
@@ -135,7 +139,8 @@ def test_the_held_out_samples_reach_the_ranker(tmp_path, monkeypatch):
     options = {"epochs": "auto", "max_steps": 2, "ranker": EnsembleRanker()}
     trainer = job.make_trainer(tmp_path, data, **options)
     trainer.fit()
-    assert seen == [(trainer.train_split, trainer.held_split, data.train)]
+    assert seen == [(trainer.train_split, trainer.held_split, trainer.every_split)]
+    assert trainer.every_split.labels is data.train.labels
 
 
 def split_of(rows, labels, features, outputs):
@@ -188,7 +193,7 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
 
 def test_other_samples_are_evaluated_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(stopping, "_BATCH", 7)
-    monkeypatch.setattr(stopping, "_SAMPLES", 11)
+    monkeypatch.setattr(stopping, "HELD_SAMPLES", 11)
     data = job.make_data(tmp_path)
     network = job.make_network(data, partial(FullSampler))
     samples = HeldOutSamples(data.train, data.test, "other")
@@ -376,7 +381,7 @@ def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted)
 
 def test_by_the_command_line(tmp_path):
     more = ["trainer.epochs=9", "trainer.patience=1", "ranker=none", "trainer.max_steps=60"]
-    job.main(*job.tiny(tmp_path, *more))
+    job.main(*job.tiny(tmp_path, *more, "trainer.recall_every=0"))
     log = job.lines(tmp_path / "run", "held/precision")
     assert [line["step"] for line in log] == [56, 60]
     best = max(log, key=lambda line: line["held/precision"])["step"]
@@ -389,7 +394,7 @@ def test_by_the_command_line(tmp_path):
 
 def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys):
     scripted(0.5, 0.4, 0.3, 0.6)
-    more = ["trainer.epochs=60", "trainer.patience=1", "ranker=none", "trainer.log_every=56"]
+    more = ["trainer.epochs=60", "trainer.patience=1", "ranker=none", "trainer.recall_every=0"]
     job.main(*job.tiny(tmp_path, *more))
     run = tmp_path / "run"
     said = "the training of this run has ended; what comes after it is done again"
@@ -408,6 +413,25 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
     assert json.loads((run / "best/best.json").read_text())["step"] == 224
 
 
+def test_a_bar_says_the_bound_and_what_it_waits_for():
+    schedule = AutoSchedule(50, 1000)
+    with ProgressBar(desc="training", unit=" steps", file=io.StringIO(), ncols=80) as bar:
+        bar.set_postfix({"loss": "0.123"})
+        for score, expected in (
+            (None, "step 7 of at most 1,000 until precision levels off ["),
+            (0.5, "step 7 of at most 1,000 until precision levels off: 0.500 ["),
+            (0.4, "the rate falls, precision 0.400:   9%|"),
+        ):
+            schedule.scores += [] if score is None else [score]
+            if score == 0.4:
+                schedule.begin_decay(50)
+            AutoValidation(schedule, object.__new__(HeldOutSamples)).show(bar)
+            bar.update(7 - bar.n)
+            assert str(bar).startswith(expected)
+            assert len(str(bar)) <= 80
+        assert " 7/75 " in str(bar)
+
+
 SHARED = """
 import pathlib, torch
 from slide import FullSampler, RowSparseAdam
@@ -415,7 +439,9 @@ from slide.utils.progress_bar import ProgressBar
 from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import Counters, Monitor
-from slide.training.stopping import EarlyStopping, HeldOutSamples
+from slide.training.lr_schedules import AutoSchedule
+from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.utils.progress_bar import ProgressBar
 FOLDER = pathlib.Path("BEST")
 
 def work(group):

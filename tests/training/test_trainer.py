@@ -80,10 +80,12 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case
         *CASES[case],
     ]
     kind = case.split()[0]
-    if kind not in ("uniform", "full", "neighbours", "recent"):  # A rebuild every second step.
+    if kind in ("published", "faiss", "index"):  # A rebuild every second step.
         arguments += ["schedule=fixed", "schedule.every=32"]
         # New hash functions with every second rebuild.
         arguments += ["schedule.redraw_every=64"] if kind == "published" else []
+    elif kind == "lsh":
+        arguments += ["sampler.rebuild._target_=slide.sampling.fixed", "+sampler.rebuild.every=32"]
     job.main(*job.tiny(whole, *arguments))
     job.stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
     assert "after step 7" in job.failure(*job.tiny(broken, *arguments))

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,40 @@ def test_a_write_that_breaks_off_leaves_what_was_there(folder, tmp_path, monkeyp
     check_files(THINGS, folder, content, content["files"])
     with pytest.raises(FileNotFoundError, match="there is no thing in"):
         read_folder(THINGS, tmp_path / "none")
+
+
+@pytest.mark.parametrize("renamed", range(4))
+def test_a_write_that_is_killed_leaves_one_of_the_two(folder, monkeypatch, renamed):
+    """Between any two of the renames; nothing is tidied up then."""
+    calls, replace = iter(range(9)), Path.replace
+
+    def killed(path, target):
+        if target.parent == folder and next(calls) == renamed:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    new = {"a": {"x": torch.zeros(1)}, "c": {"x": torch.ones(1)}}
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", killed)
+        patched.setattr(tensor_folder.shutil, "rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt) if renamed < 3 else nullcontext():
+            write_folder(THINGS, folder, {"name": "new"}, new)
+    assert checked(folder)["name"] == "new"
+    assert not read_tensors(folder, "a")["x"].any()
+    write_folder(THINGS, folder, {"name": "newer"}, new)
+    assert {path.name for path in folder.iterdir()} == {
+        "thing.json",
+        "a.safetensors",
+        "c.safetensors",
+    }
+
+
+def test_new_files_of_another_folder_are_not_taken(folder, tmp_path):
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n" / tensor_folder.NEW_FILES).symlink_to(folder)
+    with pytest.raises(FileNotFoundError, match="there is no thing in"):
+        read_folder(THINGS, tmp_path / "n")
+    checked(folder)
 
 
 def test_a_list_that_cannot_be_written_leaves_what_was_there(folder, monkeypatch):

@@ -5,6 +5,7 @@ a fixed order. So results do not depend on the number of threads.
 """
 
 import functools
+import warnings
 from types import FunctionType
 from typing import Any
 
@@ -20,12 +21,27 @@ from slide.runtime import forked, start_threads
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 
 _flags = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
-_serial, _threaded = njit(**_flags), njit(**_flags, parallel=True)
+
+
+def _made(function, **more):
+    """A kernel that is kept on disk, unless no folder can be written."""
+    try:
+        return _forgiving(njit(**_flags, **more)(function))
+    except (RuntimeError, OSError):
+        _flags["cache"] = False
+        warnings.warn(
+            "kernels are compiled again in each process, which takes a minute: neither slide's "
+            "folder nor the home folder can be written. Set NUMBA_CACHE_DIR to a folder that "
+            "nobody else can write to",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return njit(**_flags, **more)(function)
 
 
 def serial(function):
     """Compile a kernel that runs on one thread; Python and other kernels may call it."""
-    return _forgiving(_serial(function))
+    return _made(function)
 
 
 def parallel(function):
@@ -34,7 +50,7 @@ def parallel(function):
     A process made by ``fork`` has no OpenMP threads: numba would end it, and other libraries would
     hang. There the same source runs as a serial kernel.
     """
-    threaded = _forgiving(_threaded(function))
+    threaded = _made(function, parallel=True)
 
     @functools.cache
     def alone():

@@ -158,6 +158,30 @@ def softmax(rows, losses, gradient):
 
 
 @parallel
+def smooth_labels(rows, smoothing, losses, gradient):
+    """After `softmax`: move this share of the targets to all outputs, by their weights."""
+    for b in prange(len(rows.indptr) - 1):
+        scores, targets, log_weights = score_row(rows, b)
+        g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
+        if len(targets) > 0:
+            weighted = len(log_weights) > 0
+            total, mean = 0.0, 0.0
+            for j in range(len(g)):
+                weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+                total += weight
+                mean += weight * scores[j]
+            factor = rows.scale * smoothing
+            for j in range(len(g)):
+                weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+                g[j] -= g.dtype.type(factor * weight / total)
+            own = 0.0
+            for t in targets:
+                own += scores[t] / len(targets)
+                g[t] += g.dtype.type(factor / len(targets))
+            losses[b] += smoothing * (own - mean / total)
+
+
+@parallel
 def decoupled_softmax(rows, losses, gradient):
     """Mean over the targets of the cross-entropy of each target against the negatives.
 

@@ -42,6 +42,17 @@ def softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tens
     return torch.where(targets.any(1), torch.logsumexp(logits, 1), 0) - aimed
 
 
+def smoothed_softmax(
+    smoothing: float, scores: Tensor, targets: Tensor, log_weights: Tensor | None
+) -> Tensor:
+    """`softmax`, with a share of the targets on all outputs, by their weights."""
+    weights = torch.ones_like(scores) if log_weights is None else log_weights.exp()
+    mean = (weights * scores).sum(1) / (weights + torch.zeros_like(scores)).sum(1)
+    aimed = (target_share(targets, scores) * scores).sum(1)
+    moved = torch.where(targets.any(1), aimed - mean, 0)
+    return softmax(scores, targets, log_weights) + smoothing * moved
+
+
 def decoupled_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | None) -> Tensor:
     """Mean cross-entropy of each target against the negatives alone."""
     logits = scores if log_weights is None else scores + log_weights

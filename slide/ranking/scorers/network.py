@@ -11,7 +11,7 @@ from slide.backend import on_host
 from slide.data import first_unseen
 from slide.data.dataset import take_labels
 from slide.nn import SampledLinear
-from slide.nn.sampled_layer import check_finite
+from slide.nn.sampled_linear import check_finite
 from slide.ranking.base_scorer import (
     BEHIND,
     BEST,

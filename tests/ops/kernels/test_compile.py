@@ -6,6 +6,7 @@ import sys
 import numba
 import numpy as np
 import pytest
+from numba.core.caching import FunctionCache
 
 from slide.ops.kernels import compile as compiling
 from slide.ops.kernels.compile import parallel, prange, prefetch_entries, prefetch_row
@@ -24,6 +25,19 @@ def test_a_forked_process_runs_the_same_source(monkeypatch):
     _squares(values, out)
     np.testing.assert_array_equal(out, values**2)
     assert _squares.__doc__ == "Each square."
+
+
+@pytest.mark.compiled_only
+def test_without_a_folder_to_write_to_kernels_are_compiled_in_each_process(monkeypatch):
+    monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
+    monkeypatch.setattr(numba.core.config, "CACHE_DIR", "")
+    monkeypatch.setitem(compiling._flags, "cache", True)
+    with pytest.warns(RuntimeWarning, match="Set NUMBA_CACHE_DIR") as said:
+        kernels = [parallel(lambda values, out: out.fill(values[1])) for _ in range(2)]
+    assert len(said) == 1
+    out = np.zeros(5)
+    kernels[1](np.arange(5), out)
+    assert out.tolist() == [1] * 5
 
 
 SOURCE = """

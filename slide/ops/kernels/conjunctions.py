@@ -1,0 +1,73 @@
+"""Sets of features that rows have together, and what they say of labels."""
+
+import numpy as np
+
+from slide.ops.kernels.compile import parallel, prange
+
+
+@parallel
+def list_sets(rows, hashes, groups, most, starts, keys, kinds):
+    """The sets of the features of each row: single ones, then pairs and so on.
+
+    Args:
+        rows: `slide.sparse.Pattern` or `slide.sparse.CSR` of B rows.
+        hashes: ``(nnz,)`` uint64, for each entry that of its feature; the sum of those of a set is
+            its key.
+        groups: ``(nnz,)`` uint8, for each entry the group of its feature; the sum of those of a set
+            is its kind.
+        most: ``(B,)`` the largest size of the sets of each row, at least 1.
+        starts: ``(B,)`` int64, where the sets of each row begin in ``keys``.
+        keys: ``(S,)`` uint64 output.
+        kinds: ``(S,)`` uint8 output, modulo 256.
+    """
+    for b in prange(len(most)):
+        begin, first = rows.indptr[b], starts[b]
+        count = rows.indptr[b + 1] - begin
+        keys[first : first + count] = hashes[begin : begin + count]
+        kinds[first : first + count] = groups[begin : begin + count]
+        low, high = 0, count  # Sets of one size, which become larger by features further on.
+        room = 64 if most[b] > 1 else 0
+        last = np.empty(max(room, count), np.int64)
+        last[:count] = np.arange(count)
+        for _ in range(1, most[b]):
+            filled = high
+            for s in range(low, high):
+                for j in range(last[s] + 1, count):
+                    keys[first + filled] = keys[first + s] + hashes[begin + j]
+                    kinds[first + filled] = kinds[first + s] + groups[begin + j]
+                    last[filled] = j
+                    filled += 1
+            low, high = high, filled
+
+
+@parallel
+def mix_shares(sets, lists, ids, starts, places, found):
+    """The sum over the sets of a row of weight times share of each of its candidates.
+
+    Args:
+        sets: `slide.sparse.CSR` of B rows of sets, with their weights.
+        lists: `slide.sparse.CSR`: the labels of each set with the shares of its rows.
+        ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
+        starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
+        places: ``(T, N)`` int32 scratch, zero before and after.
+        found: ``(pairs,)`` float32 output.
+    """
+    threads = len(places)
+    for t in prange(threads):
+        place = places[t]
+        for b in range(t, len(ids), threads):
+            out, last = found[starts[b] : starts[b + 1]], 0
+            out[:] = 0
+            for j in range(ids.shape[1]):
+                if ids[b, j] >= 0:
+                    last += 1
+                    place[ids[b, j]] = last
+            for p in range(sets.indptr[b], sets.indptr[b + 1]):
+                own = sets.indices[p]
+                for q in range(lists.indptr[own], lists.indptr[own + 1]):
+                    i = place[lists.indices[q]] - 1
+                    if i >= 0:
+                        out[i] += sets.values[p] * lists.values[q]
+            for j in range(ids.shape[1]):
+                if ids[b, j] >= 0:
+                    place[ids[b, j]] = 0

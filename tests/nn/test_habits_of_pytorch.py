@@ -1,0 +1,356 @@
+"""What people who know PyTorch do with a layer: each cell of the guide's table, states, results."""
+
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from slide import (
+    Activation,
+    ActiveLoss,
+    ActiveSampler,
+    FullSampler,
+    Pattern,
+    RowSparseAdam,
+    SampledConv2d,
+    SampledLinear,
+    SparseInputLinear,
+)
+from slide.backend import backend
+from slide.row_gradients import dense_gradient
+from slide.sampling import LSHProposer
+
+
+class Column:
+    """A weight with gradients of rows: of a layer in either form, or of a sparse embedding."""
+
+    def __init__(self, kind, mode):
+        if kind == "embedding":
+            self.module = nn.Embedding(N, D, sparse=True)
+        else:
+            self.module = make_layer(mode, sparse_grad=kind == "sparse")
+        self.weight, self.kind = self.module.weight, kind
+        self.optimizer = RowSparseAdam([self.weight], lr=0.1)
+
+    def loss(self, seed=0):
+        if self.kind == "embedding":
+            return self.module(torch.arange(B)).square().sum()
+        x = torch.randn(B, D, generator=torch.Generator().manual_seed(seed))
+        return self.module.loss(x, draw_labels(seed), "bce")[0]
+
+    def moves(self):
+        before = self.weight.detach().clone()
+        self.optimizer.step()
+        return not torch.equal(before, self.weight)
+
+
+@pytest.fixture(params=["rows", "sparse", "embedding"])
+def kind(request):
+    return request.param
+
+
+@every_mode
+class TestGradientsAreAsThoseOfASparseEmbedding:
+    def test_hooks_get_a_sparse_gradient_and_may_change_it(self, kind, mode):
+        column, plain, seen = Column(kind, mode), Column(kind, mode), []
+        column.weight.data, plain.weight.data = plain.weight.data.clone(), plain.weight.data
+        column.weight.register_hook(lambda g: seen.append(g.layout) or 3 * g)
+        column.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.layout))
+        for each in (column, plain):
+            each.loss().backward()
+        assert seen == [torch.sparse_coo] * 2
+        found = plain.weight.grad
+        wanted = dense_gradient(plain.weight) if found is None else found.to_dense()
+        torch.testing.assert_close(column.weight.grad.to_dense(), 3 * wanted)
+        assert column.moves()
+
+    def test_a_hook_may_change_it_in_place(self, mode):
+        layer = make_layer(mode, sparse_grad=False)
+        x, loss = torch.randn(B, D, requires_grad=True), ActiveLoss("bce")
+        mean, _ = layer.loss(x, draw_labels(), loss)
+        hook = layer.weight.register_hook(lambda g: [None, g._values().zero_()][0])
+        mean.backward(retain_graph=True)
+        hook.remove()
+        layer.weight.grad = None
+        mean.backward()
+        assert dense_gradient(layer.weight).any()
+
+    @pytest.mark.parametrize("to_none", [True, False])
+    @pytest.mark.parametrize("whole", [True, False])
+    def test_zero_grad_of_a_module_skips_a_batch(self, kind, mode, whole, to_none):
+        column = Column(kind, mode)
+        model = nn.Sequential(nn.Linear(2, 2), column.module) if whole else column.module
+        column.loss().backward()
+        model.zero_grad(set_to_none=to_none)
+        assert not column.moves()
+        if to_none or kind == "rows":  # PyTorch cannot add to a sparse gradient that it emptied.
+            column.loss().backward()
+            assert column.moves()
+
+    def test_zero_grad_of_the_optimizer(self, kind, mode):
+        column = Column(kind, mode)
+        column.loss().backward()
+        column.optimizer.zero_grad()
+        assert not column.moves()
+
+    def test_what_is_read(self, kind, mode):
+        column = Column(kind, mode)
+        column.loss().backward()
+        if kind == "rows":
+            assert column.weight.grad is None
+            column.weight.row_gradients = []  # As ``weight.grad = None`` does for the others.
+        else:
+            assert column.weight.grad.layout == torch.sparse_coo
+            column.weight.grad = None
+        assert not column.moves()
+
+    def test_a_second_backward_pass(self, kind, mode):
+        column = Column(kind, mode)
+        loss = column.loss()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+        if kind == "rows":
+            assert len(column.weight.row_gradients) == 2
+
+    @pytest.mark.parametrize("fused", [True, False])
+    @pytest.mark.parametrize("way", ["kernels", "torch"])
+    def test_an_input_that_changes_before_the_backward_pass(self, mode, fused, way):
+        layer = make_layer(mode, sparse_grad=False)
+        x = torch.randn(B, D, requires_grad=True) * 1
+        with backend(way):
+            out = layer.loss(x, draw_labels(), "bce")[0] if fused else layer(x).values.sum()
+            with torch.no_grad():
+                x.mul_(2)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                out.backward()
+
+    @pytest.mark.parametrize("fused", [True, False])
+    def test_a_reentrant_checkpoint(self, mode, fused):
+        layer, x = make_layer(mode), torch.randn(B, D, requires_grad=True)
+        step = layer.sampler.selections
+
+        def forward(x):
+            return layer.loss(x, draw_labels(), "bce")[0] if fused else layer(x).values.sum()
+
+        loss = checkpoint(forward, x, use_reentrant=True)
+        with pytest.raises(RuntimeError, match=r"runs this layer again.* call slide.active_linear"):
+            loss.backward()
+        assert layer.sampler.selections == step + 1
+        layer.sampler = FullSampler(D, N)  # Its sets are always the same.
+        checkpoint(forward, x, use_reentrant=True).backward()
+        assert x.grad.any()
+
+    def test_a_layer_in_a_hook(self, mode):
+        """A whole step inside of a backward pass has the gradient of its own set."""
+        layer, x = make_layer(mode, sparse_grad=False), torch.randn(B, D, requires_grad=True)
+
+        @torch.enable_grad()
+        def step(_):
+            layer.loss(x.detach(), draw_labels(), "bce")[0].backward()
+
+        x.register_hook(step)
+        x.sum().backward()
+        assert layer.weight.row_gradients
+
+
+def lsh_layer():
+    return SampledLinear(D, N, ActiveSampler(D, N, LSHProposer, active=12))
+
+
+class TestStates:
+    def test_a_layer_of_pytorch_takes_them(self):
+        model = nn.Sequential(nn.Linear(3, D), lsh_layer())
+        twin = nn.Sequential(nn.Linear(3, D), nn.Linear(D, N))
+        assert list(model.state_dict()) == list(twin.state_dict())
+        twin.load_state_dict(model.state_dict())
+        assert torch.equal(twin[1].weight, model[1].weight)
+        convolution = SampledConv2d(2, 4, 3, sampler=ActiveSampler(18, 4, active=2))
+        nn.Conv2d(2, 4, 3).load_state_dict(convolution.state_dict())
+
+    @pytest.mark.parametrize("form", ["now", "saved", "copied", "before"])
+    def test_the_sampler_goes_on(self, form):
+        """Also from a state of earlier versions, which has it as extra state."""
+        layer, again, x = lsh_layer(), lsh_layer(), torch.randn(B, D)
+        for _ in range(3):
+            layer(x)
+        state = layer.state_dict()
+        if form == "saved":
+            file = io.BytesIO()
+            torch.save(state, file)
+            file.seek(0)
+            state = torch.load(file, weights_only=True)
+        elif form == "copied":
+            state = copy.deepcopy(state)
+        elif form == "before":
+            state = {**state, "_extra_state": layer.sampler_state()}
+        again.load_state_dict(state)
+        assert again.sampler.selections == 3
+        np.testing.assert_array_equal(again(x).active.ids, layer(x).active.ids)
+
+
+LAYERS = {
+    "linear": (make_layer, (B, D)),
+    "convolution": (lambda: SampledConv2d(2, N, 1), (B, 2, 3, 3)),
+    "sparse input": (lambda: SparseInputLinear(D, N), (B, D)),
+}
+
+
+class TestResultsInEval:
+    @pytest.mark.parametrize("name", LAYERS)
+    def test_they_are_tensors(self, name):
+        make, shape = LAYERS[name]
+        layer, x = make(), torch.randn(shape)
+        assert isinstance(layer(x), Activation)
+        out = layer.eval()(x)
+        assert isinstance(out, torch.Tensor)
+        assert out.shape[:2] == (B, N)
+        loss = cross_entropy(out, torch.zeros(B, *out.shape[2:]).long())
+        assert type(loss) is type(out.argmax(1)) is type(out[0]) is torch.Tensor
+        loss.backward()
+        assert layer.bias.grad is not None or layer.bias.row_gradients
+        # What an `Activation` has, it has, too.
+        assert out.active.complete
+        assert out.num_samples == B
+        assert type(out.values) is type(out.to_dense()) is torch.Tensor
+        assert torch.equal(out._replace(values=out.values + 1).to_dense(), out + 1)
+
+    def test_with_labels_it_is_a_set(self):
+        layer, x = make_layer().eval(), torch.randn(B, D)
+        assert isinstance(layer(x, draw_labels()), Activation)
+
+
+OPTIONS = [
+    {"label_smoothing": 0.1},
+    {"temperature": 0.3},
+    {"label_smoothing": 0.3, "temperature": 2.0},
+    {"class_weights": np.linspace(0, 2, N)},
+    {"class_weights": torch.linspace(0, 2, N), "temperature": 0.5},
+]
+
+
+class TestOptionsOfCrossEntropy:
+    @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: " ".join(o))
+    @pytest.mark.parametrize("way", ["kernels", "torch"])
+    @pytest.mark.parametrize("fused", [True, False])
+    def test_on_all_outputs_it_is_that_of_pytorch(self, options, way, fused):
+        layer, x = SampledLinear(D, N).double(), torch.randn(B, D, dtype=torch.float64)
+        x.requires_grad_()
+        loss, labels = ActiveLoss("softmax", **options), torch.tensor([3, -100, 7, 0, 3])
+        with backend(way):
+            if fused:
+                found, _ = layer.loss(x, labels, loss)
+            else:
+                kept = labels >= 0
+                out = layer(x[kept], labels[kept])
+                found = loss(out.values, out.active)
+            (grad,) = torch.autograd.grad(found, x)
+        weight = options.get("class_weights")
+        scores = (x @ layer.weight.T + layer.bias) / options.get("temperature", 1)
+        wanted = cross_entropy(
+            scores,
+            labels,
+            None if weight is None else torch.as_tensor(weight).double(),
+            label_smoothing=options.get("label_smoothing", 0.0),
+        )
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
+
+    @every_mode
+    @pytest.mark.parametrize("name", ["softmax", "bce", "squared_hinge", "decoupled_softmax"])
+    def test_gradients_on_sets(self, name, mode):
+        layer = SampledLinear(D, N, ActiveSampler(D, N, active=12, mode=mode)).double()
+        smoothing = {"label_smoothing": 0.2} if name == "softmax" else {}
+        loss = ActiveLoss(name, temperature=0.7, **smoothing)
+        active = layer(torch.randn(B, D).double(), draw_labels()).active
+        scores = torch.randn(len(active.ids) * (B if active.shared else 1), dtype=torch.float64)
+        scores = scores.view(B, -1) if active.shared else scores
+        found = []
+        for way in ("kernels", "torch"):
+            with backend(way):
+                assert torch.autograd.gradcheck(lambda s: loss(s, active), scores.requires_grad_())
+                found.append(loss(scores, active).detach())
+        torch.testing.assert_close(*found)
+
+    def test_a_set_estimates_the_smoothing_of_all_outputs(self):
+        layer = SampledLinear(D, 500, ActiveSampler(D, 500, active=100))
+        x, labels = torch.randn(B, D), torch.arange(B)
+        loss = ActiveLoss("softmax", label_smoothing=0.5)
+        with torch.no_grad():
+            layer.weight.mul_(3)
+            found = np.mean([layer.loss(x, labels, loss)[0].item() for _ in range(200)])
+            wanted = cross_entropy(layer.to_linear()(x), labels, label_smoothing=0.5)
+        assert found == pytest.approx(wanted.item(), rel=0.03)
+
+    def test_samples_of_several_labels_and_none(self):
+        """As targets of 1 / |y| in PyTorch; samples without a label have no loss."""
+        layer, x = SampledLinear(D, N), torch.randn(3, D)
+        found, _ = layer.loss(x, [[1, 4], [], [2]], ActiveLoss("softmax", label_smoothing=0.3))
+        targets = torch.zeros(2, N)
+        targets[0, [1, 4]], targets[1, 2] = 0.5, 1.0
+        scores = (x @ layer.weight.T + layer.bias)[[0, 2]]
+        torch.testing.assert_close(
+            found, cross_entropy(scores, targets, label_smoothing=0.3) * 2 / 3
+        )
+
+    def test_prior_scores_of_a_temperature(self):
+        labels = Pattern.from_lists([[0], [0], [1]])
+        plain = ActiveLoss("softmax").prior_scores(labels, 3)
+        hot = ActiveLoss("softmax", temperature=2.0).prior_scores(labels, 3)
+        torch.testing.assert_close(hot, 2 * plain)
+        assert ActiveLoss("squared_hinge", temperature=2.0).record.score_range == (-2.0, 2.0)
+
+    @pytest.mark.parametrize(
+        ("name", "options", "message"),
+        [
+            ("bce", {"label_smoothing": 0.1}, "label_smoothing needs the loss softmax, not bce"),
+            ("softmax", {"label_smoothing": 1.0}, r"label_smoothing must be in \[0, 1\), not 1.0"),
+            ("softmax", {"temperature": 0}, "temperature must be a number above 0, not 0"),
+            ("bce", {"class_weights": np.ones(N)}, "class_weights need a softmax, not bce"),
+            ("softmax", {"class_weights": [-1.0]}, "finite and at least 0, not -1.0"),
+            ("softmax", {"class_weights": np.ones(3)}, f"3 class_weights do not fit {N} outputs"),
+            (
+                "softmax",
+                {"class_weights": np.ones(N), "label_smoothing": 0.1},
+                "class_weights and label_smoothing do not go together",
+            ),
+            (
+                "softmax",
+                {"class_weights": np.ones(N)},
+                "one label for each sample, and sample 0 has 2",
+            ),
+        ],
+    )
+    def test_what_cannot_be(self, name, options, message):
+        layer = make_layer()
+        with pytest.raises(ValueError, match=message):
+            layer.loss(torch.randn(2, D), [[1, 2], [3]], ActiveLoss(name, **options))
+
+    def test_the_loss_of_pytorch_names_them(self):
+        with pytest.raises(TypeError, match=r"'softmax' \(cross-entropy\), .* label_smoothing"):
+            make_layer().loss(torch.randn(B, D), torch.arange(B), nn.CrossEntropyLoss())
+
+
+class TestWithoutASampler:
+    def test_many_outputs_are_computed_and_it_says_so_once(self):
+        layer, x = SampledLinear(2, 2**14), torch.randn(1, 2)
+        with torch.no_grad():
+            layer(x)
+        layer.eval()(x)
+        with pytest.warns(UserWarning, match=r"SampledLinear\(2, 16384\) has no sampler, so each"):
+            layer.train()(x)
+        layer(x)
+
+    def test_who_asks_for_all_is_not_told(self):
+        SampledLinear(2, 2**14, FullSampler(2, 2**14))(torch.randn(1, 2))
+        SampledLinear(2, 2**14 - 1)(torch.randn(1, 2))
+        layer = SampledLinear(2, 2**14)
+        layer.sampler = ActiveSampler(2, 2**14, active=5)
+        layer(torch.randn(1, 2))

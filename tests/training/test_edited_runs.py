@@ -1,0 +1,61 @@
+"""Run folders that somebody edited, with hashes that fit: a sentence, or a run that goes on.
+
+The edited runs are resumed in a process with a limit of memory, because what an unchecked number of
+a row does is a crash, or a weight from memory outside of an array.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import job
+from helpers.damage import REPEAT, SEED
+
+pytestmark = [pytest.mark.compiled_only, pytest.mark.usefixtures("one_thread")]
+EDITS = 25
+# Counts that may be any: another run may have made them.
+COUNTS = re.compile(r"\.step$|_extra_state\.|samples|_total|_seconds|:state\.plan")
+TESTS = Path(__file__).parents[1]
+RUNS = {
+    "lsh": ["sampler=lsh"],
+    "published": ["sampler=slide2020", "sampler.mode=per_sample"],
+    "auto": ["sampler=neighbours", "trainer.epochs=auto", "trainer.max_epochs=3"],
+    "index": ["sampler=index", "trainer.patience=1"],
+}
+
+
+def fault_of(what, how, said):
+    """What is wrong with what came of an edit, if anything is."""
+    if said == "other":  # Values that are as good as those before, or another configuration.
+        whose = what.startswith("config.yaml:") or COUNTS.search(what)
+        return "" if whose or how.endswith("in range") else f"{what}, {how}: other weights"
+    if said == "same":
+        return ""
+    named = what.startswith("config.yaml:") or "1-step-6" in said
+    if "\n" in said or len(said) > 500 or not said.startswith("error: ") or not named:
+        return f"{what}, {how}: {said}"
+    return ""
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_each_edit_is_refused_or_harmless(tmp_path, kind):
+    more = ["trainer.max_steps=6", "runtime.deterministic=true", "ranker=none", *RUNS[kind]]
+    job.main(*job.tiny(tmp_path, *more))
+    count = max(10, int(EDITS * REPEAT))
+    words = [
+        sys.executable,
+        "-m",
+        "helpers.run_edits",
+        str(tmp_path / "run"),
+        str(count),
+        str(SEED),
+    ]
+    done = subprocess.run(words, cwd=TESTS, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, f"after {done.stdout.count(chr(10))} edits: {done.stderr[-3000:]}"
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == count
+    assert not [fault for each in found if (fault := fault_of(*each))]
+    assert sum(said not in ("same", "other") for _, _, said in found) > count / 4
