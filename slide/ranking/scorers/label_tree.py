@@ -1,0 +1,282 @@
+"""A tree of labels with a linear classifier at each node, which many labels share.
+
+A label with few training rows has a classifier that knows few features. The classifiers of the
+nodes above it have learnt from the rows of all labels in its cluster, so they know which features
+speak for such labels. Where rows have one label each, and most labels have few rows, this is worth
+several points of precision: one-vs-rest classifiers lack it, whatever their negatives are.
+"""
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+
+from slide.data import first_unseen
+from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
+from slide.ops.kernels.ragged import RowRoom
+from slide.ranking.base_scorer import (
+    BEHIND,
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Named,
+    Queries,
+    Training,
+    named_arrays,
+    padded,
+)
+from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.ranking.scorers.linear import LinearClassifiers
+from slide.runtime import num_threads
+from slide.search import column_lists
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
+
+# 8 passes of 2-means at a node: later ones hardly move labels.
+_PASSES = 8
+# 5 passes over the rows of a classifier: 20 take a third more time, and give no more precision.
+_SWEEPS = 5
+# The logarithm of the probability by a classifier whose score is -1, which is sure of a negative.
+_WRONG = -4.0
+
+
+class LabelTree(BaseScorer):
+    """Scores a label by classifiers along its path in a tree, and finds the best by beam search.
+
+    Labels whose rows have similar features are in one cluster (Prabhu et al. 2018, "Parabel:
+    partitioned label trees for extreme classification with application to dynamic search
+    advertising", sections 3 and 4). A classifier of a node tells the rows of its labels from other
+    rows of its parent, and the classifier of a label tells its rows from others of its cluster. The
+    score of a label is the sum of ``-max(0, 1 - score)^2`` along its path, a log-probability.
+
+    Args:
+        C: see `LinearClassifiers`.
+        cluster: number of labels in a cluster at most, which have no nodes below it.
+        beam: number of nodes that a search keeps at each level.
+        proposed: number of candidates.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Attributes:
+        leaf: ``(N,)`` int32, the cluster of each label; -1: it has no training row.
+        height: number of levels of nodes below the root; there are ``2^height`` clusters.
+        nodes: the classifiers of nodes, level by level.
+        labels: the classifiers of labels.
+
+    Example:
+        >>> import numpy as np, slide
+        >>> from slide.ranking.scorers.label_tree import LabelTree
+        >>> indptr, ids = np.arange(5), np.arange(4, dtype=np.int32)
+        >>> features = slide.CSR(indptr, ids, np.ones(4, np.float32))
+        >>> model = LabelTree(cluster=2).fit(features, slide.Pattern(indptr, ids), 4, 4)
+        >>> model.best(features, k=1)[:, 0].tolist()
+        [0, 1, 2, 3]
+    """
+
+    # A recommender, a graph and dense rows have base scorers of their own kind.
+    name, slow, kinds = "label_tree", True, ("other",)
+    features: ClassVar = {
+        "label_tree": FOR,
+        "label_tree_behind": BEHIND,
+        "label_tree_rank": RANK,
+        "label_cluster": FOR,
+    }
+
+    def __init__(self, C: float = 2.0, cluster: int = 32, beam: int = 10, proposed: int = 10):
+        checks.positive("C", C)
+        for name, value in {"cluster": cluster, "beam": beam, "proposed": proposed}.items():
+            checks.whole(name, value, 1)
+        self.cluster, self.beam, self.proposed = cluster, beam, proposed
+        self.leaf, self.height = np.empty(0, np.int32), 0
+        self.nodes, self.labels = (LinearClassifiers(C, max_iter=_SWEEPS) for _ in range(2))
+        self._members: np.ndarray | None = None
+
+    def fit(
+        self,
+        features: CSR,
+        labels: Pattern,
+        num_features: int,
+        num_labels: int,
+        weights: np.ndarray | None = None,
+    ) -> "LabelTree":
+        """Cluster the labels, and train all classifiers.
+
+        Args:
+            features: ``(R, D)`` training rows.
+            labels: R rows of labels, in [0, N).
+            num_features: D.
+            num_labels: N.
+            weights: ``(R,)``, see `LinearClassifiers.fit`; None: all are 1.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for ids out of range, numbers of rows that differ, or values or weights that
+                are not finite.
+        """
+        check_pattern("features", features, None, num_features)
+        check_pattern("labels", labels, features.num_rows, num_labels)
+        self.leaf, self.height = self._clusters(features, labels, num_features, num_labels)
+        self._members = None
+        leaves, bounds = self.leaf[labels.indices], labels.indptr
+        levels = np.arange(1, self.height + 1)
+        # Numbers of nodes are even at the begin of a level, so the sibling of a node is node ^ 1.
+        nodes = (2**levels - 2) + (leaves[:, None] >> (self.height - levels))
+        sizes, sample = (num_features, 2 ** (self.height + 1) - 2), (features,)
+        own = Pattern(bounds * self.height, nodes.ravel().astype(np.int32))
+        self.nodes.fit(*sample, own, own._replace(indices=own.indices ^ 1), *sizes, weights)
+        del nodes, own
+        others = self.members()[leaves]
+        near = Pattern(row_bounds((others >= 0).sum(1))[bounds], others[others >= 0])
+        del others
+        self.labels.fit(features, labels, near, num_features, num_labels, weights)
+        return self
+
+    def _clusters(
+        self, features: CSR, labels: Pattern, num_features: int, num_labels: int
+    ) -> tuple[np.ndarray, int]:
+        """The cluster of each label, and the height of the tree."""
+        threads, ones = num_threads(), np.ones(len(labels.indices), np.float32)
+        rows = column_lists(CSR(*labels, ones), num_labels)
+        dense = np.zeros((threads, 2, num_features), np.float32)
+
+        def write(begin: int, end: int, room: RowRoom) -> None:
+            sum_rows(rows.slice(begin, end), features, dense[:, 0], room)
+
+        needed = sums_over(np.diff(features.indptr), rows)
+        centres = collect_rows(np.minimum(needed, num_features), write, "centres of labels")
+        members = np.flatnonzero(np.diff(rows.indptr))
+        height = max(int(np.ceil(np.log2(max(len(members), 1) / self.cluster))), 0)
+        bounds = np.array([0, len(members)])
+        for _ in range(height):
+            halve_nodes(centres, members, bounds, _PASSES, dense)
+            middles = bounds[:-1] + (np.diff(bounds) + 1) // 2
+            bounds = np.append(np.column_stack([bounds[:-1], middles]).ravel(), len(members))
+        leaf = np.full(num_labels, -1, np.int32)
+        leaf[members] = np.repeat(np.arange(2**height), np.diff(bounds))
+        return leaf, height
+
+    def members(self) -> np.ndarray:
+        """The labels ``(clusters, most)`` int32 of each cluster; -1: there are no more."""
+        if self._members is None:
+            labels = np.flatnonzero(self.leaf >= 0).astype(np.int32)
+            labels = labels[np.argsort(self.leaf[labels], kind="stable")]
+            counts = np.bincount(self.leaf[labels], minlength=2**self.height)
+            self._members = np.full((len(counts), max(counts.max(), 1)), -1, np.int32)
+            self._members[np.arange(counts.max(initial=1)) < counts[:, None]] = labels
+        return self._members
+
+    def scores(self, features: CSR, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities ``(B, K)`` float32 of labels, and of their clusters.
+
+        Args:
+            features: ``(B, D)``.
+            ids: ``(B, K)`` labels; below 0 for none, whose scores do not count.
+
+        Raises:
+            RuntimeError: before `fit`.
+            ValueError: for features or ids out of range.
+        """
+        label = _log_probabilities(self.labels, features, ids)
+        leaves, cluster = self.leaf[np.maximum(ids, 0)], np.zeros(ids.shape, np.float32)
+        for level in range(1, self.height + 1):
+            first, places = 2**level - 2, np.maximum(leaves, 0) >> (self.height - level)
+            if 2**level <= ids.shape[1]:
+                every = np.broadcast_to(np.arange(2**level), (len(ids), 2**level))
+                found = _log_probabilities(self.nodes, features, first + every)
+                cluster += np.take_along_axis(found, places, 1)
+            else:
+                cluster += _log_probabilities(self.nodes, features, first + places)
+        cluster[leaves < 0] = self.nothing - _WRONG
+        label += cluster
+        return label, cluster
+
+    def best(self, features: CSR, k: int, left_out: Pattern | None = None) -> np.ndarray:
+        """The labels ``(B, k)`` int64 with the largest scores that a beam search finds, best first.
+
+        Args:
+            features: ``(B, D)``.
+            k: number of labels; -1 where a row has no more.
+            left_out: B rows of labels that are not returned; None: none.
+        """
+        found = np.zeros((features.num_rows, 1), np.int64)
+        scores = np.zeros(found.shape, np.float32)
+        for level in range(1, self.height + 1):
+            found = np.concatenate([2 * found, 2 * found + 1], 1)
+            own = _log_probabilities(self.nodes, features, 2**level - 2 + found)
+            scores = np.concatenate([scores, scores], 1) + own
+            best = np.argsort(-scores, 1, kind="stable")[:, : self.beam]
+            found = np.take_along_axis(found, best, 1)
+            scores = np.take_along_axis(scores, best, 1)
+        ids = self.members()[found].astype(np.int64)
+        flat = ids.reshape(len(ids), -1)
+        scores = np.repeat(scores, ids.shape[2], 1)
+        scores += _log_probabilities(self.labels, features, flat)
+        scores[flat < 0] = -np.inf
+        most = k if left_out is None else flat.shape[1]
+        best = np.argsort(-scores, 1, kind="stable")[:, :most]
+        flat = np.take_along_axis(flat, best, 1)
+        flat = np.pad(flat, ((0, 0), (0, max(k - flat.shape[1], 0))), constant_values=-1)
+        return flat if left_out is None else first_unseen(flat, left_out, k)
+
+    def learn(self, training: Training) -> None:
+        train = training.train
+        sizes = train.num_features, train.num_labels
+        self.fit(train.features, train.labels, *sizes, train.weights)
+
+    def propose(self, queries: Queries) -> Named:
+        return Named(self.best(queries.features, self.proposed, queries.seen))
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        label, cluster = self.scores(queries.features, candidates.ids)
+        return {"label_tree": candidates.flat(label), "label_cluster": candidates.flat(cluster)}
+
+    @property
+    def nothing(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The score of a label without training rows, as if each classifier was surely against."""
+        return _WRONG * (self.height + 1)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        names = "cluster", "beam", "proposed", "height"
+        numbers = {name: getattr(self, name) for name in names}
+        arrays = named_arrays("nodes", self.nodes.weights) | {"leaf": self.leaf}
+        arrays |= named_arrays("labels", self.labels.weights)
+        return {**numbers, "num_features": self.labels.num_features}, arrays
+
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        for name in ("cluster", "beam", "proposed"):
+            setattr(self, name, stored.count(name, 1))
+        # Each label with rows may have its own cluster, and no more.
+        self.height = stored.count("height", 0, num_labels.bit_length())
+        expected = Expected((num_labels,), "int32", -1, 2**self.height - 1)
+        self.leaf, self._members = stored.array("leaf", expected), None
+        rows = {"nodes": 2 ** (self.height + 1) - 2, "labels": num_labels}
+        stored.exactly("num_features", num_features)
+        for name, count in rows.items():
+            own = getattr(self, name)
+            own.num_features, own.weights = num_features, stored.csr(name, count, num_features)
+
+    def grown(self, labels: int, features: int) -> "LabelTree":
+        large = copy.copy(self)
+        large.leaf, large._members = padded(self.leaf, labels, -1), None
+        large.nodes, large.labels = (
+            each.grown(count, features) for each, count in ((self.nodes, 0), (self.labels, labels))
+        )
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "LabelTree":
+        small = copy.copy(self)
+        small.leaf, small._members = self.leaf[kept], None
+        small.labels = self.labels.selected(kept, num_labels)
+        return small
+
+
+def _log_probabilities(model: LinearClassifiers, features: CSR, ids: np.ndarray) -> np.ndarray:
+    """``-max(0, 1 - score)^2`` float32 of some classifiers; 0 for ids below 0."""
+    scores = model.scores(features, ids)
+    scores[ids < 0] = 1
+    return -(np.maximum(1 - scores, 0) ** 2)
