@@ -220,7 +220,7 @@ def test_with_few_held_out_rows_all_scorers_vote(data, network):
     train, held = holdout(data.train, 0.01, 0)
     ranker = EnsembleRanker().fit(network, train, held, every=data.train)
     assert ranker.final_ranker.trees is None
-    assert len(ranker.final_ranker.weights) == 5
+    assert len(ranker.final_ranker.weights) == 6
     found = ranker.rank(network, data.test.features, 5)
     better = hits(found.ids[:, :1], data.test.labels).mean()
     assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02
