@@ -21,6 +21,7 @@ from slide.ops.kernels.base_scorers import (
     relate_candidates,
 )
 from slide.ops.kernels.conjunctions import list_sets, mix_shares
+from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
 from slide.ops.kernels.largest import keep_largest_bounds
 from slide.ops.kernels.linear_classifiers import (
     DualScratch,
@@ -501,6 +502,30 @@ def _shares(rng: np.random.Generator) -> None:
     )
 
 
+def _label_clusters(rng: np.random.Generator) -> None:
+    """Sums of rows at length 1, and two groups of rows without a common column."""
+    x, dense = random_csr(rng, _ROWS, _WIDTH)
+    lists, member = random_csr(rng, 6, _ROWS)
+    room = np.zeros(6 * _WIDTH, np.int32), np.zeros(6 * _WIDTH, np.float32)
+    found = RowRoom(_WIDTH * np.arange(6), np.zeros(6, np.int64), *room)
+    sum_rows(lists, x, np.zeros((1, _WIDTH), np.float32), found)
+    sums = np.zeros((6, _WIDTH), np.float32)
+    for n, (begin, count) in enumerate(zip(found.starts, found.counts, strict=True)):
+        columns, values = (each[begin : begin + count] for each in room)
+        sums[n, columns] = values
+    expected = torch.nn.functional.normalize((member != 0).float() @ dense, eps=1e-9)
+    near("sums of rows", sums, expected)
+    half, width = _ROWS // 2, _WIDTH // 2
+    columns = np.arange(width) + width * np.repeat([0, 1], half)[:, None]
+    values = rng.random(columns.size).astype(np.float32) + 1
+    rows = CSR(width * np.arange(_ROWS + 1), columns.ravel().astype(np.int32), values)
+    members = rng.permutation(_ROWS)
+    members[0], members[np.flatnonzero(members == half)[0]] = half, members[0]
+    halve_nodes(rows, members, np.array([0, _ROWS]), 8, np.zeros((1, 2, _WIDTH), np.float32))
+    halves = {tuple(np.sort(each).tolist()) for each in (members[:half], members[half:])}
+    equal("halves of a node", halves, {tuple(range(half)), tuple(range(half, _ROWS))})
+
+
 FORMULAS: dict[str, Test] = {
     "numbers in text": _numbers_in_text,
     "decision trees": _trees,
@@ -526,4 +551,5 @@ FORMULAS: dict[str, Test] = {
     "regressions of items": _regressions,
     "sets of features": _sets_of_features,
     "shares of labels": _shares,
+    "clusters of labels": _label_clusters,
 }

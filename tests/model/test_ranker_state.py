@@ -22,7 +22,8 @@ def fitted(tmp_path_factory):
     torch.manual_seed(0)
     network = SlideNetwork(60, [8], 80, FullSampler)
     ranker = EnsembleRanker(depth=20, voted=20)
-    del ranker.all_scorers["conjunctions"]  # Earlier versions did not have it.
+    for name in ("conjunctions", "label_tree"):  # Earlier versions did not have them.
+        del ranker.all_scorers[name]
     ranker.fit(network, *holdout(data.train, 0.3, 0))
     assert ranker.final_ranker.trees is not None
     return data, network, ranker
