@@ -511,8 +511,8 @@ def _label_clusters(rng: np.random.Generator) -> None:
     sum_rows(lists, x, np.zeros((1, _WIDTH), np.float32), found)
     sums = np.zeros((6, _WIDTH), np.float32)
     for n, (begin, count) in enumerate(zip(found.starts, found.counts, strict=True)):
-        columns, values = (each[begin : begin + count] for each in room)
-        sums[n, columns] = values
+        own = slice(begin, begin + count)
+        sums[n, room[0][own]] = room[1][own]
     expected = torch.nn.functional.normalize((member != 0).float() @ dense, eps=1e-9)
     near("sums of rows", sums, expected)
     half, width = _ROWS // 2, _WIDTH // 2
