@@ -43,10 +43,6 @@ def uses_reference(*operands: Any) -> bool:
     return False
 
 
-# The name that other rooms import.
-plain = uses_reference
-
-
 @contextmanager
 def backend(name: str) -> Iterator[None]:
     """Choose how the CPU computes, within a ``with`` block, for all threads.

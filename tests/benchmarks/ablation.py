@@ -33,8 +33,7 @@ from runs import HELD_OUT, place, trained
 
 from slide import runtime
 from slide.config import open_dataset, read_config, user_errors
-from slide.data import kind_of
-from slide.ranking import EnsembleRanker
+from slide.ranking import EnsembleRanker, choose_kind
 from slide.ranking.base_scorer import RankingFeatures
 from slide.training import Trainer
 from slide.training.evaluation import evaluate
@@ -124,7 +123,7 @@ def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
     with user_errors():
         data = open_dataset(read_config(overrides))
-    kind = kind_of(data.train)
+    kind = choose_kind(data.train).kind
     same = {KEEP} if kind == "other" else set()
     same |= {UNASKED} if kind != "graph" else set()
     same |= {C_OF_ONE, FEW_NEGATIVES} if kind == "items" else set()

@@ -20,8 +20,9 @@ import scipy.sparse
 
 from slide import data as datasets
 from slide import runtime
-from slide.data import Batches, SparseDataset, Split, first_unseen, kind_of
+from slide.data import Batches, SparseDataset, Split, first_unseen
 from slide.data.row_files import write_xmc
+from slide.ranking import choose_kind
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import inverse_propensities, precision_at_k, psp_at_k
 
@@ -144,7 +145,7 @@ class Evaluation:
         count = min(most, len(data.test)) if most else len(data.test)
         # Files may be sorted, so the rows come from all of them.
         self.rows = np.linspace(0, len(data.test) - 1, count).astype(np.int64)
-        self.split, kind = data.test.take(self.rows), kind_of(data.train)
+        self.split, kind = data.test.take(self.rows), choose_kind(data.train).kind
         self.filtered, self.seen = kind != "other", Pattern.from_lists([[]] * count)
         if self.filtered:
             self.seen = datasets.find_seen(data.train, kind).of(self.split.features)

@@ -24,7 +24,8 @@ from runs import opened, place, run_train, seconds_of, warm_up
 from torch import nn
 
 from slide import runtime
-from slide.data import Split, find_seen, holdout, kind_of, labels_and_items
+from slide.data import Split, find_seen, holdout, labels_and_items
+from slide.ranking import choose_kind
 from slide.sparse import Pattern
 from slide.training.evaluation import ranking_scores
 
@@ -288,7 +289,7 @@ def specialist(
         begin = time.perf_counter()
         scores = fit(learnt, **own)
         seconds = time.perf_counter() - begin
-        rows = kind_of(train)
+        rows = choose_kind(train).kind
         seen = None if rows in ("other", "dense") else find_seen(learnt, rows).of(asked.features)
         return judged(scores, asked, seen, kind), seconds
 

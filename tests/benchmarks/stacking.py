@@ -21,7 +21,8 @@ from runs import opened, place
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.config.build import put_together
-from slide.data import SparseDataset, kind_of
+from slide.data import SparseDataset
+from slide.ranking import choose_kind
 from slide.sparse import hits
 from slide.training import Trainer
 
@@ -45,7 +46,7 @@ all that are not judged: 1,119 and 3,660.
 
 def divided(data: SparseDataset, rows: int, seed: int) -> SparseDataset:
     """Some training rows, and others to judge by in place of the test rows."""
-    train = replace(data.train, kind=kind_of(data.train))
+    train = replace(data.train, kind=choose_kind(data.train).kind)
     order = np.random.default_rng(1000 + seed).permutation(len(train))
     judged = min(JUDGED, len(order) // LARGEST_SHARE)
     learnt = np.sort(order[judged : judged + rows])
