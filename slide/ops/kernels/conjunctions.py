@@ -41,7 +41,7 @@ def list_sets(rows, hashes, groups, most, starts, keys, kinds):
 
 
 @parallel
-def mix_shares(sets, lists, ids, starts, places, found):
+def mix_shares(sets, lists, ids, starts, positions, found):
     """The sum over the sets of a row of weight times share of each of its candidates.
 
     Args:
@@ -49,25 +49,25 @@ def mix_shares(sets, lists, ids, starts, places, found):
         lists: `slide.sparse.CSR`: the labels of each set with the shares of its rows.
         ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
         starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
-        places: ``(T, N)`` int32 scratch, zero before and after.
+        positions: ``(T, N)`` int32 scratch, zero before and after.
         found: ``(pairs,)`` float32 output.
     """
-    threads = len(places)
+    threads = len(positions)
     for t in prange(threads):
-        place = places[t]
+        position = positions[t]
         for b in range(t, len(ids), threads):
             out, last = found[starts[b] : starts[b + 1]], 0
             out[:] = 0
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
                     last += 1
-                    place[ids[b, j]] = last
+                    position[ids[b, j]] = last
             for p in range(sets.indptr[b], sets.indptr[b + 1]):
                 own = sets.indices[p]
                 for q in range(lists.indptr[own], lists.indptr[own + 1]):
-                    i = place[lists.indices[q]] - 1
+                    i = position[lists.indices[q]] - 1
                     if i >= 0:
                         out[i] += sets.values[p] * lists.values[q]
             for j in range(ids.shape[1]):
                 if ids[b, j] >= 0:
-                    place[ids[b, j]] = 0
+                    position[ids[b, j]] = 0

@@ -65,15 +65,15 @@ def sum_rows(lists, x, dense, found):
 
 @serial
 def _farthest(x, rows, row, dense):
-    """The place of the row that is least like ``row``."""
+    """The position of the row that is least like ``row``."""
     _add(x, row, dense)
-    least, place = np.inf, 0
+    least, position = np.inf, 0
     for i in range(len(rows)):
         near = _product(x, rows[i], dense)
         if near < least:
-            least, place = near, i
+            least, position = near, i
     _clear(x, row, dense)
-    return place
+    return position
 
 
 @serial
@@ -89,22 +89,22 @@ def _centre(x, rows, dense):
 
 @serial
 def _halve(x, rows, passes, one, other):
-    """Order rows so that those of each half are near the centre of that half."""
+    """Order rows: each half is near the centre of that half."""
     half = (len(rows) + 1) // 2
     first = rows[_farthest(x, rows, rows[0], one)]
     second = rows[_farthest(x, rows, first, one)]
     ones, others = np.array([first]), np.array([second])
-    leads = np.empty(len(rows))
+    nearer = np.empty(len(rows))
     for _ in range(passes):
         lengths = _centre(x, ones, one), _centre(x, others, other)
         for i in range(len(rows)):
             near = _product(x, rows[i], one) / lengths[0]
-            leads[i] = _product(x, rows[i], other) / lengths[1] - near
+            nearer[i] = _product(x, rows[i], other) / lengths[1] - near
         for i in range(len(ones)):
             _clear(x, ones[i], one)
         for i in range(len(others)):
             _clear(x, others[i], other)
-        order = np.argsort(leads, kind="mergesort")
+        order = np.argsort(nearer, kind="mergesort")
         moved = False
         for i in range(half):
             moved |= order[i] >= half

@@ -132,9 +132,15 @@ class LabelTree(BaseScorer):
         levels = np.arange(1, self.height + 1)
         # Numbers of nodes are even at the begin of a level, so the sibling of a node is node ^ 1.
         nodes = (2**levels - 2) + (leaves[:, None] >> (self.height - levels))
-        sizes, sample = (num_features, 2 ** (self.height + 1) - 2), (features,)
         own = Pattern(bounds * self.height, nodes.ravel().astype(np.int32))
-        self.nodes.fit(*sample, own, own._replace(indices=own.indices ^ 1), *sizes, weights)
+        self.nodes.fit(
+            features=features,
+            labels=own,
+            candidates=own._replace(indices=own.indices ^ 1),
+            num_features=num_features,
+            num_labels=2 ** (self.height + 1) - 2,
+            weights=weights,
+        )
         del nodes, own
         others = self.members()[leaves]
         near = Pattern(row_bounds((others >= 0).sum(1))[bounds], others[others >= 0])
@@ -190,13 +196,13 @@ class LabelTree(BaseScorer):
         label = _log_probabilities(self.labels, features, ids)
         leaves, cluster = self.leaf[np.maximum(ids, 0)], np.zeros(ids.shape, np.float32)
         for level in range(1, self.height + 1):
-            first, places = 2**level - 2, np.maximum(leaves, 0) >> (self.height - level)
+            first, nodes = 2**level - 2, np.maximum(leaves, 0) >> (self.height - level)
             if 2**level <= ids.shape[1]:
                 every = np.broadcast_to(np.arange(2**level), (len(ids), 2**level))
                 found = _log_probabilities(self.nodes, features, first + every)
-                cluster += np.take_along_axis(found, places, 1)
+                cluster += np.take_along_axis(found, nodes, 1)
             else:
-                cluster += _log_probabilities(self.nodes, features, first + places)
+                cluster += _log_probabilities(self.nodes, features, first + nodes)
         cluster[leaves < 0] = self.nothing - _WRONG
         label += cluster
         return label, cluster
