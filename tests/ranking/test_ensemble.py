@@ -152,9 +152,9 @@ def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     train = Split(features, labels, 60, 80, np.ones(300) if kind == "items" else None, kind)
     fit = LinearClassifiers.fit
 
-    def spy(self, features, labels, candidates, *more):
+    def spy(self, features, labels, candidates, *more, **named):
         asked.append((features, labels, candidates))
-        return fit(self, features, labels, candidates, *more)
+        return fit(self, features, labels, candidates, *more, **named)
 
     monkeypatch.setattr(LinearClassifiers, "fit", spy)
     EnsembleRanker(negatives=7).fit(network, train.slice(0, 250), train.slice(250, 300))
