@@ -24,6 +24,7 @@ from slide.ranking.final_ranker import FEW_HITS
 from slide.ranking.row_blocks import MOST_ROOM
 from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
+from slide.ranking.scorers.item_factors import ItemFactors
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
 from slide.ranking.scorers.neighbours import count_as_dense
 from slide.utils.progress_bar import log
@@ -109,6 +110,9 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
         learning = max(learning, counting_items)
         if counts_items(kind, split.weights is not None):
             classifiers, learning = min(shared, WEIGHTS * labels), counting_items
+        factor = 4 * ItemFactors().factors
+        similarities += factor * max(labels, features)
+        learning = max(learning, factor * (rows + labels) + 16 * items)
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features
