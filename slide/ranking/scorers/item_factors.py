@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from slide.data import SeenItems, first_unseen, labels_and_items
+from slide.data import first_unseen, labels_and_items
 from slide.data.dataset import take_labels
 from slide.ops.kernels.item_factors import solve_factors, sum_products
 from slide.ranking.base_scorer import (
@@ -26,6 +26,7 @@ from slide.sparse import CSR, Pattern, check_pattern, hits
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import validation_cutoffs
 
 # 3 steps of conjugate gradients from the factors of the pass before; a query, which has none, 16.
 _STEPS, _QUERY_STEPS = 3, 16
@@ -186,8 +187,11 @@ class ItemFactors(BaseScorer):
         train, held = training.train, training.held
         learnt = labels_and_items(train), train.num_features, train.num_labels
         if held is not None and len(self._tried) > 1:
-            trial, cut_offs = held.take(np.arange(min(len(held), _TRIAL_ROWS))), (1, 3, 5)
-            seen, found = SeenItems(train.num_labels).of(trial.features), {}
+            # Files may be sorted, so the rows come from all of them.
+            some = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
+            trial, cut_offs = held.take(some), validation_cutoffs(train.num_labels)
+            seen = None if training.seen is None else training.seen.of(trial.features)
+            found: dict[float, float] = {}
             for unobserved in self._tried:
                 few = min(self.factors, _FACTORS_OF_TRIAL)
                 model = ItemFactors(few, unobserved, self.penalty, self.passes).fit(*learnt)
