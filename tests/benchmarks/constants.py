@@ -62,9 +62,10 @@ ABOUT = """\
 
 How the mean of P@1, P@3 and P@5 changes, in points, with half and with double a constant, and the \
 standard error of the change over the rows that judge. They are training rows that no run saw; a \
-run learns from at most {rows:,} others, with seed 0. Bold: more than two standard errors. A dash: \
-no answer changes. Empty: it counts for no such rows, or was not measured. What rows are taken for \
-is looked at on all training rows; another kind would be named.
+run learns from at most {rows:,} others, with seed 0. Bold: more than three standard errors; of a \
+hundred changes some are larger than two by chance. A dash: no answer changes. Empty: it counts for \
+no such rows, or was not measured. What rows are taken for is looked at on all training rows; \
+another kind would be named.
 
 """
 
@@ -136,7 +137,7 @@ def words(row: Row) -> str:
     if not row.get("error") and not row.get("kind"):
         return "-"
     text = row.get("kind") or f"{row['change']:+.2f} ± {row['error']:.2f}"
-    return f"**{text}**" if "kind" in row or abs(row["change"]) > 2 * row["error"] else text
+    return f"**{text}**" if "kind" in row or abs(row["change"]) > 3 * row["error"] else text
 
 
 def page(found: dict[str, Any]) -> str:

@@ -217,15 +217,20 @@ class ItemFactors(BaseScorer):
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         names = "factors", "unobserved", "penalty", "passes", "proposed"
-        arrays = {"labels": self.labels, "own": self.own, "gram": self.gram}
+        arrays = {"labels": self.labels, "gram": self.gram}
+        if not np.shares_memory(self.own, self.labels):  # Else they are the first labels.
+            arrays["own"] = self.own
         return {name: getattr(self, name) for name in names}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
         for name in ("factors", "passes", "proposed"):
             setattr(self, name, stored.count(name, 1))
         self.unobserved, self.penalty = (stored.number(n, 0) for n in ("unobserved", "penalty"))
-        for name, rows in {"labels": num_labels, "own": num_features, "gram": self.factors}.items():
-            setattr(self, name, stored.array(name, Expected((rows, self.factors), "float32")))
+        for name, rows in {"labels": num_labels, "gram": self.factors, "own": num_features}.items():
+            if name != "own" or name in stored:
+                setattr(self, name, stored.array(name, Expected((rows, self.factors), "float32")))
+            else:
+                self.own = _resized(self.labels, num_features)
 
     def grown(self, labels: int, features: int) -> "ItemFactors":
         large = copy.copy(self)

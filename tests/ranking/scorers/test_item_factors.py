@@ -136,9 +136,13 @@ def test_it_grows_and_selects_and_is_kept(baskets):
     np.testing.assert_allclose(found[:, :ITEMS], whole, atol=1e-6)
     assert not found[:, ITEMS:].any()
     assert len(large.own) == ITEMS + 1
-    other = ItemFactors()
-    other.restore(Stored(*model.state()), ITEMS, ITEMS)
-    np.testing.assert_array_equal(other.scores(rows_of(baskets), EVERY), whole)
+    assert "own" not in model.state()[1]  # Features are labels, which are stored once.
+    for kept in (model, large, small):
+        sizes, other = (len(kept.labels), len(kept.own)), ItemFactors()
+        other.restore(Stored(*kept.state()), *sizes)
+        ids = np.tile(np.arange(sizes[0]), (ROWS, 1))
+        found = [each.scores(rows_of(baskets), ids) for each in (kept, other)]
+        np.testing.assert_array_equal(*found)
 
 
 def test_rows_and_items_of_which_nothing_is_known_have_no_score():
