@@ -63,7 +63,7 @@ ABOUT = """\
 How the mean of P@1, P@3 and P@5 changes, in points, with half and with double a constant, and the \
 standard error of the change over the rows that judge. They are training rows that no run saw; a \
 run learns from at most {rows:,} others, with seed 0. Bold: more than three standard errors; of a \
-hundred changes some are larger than two by chance. A dash: no answer changes. Empty: it counts for \
+hundred changes some are larger than two by chance. A dash: no answer changes. Empty: counts for \
 no such rows, or was not measured. What rows are taken for is looked at on all training rows; \
 another kind would be named.
 
