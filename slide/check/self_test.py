@@ -1,4 +1,4 @@
-"""Slide's kernels against their references in torch, and against formulas, on small inputs."""
+"""Slide's kernels against their references in torch, on small random inputs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import backend
-from slide.check.formulas import FORMULAS, Test, equal, gradient, near, random_csr
 from slide.data.dataset import Split
 from slide.functional import (
     CSRMatrix,
@@ -43,13 +42,48 @@ from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
 from slide.sampling.protocol import best_of_voted
 from slide.search import RowIndex, exact_top_k
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern
 
 SECONDS = 10.0
 # Sizes of the random inputs: samples, inputs and outputs.
 _ROWS, _WIDTH, _OUTPUTS = 24, 40, 300
 # What an operation gives, by name: floats are compared up to rounding, all else exactly.
 Found = dict[str, Any]
+# It raises an error if what it tests is wrong.
+Test = Callable[[np.random.Generator], None]
+
+
+def near(what: str, found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    """Raise ValueError unless two tensors or arrays agree up to rounding."""
+    found, expected = (torch.as_tensor(each).detach() for each in (found, expected))
+    if found.shape != expected.shape:
+        raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
+    error = float((found - expected).abs().max()) if found.numel() else 0.0
+    # Not "error > ...", because of NaN.
+    if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
+        raise ValueError(f"{what} is off by {error:.2g}")
+
+
+def equal(what: str, found: object, expected: object) -> None:
+    """Raise ValueError unless two values are equal."""
+    if found != expected:
+        raise ValueError(f"{what} is {found}, not {expected}"[:300])
+
+
+def gradient(x: Tensor) -> Tensor:
+    """The gradient of a leaf."""
+    if x.grad is None:
+        raise ValueError("there is no gradient")
+    return x.grad
+
+
+def random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, Tensor]:
+    """A sparse matrix, and the same one dense."""
+    dense = rng.standard_normal((rows, columns)).astype(np.float32)
+    dense[rng.random(dense.shape) < 0.7] = 0
+    lists = [np.flatnonzero(row).tolist() for row in dense]
+    indptr, indices = Pattern.from_lists(lists)
+    return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
 
 
 def run_self_tests(
@@ -385,5 +419,4 @@ SELF_TESTS: dict[str, Test] = {
     "largest scores": _both(_largest),
     "index over rows": _index,
     "rows of data": _rows,
-    **FORMULAS,
 }
