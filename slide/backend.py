@@ -28,10 +28,7 @@ checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
 def uses_reference(*operands: Any) -> bool:
-    """Whether an operation on these tensors runs in the reference backend.
-
-    Operands that are no tensors or devices, such as arrays or None, are on the CPU.
-    """
+    """Whether the reference computes; operands that are neither tensors nor devices are on the CPU."""
     if _chosen["backend"] == "torch":
         return True
     for operand in operands:  # A loop, because a step asks this a dozen times.
@@ -45,14 +42,7 @@ def uses_reference(*operands: Any) -> bool:
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Choose how the CPU computes, within a ``with`` block, for all threads.
-
-    Args:
-        name: ``"kernels"``, or ``"torch"`` for the reference.
-
-    Raises:
-        ValueError: for another name.
-    """
+    """Let ``"kernels"`` or ``"torch"``, the reference, compute on the CPU in a ``with`` block."""
     checks.one_of("backend", name, BACKENDS)
     before, _chosen["backend"] = _chosen["backend"], name
     try:
@@ -62,10 +52,7 @@ def backend(name: str) -> Iterator[None]:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name.
-
-    Raises ValueError for another name, or a device that PyTorch does not find.
-    """
+    """The device of that name; ValueError for another name, or one that PyTorch does not find."""
     kind, _, number = str(name).partition(":")
     if name == "cpu":
         return CPU
@@ -109,18 +96,12 @@ def number_of(scalar: Tensor) -> float | Tensor:
 
 
 def native(values: Tensor) -> Any:
-    """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is.
-
-    Row numbers and codes have this form outside of `slide.ops.reference`.
-    """
+    """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is."""
     return values.numpy() if values.device.type == "cpu" else values
 
 
 def array_view(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a tensor as an array, without a copy.
-
-    The version counter of autograd does not count writes to the array.
-    """
+    """The memory of a tensor as an array; autograd's version counter does not count writes to it."""
     if not tensor.is_cpu:
         check_on_cpu("with kernels", tensor)
     if not tensor.is_contiguous():

@@ -123,11 +123,9 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
 def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
-    With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
-    the gradient stays on the parameter for `slide.RowSparseAdam`. But only ``loss.backward()``
-    leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
-    that is not among the ``inputs`` of a backward pass gets nothing. A parameter with hooks gets a
-    sparse tensor, too, as the hooks do.
+    ``loss.backward()`` leaves it on the parameter, for `slide.RowSparseAdam`, and autograd gets
+    None. With ``sparse``, ``torch.autograd.grad`` or hooks it is a sparse tensor. Outside of
+    ``inputs`` there is none.
     """
     if sparse:
         return to_sparse(parameter, gradient)
@@ -152,10 +150,7 @@ def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
 
 
 def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:
-    """A row gradient as ``torch.sparse_coo`` tensor of the shape and type of ``parameter``.
-
-    Each row occurs once, but rows are not sorted, so PyTorch does not call the tensor coalesced.
-    """
+    """A row gradient as ``torch.sparse_coo`` tensor; its rows are distinct, but not sorted."""
     axes = row_axes(parameter)
     # Rows of the host may have been fetched to another device.
     values = gradient.values().to(parameter.device, parameter.dtype)
@@ -217,8 +212,7 @@ def _clear_with_modules() -> None:
 def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Raise RuntimeError if another optimizer has made a step with the same gradient of a weight.
 
-    A dense gradient beside rows, as of an embedding that is tied to the output layer, would move
-    the weight twice.
+    A dense gradient beside rows, as of a tied embedding, would move the weight twice.
     """
     for p in _parameters(optimizer):
         if p.grad is None or p not in _stepped:
@@ -263,11 +257,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
     """The sum of all gradients of ``parameter``; None if there are none.
 
-    The sum includes ``parameter.grad``, sparse or dense, which is not removed. The gradients of
-    `add_row_gradient` are removed from the parameter.
-
-    Raises:
-        ValueError: for a sparse ``grad`` that is not made of rows.
+    It includes ``parameter.grad``, which stays; row gradients are removed. ValueError for a
+    ``grad`` without rows.
     """
     gradients: list[AnyRowGradient] = list(getattr(parameter, "row_gradients", ()))
     if gradients:
@@ -344,8 +335,8 @@ def num_rows(parameter: torch.Tensor) -> int:
 def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     """A contiguous parameter as rows ``(N, D)``, in the same memory.
 
-    A bias ``(N,)`` counts as ``(N, 1)``. A convolution's weight ``(O, I, kh, kw)`` counts as
-    ``(O * I, kh * kw)``; row ``o * I + i`` is the kernel of output ``o`` and input ``i``.
+    A bias is ``(N, 1)``; a convolution's ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``, row ``o * I +
+    i``.
     """
     width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 would say nothing.
     return parameter.detach().view(num_rows(parameter), width)

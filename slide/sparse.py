@@ -217,15 +217,11 @@ def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
 def check_pattern(
     name: str, pattern: Pattern | CSR, num_rows: int | None, num_columns: int
 ) -> None:
-    """Raise unless all entries of ``pattern`` lie inside of a matrix.
-
-    Kernels do not check indices. The check takes time proportional to the number of entries.
+    """Raise unless all entries lie inside of a matrix, in time proportional to their number.
 
     Args:
         name: what the columns are, for the message: "labels", "features".
-        pattern: the pattern to be checked.
         num_rows: number of rows that it must have; None: any number.
-        num_columns: columns must lie in ``[0, num_columns)``.
 
     Raises:
         ValueError: for a wrong shape, or columns out of range.
@@ -276,12 +272,7 @@ def _are_arrays(parts: Sequence[Any], dtypes: Sequence[type]) -> bool:
 
 
 def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: int) -> None:
-    """`check_pattern`, and raise for a label that a row has twice: a loss would count it twice.
-
-    Raises:
-        ValueError: as `check_pattern`, or for a repeated label.
-        TypeError: as `check_pattern`.
-    """
+    """`check_pattern`, and ValueError for a label that a row has twice: it would count twice."""
     check_pattern(name, labels, num_rows, num_columns)
     indptr, indices = labels.indptr, labels.indices
     rises = np.diff(indices) > 0
@@ -306,18 +297,9 @@ def check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
 
 
 def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
-    """Which predictions are labels of their row.
+    """Which predictions ``(n, k)`` are labels of their row, ``(n, k)`` bool.
 
-    Args:
-        predicted: ``(n, k)`` integers.
-        labels: of n rows, in any order within a row.
-
-    Returns:
-        ``(n, k)`` bool.
-
-    Raises:
-        ValueError: if the numbers of rows differ, or for predictions of another shape.
-        TypeError: for predictions that are no whole numbers.
+    Raises ValueError for another shape or number of rows, TypeError for numbers that are not whole.
     """
     predicted = _id_matrix("predictions", predicted)
     labels = as_pattern(labels, _MOST)

@@ -48,20 +48,13 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
 
 
 class Errors:
-    """Lets one process alone say what several processes find.
-
-    Without a ``store`` of `torch.distributed` that all share, they have not joined yet, and each
-    speaks: the others may not know what it has found.
-    """
+    """Lets one process say what several find; each speaks before they have a ``store``."""
 
     def __init__(self, store: Any = None):
         self._store = store
 
     def first(self, sentence: str, of_another: bool = False) -> bool:
-        """Whether this process is to say a sentence: no other process has said it.
-
-        One about ``of_another`` process, that has ended, is not said if that one has said why.
-        """
+        """Whether no other said this sentence, nor, ``of_another`` process, that one itself."""
         if self._store is None:  # Better twice than never.
             return True
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"
@@ -96,10 +89,7 @@ def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
 
 
 def find_rank_device(name: str, place: Place) -> torch.device:
-    """The device of that name for one process; with ``"cuda"`` each one of a machine takes its own.
-
-    Raises ValueError for fewer GPUs than processes there, or one GPU that all would take.
-    """
+    """The device of one process; with ``"cuda"`` each of a machine takes its own, else ValueError."""
     device = find_device(name)
     if device.type == "cpu" or place.size == 1:
         return device
@@ -121,18 +111,12 @@ def find_rank_device(name: str, place: Place) -> torch.device:
 
 
 def backends_for(device: torch.device) -> str:
-    """What carries tensors between processes, as ``init_process_group`` takes it.
-
-    Labels and sizes are on the host, so gloo is always there; NCCL carries what is on GPUs.
-    """
+    """What ``init_process_group`` takes: gloo for labels and sizes on the host, NCCL for GPUs."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def patient_group() -> Group:
-    """All processes of the run once more, for waits of any length: one of them does long work.
-
-    All processes call this at the same time, when they have met.
-    """
+    """All processes once more, for waits of any length; all of them call this at the same time."""
     import torch.distributed as dist
 
     return Group(dist.new_group(timeout=timedelta(seconds=_LONG), backend="gloo"))

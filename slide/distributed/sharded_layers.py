@@ -268,11 +268,7 @@ class ShardedOutputLinear(nn.Module):
 
 
 def own_sampler(factory: SamplerFactory, in_features: int, outputs: int, group: Group) -> Sampler:
-    """The sampler of one rank, which chooses among its own outputs.
-
-    An `slide.ActiveSampler` chooses this rank's part of ``active``, by draws of its own: with the
-    draws of the other ranks, the same local numbers would come up everywhere.
-    """
+    """The sampler of one rank: its part of ``active``, by draws that differ from the other ranks'."""
     sampler = factory(in_features, outputs)
     if isinstance(sampler, ActiveSampler) and group.size > 1:
         sampler.active = -(-sampler.active // group.size)

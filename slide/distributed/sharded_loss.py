@@ -38,11 +38,7 @@ class Task(NamedTuple):
 
 
 def check_loss_of_group(loss: Any, group: Group) -> None:
-    """Raise an error for a loss that the processes of a group cannot compute together.
-
-    A function of values and active set is none, because each process has the values of its own
-    outputs only (TypeError); nor is a softmax that is not in `SOFTMAXES` (ValueError).
-    """
+    """Raise for a loss that ranks cannot share: a function of scores, a softmax not in `SOFTMAXES`."""
     if not isinstance(loss, ActiveLoss):
         raise TypeError(
             f"on several processes a loss must be an ActiveLoss, not {type(loss).__qualname__}"
@@ -62,13 +58,10 @@ def check_loss_of_group(loss: Any, group: Group) -> None:
 def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) -> Tensor:
     """The mean loss over the samples, of the active sets of all ranks together; a scalar.
 
-    ``bce`` and ``squared_hinge`` are sums over outputs, so one all-reduce adds up the gradients of
-    ``x``, with the loss as one number more. The softmaxes gather B log-sum-exps and scores of
-    targets from each rank before. ``decoupled_softmax`` then adds up 2 B numbers, and so does any
-    sum over outputs if ``hard_fraction`` is below 1, B numbers. The forward pass computes all
-    gradients, and the backward pass leaves the gradients of the rows.
-
-    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank.
+    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank. One
+    all-reduce adds up the gradients of ``x`` and the loss. The softmaxes exchange 2 B numbers of
+    each rank before, ``decoupled_softmax`` 4 B, and sums over outputs B if ``hard_fraction`` is
+    below 1.
     """
     check_targets(task.active, len(x))
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))

@@ -152,12 +152,9 @@ def single_name(name: str) -> str:
 def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
     """Inside of it, the first process uses a network as if it had all of its rows.
 
-    The others help to compute. They enter when the first process has left, so a part of a run that
-    one process does, and that calls the network now and then, such as training the re-ranker, needs
-    no schedule that all of them follow.
-
-    Yields what the first process uses, a `MainProcessNetwork`, and None on the others; with one
-    process, ``network``. The time-out of ``group`` bounds the time between two calls.
+    The others compute with it until it leaves, so that training the re-ranker needs no schedule
+    that all follow. Yields a `MainProcessNetwork` there and None on the others; with one process,
+    ``network``. The time-out of ``group`` bounds the time between two calls.
     """
     if group.size == 1:
         yield network
@@ -273,10 +270,9 @@ def full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
 
 
 def full_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
-    """Consecutive rows of all parameters, in the order of `full_shapes`; float32.
+    """Rows of all parameters in the order of `full_shapes`, float32, each valid until the next.
 
-    All processes of the network's group must go through them at the same time. A block is valid
-    until the next one is asked for.
+    All processes of the network's group must go through the blocks at the same time.
     """
     shared = network.shared_rows()
     for name, weight in network.named_parameters():

@@ -119,11 +119,9 @@ _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 
 
 def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
-    """Weight rows that are uniform in [-bound, bound), ``(n, width)`` float32.
+    """Weight rows ``(n, width)`` float32 in [-bound, bound), by a key and a row's number.
 
-    They are functions of a key in [0, 2^64) and a row's number. So they do not depend on how many
-    processes share out the rows, and each process draws only its own. The generator is that of
-    `slide.ops.reference.random`.
+    Each process draws its own rows alone, and they do not depend on the number of processes.
     """
     out = torch.empty(len(ids), width)
     for part, bits in _blocks(key, ids, width):
@@ -132,11 +130,7 @@ def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
 
 
 def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tensor:
-    """Likewise weight rows of normal numbers with mean 0, ``(n, width)`` float32.
-
-    They are made in pairs (Box and Muller 1958, "A note on the generation of random normal
-    deviates").
-    """
+    """`uniform_rows`, but normal with mean 0 (Box and Muller 1958)."""
     out = torch.empty(len(ids), width)
     half = -(-width // 2)
     for part, bits in _blocks(key, ids, half):

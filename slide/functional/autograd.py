@@ -26,13 +26,10 @@ from slide.row_gradients import numbering
 class FirstDerivatives(torch.autograd.Function):
     """An operation whose gradients cannot be differentiated; its ``backward`` needs no decorator.
 
-    The backward pass runs without autograd. With ``create_graph=True`` its gradients can be used,
-    and to differentiate them raises a RuntimeError. PyTorch's ``once_differentiable`` does this
-    only where the gradient that comes in requires one itself, and does not tell autograd what the
-    gradients depend on: a gradient penalty would be left out, and a Hessian would be zero.
-
-    The backward pass raises a RuntimeError if rows of a weight were added or removed after the
-    forward pass, since its row numbers are those of before.
+    PyTorch's ``once_differentiable`` does not tell autograd what the gradients depend on: a
+    gradient penalty would be left out, and a Hessian would be zero. Here the gradients of
+    ``create_graph=True`` can be used, and differentiating them raises a RuntimeError; so does a
+    backward pass after rows of a weight got other numbers.
     """
 
     def __init_subclass__(cls, **keywords: Any):
@@ -110,11 +107,7 @@ class _Refused(torch.autograd.Function):
 def outside_autocast(
     x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
 ) -> tuple[torch.Tensor, str, AbstractContextManager]:
-    """Translate ``torch.autocast`` into a precision of slide's products.
-
-    These products round their own factors. If autocast rounded some of their steps, the types would
-    not fit the kernels and the gradients.
-    """
+    """Translate ``torch.autocast`` into a precision of products that round their factors."""
     device = weight.device.type
     if not _has_autocast(device):
         return x, precision, nullcontext()
@@ -141,11 +134,7 @@ def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
 
 
 def check_drawn(ctx: Any, saved: Tensor | None) -> None:
-    """Raise unless the saved ids are those of the first forward pass.
-
-    Nothing is compared where the tensor itself comes back, as in all usual steps,
-    or where none was saved.
-    """
+    """Raise unless the saved ids, if any, are those of the first forward pass."""
     if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
         return
     if not torch.equal(saved, ctx.drawn):
@@ -159,8 +148,7 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
 def in_reentrant_checkpoint() -> bool:
     """Whether a backward pass runs a forward pass again, and then through its graph.
 
-    A checkpoint with ``use_reentrant=False`` runs it under hooks, only to get saved tensors, which
-    `check_drawn` compares.
+    With ``use_reentrant=False`` it runs under hooks, only to get saved tensors: see `check_drawn`.
     """
     if torch._C._current_graph_task_id() == -1:
         return False
@@ -185,10 +173,7 @@ register_module_module_registration_hook(_remember)
 
 
 def check_not_averaged(*parameters: Tensor | None) -> None:
-    """Raise if a wrapper would average weights that are about to get row gradients.
-
-    Without a wrapper in the process this takes less than a microsecond.
-    """
+    """Raise if a wrapper would average weights that get row gradients; under a microsecond."""
     running = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if running is not None:  # It may have come from a pickle, and not from its constructor.
         _WRAPPERS.setdefault(running, None)

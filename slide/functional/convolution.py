@@ -291,11 +291,9 @@ def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> 
 
 
 def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, int]) -> Tensor:
-    """The gradient of the input, computed for two neighbouring pixels at a time.
+    """The input's gradient for two neighbouring pixels at a time, which fill a register.
 
-    The gradient is the convolution of ``grad`` with flipped kernels. The channels of one pixel
-    would leave half of a vector register empty. The channels of two pixels fill it, and their order
-    is that of a channels-last image.
+    The order of their channels is that of a channels-last image.
     """
     flipped = kernels.flip(2, 3).transpose(0, 1)
     both = torch.cat([pad(flipped, (0, 1)), pad(flipped, (1, 0))])

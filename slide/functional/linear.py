@@ -248,11 +248,7 @@ def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
 def weight_gradient(
     gradient: Tensor | CSR, x: Tensor, ids: Any, scratch: Scratch, dtype: torch.dtype
 ) -> AnyRowGradient:
-    """``gradient.T @ x``, with one row for each of the outputs ``ids``.
-
-    Outputs without a non-zero entry also have a row, of zeros. An optimizer with momentum moves a
-    row whose gradient is zero, but it does not move a row without a gradient.
-    """
+    """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
         return RowGradient(ids, (gradient.T @ x).to(dtype))
     if ids is None:
@@ -380,11 +376,7 @@ def linear_loss_on_set(
     weights: np.ndarray | None = None,
     early: Early | None = None,
 ) -> Tensor:
-    """`active_linear_loss`, without its checks of inputs and set.
-
-    Where the gradients are computed in blocks, ``early`` is called before the gradient of the
-    weight is computed.
-    """
+    """`active_linear_loss` without checks; ``early`` is called before the gradient of the weight."""
     if not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))

@@ -55,14 +55,7 @@ class Loss:
     score_range: tuple[float, float] | None = None
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
-        """Scores ``(N,)`` float32 that minimise the loss if it knows only how often labels occur.
-
-        They are good first biases.
-
-        Args:
-            labels: labels of the training rows.
-            num_labels: N.
-        """
+        """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""
         counts = np.diff(labels.indptr)
         target = 1 / np.maximum(counts, 1) if self.splits_target else np.ones(len(counts))
         sums = np.bincount(labels.indices, np.repeat(target, counts), minlength=num_labels)
@@ -124,9 +117,6 @@ LOSSES = {
 
 def find_loss(loss: str | Loss) -> Loss:
     """The loss of that name; a record `Loss` is returned as it is.
-
-    Raises:
-        ValueError: if there is no loss of that name.
 
     Example:
         >>> from slide.functional.losses import find_loss

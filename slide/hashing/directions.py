@@ -23,12 +23,10 @@ def random_directions(in_features: int, number: int, seed: int) -> Tensor:
 def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:
     """The directions in which vectors vary most, by subspace iteration.
 
-    A round costs ``4 n D k`` operations, and there is no matrix of size ``D x D`` (Halko,
-    Martinsson, Tropp 2011, "Finding structure with randomness", section 4.5).
-
-    centered (n, D) floats, vectors without their mean; start (D, k) orthonormal columns; warm:
-    whether the start holds the directions of similar vectors. Returns ``(D, k)`` orthonormal
-    columns, the direction of the largest variance first; the start if a vector is not finite.
+    A round takes ``4 n D k`` operations. centered (n, D), vectors without their mean; start (D, k)
+    orthonormal columns, ``warm`` if of similar vectors. Returns ``(D, k)`` orthonormal columns, the
+    largest variance first; the start if a vector is not finite. (Halko, Martinsson, Tropp 2011,
+    "Finding structure with randomness", section 4.5.)
     """
     largest = centered.abs().amax()
     if not 0 < largest < math.inf:

@@ -302,15 +302,11 @@ def _check_width(vectors: Tensor, in_features: int) -> None:
 
 @cache
 def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
-    """All sets of changes that can be among the cheapest, whatever the changes cost.
+    """All sets of changes, as ascending rows, that can be among the ``probes`` cheapest.
 
-    A set costs the sum of the costs of its changes, which are numbered from the cheapest on. So it
-    costs no less than a set that has one change less, or a cheaper change in place of one of its
-    own, and so on from there. If there are ``probes`` such sets or more, it is not needed. (Lv et
-    al. 2007, "Multi-probe LSH", section 4.4, reaches the cheapest sets by the same two steps.)
-
-    A row of the result is a set of changes, ascending; there are at least ``min(P, 2^K - 1)`` rows
-    for K hashes and P probes, and sets that are usually cheap come first.
+    Changes are numbered from the cheapest on, so a set costs no less than one with a change less,
+    or with a cheaper change: with ``probes`` such sets it is not needed (Lv et al. 2007,
+    "Multi-probe LSH", section 4.4).
     """
     below: dict[frozenset[int], set[frozenset[int]]] = {}
     ahead = [frozenset([0])]

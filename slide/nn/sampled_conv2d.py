@@ -113,11 +113,7 @@ class SampledConv2d(SampledLayer):
         self.bias = nn.Parameter(torch.zeros(out_channels, **place)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
-        """Convert the module like other modules, but keep the order of the weight in memory.
-
-        After ``to(memory_format=torch.channels_last)`` the numbers of a kernel would no longer lie
-        side by side. The forward pass copies the used kernels into the order that it needs.
-        """
+        """Convert the module, but keep the numbers of a kernel side by side in memory."""
         super()._apply(fn, recurse)
         self.weight.data = self.weight.data.contiguous()
         return self
@@ -218,10 +214,7 @@ class _Lines(NamedTuple):
         return max(1, (self.size + 2 * self.padding - reach - 1) // self.stride + 1)
 
     def seen_from(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The lines under the kernel at positions ``(B,)``, and whether the image has them.
-
-        Both are ``(B, kernel)``.
-        """
+        """The lines ``(B, kernel)`` under kernels at ``places``, and whether the image has them."""
         steps = torch.arange(self.kernel, device=places.device) * self.dilation
         lines = places[:, None] * self.stride - self.padding + steps
         return lines.clamp(0, self.size - 1), (lines >= 0) & (lines < self.size)

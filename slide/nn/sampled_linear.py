@@ -177,11 +177,7 @@ def learns(module: nn.Module) -> bool:
 
 
 def check_finite(scores: Tensor) -> None:
-    """Raise `slide.utils.checks.ScoresNotFinite` for a row of ``(B, n)`` that is not finite.
-
-    These are scores, or the hidden layer that they follow from: a search finds no output whose
-    score is NaN, so the scores that it found do not show it.
-    """
+    """Raise `ScoresNotFinite` for a row of ``(B, n)`` that is not finite: a search finds no NaN."""
     fine = scores.isfinite().all(1)
     if not fine.all():
         raise ScoresNotFinite(int(fine.logical_not().nonzero()[0]))
@@ -236,10 +232,7 @@ class SampledLayer(nn.Module):
         return sampler
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
-        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
-
-        Prediction computes all outputs, because it must not depend on draws or on the batch.
-        """
+        """The active set of inputs, for weights ``rows`` ``(N, D)``; of prediction, all."""
         check_not_averaged(*(getattr(self, name) for name in self._of_rows))
         training = learns(self)
         if not training and labels is None:
@@ -294,10 +287,7 @@ class SampledLayer(nn.Module):
             destination._metadata[prefix[:-1]][_SAMPLER] = self.sampler_state()
 
     def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
-        """Take also a state without that of a sampler, such as of a layer of PyTorch.
-
-        The sampler then keeps its seeds and counters, and indexes the new rows before it is used.
-        """
+        """Take also a state without that of a sampler, which then indexes the new rows."""
         super()._load_from_state_dict(*arguments, **keywords)
         state, prefix, beside, _, missing, *_ = arguments  # As `nn.Module` passes them.
         key = f"{prefix}_extra_state"

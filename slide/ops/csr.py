@@ -175,10 +175,7 @@ class CSRMatrix:
             self._version, self._transpose, self._elsewhere = version, None, {}
 
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
-        """The transpose in blocks; the order of its entries is computed once and kept.
-
-        values (nnz,) entries that replace the matrix's own.
-        """
+        """The transpose of ``values`` ``(nnz,)`` or its own, in blocks; its order is kept."""
         if values is None:
             self._forget_old_values()
             if self._transpose is None:

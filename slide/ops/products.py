@@ -94,26 +94,19 @@ def weighted_sum(
 def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     """``sum_p coefficients[p] * vectors[b]`` over the entries with the same id.
 
-    The kernels of an optimizer compute the sums when they use them (`adam_factored`), so nobody
-    may change the arguments afterwards.
-
-    pattern: B samples with nnz entries together; coefficients (nnz,) floats, an array or a tensor;
-    vectors (B, D) floats. Returns the factors ``(pattern.transposed, coefficients, vectors)`` as
-    arrays, or `slide.ops.reference.products.TotalRows`.
+    coefficients (nnz,) floats; vectors (B, D) floats. Returns the factors ``(pattern.transposed,
+    coefficients, vectors)``, which nobody may change, since the optimizer computes the sums
+    (`adam_factored`), or `TotalRows`.
     """
     return pattern.transposed, _array(coefficients), array_view(vectors)
 
 
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:
-    """The samples whose gradient is not zero: a backward pass visits only these.
+    """The samples ``(R,)`` int64 whose gradient is not zero; None if visiting all is faster.
 
     A loss over the hardest samples leaves zero gradients for the others. Shrivastava, Gupta and
-    Girshick (2016, "Training region-based object detectors with online hard example mining",
-    section 4.2) run a second forward pass over the hard samples for this reason.
-
-    gradient (B, A), or (nnz,) with indptr; indptr (B + 1,) int64 bounds of the samples' entries.
-    Returns ``(R,)`` int64, ascending,
-    or None if visiting all samples is faster or the host would wait for a device.
+    Girshick (2016, section 4.2) run a second forward pass instead. gradient (B, A), or (nnz,) with
+    bounds indptr.
     """
     if uses_reference(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
         return None
@@ -129,14 +122,10 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
 
 
 def nonzeros(gradient: Tensor) -> CSR | None:
-    """The non-zero entries of a gradient.
+    """The non-zero entries of a gradient ``(B, A)``; None if they are many, or on a device.
 
-    A hinge loss has a gradient of zero at outputs that are right by a margin. After some training
-    most outputs are, and the products of the backward pass need only the other entries.
-
-    gradient (B, A), contiguous. Returns the entries, or None if their share is above
-    `DENSE_ENTRY_SHARE`, the gradient is empty, its type is bfloat16, which kernels do not read, or
-    the host would wait for a device.
+    A hinge loss has a gradient of zero at outputs that are right by a margin, after some training
+    most.
     """
     if uses_reference(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
@@ -155,11 +144,7 @@ def nonzeros(gradient: Tensor) -> CSR | None:
 
 
 def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The entries of a matrix, column by column, with groups for empty columns.
-
-    Returns the bounds of the columns' entries ``(num_columns + 1,)`` int64, the positions of the
-    entries ``(nnz,)`` int64, and their rows ``(nnz,)`` int32.
-    """
+    """Bounds of the columns of a matrix, also empty ones, and positions and rows of their entries."""
     starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
     entries = np.empty(len(matrix.indices), np.int64)
     samples = np.empty(len(matrix.indices), np.int32)

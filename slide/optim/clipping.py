@@ -168,10 +168,7 @@ def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
 
 
 def _values(parameter: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The values of a parameter's gradient, each once, and the memory that holds the gradient.
-
-    To scale the second tensor in place is to scale the gradient. None without a gradient.
-    """
+    """The distinct values of a gradient, and the memory to scale; None without a gradient."""
     if getattr(parameter, "row_gradients", ()):
         gradient = take_row_gradients(parameter)
         assert gradient is not None

@@ -134,8 +134,8 @@ class RowSparseAdam(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
 
-        A scaler looks for infinities in the ``grad`` of parameters, so row gradients become sparse
-        tensors in ``grad`` here, and the step itself unscales them.
+        It looks for infinities in ``grad``, so row gradients become sparse tensors there, and the
+        step unscales them.
         """
         self._shown = []
         for p in self._parameters():
@@ -336,8 +336,7 @@ def _check_values(state: dict[str, Any]) -> None:
 def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:
     """Make an infinite ``grad`` where another process has one for its rows; returns the parameters.
 
-    Where processes share out the rows of a parameter, each of them has other infinities; then all
-    scalers are to leave the step out and lower their factor, or none.
+    All scalers must leave the step out and lower their factor, or none.
     """
     of_group: dict[Any, list[Tensor]] = {}
     for p in parameters:

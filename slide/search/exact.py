@@ -129,12 +129,9 @@ def _reference_search(
 def rounded_top_k(
     queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k rows with the largest ``<query, row> + bias``, and whether that is proven.
+    """The k best scores ``(B, k)`` and ids in no order, and ``(B,)`` whether that is proven.
 
-    Returns scores ``(B, k)`` float32, which are not rounded to bfloat16, and ids ``(B, k)`` int64,
-    in no particular order; and ``(B,)`` bool: whether it is proven that no other row of the query
-    has a larger score. That is not so where numbers are not finite, or very many scores nearly
-    equal: such queries are to be searched by other means.
+    It is not where numbers are not finite, or very many scores nearly equal.
     """
     queries, rows = queries.detach().contiguous(), weight_rows(weight)
     bias = torch.zeros(rows.shape[0]) if bias is None else bias.detach()

@@ -235,8 +235,7 @@ class RowIndex:
     def _bounds(self, x: Tensor, deviations: float) -> Tensor:
         """What a row of each list may score, ``(B, L)``.
 
-        Distances from the mean in a random direction would have a standard deviation of spread /
-        sqrt(D), multiplied by the length of the query.
+        In a random direction the standard deviation is spread / sqrt(D), times the query's length.
         """
         if self.bias is not None:
             x = torch.nn.functional.pad(x, (0, 1), value=1.0)
@@ -303,11 +302,7 @@ class _WeightRows:
         return self.stored.shape[0]
 
     def take(self, numbers: Tensor) -> Tensor:
-        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias.
-
-        A row with a number that is not finite, such as a bias of -inf, is read as zeros: it would
-        be in the mean of its list, and of all rows.
-        """
+        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias; zeros for a row that is not finite."""
         rows = self.stored.take(numbers)
         if self.bias is not None:
             rows = torch.cat([rows, self.bias[numbers].float()[:, None]], 1)
@@ -316,10 +311,7 @@ class _WeightRows:
         return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
 
     def some(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
-        """Rows ``(r, D)``, their biases ``(r,)`` or ``(0,)``, and the numbers ``(n,)`` in these.
-
-        There is no copy if possible.
-        """
+        """Rows, biases, and the numbers in these ``(n,)``; without a copy if possible."""
         rows, bias, positions = self.stored.some(numbers, self.bias)
         read = (rows,) if bias is None else (rows, bias)
         if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
@@ -341,15 +333,11 @@ def _regrouped(
 ) -> tuple[RowLists, np.ndarray]:
     """Lists in which rows that moved are near the others again; all rows are rounded anew.
 
-    To group all rows again would take long, and most rows of a large layer hardly move. So the rows
-    that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
-    the youngest levels join them, until the next older level has at least as many rows. So there
-    are usually few levels, and a row is grouped few times for each time that it moves (the
-    logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest
-    level joins, the lists of all rows are new.
-
-    ``levels`` are the numbers of the first list of each level, the oldest first, and ``moved`` the
-    positions of rows in the lists. The codes of the given lists are overwritten.
+    Rows ``moved``, positions in the lists, get lists of their own, a new level; the rows of the
+    youngest levels join them until the next older level has at least as many. So a row is grouped
+    few times for each time that it moves (the logarithmic method of Bentley and Saxe 1980,
+    "Decomposable searching problems"). ``levels`` are the first lists of levels, the oldest first.
+    The codes of the given lists are overwritten.
     """
     _check_lists_fit(lists, rows)
     kept = np.ones(len(rows), bool)
@@ -372,11 +360,7 @@ def _regrouped(
 
 
 def _explained_share(lists: RowLists) -> float:
-    """How much the lists say about their rows: 0 if rows might as well lie in any list.
-
-    This is the share of the mean squared distance of rows from each other that is between lists, in
-    [0, 1]; the list of the longest rows is left out.
-    """
+    """The share of the rows' mean squared distance that is between lists, in [0, 1]."""
     counts = np.diff(lists.starts)[:-1].astype(np.float64)
     if not len(counts):
         return 0.0
@@ -429,10 +413,7 @@ def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:
 
 
 def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) -> None:
-    """Round rows as they are now; means and spreads of their lists follow.
-
-    ``positions`` int32 are the positions of the rows in the lists, distinct and sorted.
-    """
+    """Round the rows at distinct ascending positions; means and spreads of their lists follow."""
     _check_lists_fit(lists, rows)
     owner = np.searchsorted(lists.starts, positions, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
@@ -462,18 +443,12 @@ def _filled(
 
 
 def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Inverted lists of about the same length, and one of the longest rows.
+    """Inverted lists of about the same length, and one of the longest rows, which all queries see.
 
-    Inner products follow the lengths of rows. Among the rows of a trained layer some are many times
-    as long as most. In lists of all rows these would hide among short ones, and the mean of a list
-    would say nothing about them. So rows are ranked by length, and each of some ranges of this
-    ranking has lists of its own (the idea of norm ranges: Yan et al. 2018, "Norm-ranging LSH for
-    maximum inner product search"). The longest rows are far from each other and are the best ones
-    of most queries: they are one list. A length is the distance from the mean of a sample of the
-    rows: subtracting the same row from all of them changes no order of scores.
-
-    Returns where each list begins, ``(L + 1,)`` int64, the longest rows last, and the numbers of
-    rows in this order, ``(n,)`` int64.
+    Inner products follow the lengths of rows, so rows are ranked by length, their distance from the
+    mean of a sample, and each of some ranges has lists of its own (Yan et al. 2018, "Norm-ranging
+    LSH for maximum inner product search"). Returns where lists begin, ``(L + 1,)`` int64, the
+    longest rows last, and the rows in this order.
     """
     generator = torch.Generator().manual_seed(int(seed))
     mean = rows.take(_some(numbers, _READ_AT_ONCE, generator)).double().mean(0).float()
@@ -525,10 +500,7 @@ def _k_means(sample: Tensor, number: int, generator: torch.Generator) -> Tensor:
 
 
 def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
-    """The number of the nearest centroid of each row; of nearly equal ones, any.
-
-    Rows whose mean is zero lose little by being rounded to bfloat16.
-    """
+    """The number of the nearest centroid of each row, perhaps by products in bfloat16."""
     halves = centroids.square().sum(1).mul_(-0.5)
     if has_bfloat16():
         rows, centroids, halves = rows.bfloat16(), centroids.bfloat16(), halves.bfloat16()

@@ -183,13 +183,7 @@ def smooth_labels(rows, smoothing, losses, gradient):
 
 @parallel
 def decoupled_softmax(rows, losses, gradient):
-    """Mean over the targets of the cross-entropy of each target against the negatives.
-
-    The denominator of a target does not contain the other targets (Gupta et al. 2024,
-    "Dual-encoders for extreme multi-label classification", section 4). With n the log-sum-exp of
-    the negatives, the loss of a target with score z is softplus(n - z). The loss of a row without
-    targets is 0.
-    """
+    """Mean over targets with scores z of softplus(n - z), n the log-sum-exp of the negatives."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]

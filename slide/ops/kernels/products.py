@@ -39,11 +39,7 @@ _ENTRY = (1 << 32) - 1
 
 @parallel
 def sampled_product(indptr, ids, vectors, rows, bias, out):
-    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``.
-
-    indptr (B + 1,) int64; ids (nnz,) int32 row numbers; vectors (B, D) floats; rows (N, D) floats;
-    bias (N,) floats, or empty for none; out (nnz,) floats.
-    """
+    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``; an empty bias is none."""
     width = vectors.shape[1]
     has_bias = bias.shape[0] > 0
     for b in prange(len(indptr) - 1):
@@ -64,13 +60,7 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
 
 @parallel
 def grouped_product(groups, vectors, rows, bias, num_chunks, out):
-    """`sampled_product` for a pattern whose entries `transpose_pattern` has grouped by row.
-
-    Each row is read once, in the order of memory, while the vectors stay in the cache.
-
-    groups: has ids, starts, entries and samples; vectors, rows, bias, out see `sampled_product`;
-    num_chunks: number of runs that the rows are split into.
-    """
+    """`sampled_product` of grouped entries: each row is read once, vectors stay in the cache."""
     width, num_rows = vectors.shape[1], len(groups.ids)
     has_bias = bias.shape[0] > 0
     for chunk in prange(num_chunks):
@@ -109,11 +99,7 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
 
 @serial
 def group_entries(indptr, ids, slots, starts, entries, samples):
-    """Group the entries of a pattern by the slot of their id; a counting sort.
-
-    indptr, ids: the pattern; slots (N,) int32; starts (R + 1,) int64 output, the bounds of the
-    groups; entries (nnz,) int64 output, ascending in a group; samples (nnz,) int32 output, theirs.
-    """
+    """Group the entries of a pattern by the slot of their id, by a counting sort; see `Transposed`."""
     starts[:] = 0
     for p in range(indptr[-1]):
         starts[slots[ids[p]] + 1] += 1
@@ -164,14 +150,10 @@ def _sorted_entries(ids, num_rows):
 
 @serial
 def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
-    """Group the entries of a pattern by id, in time proportional to ``nnz``.
+    """Group the entries of a pattern by id, ascending, in time linear in ``nnz``; returns R.
 
-    The distinct ids are ascending: an optimizer that visits their rows in this order finds the next
-    row on the same page of memory, or a near one.
-
-    indptr, ids: the pattern; num_rows: ids are below this number; touched (nnz,) int32, the first R
-    get the distinct ids; starts (nnz + 1,) int64; entries, samples see `group_entries`. Returns R,
-    the number of distinct ids.
+    touched (nnz,) int32, the first R get the distinct ids, which then lie on the same page or a
+    near one; others see `slide.active_set.Transposed`.
     """
     keys, sample_of = _sorted_entries(ids, num_rows), np.empty(len(ids), np.int32)
     for b in range(len(indptr) - 1):
@@ -193,11 +175,7 @@ def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
 
 @parallel
 def row_gradient(starts, entries, samples, coefficients, vectors, out):
-    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``.
-
-    starts, entries, samples: groups of `transpose_pattern`, R of them; coefficients (nnz,) floats;
-    vectors (B, D) floats; out (R, D) floats.
-    """
+    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``."""
     width = vectors.shape[1]
     for u in prange(len(starts) - 1):
         total = out[u]
@@ -362,10 +340,7 @@ def _update_rowwise(state, rates, r, factor, vector, decay1, decay2):
 
 @parallel
 def adam_rows(state, hyper, ids, grads, num_chunks):
-    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``.
-
-    The rows are split into ``num_chunks`` runs.
-    """
+    """Adam on distinct rows ``ids`` with gradients ``grads`` ``(R, D)``, in ``num_chunks`` runs."""
     for chunk in prange(num_chunks):
         rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
         stop = (chunk + 1) * len(ids) // num_chunks
@@ -380,11 +355,7 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
 
 @parallel
 def adam_factored(state, hyper, factors, num_chunks):
-    """`slide.ops.kernels.products.row_gradient` and `adam_rows` in one pass.
-
-    The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
-    ``(R, D)`` gradient is never written. Most rows have one entry, which needs no sum.
-    """
+    """`row_gradient` and `adam_rows` in one pass: each sum is used while it is in the cache."""
     width = factors.vectors.shape[1]
     num_rows = len(factors.ids)
     for chunk in prange(num_chunks):

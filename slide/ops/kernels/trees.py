@@ -88,10 +88,7 @@ def splits_of(trees: Trees, num_columns: int) -> Splits:
 
 @parallel
 def sum_trees(rows, splits, base, out):
-    """``base`` plus the values of the leaves that a row reaches.
-
-    rows (R, C) float32 without NaN; splits see `Splits`; base a number; out (R,) float32 output.
-    """
+    """``out`` ``(R,)`` is ``base`` plus the leaves that rows ``(R, C)`` reach; no NaN."""
     starts, thresholds, trees, masks, values = splits
     every = np.uint32(0xFFFFFFFF)
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):

@@ -40,11 +40,7 @@ def first_in_queue(queue: Tensor) -> Tensor:
 
 
 def _uniform(count: int, width: int, num_rows: int, key: int, device: torch.device) -> Tensor:
-    """Uniform ids ``(count, n)`` int32 that hold ``width`` ids beside any others.
-
-    Each draw finds a new id with probability 3/4 at least. With these many draws there are too few
-    new ones less often than once in 10^10 sets.
-    """
+    """Uniform ids ``(count, n)`` int32; fewer than ``width`` new ones once in 10^10 sets."""
     streams = torch.arange(count, device=device)[:, None] << 32
     if num_rows <= _SHARE * width:
         keys = random_keys(key, streams + torch.arange(num_rows, device=device))

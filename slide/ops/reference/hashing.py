@@ -232,11 +232,7 @@ def remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTens
 def build(
     shape: tuple[int, int], codes: Tensor, capacity: int | None, policy: int, key: int
 ) -> BucketTensors:
-    """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l.
-
-    shape: number of tables, and of buckets in each; codes (L, N) int32; capacity: maximum number of
-    ids in a bucket; policy `FIFO` or `RESERVOIR` of `hashing`; key: key of the reservoir's draws.
-    """
+    """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l; see the kernel."""
     buckets = emptied(*shape, capacity or 0, codes.device)
     ids = torch.arange(codes.shape[1], device=codes.device).int()
     if capacity is None:
@@ -288,10 +284,7 @@ def _write_last(pool: Tensor, slots: Tensor, ids: Tensor) -> None:
 
 
 def remove(buckets: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> None:
-    """Remove ``ids[i]`` from bucket ``codes[l, i]`` of each table l; a negative code is skipped.
-
-    See `slide.ops.kernels.hashing.remove`; but the other ids of the bucket stay in their order.
-    """
+    """The kernel of this name; but the other ids of the bucket stay in their order."""
     for table, own in enumerate(codes):
         _remove(BucketTensors(*(each[table] for each in buckets)), ids, own, capacity)
 
@@ -321,10 +314,7 @@ def _remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> No
 
 
 def look_up(buckets: BucketTensors, codes: Tensor, capacity: int) -> Tensor:
-    """The ids in the buckets of each query, ``(P * L, B, capacity)`` int32; -1 in places without.
-
-    ``codes`` ``(P * L, B)`` name P buckets in each table.
-    """
+    """The ids in the buckets ``codes`` ``(P * L, B)``, ``(P * L, B, capacity)`` int32; -1: none."""
     num_tables, (rows, count) = len(buckets.starts), codes.shape
     probes = rows // num_tables
     # A table's codes side by side.

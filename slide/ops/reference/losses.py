@@ -118,10 +118,7 @@ def aimed_at(targets: Pattern, scores: Tensor) -> Tensor:
 def score_matrix(
     scores: Tensor, weights: Tensor | None, indptr: np.ndarray
 ) -> tuple[Tensor, Tensor | None]:
-    """Scores and log weights of sets of each sample as matrices ``(B, largest set)``.
-
-    Smaller sets are filled up with scores of zero that stand for no output.
-    """
+    """Scores and log weights as ``(B, largest set)``, filled up by outputs of weight 0."""
     sizes = np.diff(indptr)
     shape = len(sizes), int(sizes.max(initial=0))
     if (sizes == shape[1]).all():

@@ -115,11 +115,7 @@ def first_of_equal(ascending: Tensor) -> Tensor:
 
 
 class AdamTensors(NamedTuple):
-    """A weight and its optimizer state: `slide.ops.kernels.products.AdamRows` as tensors.
-
-    weight (N, D) floats; first (N, D) floats, the first moment; second (N, D) floats; last_step
-    (N,) int32, the last step that touched each row.
-    """
+    """`slide.ops.kernels.products.AdamRows` as tensors; None for what is not kept."""
 
     weight: Tensor
     first: Tensor | None
@@ -128,11 +124,7 @@ class AdamTensors(NamedTuple):
 
 
 def adam_rows(state: AdamTensors, hyper: AdamHyper, ids: Tensor | None, grads: Tensor) -> None:
-    """Adam on the rows ``ids`` ``(R,)`` with gradients ``grads`` ``(R, D)``.
-
-    Ids may repeat if equal ids have equal gradients: equal rows are then written more than once.
-    None stands for all rows, in order.
-    """
+    """Adam on the rows ``ids``, or all, with gradients ``grads``; equal ids have equal gradients."""
     grads = grads.to(state.second.dtype)
     w, v = (t if ids is None else t[ids] for t in (state.weight, state.second))
     decay1, decay2 = _decays(state.last_step, hyper, ids, v.dtype)
