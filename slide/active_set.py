@@ -33,7 +33,7 @@ class Scratch:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A part of a step that must not run in two threads at a time; RuntimeError in the second."""
+        """A part of a step that must not run in two threads at a time: RuntimeError."""
         if not self._user.acquire(blocking=False):
             raise RuntimeError(
                 "another thread is training this layer now, and a layer has one set of scratch "

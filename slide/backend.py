@@ -28,7 +28,7 @@ checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
 def uses_reference(*operands: Any) -> bool:
-    """Whether the reference computes; operands that are neither tensors nor devices are on the CPU."""
+    """Whether the reference computes; what is no tensor and no device is on the CPU."""
     if _chosen["backend"] == "torch":
         return True
     for operand in operands:  # A loop, because a step asks this a dozen times.
@@ -101,7 +101,7 @@ def native(values: Tensor) -> Any:
 
 
 def array_view(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a tensor as an array; autograd's version counter does not count writes to it."""
+    """The memory of a tensor as an array; autograd does not count writes to it."""
     if not tensor.is_cpu:
         check_on_cpu("with kernels", tensor)
     if not tensor.is_contiguous():

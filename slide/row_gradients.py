@@ -120,14 +120,14 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
             )
 
 
-def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
+def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
     ``loss.backward()`` leaves it on the parameter, for `slide.RowSparseAdam`, and autograd gets
-    None. With ``sparse``, ``torch.autograd.grad`` or hooks it is a sparse tensor. Outside of
-    ``inputs`` there is none.
+    None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. Outside
+    of ``inputs`` there is none.
     """
-    if sparse:
+    if ctx.sparse_grad:
         return to_sparse(parameter, gradient)
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         # Hooks get what those of a sparse embedding get; a copy, which they may change.

@@ -73,7 +73,7 @@ class Pattern(NamedTuple):
 
     def entry_rows(self) -> np.ndarray:
         """The row of each entry, ``(nnz,)`` int64."""
-        return _entry_rows(self.indptr)
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
     def slice(self, start: int, stop: int) -> "Pattern":
         """The rows from ``start`` to before ``stop``, or to the last one; indices are a view.
@@ -151,13 +151,8 @@ class CSR(NamedTuple):
     indices: np.ndarray
     values: np.ndarray
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.indptr) - 1
-
-    def entry_rows(self) -> np.ndarray:
-        """The row of each entry, ``(nnz,)`` int64."""
-        return _entry_rows(self.indptr)
+    num_rows = Pattern.num_rows
+    entry_rows = Pattern.entry_rows
 
     def slice(self, start: int, stop: int) -> "CSR":
         """The rows from ``start`` to before ``stop``, or to the last; the entries are views.
@@ -191,10 +186,6 @@ def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
         raise IndexError(f"[{start}, {stop}) are none of {len(indptr) - 1} rows")
     bounds = indptr[start : stop + 1]
     return bounds - bounds[0], slice(bounds[0], bounds[-1])
-
-
-def _entry_rows(indptr: np.ndarray) -> np.ndarray:
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
 
 
 def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -340,15 +331,8 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
     """
     if isinstance(x, CSR):
         return x if _is_exact(x) else CSR(*_indexes(x, name), _values(x.values, name))
-    if hasattr(x, "tocsr"):
-        return _from_scipy(x, num_columns, name)
-    x = without_frame(x)
-    if isinstance(x, torch.Tensor):
-        x = _on_host(x, name)
-        if x.layout != torch.strided:
-            return _from_torch(x, num_columns, name)
-        x = x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
-    return _from_dense(x, num_columns, name)
+    found = _csr_or_array(x, num_columns, name, _values)
+    return found if isinstance(found, CSR) else _from_dense(found, num_columns, name)
 
 
 def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
@@ -380,19 +364,25 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         if not _is_exact(labels):
             labels = CSR(*_indexes(labels, name), _marks(labels.values, name))
         return _nonzeros(labels)
-    if hasattr(labels, "tocsr"):
-        return _nonzeros(_from_scipy(labels, num_columns, name, _marks))
-    labels = without_frame(labels)
-    if isinstance(labels, torch.Tensor):
-        labels = _on_host(labels, name)
-        if labels.layout != torch.strided:
-            return _nonzeros(_from_torch(labels, num_columns, name, _marks))
-        labels = labels.float().numpy() if labels.dtype == torch.bfloat16 else labels.numpy()
+    labels = _csr_or_array(labels, num_columns, name, _marks)
+    if isinstance(labels, CSR):
+        return _nonzeros(labels)
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return _from_array(labels, num_columns, name)
     if isinstance(labels, Iterable) and not isinstance(labels, str | bytes | dict):
         return _from_lists(list(labels), name)
     raise TypeError(f"{name} must be {_LABELS}, not {type(labels).__name__}")
+
+
+def _csr_or_array(x: Any, num_columns: int | None, name: str, cast: _Cast) -> Any:
+    """Sparse matrices as `CSR`, tensors and frames as arrays, anything else as it is."""
+    if hasattr(x, "tocsr"):
+        return _from_scipy(x, num_columns, name, cast)
+    x = without_frame(x)
+    if isinstance(x, torch.Tensor):
+        x = _on_host(x, name)
+        return _plain(x) if x.layout == torch.strided else _from_torch(x, num_columns, name, cast)
+    return x
 
 
 def without_frame(x: Any) -> Any:
@@ -485,7 +475,7 @@ def _check_columns(found: int, wanted: int | None, name: str) -> None:
         raise ValueError(f"a matrix of {found} columns does not fit {wanted} {name}")
 
 
-def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
+def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast) -> CSR:
     if len(matrix.shape) != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
     _check_columns(matrix.shape[1], num_columns, name)
@@ -516,7 +506,7 @@ def _has_duplicates(matrix: Any) -> bool:
     return bool(same.any())
 
 
-def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
+def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast) -> CSR:
     if x.ndim != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {tuple(x.shape)}")
     _check_columns(x.shape[1], num_columns, name)
@@ -525,8 +515,7 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast
             x = x.double()  # `coalesce` adds up, and short types wrap around.
         x = x.coalesce()
         rows, columns = x.indices().numpy()
-        sizes = np.bincount(rows, minlength=x.shape[0])
-        bounds = row_bounds(sizes)
+        bounds = row_bounds(np.bincount(rows, minlength=x.shape[0]))
         columns = _whole(columns, np.int32, name)
         return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
     if x.layout != torch.sparse_csr:
@@ -551,8 +540,7 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {array.shape}")
     _check_columns(array.shape[1], num_columns, name)
     rows, columns = np.nonzero(array)
-    sizes = np.bincount(rows, minlength=len(array))
-    bounds = row_bounds(sizes)
+    bounds = row_bounds(np.bincount(rows, minlength=len(array)))
     found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
     return found.without_zeros()  # Of numbers that are zero in float32.
 
@@ -586,6 +574,5 @@ def _from_lists(rows: Sequence[Any], name: str) -> Pattern:
         if part.ndim != 1:
             raise ValueError(f"{name} of row {number} must be a list, not of shape {part.shape}")
         parts.append(_whole(part, np.int32, f"{name} of row {number}"))
-    sizes = [len(part) for part in parts]
-    bounds = row_bounds(sizes)
+    bounds = row_bounds([len(part) for part in parts])
     return Pattern(bounds, np.concatenate([np.empty(0, np.int32), *parts]))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import backend
-from slide.data.dataset import Split
 from slide.functional import (
     CSRMatrix,
     active_conv2d,
@@ -41,7 +40,7 @@ from slide.ops.reference.random import random_below, random_bits
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
 from slide.sampling.protocol import best_of_voted
-from slide.search import RowIndex, exact_top_k
+from slide.search import exact_top_k
 from slide.sparse import CSR, Pattern
 
 SECONDS = 10.0
@@ -374,30 +373,6 @@ def _largest(rng: np.random.Generator) -> Found:
     return {"the scores": scores, "the ids": ids}
 
 
-def _index(rng: np.random.Generator) -> None:
-    """Few rows are all seen, so the index misses none of the best."""
-    x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
-    scores, ids = RowIndex(weight, bias, int(rng.integers(99))).top_k(x, 7)
-    dense = torch.nn.functional.linear(x, weight, bias)
-    near("the scores", scores, dense.topk(7).values)
-    # Rounding may swap equal scores, so each id is compared by its score.
-    near("the scores of the ids", dense.gather(1, ids), scores)
-    equal("the number of distinct ids", [len(set(row)) for row in ids.tolist()], [7] * _ROWS)
-
-
-def _rows(rng: np.random.Generator) -> None:
-    sparse, dense = random_csr(rng, _ROWS, _WIDTH)
-    labels = Pattern.from_lists([[row] for row in range(_ROWS)])
-    rows = rng.integers(0, _ROWS, 30)
-    taken = Split(sparse, labels, _WIDTH, _ROWS).take(rows)
-    indptr, indices, values = taken.features
-    found = torch.zeros(30, _WIDTH)
-    owner = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
-    found[owner, torch.from_numpy(indices).long()] = torch.from_numpy(values)
-    near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
-    equal("their labels", taken.labels.indices.tolist(), rows.tolist())
-
-
 SELF_TESTS: dict[str, Test] = {
     "products on a shared set": _both(lambda rng: _linear(rng, shared=True)),
     "products on a set for each sample": _both(lambda rng: _linear(rng, shared=False)),
@@ -417,6 +392,4 @@ SELF_TESTS: dict[str, Test] = {
     "largest scores of rows": _largest_scores,
     "best ids of lists": _both(_best_of_lists),
     "largest scores": _both(_largest),
-    "index over rows": _index,
-    "rows of data": _rows,
 }

@@ -89,7 +89,7 @@ def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
 
 
 def find_rank_device(name: str, place: Place) -> torch.device:
-    """The device of one process; with ``"cuda"`` each of a machine takes its own, else ValueError."""
+    """The device of one process; with ``"cuda"`` each of a machine has its own, or ValueError."""
     device = find_device(name)
     if device.type == "cpu" or place.size == 1:
         return device

@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import number_of, on_device
+from slide.backend import on_device
 from slide.distributed.group import Group
-from slide.functional.autograd import FirstDerivatives
+from slide.functional.autograd import EarlyGradients
 from slide.functional.linear import LinearOptions, linear_loss_on_set, linear_on_set
 from slide.functional.losses import hardest_count
 from slide.nn import ActiveLoss
 from slide.ops.reference.losses import aimed_at, score_matrix
 from slide.ops.reference.products import samples_of
-from slide.row_gradients import hand_over, take_row_gradients
+from slide.row_gradients import take_row_gradients
 from slide.sparse import Pattern
 from slide.utils import checks
 
@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
 
 def check_loss_of_group(loss: Any, group: Group) -> None:
-    """Raise for a loss that ranks cannot share: a function of scores, a softmax not in `SOFTMAXES`."""
+    """Raise unless a loss is an `ActiveLoss` that several ranks can compute."""
     if not isinstance(loss, ActiveLoss):
         raise TypeError(
             f"on several processes a loss must be an ActiveLoss, not {type(loss).__qualname__}"
@@ -69,7 +69,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     return _LossOverRanks.apply(x, weight, bias, task, learns)  # type: ignore[return-value]
 
 
-class _LossOverRanks(FirstDerivatives):
+class _LossOverRanks(EarlyGradients):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, task: Task, learns: bool):
         # Leaves in the same memory: the gradients that the operations of one process leave on them
@@ -83,20 +83,6 @@ class _LossOverRanks(FirstDerivatives):
         ctx.parameters, ctx.sparse_grad = (weight, bias), task.products.sparse_grad
         ctx.rows = [None if leaf is None else take_row_gradients(leaf) for leaf in leaves[1:]]
         return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        _ = ctx.saved_tensors
-        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
-        upstream, sparse, found = number_of(grads[0]), ctx.sparse_grad, []
-        wanted = ctx.needs_input_grad[1:3]
-        for parameter, gradient, needed in zip(ctx.parameters, ctx.rows, wanted, strict=True):
-            if not needed or gradient is None:
-                found.append(None)
-                continue
-            gradient = gradient.scaled(upstream, sparse)
-            found.append(hand_over(ctx, parameter, gradient, sparse))
-        return grad_x, *found, None, None
 
 
 def _leaf(tensor: Tensor | None) -> Any:

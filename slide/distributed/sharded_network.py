@@ -34,15 +34,12 @@ class ShardedNetwork(SlideNetwork):
     rounding.
 
     Args:
-        in_features: number of features.
-        hidden: widths of the hidden layers, at least one.
-        out_features: number of outputs (labels).
+        in_features, hidden, out_features: see `slide.SlideNetwork`.
         sampler: makes the sampler of a rank's outputs; see `ShardedOutputLinear`.
-        group: the processes.
         feature_counts: ``(in_features,)``, how often each feature occurs, the same on all ranks;
             see `Shares`.
         label_counts: ``(out_features,)``, how often each label occurs.
-        seed: seed of first weights and dropout, the same on all ranks.
+        seed: of first weights and dropout, the same on all ranks.
         options: ``dropout``, ``precision``, ``init_scale``, ``output_scale``, ``input_dropout`` and
             ``hidden_samplers`` of `slide.SlideNetwork`. These draw uniformly, and the first one is
             None.
@@ -167,7 +164,7 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
             yield main
         except Exception as error:
             # Processes that compute do not listen: to tell them would be to wait for them.
-            if not main.output.computing:
+            if not main.computing:
                 with suppress(Exception):  # The others may be gone.
                     _announce(group, "failed", said=str(error))
             raise
@@ -175,18 +172,10 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
 
 
 class MainProcessNetwork:
-    """What a re-ranker needs of a network, for the first process; see `run_on_main_process`."""
+    """A network and its last layer as the first process's re-ranker uses them.
 
-    def __init__(self, network: ShardedNetwork, group: Group):
-        self.output = MainProcessOutput(network, group)
-
-    def embed(self, features: Any) -> Tensor:
-        """The last hidden layer ``(B, H)`` of features ``(B, D)``; see `slide.SlideNetwork`."""
-        return self.output.embed(features)
-
-
-class MainProcessOutput:
-    """The last layer of a `MainProcessNetwork`; it takes only what ``embed`` has returned last."""
+    The layer takes only what ``embed`` has returned last; see `run_on_main_process`.
+    """
 
     def __init__(self, network: ShardedNetwork, group: Group):
         self._network, self._group = network, group
@@ -194,8 +183,12 @@ class MainProcessOutput:
         self._hidden: Tensor | None = None
         self.out_features = network.output.out_features
 
+    @property
+    def output(self) -> "MainProcessNetwork":
+        return self
+
     def embed(self, features: Any) -> Tensor:
-        """See `MainProcessNetwork`."""
+        """The last hidden layer ``(B, H)`` of features ``(B, D)``; see `slide.SlideNetwork`."""
         rows = as_csr(features, self._network.first.in_features)
         with self._announced("embed", rows):
             self._hidden = self._network.embed(rows)

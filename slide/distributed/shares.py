@@ -29,9 +29,8 @@ class Shares:
 
     Args:
         what: what the rows are, for messages: "features", "labels".
-        rows: N, number of rows.
-        rank: number of this process.
-        size: number of processes.
+        rows: N.
+        rank: number of this process, in [0, size).
         counts: ``(N,)``, how often each row is used, in any unit, the same on all ranks. None:
             unknown.
 

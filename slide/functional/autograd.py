@@ -19,8 +19,9 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from slide.backend import CPU, on_device
-from slide.row_gradients import numbering
+from slide.backend import CPU, number_of, on_device
+from slide.row_gradients import hand_over, numbering
+from slide.utils.profiling import profiled
 
 
 class FirstDerivatives(torch.autograd.Function):
@@ -34,7 +35,8 @@ class FirstDerivatives(torch.autograd.Function):
 
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
-        cls.backward = staticmethod(_guarded(cls.backward, cls.__name__.lstrip("_")))
+        if "backward" in vars(cls):
+            cls.backward = staticmethod(_guarded(cls.backward))
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:
@@ -58,7 +60,7 @@ def _edge(tensor: Tensor) -> Tensor:
         return (tensor[:0] if tensor.ndim else tensor).clone()
 
 
-def _guarded(backward: Callable, name: str) -> Callable:
+def _guarded(backward: Callable) -> Callable:
     """A backward pass whose gradients depend on all that they are computed from."""
 
     @functools.wraps(backward)
@@ -70,6 +72,7 @@ def _guarded(backward: Callable, name: str) -> Callable:
         if not torch.is_grad_enabled():  # Nobody wants a graph: the usual case.
             return found
         sources = [*ctx.sources, *filter(_learns, grads)]
+        name = type(ctx).__name__.removesuffix("Backward").lstrip("_")
         return tuple(
             None if each is None else _Refused.apply(name, each, *sources) for each in found
         )
@@ -102,6 +105,26 @@ class _Refused(torch.autograd.Function):
             "differentiated again; for a gradient penalty or a Hessian use a layer of PyTorch, "
             "such as layer.to_linear() returns"
         )
+
+
+class EarlyGradients(FirstDerivatives):
+    """A loss whose forward pass computes ``ctx.grad_x`` and ``ctx.rows`` of ``ctx.parameters``.
+
+    Its arguments begin with x, weight and bias; ``ctx.sparse_grad`` see `hand_over`.
+    """
+
+    @staticmethod
+    @profiled("output_layer")
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        _ = ctx.saved_tensors  # It raises in a second backward pass, as PyTorch's do.
+        needed, upstream = ctx.needs_input_grad, number_of(grads[0])
+        # What autograd gets is in new memory, since it or a caller may change it in place.
+        found = [ctx.grad_x * grads[0] if needed[0] else None]
+        for parameter, rows, wanted in zip(ctx.parameters, ctx.rows, needed[1:3], strict=True):
+            wanted &= rows is not None
+            own = rows.scaled(upstream, ctx.sparse_grad) if wanted else None
+            found.append(hand_over(ctx, parameter, own) if wanted else None)
+        return *found, *(None,) * (len(needed) - 3)
 
 
 def outside_autocast(

@@ -228,7 +228,8 @@ class _ActiveConv2d(FirstDerivatives):
         if selection.places is None:
             x = x.contiguous(memory_format=torch.channels_last)
         else:
-            x = ops.take_channels(x, selection.places)
+            # By pixels: channels-last, and faster than a selection of planes.
+            x = x.permute(0, 2, 3, 1).index_select(3, selection.places).permute(0, 3, 1, 2)
         device = weight.device
         rows = on_device(selection.rows, device)
         kernels = weight.detach().flatten(0, 1)[rows]
@@ -275,10 +276,10 @@ class _ActiveConv2d(FirstDerivatives):
                 linked = np.flatnonzero(selection.linked)
                 ids, rows = ids[linked], rows[on_device(linked, rows.device)]
             gradient = RowGradient(ids.astype(np.int32), rows.contiguous())
-            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(selection.out_ids, grad_bias[:, None])
-            grad_some = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
+            grad_some = hand_over(ctx, ctx.bias, gradient)
         return grad_x, grad_weight, grad_some, None, None, None
 
 

@@ -17,10 +17,10 @@ from slide.backend import (
     check_together,
     device_of,
     has_bfloat16,
-    number_of,
     on_device,
 )
 from slide.functional.autograd import (
+    EarlyGradients,
     FirstDerivatives,
     check_drawn,
     check_not_averaged,
@@ -109,8 +109,7 @@ def active_linear(
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``. It has the type
-        of the weight.
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
 
     Raises:
         ValueError: if shapes or devices do not fit, or weight or bias is not a leaf while
@@ -215,11 +214,10 @@ class _PerSampleLinear(FirstDerivatives):
             grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
             # A copy: the optimizer computes the product later, and x may change before that.
-            gradient = pattern_gradient(active, grad, x.clone())
-            grad_weight = hand_over(ctx, weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, weight, pattern_gradient(active, grad, x.clone()))
         if ctx.needs_input_grad[2]:
-            gradient = pattern_gradient(active, grad, x.new_ones(len(x), 1))
-            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
+            ones = x.new_ones(len(x), 1)
+            grad_bias = hand_over(ctx, ctx.bias, pattern_gradient(active, grad, ones))
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -310,10 +308,10 @@ class _SharedLinear(FirstDerivatives):
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             gradient = weight_gradient(grad, x, active.row_ids, active.scratch, dtype)
-            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.row_ids, given.sum(0)[:, None])
-            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
+            grad_bias = hand_over(ctx, ctx.bias, gradient)
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -341,11 +339,8 @@ def active_linear_loss(
         loss, hard_fraction, weights: see `loss_on_active`.
 
     Returns:
-        The mean loss, a scalar of the type of the weight; float32 for bfloat16.
-
-    Raises:
-        ValueError: as in `active_linear` and `loss_on_active`.
-        TypeError: as in these.
+        The mean loss, a scalar of the type of the weight; float32 for bfloat16. Errors are those of
+        `active_linear` and `loss_on_active`.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -376,7 +371,7 @@ def linear_loss_on_set(
     weights: np.ndarray | None = None,
     early: Early | None = None,
 ) -> Tensor:
-    """`active_linear_loss` without checks; ``early`` is called before the gradient of the weight."""
+    """`active_linear_loss` without checks; ``early`` comes before the weight's gradient."""
     if not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
@@ -394,7 +389,7 @@ def linear_loss_on_set(
         )
 
 
-class _SharedLinearLoss(FirstDerivatives):
+class _SharedLinearLoss(EarlyGradients):
     @staticmethod
     @profiled("output_layer")
     def forward(
@@ -427,7 +422,8 @@ class _SharedLinearLoss(FirstDerivatives):
         mean = ops.mean_loss(losses, exact)
         if not learns:
             return mean
-        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, products.sparse_grad
+        ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
+        ctx.rows = [None, None]
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
@@ -442,38 +438,17 @@ class _SharedLinearLoss(FirstDerivatives):
             if early is not None:
                 early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
-            ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
+            ctx.rows[0] = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
-            ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+            ctx.rows[1] = RowGradient(active.ids, gradient.sum(0)[:, None])
         return mean
-
-    @staticmethod
-    @profiled("output_layer")
-    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        _ = ctx.saved_tensors
-        upstream, grad_weight, grad_bias = number_of(grads[0]), None, None
-        # What autograd gets is in new memory, since it or a caller may change it in place.
-        sparse = ctx.sparse_grad
-        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
-        if ctx.needs_input_grad[1]:
-            gradient = ctx.grad_weight.scaled(upstream, sparse)
-            grad_weight = hand_over(ctx, ctx.weight, gradient, sparse)
-        if ctx.needs_input_grad[2]:
-            gradient = ctx.grad_bias.scaled(upstream, sparse)
-            grad_bias = hand_over(ctx, ctx.bias, gradient, sparse)
-        return grad_x, grad_weight, grad_bias, *(None,) * 7
 
 
 @untraced
 def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
     """The entries of a dense ``(B, N)`` on the active set; the inverse of `scatter_active`.
 
-    Args:
-        values: ``(B, N)`` of any type.
-        active: the active set, out of N outputs.
-
-    Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
+    They are ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -496,13 +471,7 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
 
     This is for hidden layers, where N is some thousands: it takes B x N numbers.
 
-    Args:
-        values: ``(nnz,)``; for a shared set ``(B, A)``, or ``(B, A, H, W)`` from a convolution.
-        active: the active set, out of N outputs.
-        num_samples: B.
-
-    Returns:
-        ``(B, N)``, or ``(B, N, H, W)``, of the type of ``values``.
+    ``values`` are ``(nnz,)``; for a shared set ``(B, A)``, or images ``(B, A, H, W)``.
 
     Example:
         >>> import numpy as np, slide, torch

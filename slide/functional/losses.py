@@ -28,7 +28,6 @@ class Loss:
     """A loss on scores of an active set.
 
     Attributes:
-        name: the name by which a configuration and `slide.ActiveLoss` find the loss.
         kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.losses.Rows`.
         dense: the same loss in torch, for autograd. It is called as
             ``dense(scores, targets, log_weights)``; see `slide.ops.reference.losses`.
@@ -142,13 +141,8 @@ def loss_on_active(
     Args:
         scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` returns.
         active: a set with targets. With its weights, sums over the set estimate sums over all N.
-        loss: the name of a loss, or its record; see `slide.ActiveLoss`.
-        hard_fraction: share of the samples that the mean is over, in (0, 1]; these samples have the
-            largest losses.
+        loss, hard_fraction: see `slide.ActiveLoss`.
         weights: ``(B,)`` factors of the losses of the samples, at least 0; None: all are 1.
-
-    Returns:
-        The mean loss, a scalar.
 
     Raises:
         ValueError: for an unknown loss, a share that is not in (0, 1], a set without targets, or
@@ -236,9 +230,8 @@ class ActiveLoss:
 
     Args:
         loss: the name of a loss above, or a record `slide.functional.losses.Loss` of another one.
-        hard_fraction: share of the batch that the mean is over, in (0, 1]: the samples with the
-            largest losses, at least one. The backward pass visits only these samples; see
-            `hardest`.
+        hard_fraction: share of the batch, in (0, 1], that has the largest losses, and that the mean
+            is over; see `hardest`.
         label_smoothing: of ``softmax``, in [0, 1): this share of the targets goes to all outputs
             equally, as in ``nn.CrossEntropyLoss``. Their sum is estimated by the set: with weights
             it is that over all N on average, without weights it is over the set alone.
@@ -340,21 +333,18 @@ class ActiveLoss:
 def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
     """Online hard example mining for any loss: the mean over the samples with the largest losses.
 
-    The scores of the other samples get gradients of zero, and the layers of slide skip them. So one
-    forward pass is enough, and the backward pass of these layers visits only that share of the
-    samples (Shrivastava et al. 2016, "Training region-based object detectors with online hard
-    example mining", section 4).
+    The scores of the other samples get gradients of zero, and the backward passes of slide's layers
+    skip them, so one forward pass is enough (Shrivastava et al. 2016, "Training region-based object
+    detectors with online hard example mining", section 4).
 
     Args:
         fraction: share of the batch, in (0, 1]. The number of samples is rounded, to at least one.
 
     Returns:
-        A function from losses ``(B,)``, one for each sample, to their mean, a scalar; 0 if there
-        are no samples.
+        A function from losses ``(B,)``, one for each sample, to a scalar; 0 without samples.
 
     Raises:
-        ValueError: for a fraction out of range. The returned function raises it for losses of
-            another shape than ``(B,)``.
+        ValueError: for a fraction out of range, or losses of another shape.
 
     Example:
         >>> import slide, torch

@@ -93,10 +93,9 @@ class SimHash:
     probabilities 1/6, 1/6 and 2/3 (Achlioptas 2003, "Database-friendly random projections").
 
     Args:
-        in_features: D, length of the vectors.
+        in_features: D.
         hashes_per_table: K, number of signs in a code, at most 31.
-        num_tables: L, number of codes of a vector.
-        seed: seed of the random directions.
+        num_tables: L.
 
     Raises:
         ValueError: for a number below 1, or for codes of more than 31 bits.
@@ -188,11 +187,10 @@ class DWTA:
     ``D // bin_size`` bins, so that one pass over a sparse vector fills all bins.
 
     Args:
-        in_features: D, length of the vectors, at least ``bin_size``.
+        in_features: D, at least ``bin_size``.
         hashes_per_table: K, number of digits in a code, each of ``log2(bin_size)`` bits.
-        num_tables: L, number of codes of a vector.
+        num_tables: L.
         bin_size: number of coordinates in a bin, a power of two.
-        seed: seed of the permutations.
         packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
             C++ program released with Chen et al. 2020, which leaves ``floor(ln(bin_size))`` bits
             to a digit and adds digits up where they overlap, so there are fewer codes (9,556

@@ -42,11 +42,9 @@ class SampledConv2d(SampledLayer):
     `slide.RowSparseAdam`; with ``sparse_grad`` they are sparse tensors.
 
     Args:
-        in_channels: I, number of input channels.
-        out_channels: O, number of output channels.
+        in_channels, out_channels: I and O.
         kernel_size, stride, padding, dilation: one number, or two, for height and width.
         groups: as in ``nn.Conv2d``.
-        bias: whether the layer has a bias.
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
@@ -131,9 +129,7 @@ class SampledConv2d(SampledLayer):
             ``to_dense()`` gives ``(B, O, H', W')`` with zeros for the other channels. A second
             such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
 
-        Raises:
-            ValueError: see `slide.active_conv2d`; also for a sampler with a set for each sample.
-            TypeError: see `slide.active_conv2d`.
+        Errors are those of `slide.active_conv2d`; ValueError also for a set for each sample.
         """
         x, _, outside = outside_autocast(x, self.weight)
         check_convolution(x, self.weight, self.bias, self.groups)

@@ -350,10 +350,9 @@ class SampledLinear(SampledLayer):
     ``nn.Embedding(sparse=True)``, for ``torch.optim.SparseAdam``, ``SGD`` and ``Adagrad``.
 
     Args:
-        in_features: D, length of the inputs.
-        out_features: N, number of outputs.
+        in_features: D.
+        out_features: N.
         sampler: chooses among N outputs; None computes all.
-        bias: whether the layer has a bias.
         precision: precision of the products with a shared set; see `slide.active_linear`.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
         init_scale: scale of the first weights. Small first weights help if most outputs are rarely
@@ -416,7 +415,6 @@ class SampledLinear(SampledLayer):
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
         Args:
-            linear: its ``out_features`` are N.
             sampler: chooses among N outputs; None computes all.
             options: ``precision`` and ``sparse_grad`` of the layer.
 
@@ -451,7 +449,6 @@ class SampledLinear(SampledLayer):
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
-            x: inputs, of the type of the weight.
             labels: outputs that must be in the set of each sample, in any form that
                 `slide.as_pattern` takes; a loss takes them as targets.
 
@@ -459,9 +456,7 @@ class SampledLinear(SampledLayer):
             The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set. In
             ``eval()`` without labels it is a tensor ``(B, N)`` that has the same attributes.
 
-        Raises:
-            ValueError: see `slide.active_linear`.
-            TypeError: see `slide.active_linear`.
+        Errors are those of `slide.active_linear`.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
@@ -496,9 +491,7 @@ class SampledLinear(SampledLayer):
             ignore_index: samples with this label are left out, as in ``nn.CrossEntropyLoss``, if
                 labels are one for each sample. The mean is over the others.
 
-        Raises:
-            ValueError: see `slide.functional.active_linear_loss`.
-            TypeError: see `slide.functional.active_linear_loss`; or for weights and another loss.
+        Errors are those of `slide.functional.active_linear_loss`.
         """
         if isinstance(loss, str):
             loss = ActiveLoss(loss)
@@ -540,11 +533,10 @@ class SampledLinear(SampledLayer):
     @untraced
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each input.
+        """The k best outputs of each input ``(B, D)``.
 
         Args:
-            x: ``(B, D)``.
-            k: number of outputs to return for each input, in [1, N].
+            k: in [1, N].
             search: ``"exact"`` scores all outputs, in blocks. ``"index"`` scores the few that
                 `row_index` brings up; it may miss some of the best. ``"sampler"`` scores the
                 candidates of the sampler's index, which was made for training.
@@ -570,14 +562,9 @@ class SampledLinear(SampledLayer):
     @untraced
     @torch.no_grad()
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
-        """The scores of some outputs of each input.
+        """The scores ``(B, K)`` float32 of some outputs of each input ``(B, D)``.
 
-        Args:
-            x: ``(B, D)``.
-            ids: ``(B, K)`` integers below N, each output at most once in a row; below 0: none.
-
-        Returns:
-            ``(B, K)`` float32, 0 where there is no output.
+        ``ids`` ``(B, K)`` are distinct in a row; below 0 there is no output, and the score is 0.
         """
         x = x.to(self.weight.device)
         scored = partial(active_linear, x, self.weight.detach(), self.bias)
@@ -593,11 +580,7 @@ class SampledLinear(SampledLayer):
         return self._index.of(self.weight, self.bias)
 
     def candidates(self, x: Tensor) -> Pattern:
-        """The candidates of the sampler's index for inputs ``(B, D)``.
-
-        Raises:
-            ValueError: for a sampler without an index.
-        """
+        """The candidates of the sampler's index for inputs ``(B, D)``; ValueError without one."""
         check_has_index(self.sampler)
         sampler = self._own_sampler()
         sampler.update(self.weight, self.bias, None)

@@ -33,8 +33,8 @@ class SparseInputLinear(SampledLayer):
     The gradient of the weight has rows (see `slide.functional`), for `slide.RowSparseAdam`.
 
     Args:
-        in_features: D, number of features.
-        out_features: H, number of outputs.
+        in_features: D.
+        out_features: H.
         sampler: chooses among H outputs; None chooses all.
         init_scale: with the first weights, an input of length 1 gives an output of about this
             length. The weights of rare features change little, so a small value makes rare
@@ -96,12 +96,9 @@ class SparseInputLinear(SampledLayer):
         Without a bias in the ``nn.Linear``, the bias of the layer is zero.
 
         Args:
-            linear: its ``in_features`` are D, its ``out_features`` H.
-            sampler: chooses among H outputs; None chooses all.
-            sparse_grad: see `SparseInputLinear`.
+            sampler, sparse_grad: see `SparseInputLinear`.
 
         Raises:
-            ValueError: see `SparseInputLinear`.
             TypeError: for another module, or weights of another type.
 
         Example:
@@ -127,12 +124,7 @@ class SparseInputLinear(SampledLayer):
     def forward(self, x: Any) -> Activation | EveryOutput:
         """The outputs of the active set of a matrix ``(B, D)``; in ``eval()``, all H.
 
-        Args:
-            x: any form that `slide.as_csr` takes.
-
-        Raises:
-            ValueError: for a column out of range, or a malformed matrix.
-            TypeError: for an object that is no matrix.
+        ``x`` is as `slide.as_csr` takes it; errors are those of `slide.functional.sparse_linear`.
         """
         x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
@@ -148,7 +140,6 @@ class SparseWeightLinear(nn.Module):
 
     Args:
         matrix: ``(N, D)`` weight, float32 or float64.
-        bias: whether the layer has a bias.
         trainable: whether the entries are a parameter. If not, the layer does not copy the matrix,
             and several layers may share it.
         device: a device, its name, or None: the CPU.
@@ -199,9 +190,7 @@ class SparseWeightLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x @ matrix.T + bias``: ``(..., D)`` to ``(..., N)``.
 
-        Raises:
-            ValueError: if the last dimension is not D.
-            TypeError: if types differ.
+        ValueError if the last dimension is not D, TypeError if types differ.
         """
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"input {tuple(x.shape)} does not fit a matrix {self.matrix.shape}")

@@ -1,4 +1,4 @@
-"""Operations of hidden layers: ReLU with dropout, and copies of some channels of images."""
+"""Operations of hidden layers: ReLU with dropout, and some channels of images."""
 
 import numpy as np
 import torch
@@ -40,19 +40,9 @@ def _as_pixels(x: Tensor) -> np.ndarray:
     return array_view(x.permute(0, 2, 3, 1)).reshape(-1, x.shape[1])
 
 
-@operation(reference.take_channels)
-def take_channels(x: Tensor, channels: Tensor) -> Tensor:
-    """The channels ``(A,)`` int64 of images ``(B, C, H, W)``, channels-last in memory."""
-    if not is_channels_last(x):
-        return reference.take_channels(x, channels)
-    out = x.new_empty(len(x), *x.shape[2:], len(channels)).permute(0, 3, 1, 2)
-    kernels.take_pixels(_as_pixels(x), array_view(channels), _as_pixels(out))
-    return out
-
-
 @operation(reference.put_channels)
 def put_channels(x: Tensor, channels: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
-    """Images of a shape with ``x`` at some channels, else zeros; ``pixels_first``: channels-last."""
+    """Images with ``x`` at some channels, else zeros; ``pixels_first``: channels-last."""
     pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
     if pixels_first:
         out = x.new_empty(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)

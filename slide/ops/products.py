@@ -47,22 +47,33 @@ def sampled_product(
     grouped: whether the pattern's transposed is needed anyway, for a backward pass. Returns
     ``(nnz,)`` of the type of ``vectors``.
     """
-    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
-    none = np.empty(0, array_view(out).dtype)
     if not grouped and rows.dtype != torch.bfloat16:
-        added = none if bias is None else array_view(bias)
-        factors = array_view(vectors), array_view(rows), added
-        kernels.sampled_product(pattern.indptr, pattern.ids, *factors, array_view(out))
-        return out
+        return entry_products(pattern.indptr, pattern.ids, vectors, rows, bias)
+    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
     groups = pattern.transposed
     if rows.dtype == torch.bfloat16:  # Kernels do not read it.
         at = torch.from_numpy(groups.ids)
         rows = rows.index_select(0, at).float()
         bias = None if bias is None else bias.index_select(0, at).float()
         groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
-    factors = array_view(vectors), array_view(rows), none if bias is None else array_view(bias)
+    factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
     kernels.grouped_product(groups, *factors, 4 * num_threads(), array_view(out))
     return out
+
+
+def entry_products(
+    indptr: np.ndarray, ids: np.ndarray, vectors: Tensor, rows: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """`sampled_product` by its kernel alone, of contiguous tensors on the CPU."""
+    out = torch.empty(len(ids), dtype=vectors.dtype)
+    factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
+    kernels.sampled_product(indptr, ids, *factors, array_view(out))
+    return out
+
+
+def _array_or_none(bias: Tensor | None, like: Tensor) -> np.ndarray:
+    """The entries of a bias for a kernel, which takes an empty array for none."""
+    return array_view(like.new_empty(0) if bias is None else bias)
 
 
 @operation(reference.weighted_sum)
@@ -144,7 +155,7 @@ def nonzeros(gradient: Tensor) -> CSR | None:
 
 
 def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bounds of the columns of a matrix, also empty ones, and positions and rows of their entries."""
+    """Bounds of all columns of a matrix, and positions and rows of their entries."""
     starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
     entries = np.empty(len(matrix.indices), np.int64)
     samples = np.empty(len(matrix.indices), np.int32)

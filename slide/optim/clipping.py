@@ -41,14 +41,11 @@ def clip_grad_norm_(
     parameters must be equal on all of them.
 
     Args:
-        parameters: one tensor or several; their gradients are scaled.
-        max_norm: largest total norm, above 0.
-        norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
+        parameters, max_norm, norm_type, error_if_nonfinite: as in PyTorch, the numbers above 0.
         sharded: more parameters, which differ between processes: of layers of your own,
             which mark none.
         group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
             that of their mark.
-        error_if_nonfinite: whether a total norm that is not finite is an error.
 
     Returns:
         The total norm before the scaling, a scalar.

@@ -67,8 +67,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             each row.
         rowwise: whether to keep one second moment for each row, of the mean square of its gradient,
             instead of one for each entry. A step then reads and writes a third less memory, and
-            half if there is no first moment. With a set for each sample, most of the time of a
-            step is spent on this memory.
+            half if there is no first moment.
         every_row: whether a step also changes the rows that have no gradient, by their moments, so
             that all steps equal those of ``torch.optim.AdamW``. It then takes time in proportion
             to all rows.
@@ -154,11 +153,7 @@ class RowSparseAdam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient, and remove their row gradients.
 
-        Args:
-            closure: computes the loss and its gradients before the update, as in PyTorch.
-
-        Returns:
-            The loss, or None without a closure.
+        Returns the loss of ``closure``, as in PyTorch.
 
         Raises:
             ValueError: for a parameter that is not contiguous or has other rows than its gradient,
@@ -451,7 +446,6 @@ def resize_rows(
     dropped. All rows are copied.
 
     Args:
-        p: ``(N, ...)``.
         kept: ``(n,)`` int64 numbers of rows, in their new order; None: all, in order.
         added: ``(m, ...)`` new rows, which come last.
         optimizer: of the parameter: `slide.RowSparseAdam`, or one of PyTorch's; None: no state

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import ops
 from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
 from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
-from slide.ops.kernels.products import sampled_product
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_offsets
 from slide.utils.quantized import QuantizedRows, weight_rows
@@ -139,9 +139,8 @@ class RowIndex:
     def update(self, numbers: np.ndarray) -> None:
         """Follow the changes of some rows.
 
-        They stay in their lists, whose means and spreads follow. So the scores of the rows are
-        right again, while a row that went far away makes its list less tight until `regroup`. The
-        time is about proportional to the number of rows, and otherwise to that of lists.
+        They stay in their lists, whose means and spreads follow: scores are right again, while a
+        row that went far away makes its list less tight until `regroup`.
         """
         rows = _WeightRows(self.weight, self.bias)
         _put_rows_into(self._lists, rows, self._positions_of(numbers))
@@ -152,10 +151,8 @@ class RowIndex:
     def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
         """Put rows that moved into new inverted lists, and follow the changes of all rows.
 
-        The time of grouping is about proportional to the number of rows that moved: see
-        `_regrouped`. If the lists then say far less about their rows than
-        they did, other rows have moved, too, and all are grouped again. An error midway
-        leaves an index that must not be used.
+        If the lists then say far less about their rows than they did, other rows have moved, too,
+        and all are grouped again. An error midway leaves an index that must not be used.
         """
         self._state = kept_state(self.weight, self.bias)
         positions, rows = self._positions_of(moved), _WeightRows(self.weight, self.bias)
@@ -188,7 +185,7 @@ class RowIndex:
 
         Args:
             queries: ``(B, D)``, of the type of the weight.
-            k: number of rows to return for each query, in [1, N].
+            k: in [1, N].
             share: in (0, 1]; a query begins no further list when it has seen this share of all
                 rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
             most_seen: the same as a number of rows, in position of ``share``.
@@ -233,10 +230,7 @@ class RowIndex:
         return torch.from_numpy(np.where(positions < 0, -1, ids[positions]).astype(np.int64))
 
     def _bounds(self, x: Tensor, deviations: float) -> Tensor:
-        """What a row of each list may score, ``(B, L)``.
-
-        In a random direction the standard deviation is spread / sqrt(D), times the query's length.
-        """
+        """What a row of each list may score, ``(B, L)``: its deviation is spread / sqrt(D)."""
         if self.bias is not None:
             x = torch.nn.functional.pad(x, (0, 1), value=1.0)
         scores = (x.to(self._centres.dtype) @ self._centres.T).float()
@@ -251,7 +245,11 @@ class RowIndex:
         weight, bias, positions = weight_rows(self.weight).some(known.numpy(), self.bias)
         known, bias = torch.from_numpy(positions), None if bias is None else bias.detach()
         if weight.dtype in KERNEL_DTYPES and weight.is_contiguous():
-            scores = _products(queries, weight, bias, known)
+            indptr = np.arange(len(known) + 1) * known.shape[1]
+            numbers = known.int().view(-1).numpy()
+            added = None if bias is None else bias.contiguous()
+            scores = ops.entry_products(indptr, numbers, queries.contiguous(), weight, added)
+            scores = scores.view(known.shape)
         else:
             scores = torch.bmm(weight[known], queries[:, :, None])[:, :, 0]
             if bias is not None:
@@ -259,19 +257,6 @@ class RowIndex:
         scores.masked_fill_(found < 0, -torch.inf)
         scores, order = scores.topk(k, 1)
         return scores, found.gather(1, order)
-
-
-def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) -> Tensor:
-    """``<query, row> + added`` for the rows ``ids`` ``(B, K)``; rows may be longer than queries."""
-    indptr = np.arange(len(ids) + 1) * ids.shape[1]
-    out = torch.empty(ids.shape, dtype=queries.dtype)
-    none = queries.new_empty(0)
-    sampled_product(
-        *(indptr, ids.int().view(-1).numpy(), array_view(queries.detach().contiguous())),
-        *(array_view(rows), array_view(none if added is None else added.contiguous())),
-        array_view(out.view(-1)),
-    )
-    return out
 
 
 class LazyRowIndex:

@@ -1,4 +1,4 @@
-"""Kernels of hidden layers: ReLU with dropout, and copies of channels ``positions`` of images."""
+"""Kernels of hidden layers: ReLU with dropout, and images of channels ``positions``."""
 
 import numpy as np
 
@@ -23,14 +23,6 @@ def relu_dropout_backward(out, grad, scale, grad_x):
     zero, factor = out.dtype.type(0), out.dtype.type(scale)
     for i in prange(len(out)):
         grad_x[i] = grad[i] * factor if out[i] != 0 else zero
-
-
-@parallel
-def take_pixels(pixels, positions, out):
-    """Write the used channels of ``pixels`` ``(P, C)`` to ``out`` ``(P, A)``."""
-    for p in prange(len(out)):
-        for a in range(len(positions)):
-            out[p, a] = pixels[p, positions[a]]
 
 
 @parallel

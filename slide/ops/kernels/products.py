@@ -99,7 +99,7 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
 
 @serial
 def group_entries(indptr, ids, slots, starts, entries, samples):
-    """Group the entries of a pattern by the slot of their id, by a counting sort; see `Transposed`."""
+    """Group entries by the slot of their id, by a counting sort; see `Transposed`."""
     starts[:] = 0
     for p in range(indptr[-1]):
         starts[slots[ids[p]] + 1] += 1

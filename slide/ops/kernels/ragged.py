@@ -54,7 +54,7 @@ def clear_rows(indptr, rows, values):
 
 @serial
 def mark_nonzero_rows(indptr, values, marks):
-    """Write which rows have a non-zero entry or NaN; serial, as the first entries decide most rows."""
+    """Write which rows have a non-zero entry; serial, as first entries decide most."""
     for b in range(len(indptr) - 1):
         begin, end = indptr[b], indptr[b + 1]
         found = False

@@ -28,7 +28,6 @@ from slide.sparse import Pattern
 
 
 def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
-    """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``."""
     num_tables = projections.shape[1] // hashes_per_table
     signs = (projections > 0).view(len(projections), num_tables, hashes_per_table)
     bits = 1 << torch.arange(hashes_per_table, device=signs.device)
@@ -38,14 +37,12 @@ def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
 def project_sparse(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, directions: Tensor
 ) -> Tensor:
-    """``out[b] = sum_j values[j] * directions[indices[j]]``, ``(B, L * K)``."""
     return weighted_sum(indptr, indices, values, directions)
 
 
 def dwta_dense(
     vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, shift: int
 ) -> Tensor:
-    """The digit of a bin is the position of its largest coordinate."""
     bins = on_device(coordinates, vectors.device)
     return _pack(vectors.detach()[:, bins].argmax(2), hashes_per_table, shift)
 
@@ -61,7 +58,6 @@ def dwta_sparse(
     key: np.uint64,
     num_tables: int,
 ) -> Tensor:
-    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part."""
     columns, numbers, table = (on_device(each, CPU) for each in (indices, values, positions))
     count, num_bins = len(indptr) - 1, num_tables * hashes_per_table
     samples = samples_on(indptr, CPU)
@@ -100,7 +96,6 @@ def _pack(digits: Tensor, hashes_per_table: int, shift: int) -> Tensor:
 def dwta_runners(
     vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, bits: int
 ) -> tuple[Tensor, Tensor]:
-    """What the second-largest coordinate of each bin would change: costs and flips."""
     bins = on_device(coordinates, vectors.device)
     values = vectors[:, bins]
     largest = values.max(2).values
@@ -114,7 +109,6 @@ def dwta_runners(
 
 
 def probe_codes(codes: Any, costs: Tensor, flips: Any, sets: Pattern, probes: int) -> Tensor:
-    """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32."""
     members = np.zeros((sets.num_rows, 1 + sets.indices.max()), bool)
     members[sets.entry_rows(), sets.indices] = True
     codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, members))
@@ -157,7 +151,6 @@ def emptied(
 
 
 def fold(codes: Any, num_buckets: int) -> Any:
-    """Buckets for codes of any shape; see `slide.ops.fold`."""
     codes = on_device(codes, device_of(codes))
     mixed = codes.long()
     for shift, factor in FOLDING:

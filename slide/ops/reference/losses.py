@@ -63,7 +63,6 @@ def decoupled_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | Non
 def loss_rows(
     scores: Tensor, active: Any, loss: Any, scale: float, weights: np.ndarray | None
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each sample, and ``scale`` times the gradient; see `slide.ops.loss_rows`."""
     device, logs = scores.device, active.log_weights
     if logs is not None:
         logs = on_device(logs, device).to(scores.dtype)
@@ -90,14 +89,12 @@ def losses_of_products(
     weights: np.ndarray | None,
     exact: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """`loss_rows` of the scores ``x @ rows.T + bias``, which have the type ``exact``."""
     scores = (x @ rows.T).to(exact)
     scores = scores if bias is None else scores + bias
     return loss_rows(scores, active, loss, scale, weights)
 
 
 def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:
-    """Write zeros into the rows of some samples."""
     if indptr is None:
         gradient[samples] = 0
         return

@@ -46,7 +46,6 @@ def samples_on(indptr: np.ndarray, device: torch.device) -> Tensor:
 def sampled_product(
     pattern: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, grouped: bool = True
 ) -> Tensor:
-    """``out[p] = <vectors[samples[p]], rows[ids[p]]> + bias[ids[p]]``, ``(nnz,)``."""
     ids, samples = on_device(pattern.ids, rows.device), samples_on(pattern.indptr, rows.device)
     out = entry_products(samples, ids, vectors, rows)
     return out if bias is None else out + bias[ids]
@@ -69,7 +68,6 @@ def weighted_sum(
     rows: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """``out[b] = bias + sum_p coefficients[p] * rows[ids[p]]`` over the entries of sample b."""
     indptr, ids, coefficients = (on_device(a, rows.device) for a in (indptr, ids, coefficients))
     # Rows of shorter types, such as bfloat16, are summed up in the type of the coefficients.
     dtype = rows.dtype if rows.dtype in KERNEL_DTYPES else coefficients.dtype
@@ -91,7 +89,6 @@ def weighted_sum(
 
 
 def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
-    """``sum_p coefficients[p] * vectors[samples[p]]`` over the entries with the same id."""
     device = vectors.device
     ids, samples = on_device(pattern.ids, device), samples_on(pattern.indptr, device)
     coefficients = on_device(coefficients, device).to(vectors.dtype)
@@ -124,7 +121,7 @@ class AdamTensors(NamedTuple):
 
 
 def adam_rows(state: AdamTensors, hyper: AdamHyper, ids: Tensor | None, grads: Tensor) -> None:
-    """Adam on the rows ``ids``, or all, with gradients ``grads``; equal ids have equal gradients."""
+    """Adam on the rows ``ids``, or all; equal ids have equal gradients."""
     grads = grads.to(state.second.dtype)
     w, v = (t if ids is None else t[ids] for t in (state.weight, state.second))
     decay1, decay2 = _decays(state.last_step, hyper, ids, v.dtype)
