@@ -109,10 +109,10 @@ class Transposed(NamedTuple):
     """The entries of a pattern, grouped by id; kernels take it as it is.
 
     Attributes:
-        ids: ``(R,)`` int32, distinct; those of `transpose` are ascending.
+        ids: ``(R,)`` int32, distinct; `transpose` makes them ascend.
         starts: ``(R + 1,)`` int64, bounds of the groups.
         entries: ``(nnz,)`` int64 positions in the pattern.
-        samples: ``(nnz,)`` int32, row of the pattern for each of these positions.
+        samples: ``(nnz,)`` int32, row of the pattern for each entry.
     """
 
     ids: np.ndarray
@@ -147,7 +147,7 @@ class ActiveSet:
         targets: pattern of B rows with the positions of the labels: row b holds positions within
             the set of sample b. None: there are no labels.
         log_weights: float32, as long as ``ids``, an array or a tensor like them: the logarithm of
-            the number of outputs that each id stands for, which is 0 at targets, as these stand for
+            the number of outputs that each id stands for, which is 0 at targets, as they stand for
             themselves; None if each id does.
         scratch: scratch arrays of the layer; None makes new ones.
 
@@ -181,7 +181,7 @@ class ActiveSet:
         """Whether the set is shared and holds all N outputs, in order."""
         if not self.shared or len(self.ids) != self.out_features:
             return False
-        if isinstance(self.ids, Tensor):  # To look at it would wait for its device.
+        if isinstance(self.ids, Tensor):  # Reading it would wait for its device.
             return False
         return np.array_equal(self.ids, np.arange(self.out_features))
 

@@ -130,7 +130,7 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient):
     if ctx.sparse_grad:
         return to_sparse(parameter, gradient)
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-        # Hooks get what those of a sparse embedding get; a copy, which they may change.
+        # As hooks of a sparse embedding do; a copy, which they may change.
         return to_sparse(parameter, gradient.scaled(1, copy=True))
     try:
         if _is_accumulated(ctx, parameter):
@@ -186,7 +186,7 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
 
 @cache
 def _watch() -> None:
-    """From the first row gradient on, look at each step of any optimizer of PyTorch."""
+    """From the first row gradient on, check each step of any optimizer of PyTorch."""
     for call in before_first_rows:
         call()
     _clear_with_modules()
@@ -338,7 +338,7 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     A bias is ``(N, 1)``; a convolution's ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``, row ``o * I +
     i``.
     """
-    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 would say nothing.
+    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
     return parameter.detach().view(num_rows(parameter), width)
 
 

@@ -58,7 +58,7 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_padded(cls, ids: np.ndarray) -> "Pattern":
-        """A pattern of the ids ``(B, k)`` of each row, int32; those below 0 are none.
+        """A pattern of the ids ``(B, k)`` of each row, int32; ids below 0 are none.
 
         Example:
             >>> import numpy as np, slide
@@ -189,7 +189,7 @@ def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
 
 
 def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Some of the entries; a plain array also of entries that lie in a file."""
+    """Some of the entries, as an array in memory."""
     entries, mask = np.asarray(entries), np.asarray(mask)
     if mask.dtype != bool or mask.shape != entries.shape:
         raise ValueError(
@@ -199,7 +199,7 @@ def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
-    """The bounds of rows of these sizes, as in ``Pattern.indptr``."""
+    """The bounds of rows of ``sizes`` entries, as in ``Pattern.indptr``."""
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
@@ -312,7 +312,7 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
     row and column are added up. The order of the entries of a row stays.
 
     Args:
-        x: ``(B, D)``: `CSR` (not copied, and its values are not looked at), a SciPy sparse matrix
+        x: ``(B, D)``: `CSR` (not copied, and its values are not checked), a SciPy sparse matrix
             of any kind, a torch tensor (dense, COO, CSR, CSC), a numpy array, or lists of numbers.
         num_columns: D; None: any number.
         name: what the matrix holds, for messages.
@@ -493,7 +493,7 @@ def as_wide(matrix: Any) -> Any:
 
 
 def _is_short(dtype: Any) -> bool:
-    """Whether sums may leave a type of numbers, as those of bytes wrap around at 256."""
+    """Whether sums may leave a type of numbers, as sums of bytes wrap around at 256."""
     return np.dtype(dtype).kind in "biu"
 
 

@@ -25,7 +25,7 @@ def check_sampler(
 ) -> None:
     """Raise unless samplers do what `slide.Sampler` says; a proposer is checked in its sampler.
 
-    The check looks at ids and targets in training and prediction, with and without labels. Equal
+    The check compares ids and targets in training and prediction, with and without labels. Equal
     samplers, also one that loaded the state of another, must choose equal sets.
 
     Args:

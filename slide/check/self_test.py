@@ -99,19 +99,19 @@ def run_self_tests(
 
     Example:
         >>> from slide.check import run_self_tests
-        >>> name, trials, said = next(run_self_tests(seconds=0))  # The first test.
-        >>> said is None
+        >>> name, trials, error = next(run_self_tests(seconds=0))  # The first test.
+        >>> error is None
         True
     """
     rng = np.random.default_rng(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, test in SELF_TESTS.items():
-            trials, said = 1, _outcome(test, rng)  # The first trial compiles kernels.
+            trials, error = 1, _outcome(test, rng)  # The first trial compiles kernels.
             end = time.perf_counter() + seconds / len(SELF_TESTS)
-            while said is None and time.perf_counter() < end:
-                said, trials = _outcome(test, rng), trials + 1
-            yield name, trials, said
+            while error is None and time.perf_counter() < end:
+                error, trials = _outcome(test, rng), trials + 1
+            yield name, trials, error
 
 
 def _outcome(test: Test, rng: np.random.Generator) -> str | None:

@@ -16,7 +16,7 @@ from slide.utils.profiling import clock
 _OPERATIONS = ("sum", "max")
 
 
-# What gloo and NCCL say when another process is gone.
+# What errors of gloo and NCCL contain when another process is gone.
 _LOST = (
     *("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process"),
     *("No route to host", "connection abort"),
@@ -165,7 +165,7 @@ class Group:
         return [_decoded(part) for part in self.all_gather(_encoded(value))]
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
-        """The value of rank ``root``; the values of the others are not looked at."""
+        """The value of rank ``root``; the values of the others are ignored."""
         if self.size == 1:
             return _decoded(_encoded(value))
         sends = self.rank == root

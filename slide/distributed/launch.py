@@ -20,7 +20,7 @@ _LONG = 30 * 24 * 3600
 
 
 class Place(NamedTuple):
-    """Which of the processes of a run this one is, and which of those on its machine."""
+    """The rank of this process in the run and on its machine."""
 
     rank: int = 0
     size: int = 1
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that ``torchrun`` gave this process; without it, that of a single process."""
+    """The `Place` that ``torchrun`` gave this process; without it, of a single process."""
     if any(name not in environment for name in _NEEDED):
         return Place()
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
@@ -41,20 +41,20 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    said = environment.get(name, str(default))
-    if not said.isdecimal():
-        raise ValueError(f"the variable {name} of the environment must be a number, not {said!r}")
-    return int(said)
+    text = environment.get(name, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"the variable {name} of the environment must be a number, not {text!r}")
+    return int(text)
 
 
 class Errors:
-    """Lets one process say what several find; each speaks before they have a ``store``."""
+    """Lets one process report what several find; without a ``store`` each reports it."""
 
     def __init__(self, store: Any = None):
         self._store = store
 
     def first(self, sentence: str, of_another: bool = False) -> bool:
-        """Whether no other said this sentence, nor, ``of_another`` process, that one itself."""
+        """Whether no other reported this, nor, ``of_another`` process, that one itself."""
         if self._store is None:  # Better twice than never.
             return True
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"

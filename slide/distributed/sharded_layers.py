@@ -30,7 +30,7 @@ class ShardedInputLinear(nn.Module):
     """`slide.SparseInputLinear` with the rows of its weight shared out among processes.
 
     Each rank sums the weight rows of its own features, and one all-reduce of ``(B, H)`` adds up
-    these sums. The backward pass sends nothing, if the gradient of the output is equal on all
+    the sums. The backward pass sends nothing, if the gradient of the output is equal on all
     ranks.
 
     Args:
@@ -378,8 +378,8 @@ class ShardedSampledLinear(nn.Module):
         widths, types = [each[2] for each in found], [str(_DTYPES[each[3]]) for each in found]
         for name, values in (("width", widths), ("type", types)):
             if len(set(values)) > 1:
-                said = ", ".join(map(str, values))
-                raise ValueError(f"inputs must have one {name} on all processes, not {said}")
+                found = ", ".join(map(str, values))
+                raise ValueError(f"inputs must have one {name} on all processes, not {found}")
         return [[samples, *rest] for _, samples, _, _, *rest in found]
 
     def _labels(self, own: Pattern, sizes: list[list[int]]) -> Pattern:
@@ -403,8 +403,8 @@ class ShardedSampledLinear(nn.Module):
             wrong = error
         found = self._exchanged(x, wrong, number)
         if len({number for _, number in found}) > 1:
-            said = ", ".join(str(number) for _, number in found)
-            raise ValueError(f"k must be the same on all processes, not {said}")
+            numbers = ", ".join(str(number) for _, number in found)
+            raise ValueError(f"k must be the same on all processes, not {numbers}")
         counts = [samples for samples, _ in found]
         scores, ids = self.rows.top_k(torch.cat(self.group.all_gather(x, counts)), k, search)
         begin = sum(counts[: self.group.rank])

@@ -180,7 +180,7 @@ def _over_ranks(
 
 # Softmaxes over outputs that are shared out: each function takes the scores of this rank's active
 # sets, and returns the losses of the samples (B,) float64, equal on all ranks, and their gradients
-# (B, A) by these scores.
+# (B, A) by the scores.
 
 
 class OwnTargets(NamedTuple):

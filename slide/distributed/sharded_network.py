@@ -41,8 +41,7 @@ class ShardedNetwork(SlideNetwork):
         label_counts: ``(out_features,)``, how often each label occurs.
         seed: of first weights and dropout, the same on all ranks.
         options: ``dropout``, ``precision``, ``init_scale``, ``output_scale``, ``input_dropout`` and
-            ``hidden_samplers`` of `slide.SlideNetwork`. These draw uniformly, and the first one is
-            None.
+            ``hidden_samplers`` of `slide.SlideNetwork`, which draw uniformly, the first one None.
 
     Raises:
         ValueError: for more processes than features or labels, another hidden sampler, or as in
@@ -129,7 +128,7 @@ class ShardedNetwork(SlideNetwork):
         return torch.Generator().manual_seed(self._key(_DROPOUT, int(self.draws)))
 
     def shared_rows(self) -> dict[str, Shares]:
-        """The parameters that have the rows of this rank only, by name, and which rows these are.
+        """The parameters that have the rows of this rank only, by name, with their rows.
 
         All other parameters are the same on all ranks.
         """

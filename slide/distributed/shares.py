@@ -13,7 +13,7 @@ from slide.sparse import CSR, Pattern
 from slide.utils import checks
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
-# Rounds that look at the work of the ranks so far: a weight row of later rounds is little work.
+# Rounds that compare the work of the ranks so far: a weight row of later rounds is little work.
 _WEIGHED = 4096
 
 
@@ -100,7 +100,7 @@ def _deal(counts: np.ndarray, size: int) -> np.ndarray:
     """The owner of each row, ``(N,)`` uint16."""
     order = np.argsort(-counts.astype(np.float64), kind="stable")
     rounds = -(-len(counts) // size)
-    # Forwards and backwards by turns, as far as nobody looks at the work.
+    # Forwards and backwards by turns, in rounds that do not compare the work.
     there = np.arange(size, dtype=np.uint16)
     turns = np.resize(np.concatenate([there, there[::-1]]), rounds * size)
     work = np.zeros(size)

@@ -1,6 +1,6 @@
 """What all operations with manual gradients share.
 
-They have no second derivatives, and say so when one is asked for. Their products are outside of
+They have no second derivatives, and raise when one is asked for. Their products are outside of
 ``torch.autocast``. Their backward passes notice that their ids are no longer those of the forward
 pass, and that DistributedDataParallel would average a weight with row gradients.
 """
@@ -53,7 +53,7 @@ def _learns(value: Any) -> bool:
 
 
 def _edge(tensor: Tensor) -> Tensor:
-    """A tensor in the place of another in the graph; it does not keep the other's memory."""
+    """A tensor that stands for another in the graph; it does not keep the other's memory."""
     if tensor.is_leaf:
         return tensor  # The graph holds it anyway.
     with torch.enable_grad():
@@ -151,7 +151,7 @@ def _has_autocast(device: str) -> bool:
 
 
 def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
-    """The ids as a tensor for ``save_for_backward``; ``ctx`` keeps those of the first time."""
+    """The ids as a tensor for ``save_for_backward``; ``ctx`` keeps the first ones."""
     ctx.drawn = ids if isinstance(ids, Tensor) else on_device(ids, CPU)
     return ctx.drawn
 
@@ -181,7 +181,7 @@ def in_reentrant_checkpoint() -> bool:
     return isinstance(torch._C._current_autograd_node(), BackwardCFunction)
 
 
-# The ids of the weights that each living wrapper averages; None: not looked at yet.
+# The ids of the weights that each living wrapper averages; None: not known yet.
 _WRAPPERS: WeakKeyDictionary[nn.Module, frozenset[int] | None] = WeakKeyDictionary()
 
 

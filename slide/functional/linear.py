@@ -69,7 +69,7 @@ def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {out_features} rows"
         )
-    # Off the CPU numbers are not looked at, since the host would wait for the device.
+    # Off the CPU numbers are not checked, since the host would wait for the device.
     ids = active.ids
     if len(ids) and device_of(ids).type == "cpu" and not 0 <= ids.min() <= ids.max() < out_features:
         raise ValueError(

@@ -279,7 +279,7 @@ class ActiveLoss:
                 raise ValueError("class_weights and label_smoothing do not go together")
             class_weights = np.asarray(torch.as_tensor(class_weights).detach().cpu(), np.float64)
             class_weights = checks.row_weights("class_weights", class_weights, class_weights.size)
-        # Another name, so that nothing takes these for the losses that have it.
+        # Another name, so that nothing takes it for the loss that has the name.
         if label_smoothing:
             record = replace(
                 record,
@@ -305,7 +305,7 @@ class ActiveLoss:
         return loss_on_active(scores, active, self.record, self.hard_fraction, weights)
 
     def sample_weights(self, active: ActiveSet, weights: Any) -> Any:
-        """``weights`` of the samples of a set, times those of their classes."""
+        """``weights`` of the samples of a set, times the weights of their classes."""
         if self.class_weights is None or active.targets is None:
             return weights
         if len(self.class_weights) != active.out_features:

@@ -194,7 +194,7 @@ class DWTA:
         packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
             C++ program released with Chen et al. 2020, which leaves ``floor(ln(bin_size))`` bits
             to a digit and adds digits up where they overlap, so there are fewer codes (9,556
-            in place of 2^18 for K = 6), and middle ones are the most frequent.
+            instead of 2^18 for K = 6), and middle ones are the most frequent.
 
     Raises:
         ValueError: for a number or name out of range, or for codes of more than 31 bits.
@@ -265,7 +265,7 @@ class DWTA:
         """`codes`, and the codes of the buckets behind the second-largest coordinates of bins.
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
-        the largest coordinates of these bins are larger by.
+        the largest coordinates of their bins are larger by.
         """
         if self.packing != "exact":
             raise ValueError("probes need packing='exact': digits of released codes overlap")

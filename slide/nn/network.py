@@ -140,7 +140,7 @@ class SlideNetwork(nn.Module):
         return self.output.top_k(self.embed(features), k, search)
 
     def to_torch(self, k: int = 5) -> "TorchTwin":
-        """A plain PyTorch network with copies of all weights, for ``torch.export`` and ONNX.
+        """A network of PyTorch alone with copies of all weights, for ``torch.export`` and ONNX.
 
         Its parameters have the same names: ``network.load_state_dict(twin.state_dict())`` takes
         them back, for example after training on another device.

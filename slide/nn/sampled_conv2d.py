@@ -105,10 +105,10 @@ class SampledConv2d(SampledLayer):
         self.dilation = as_pair("dilation", dilation, 1)
         self.groups = groups
         bound = 1 / math.sqrt(per_output)
-        place = {"device": device, "dtype": dtype}
-        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, **place)
+        options = {"device": device, "dtype": dtype}
+        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, **options)
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(out_channels, **place)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(out_channels, **options)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
         """Convert the module, but keep the numbers of a kernel side by side in memory."""
@@ -168,9 +168,9 @@ class SampledConv2d(SampledLayer):
         )
         lines = [_Lines(*axis) for axis in axes]
         shares = torch.arange(len(x), dtype=torch.float64, device=x.device) * _GOLDEN % 1
-        places = (shares * lines[0].places * lines[1].places).long()
-        rows, row_inside = lines[0].seen_from(places // lines[1].places)
-        columns, column_inside = lines[1].seen_from(places % lines[1].places)
+        positions = (shares * lines[0].positions * lines[1].positions).long()
+        rows, row_inside = lines[0].seen_from(positions // lines[1].positions)
+        columns, column_inside = lines[1].seen_from(positions % lines[1].positions)
         samples = torch.arange(len(x), device=x.device)[:, None, None]
         seen = x[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
         seen = seen * (row_inside[:, :, None] & column_inside[:, None, :])[:, None]
@@ -204,13 +204,13 @@ class _Lines(NamedTuple):
     dilation: int
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """Positions of the kernel."""
         reach = self.dilation * (self.kernel - 1)
         return max(1, (self.size + 2 * self.padding - reach - 1) // self.stride + 1)
 
-    def seen_from(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The lines ``(B, kernel)`` under kernels at ``places``, and whether the image has them."""
-        steps = torch.arange(self.kernel, device=places.device) * self.dilation
-        lines = places[:, None] * self.stride - self.padding + steps
+    def seen_from(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The lines ``(B, kernel)`` under kernels, and whether the image has them."""
+        steps = torch.arange(self.kernel, device=positions.device) * self.dilation
+        lines = positions[:, None] * self.stride - self.padding + steps
         return lines.clamp(0, self.size - 1), (lines >= 0) & (lines < self.size)

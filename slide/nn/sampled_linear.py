@@ -1,9 +1,9 @@
 """A linear layer that computes only the outputs which its sampler chooses, and searches them.
 
 Before it is what all sampled layers share: the base class, the output on an active set, and
-prediction. Predictions of a network in training mode do not call ``eval()`` and ``train()``: these
+prediction. Predictions of a network in training mode do not call ``eval()`` and ``train()``, which
 would change modules that other threads may use at the same time, and would forget that some of them
-were in ``eval()`` before. So the thread that predicts says it by `predicting`.
+were in ``eval()`` before. So the thread that predicts calls `predicting`.
 """
 
 import math
@@ -99,7 +99,7 @@ class Activation(NamedTuple):
 class EveryOutput(Tensor):
     """The outputs of a layer in ``eval()``: a tensor of all N, which has what `Activation` has.
 
-    What PyTorch computes from it is a plain tensor.
+    What PyTorch computes from it is an ordinary tensor.
 
     Example:
         >>> import slide, torch
@@ -114,7 +114,7 @@ class EveryOutput(Tensor):
 
     @property
     def values(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The same as a plain tensor."""
+        """The same as an ordinary tensor."""
         return self.as_subclass(Tensor)
 
     @property
@@ -358,7 +358,7 @@ class SampledLinear(SampledLayer):
         init_scale: scale of the first weights. Small first weights help if most outputs are rarely
             learnt: such outputs then add less noise to the gradients of other layers.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            plain torch (`slide.backend`).
+            the torch reference (`slide.backend`).
         dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
 
     Raises:
@@ -481,7 +481,7 @@ class SampledLinear(SampledLayer):
 
         Args:
             x: ``(B, D)`` inputs, or ``(..., D)``, such as ``(B, T, D)`` of a language model: the
-                leading dimensions are those of samples.
+                leading dimensions count samples.
             labels: the targets, B rows in any form that `slide.as_pattern` takes; or one label for
                 each sample in the shape of the leading dimensions.
             loss: the name of a loss, such as ``"softmax"``, an `slide.ActiveLoss`, or a function

@@ -42,7 +42,7 @@ class SparseInputLinear(SampledLayer):
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
         device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            plain torch (`slide.backend`).
+            the torch reference (`slide.backend`).
         dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
 
     Raises:
@@ -110,8 +110,8 @@ class SparseInputLinear(SampledLayer):
         """
         check_module(linear, nn.Linear, KERNEL_DTYPES)
         sizes, weight = (linear.in_features, linear.out_features), linear.weight
-        place = {"device": weight.device, "dtype": weight.dtype}
-        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, **place)
+        options = {"device": weight.device, "dtype": weight.dtype}
+        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, **options)
         bias = torch.zeros_like(layer.weight[0]) if linear.bias is None else linear.bias
         layer.load_state_dict({"weight": linear.weight.T, "bias": bias})
         return layer

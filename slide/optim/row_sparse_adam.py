@@ -366,11 +366,8 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
         return
     chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
-        t = gradient.transposed
-        factors = kernels.Factors(
-            t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
-        )
-        kernels.adam_factored(_as_arrays(tensors), hyper, factors, chunks)
+        factors = gradient.transposed, gradient.coefficients, gradient.vectors
+        kernels.adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
         return
     ids = np.arange(num_rows(p), dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
@@ -393,7 +390,7 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
 
 
 def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
-    """A gradient of 0 for all rows but these."""
+    """A gradient of 0 for all rows ``but`` some."""
     idle = np.ones(num_rows(p), bool)
     idle[on_host(but)] = False
     ids, width = np.flatnonzero(idle).astype(np.int32), p.numel() // len(idle)

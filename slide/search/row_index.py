@@ -151,7 +151,7 @@ class RowIndex:
     def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
         """Put rows that moved into new inverted lists, and follow the changes of all rows.
 
-        If the lists then say far less about their rows than they did, other rows have moved, too,
+        If the lists then explain far less of their rows than they did, other rows have moved, too,
         and all are grouped again. An error midway leaves an index that must not be used.
         """
         self._state = kept_state(self.weight, self.bias)
@@ -296,7 +296,7 @@ class _WeightRows:
         return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
 
     def some(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
-        """Rows, biases, and the numbers in these ``(n,)``; without a copy if possible."""
+        """Rows, biases, and positions ``(n,)`` in them; without a copy if possible."""
         rows, bias, positions = self.stored.some(numbers, self.bias)
         read = (rows,) if bias is None else (rows, bias)
         if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
@@ -356,7 +356,7 @@ def _explained_share(lists: RowLists) -> float:
 
 
 def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
-    """Raise ValueError unless saved lists are lists: kernels read and write where they say."""
+    """Raise ValueError unless saved lists are lists: kernels read and write at their numbers."""
     what, codes, means = "the state of an index", state.get("codes"), state.get("means")
     check_arrays(
         what,
@@ -411,7 +411,7 @@ def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) ->
 def _filled(
     rows: _WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray
 ) -> RowLists:
-    """Lists that begin in these positions of ``order``, with all that they hold."""
+    """Lists that begin at ``starts`` of ``order``, with all that they hold."""
     count, size, biased = len(starts) - 1, len(rows), rows.bias is not None
     lists = RowLists(
         *(starts, order.astype(np.int32), codes),

@@ -143,7 +143,7 @@ def top_votes(
 
     Args:
         near: ``(B, C)`` int32 numbers of rows with labels, each at most once; -1 for none.
-        weights: ``(B, C)`` float32, how much the labels of each of these rows count, above 0.
+        weights: ``(B, C)`` float32, how much the labels of each row count, above 0.
         labels: R rows; see `sparse_top_k` for their check.
         num_labels: N.
         k: at least 1.

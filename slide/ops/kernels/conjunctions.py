@@ -1,4 +1,4 @@
-"""Sets of features that rows have together, and what they say of labels."""
+"""Sets of features that rows have together, and their shares of labels."""
 
 import numpy as np
 

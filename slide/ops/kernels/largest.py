@@ -19,7 +19,7 @@ _LEAST_KEY = np.iinfo(np.int32).min
 
 @serial
 def replace_least(scores, ids, score, number):
-    """Put a pair in place of the least score of a binary heap."""
+    """Replace the least score of a binary heap, and its id."""
     at, size = 0, len(scores)
     while True:
         child = 2 * at + 1
@@ -136,8 +136,8 @@ def _maximum(keys):
 
 
 @serial
-def _place(keys, key):
-    """The first position of an integer that is among these."""
+def _position(keys, key):
+    """The first position of an integer that is among ``keys``."""
     at = 0
     while keys[at] != key:
         at += 1
@@ -146,7 +146,7 @@ def _place(keys, key):
 
 @serial
 def _scan_list(query, begin, end, codes, scales, biases, best, positions):
-    """Score the rows of a list; each one above the least of the best takes its place."""
+    """Score the rows of a list; each one above the least of the best replaces it."""
     for p in range(begin, end):
         total = np.float32(0)
         for j in range(len(query)):
@@ -175,8 +175,8 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, posi
             tops[g] = _maximum(keys[g])
         while count < limit:
             top = _maximum(tops)
-            g = _place(tops, top)
-            at = _place(keys[g], top)
+            g = _position(tops, top)
+            at = _position(keys[g], top)
             number = g * _GROUP + at
             if top == _LEAST_KEY or bounds[b, number] <= own_best[0]:
                 break
@@ -242,7 +242,7 @@ def _scale(bits, r, width):
 
 @serial
 def _put_row(changed, i, lists, change):
-    """Put one row into its place, and add what this changes in the sum of the rounded rows."""
+    """Put one row at its position, and add what it changes in the sum of the rounded rows."""
     r, p, rows, codes = changed.ids[i], changed.positions[i], changed.rows, lists.codes
     width, biased = rows.shape[1], len(changed.biases) > 0
     scale, bias = _scale(changed.bits, r, width), changed.biases[r] if biased else np.float32(0)

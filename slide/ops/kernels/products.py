@@ -213,22 +213,6 @@ class AdamHyper(NamedTuple):
     step: int
 
 
-class Factors(NamedTuple):
-    """A row gradient ``G^T H``, with the entries of G in the R groups of `transpose_pattern`.
-
-    ids (R,) int32, distinct rows of the weight; starts (R + 1,) int64 bounds of the groups; entries
-    (nnz,) int64 positions in coefficients; samples (nnz,) int32 rows of vectors; coefficients
-    (nnz,) floats, G; vectors (B, D) floats, H.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    entries: np.ndarray
-    samples: np.ndarray
-    coefficients: np.ndarray
-    vectors: np.ndarray
-
-
 class _Rates(NamedTuple):
     """The numbers of a step in the weight's type; other types would halve the vector width."""
 
@@ -354,35 +338,34 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
 
 
 @parallel
-def adam_factored(state, hyper, factors, num_chunks):
-    """`row_gradient` and `adam_rows` in one pass: each sum is used while it is in the cache."""
-    width = factors.vectors.shape[1]
-    num_rows = len(factors.ids)
+def adam_factored(state, hyper, groups, coefficients, vectors, num_chunks):
+    """`row_gradient` of groups (`Transposed`) and `adam_rows`: each sum is used in the cache."""
+    width, num_rows = vectors.shape[1], len(groups.ids)
     for chunk in prange(num_chunks):
-        grad = np.empty(width, factors.vectors.dtype)
-        rates, one = _rates(hyper, state.weight), factors.vectors.dtype.type(1)
+        grad = np.empty(width, vectors.dtype)
+        rates, one = _rates(hyper, state.weight), vectors.dtype.type(1)
         stop = (chunk + 1) * num_rows // num_chunks
         for u in range(chunk * num_rows // num_chunks, stop):
             if u + AHEAD < stop:
-                _ask_for(state, factors.ids[u + AHEAD])
+                _ask_for(state, groups.ids[u + AHEAD])
             if width == 1:
-                total = factors.vectors.dtype.type(0)
-                for q in range(factors.starts[u], factors.starts[u + 1]):
-                    c = factors.coefficients[factors.entries[q]]
-                    total += c * factors.vectors[factors.samples[q], 0]
-                _update_entry(state, hyper, rates, factors.ids[u], total)
+                total = vectors.dtype.type(0)
+                for q in range(groups.starts[u], groups.starts[u + 1]):
+                    c = coefficients[groups.entries[q]]
+                    total += c * vectors[groups.samples[q], 0]
+                _update_entry(state, hyper, rates, groups.ids[u], total)
                 continue
-            first = factors.starts[u]
-            if factors.starts[u + 1] == first + 1:
-                c = factors.coefficients[factors.entries[first]]
-                vector = factors.vectors[factors.samples[first]]
-                _update_row(state, hyper, rates, factors.ids[u], c, vector)
+            first = groups.starts[u]
+            if groups.starts[u + 1] == first + 1:
+                c = coefficients[groups.entries[first]]
+                vector = vectors[groups.samples[first]]
+                _update_row(state, hyper, rates, groups.ids[u], c, vector)
                 continue
             for d in range(width):
                 grad[d] = 0
-            for q in range(first, factors.starts[u + 1]):
-                c = factors.coefficients[factors.entries[q]]
-                vector = factors.vectors[factors.samples[q]]
+            for q in range(first, groups.starts[u + 1]):
+                c = coefficients[groups.entries[q]]
+                vector = vectors[groups.samples[q]]
                 for d in range(width):
                     grad[d] += c * vector[d]
-            _update_row(state, hyper, rates, factors.ids[u], one, grad)
+            _update_row(state, hyper, rates, groups.ids[u], one, grad)
