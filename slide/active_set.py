@@ -106,13 +106,10 @@ class Scratch:
 
 
 class Transposed(NamedTuple):
-    """The entries of a pattern, grouped by id; kernels take it as it is.
+    """The entries of a pattern, grouped by id.
 
-    Attributes:
-        ids: ``(R,)`` int32, distinct; `transpose` makes them ascend.
-        starts: ``(R + 1,)`` int64, bounds of the groups.
-        entries: ``(nnz,)`` int64 positions in the pattern.
-        samples: ``(nnz,)`` int32, row of the pattern for each entry.
+    ids (R,) int32, distinct; starts (R + 1,) int64 bounds of the groups; entries (nnz,) int64
+    positions in the pattern; samples (nnz,) int32, their rows in the pattern.
     """
 
     ids: np.ndarray

@@ -1,9 +1,7 @@
 """Which backend computes, numba kernels or the reference in torch; devices of tensors.
 
-Kernels read the memory of the CPU. Where a tensor lies on another device, the functions of
-`slide.ops.reference` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too:
-tests compare the two, and it helps where numba does not run well. Nothing else decides this, and
-nothing depends on an import of CUDA.
+Kernels read the memory of the CPU; on other devices, and with ``SLIDE_BACKEND=torch``, the
+functions of `slide.ops.reference` compute the same.
 """
 
 import functools

@@ -1,21 +1,9 @@
-"""Gradients that are zero outside of some rows, and how they reach an optimizer.
+"""Gradients that are zero outside of some rows: a backward pass leaves them on the weight.
 
-A backward pass leaves them on the weight (`add_row_gradient`), and `slide.RowSparseAdam` takes
-them from the weight (`take_row_gradients`).
-
-Two marks lie on parameters, too. The numbering (`numbering`) changes when rows are added or
-removed: a backward pass that ran with the former numbers would give rows the gradients of others,
-or write outside of the weight, so operations note it in the forward pass and compare. And
-`mark_shared` notes the group whose processes have other rows each; layers mark their parameters
-whenever they use them, because a copy of a layer has new parameters.
-
-Example:
-    >>> import numpy as np, torch
-    >>> from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
-    >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
-    >>> add_row_gradient(weight, RowGradient(np.array([1], np.int32), torch.ones(1, 2)))
-    >>> dense_gradient(weight)
-    tensor([[0., 0.], [1., 1.], [0., 0.]])
+`slide.RowSparseAdam` takes them from there (`take_row_gradients`). Two marks lie on parameters,
+too: `numbering` changes when rows get other numbers, which operations compare with that of the
+forward pass, and `mark_shared` notes the group whose processes have other rows each, whenever a
+layer is used, because a copy has new parameters.
 """
 
 import math
@@ -53,12 +41,9 @@ before_first_rows: list[Callable[[], None]] = []
 class RowGradient:
     """A gradient that is zero outside of some rows.
 
-    Attributes:
-        ids: ``(R,)`` int32 row numbers, distinct unless ``first`` is given: an array, or a tensor
-            on the device of the rows. None: all rows, in order.
-        rows: ``(R, D)`` floats, their gradients.
-        first: ``(R,)`` bools if ids may repeat: true for the first of equal ids, whose rows are
-            equal (`slide.ops.reference.products.TotalRows`). None: ids are distinct.
+    ids (R,) int32, an array or a tensor on the device of the rows, None: all rows; rows (R, D)
+    floats; first (R,) bools if ids may repeat, true for the first of equal ids, whose rows are
+    equal (`TotalRows`).
     """
 
     ids: Any
@@ -79,10 +64,8 @@ class RowGradient:
 class FactoredRowGradient:
     """A row gradient as the product ``G^T H``, which is not computed yet.
 
-    Attributes:
-        transposed: the pattern of the sparse matrix G, grouped by row of the weight.
-        coefficients: ``(nnz,)`` floats, the entries of G in the pattern's order.
-        vectors: ``(B, D)`` floats, the matrix H.
+    transposed: the pattern of G, grouped by row of the weight; coefficients (nnz,) floats, the
+    entries of G in the pattern's order; vectors (B, D) floats, H.
     """
 
     transposed: Transposed

@@ -1,7 +1,4 @@
-"""How this process computes: threads, kept memory, determinism, and versions.
-
-This module is imported first: it sets environment variables that libraries read as they load.
-"""
+"""How this process computes: threads, kept memory, determinism, versions. It is imported first."""
 
 import ctypes
 import os

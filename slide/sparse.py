@@ -1,8 +1,6 @@
-"""The two sparse containers of the library, `CSR` and, without values, `Pattern`, and their checks.
+"""The sparse containers `CSR` and, without values, `Pattern`, their checks, and conversions.
 
-`as_csr` and `as_pattern` cast features and labels in the forms that users have. What is `CSR` or
-`Pattern` already, with the right types, is returned as it is. SciPy is not imported here: its
-matrices are known by their methods.
+SciPy is not imported here: its matrices are known by their methods.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,4 @@
-"""Checks of samplers, proposers and hash families that a user writes.
-
-The checks raise AssertionError with a reason, so a test can call them.
-"""
+"""Checks of samplers, proposers and hash families that a user writes; they raise AssertionError."""
 
 import itertools
 from collections.abc import Callable

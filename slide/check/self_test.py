@@ -88,14 +88,10 @@ def random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, 
 def run_self_tests(
     seconds: float = SECONDS, seed: int = 0
 ) -> Iterator[tuple[str, int, str | None]]:
-    """Each test on random inputs, for its share of the time, but at least once.
+    """Each test on random inputs for its share of ``seconds``, compiling not counted; at least
+    once.
 
-    Args:
-        seconds: how long all of them take, without compiling kernels.
-        seed: seed of the inputs.
-
-    Yields:
-        The name of the test, the number of trials, and what was wrong; None: nothing.
+    Yields the name of the test, the number of trials, and what was wrong or None.
 
     Example:
         >>> from slide.check import run_self_tests

@@ -1,8 +1,4 @@
-"""The loss of a layer whose outputs are shared out among processes, and its gradients.
-
-Each rank has the scores of its own active set. What the ranks exchange for a loss is small: see
-`loss_over_ranks`. No gradient of a weight is sent.
-"""
+"""The loss of a layer whose outputs are shared out among processes, and its gradients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

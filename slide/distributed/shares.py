@@ -20,12 +20,10 @@ _WEIGHED = 4096
 class Shares:
     """Rows of a weight, shared out among ranks.
 
-    Some features and labels are far more frequent than others, and a row costs work in each step
-    that uses it. With ``counts`` rows are dealt in rounds, by falling count. Each rank gets one row
-    of a round, so ranks have equally many rows of each frequency; the rank with the least work so
-    far gets the most frequent one (as in Graham 1969, "Bounds on multiprocessing timing
-    anomalies"). Without counts, row i goes to rank i modulo ``size``. A rank keeps its rows in
-    rising order; a row's index there is its local number.
+    A row costs work in each step that uses it. With ``counts`` rows are dealt in rounds, by falling
+    count, one row to each rank; the rank with the least work so far gets the most frequent one (as
+    in Graham 1969, "Bounds on multiprocessing timing anomalies"). Without counts, row i goes to
+    rank i modulo ``size``. A row's index among the rising rows of its rank is its local number.
 
     Args:
         what: what the rows are, for messages: "features", "labels".

@@ -1,9 +1,4 @@
-"""What all operations with manual gradients share.
-
-They have no second derivatives, and raise when one is asked for. Their products are outside of
-``torch.autocast``. Their backward passes notice that their ids are no longer those of the forward
-pass, and that DistributedDataParallel would average a weight with row gradients.
-"""
+"""What operations with manual gradients share: no second derivatives, no autocast, no averaging."""
 
 import functools
 import gc

@@ -1,12 +1,8 @@
 """Convolution on some input and output channels, with manual gradients.
 
-The used channels are copied into one array, and the convolution of PyTorch (oneDNN) computes on it.
-The backward pass makes no array of the size of the weight. The gradient of the weight has one row
-for each pair of a used output and a used input channel (`slide.row_gradients.as_rows`).
-
-All images are channels-last in memory, because oneDNN has its fastest kernels for this format. On
-two cores a forward pass in the default format took twice as long, because oneDNN first reordered
-the values.
+The used channels are copied into one array for PyTorch's convolution, and the gradient of the
+weight has one row for each pair of a used output and a used input channel. Images are channels-last
+in memory, because oneDNN reorders others first, which took as long as the convolution.
 """
 
 from typing import Any, NamedTuple

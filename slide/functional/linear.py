@@ -1,7 +1,4 @@
-"""A linear layer on an active set, ``x @ weight.T + bias``, and its loss, with their gradients.
-
-Below them is what turns values on a set into a dense matrix, and back.
-"""
+"""A linear layer on an active set, ``x @ weight.T + bias``, and its loss, with their gradients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -102,10 +99,8 @@ def active_linear(
         active: the active set, out of N outputs.
         precision: ``"float32"``, ``"bfloat16"`` or ``"auto"``. With ``"bfloat16"`` the matrix
             products of a shared set, forward and backward, round their factors and results to
-            bfloat16. This is faster if the processor has instructions for it, and slower if not.
-            ``"auto"`` rounds only if rounding is faster. The weight itself is not rounded. If most
-            entries of a gradient are zero, sums over the others are not rounded
-            (`slide.ops.nonzeros`).
+            bfloat16; ``"auto"`` does if that is faster. The weight itself is not rounded, nor sums
+            over gradients that are mostly zero (`slide.ops.nonzeros`).
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
@@ -330,9 +325,8 @@ def active_linear_loss(
 ) -> Tensor:
     """The loss `loss_on_active` of the scores `active_linear`, a scalar.
 
-    With a shared set on the CPU this takes less time and memory than the two functions. It computes
-    the scores of some samples and at once their gradient, while both are in the cache. The forward
-    pass computes the gradients of ``x``, weight and bias, and the backward pass returns them.
+    With a shared set on the CPU this takes less time and memory than the two functions: the forward
+    pass computes scores and all gradients of some samples at a time, while they are in the cache.
 
     Args:
         x, weight, bias, active, precision, sparse_grad: see `active_linear`.

@@ -1,8 +1,4 @@
-"""Losses of scores on an active set: by name, as an operation with a gradient, and as callables.
-
-The mean may be over the hardest samples of a batch (online hard example mining: Shrivastava, Gupta
-and Girshick 2016, "Training region-based object detectors with online hard example mining").
-"""
+"""Losses of scores on an active set: by name, as an operation with a gradient, and as callables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,14 +25,12 @@ class Loss:
 
     Attributes:
         kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.losses.Rows`.
-        dense: the same loss in torch, for autograd. It is called as
-            ``dense(scores, targets, log_weights)``; see `slide.ops.reference.losses`.
-        prior_score: maps the probability that an output is a target to the score that minimises the
+        dense: the same in torch, ``dense(scores, targets, log_weights)``, for autograd; see
+            `slide.ops.reference.losses`.
+        prior_score: from the probability that an output is a target to the score that minimises the
             loss.
-        splits_target: whether the labels of a row share a target of 1, as in a softmax. Otherwise
-            each label has a target of 1.
-        score_range: the scores that the loss wants for negatives and for positives; None: there are
-            no such scores.
+        splits_target: whether the labels of a row share a target of 1, as in a softmax.
+        score_range: the scores that the loss wants for negatives and for positives, or None.
 
     Example:
         >>> import slide

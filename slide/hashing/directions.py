@@ -1,8 +1,6 @@
-"""The few directions in which inputs vary: where rows and inputs are hashed.
+"""The few directions in which hidden vectors vary: a projection of all units sees mostly noise.
 
-Hidden vectors of some hundred units vary in few directions, and a random projection of all units
-sees mostly what no input has. Hashing along the principal directions of the data is known from
-Weiss, Torralba, Fergus 2008, "Spectral hashing", and Gong et al. 2013, "Iterative quantization".
+(Weiss, Torralba, Fergus 2008, "Spectral hashing"; Gong et al. 2013, "Iterative quantization".)
 """
 
 import math

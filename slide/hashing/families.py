@@ -1,8 +1,7 @@
-"""Hash families turn vectors into codes; they do not depend on hash tables.
+"""Hash families turn vectors into codes ``(L, n)`` int32 in ``[0, num_buckets)``.
 
-A family draws L = ``num_tables`` hash functions. Each combines K = ``hashes_per_table`` elementary
-hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``. The file has the
-interface, the two families, and the further buckets in which an input is looked up.
+A family draws L = ``num_tables`` hash functions, each of K = ``hashes_per_table`` elementary
+hashes.
 """
 
 import math
@@ -33,10 +32,8 @@ class HashFamily(Protocol):
     follows this interface.
 
     A family may also have a method ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)``
-    int32, first the codes of `codes`, then of the bucket of each table that the row would be in
-    if its least certain elementary hash were another, then the next ones. The buckets of a row in a
-    table are distinct; where a table has no more of them, there are fewer (`DWTA` has one other
-    position for each digit).
+    int32, first those of `codes`, then of the distinct buckets that the row would be in if its
+    least certain elementary hashes were others; fewer where a table has no more of them.
 
     Attributes:
         in_features: D, length of the vectors.
@@ -130,8 +127,8 @@ class SimHash:
     def codes(self, vectors: Tensor) -> Any:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
 
-        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
-        angles change by a fraction of a degree. Equal rows still have equal codes.
+        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16, which
+        changes angles by a fraction of a degree.
         """
         return self._pack(self._project(vectors))
 

@@ -32,14 +32,9 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class SampledConv2d(SampledLayer):
     """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
 
-    The sampler sees a filter as a row of ``I * kh * kw`` numbers. It sees an image as one patch of
-    the same length. The patches of a batch lie at different output positions, which are spread
-    evenly and are not random. (A mean over patches would be flat, and the filter of an edge gives
-    zero on it.) The batch shares one set, so candidates are channels whose filters fit many
-    patches.
-
-    The gradients of weight and bias have rows (see `slide.active_conv2d`), for
-    `slide.RowSparseAdam`; with ``sparse_grad`` they are sparse tensors.
+    The sampler sees a filter as a row of ``I * kh * kw`` numbers, and an image as one patch of the
+    same length; the patches of a batch lie at output positions that are spread evenly. (A mean over
+    patches would be flat, and the filter of an edge gives zero on it.) The batch shares one set.
 
     Args:
         in_channels, out_channels: I and O.
@@ -48,13 +43,11 @@ class SampledConv2d(SampledLayer):
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        device: a device, its name, or None: PyTorch's default.
-        dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
+        device, dtype: as in PyTorch: float32 or float64.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
-            sampler with another number of outputs, or a sampler together with several groups:
-            filters of different groups see different channels and cannot be compared.
+            sampler with another number of outputs, or a sampler together with several groups.
         TypeError: for another dtype.
 
     Attributes:
@@ -126,8 +119,7 @@ class SampledConv2d(SampledLayer):
 
         Returns:
             ``values`` ``(B, A, H', W')`` and the active set, with the weights of its sampler.
-            ``to_dense()`` gives ``(B, O, H', W')`` with zeros for the other channels. A second
-            such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
+            A second such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
 
         Errors are those of `slide.active_conv2d`; ValueError also for a set for each sample.
         """

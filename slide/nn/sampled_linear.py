@@ -1,9 +1,7 @@
 """A linear layer that computes only the outputs which its sampler chooses, and searches them.
 
-Before it is what all sampled layers share: the base class, the output on an active set, and
-prediction. Predictions of a network in training mode do not call ``eval()`` and ``train()``, which
-would change modules that other threads may use at the same time, and would forget that some of them
-were in ``eval()`` before. So the thread that predicts calls `predicting`.
+Predictions in training mode do not call ``eval()``, which would change modules that other threads
+may use: the thread that predicts calls `predicting`.
 """
 
 import math
@@ -154,16 +152,7 @@ class ToDense(nn.Module):
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Networks and layers of slide compute as in ``eval()`` in this thread.
-
-    Example:
-        >>> import slide
-        >>> from slide.nn.sampled_linear import learns, predicting
-        >>> layer = slide.SampledLinear(4, 9)
-        >>> with predicting():
-        ...     learns(layer), layer.training
-        (False, True)
-    """
+    """Networks and layers of slide compute as in ``eval()`` in this thread."""
     before, _thread.predicts = getattr(_thread, "predicts", False), True
     try:
         yield
@@ -355,11 +344,9 @@ class SampledLinear(SampledLayer):
         sampler: chooses among N outputs; None computes all.
         precision: precision of the products with a shared set; see `slide.active_linear`.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        init_scale: scale of the first weights. Small first weights help if most outputs are rarely
-            learnt: such outputs then add less noise to the gradients of other layers.
-        device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            the torch reference (`slide.backend`).
-        dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
+        init_scale: small first weights help if most outputs are rarely learnt: such outputs then
+            add less noise to the gradients of other layers.
+        device, dtype: as in PyTorch: float32, bfloat16 or float64.
 
     Raises:
         ValueError: for a number or name out of range, or a sampler with another number of outputs.

@@ -26,24 +26,18 @@ from slide.utils.profiling import untraced
 class SparseInputLinear(SampledLayer):
     """A linear layer with sparse input: a weighted sum of the weight rows of its features.
 
-    With a sampler the result holds only the chosen outputs. The other outputs and their gradients
-    count as zero. The layer still computes all outputs: the weights of a feature lie side by side
-    in memory, and to read all of them takes no longer than to read a quarter of them.
-
-    The gradient of the weight has rows (see `slide.functional`), for `slide.RowSparseAdam`.
+    With a sampler the result holds only the chosen outputs, but the layer computes all: the weights
+    of a feature lie side by side in memory, and reading all takes no longer than a quarter of them.
 
     Args:
         in_features: D.
         out_features: H.
         sampler: chooses among H outputs; None chooses all.
-        init_scale: with the first weights, an input of length 1 gives an output of about this
-            length. The weights of rare features change little, so a small value makes rare
-            features count less.
+        init_scale: length of the first outputs for inputs of length 1. Weights of rare features
+            change little, so a small value makes rare features count less.
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
-        device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            the torch reference (`slide.backend`).
-        dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
+        device, dtype: as in PyTorch: float32 or float64.
 
     Raises:
         ValueError: for a number out of range, a sampler with another number of outputs, or a

@@ -1,9 +1,8 @@
 """Each operation as numba kernel and as torch reference, and the table that picks.
 
-`slide.ops.kernels` has loops over arrays, which numba compiles. `slide.ops.reference` has the same
-operations in torch: the readable definition of each, which tests and ``python -m slide.check``
-compare with the kernels, and which computes on other devices than the CPU. A function of the table
-`OPERATIONS` picks by the device of its tensors and by ``SLIDE_BACKEND``.
+`slide.ops.kernels` has loops that numba compiles, `slide.ops.reference` the same operations in
+torch, with which tests and ``python -m slide.check`` compare them, and with which other devices
+compute.
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix

@@ -1,9 +1,8 @@
 """A large sparse matrix, and its products with dense matrices.
 
 Autograd through ``torch.sparse`` transposes the matrix in each backward pass, which takes many
-times as long as the product. Here the transpose is kept. So forward and backward pass use the same
-kernel: PyTorch's product of a CSR matrix. Its speed is limited by the memory only. Indices have 32
-bits, because PyTorch would convert 64-bit indices at each call.
+times as long as the product. Here the transpose is kept. Indices have 32 bits, since PyTorch
+converts others at each call.
 """
 
 import warnings

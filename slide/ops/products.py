@@ -86,9 +86,8 @@ def weighted_sum(
 ) -> Tensor:
     """``out[b] = bias + sum_p coefficients[p] * rows[ids[p]]`` over the entries of each sample b.
 
-    indptr (B + 1,) int64 bounds of the samples' entries; ids (nnz,) int32; coefficients (nnz,)
-    floats, an array or a tensor; rows (N, D) floats; bias (D,) or None. Returns ``(B, D)``, of the
-    type of ``rows``; float32 for bfloat16.
+    indptr (B + 1,) int64; ids (nnz,) int32; coefficients (nnz,) floats; rows (N, D); bias (D,) or
+    None. Returns ``(B, D)``, of the type of ``rows``; float32 for bfloat16.
     """
     if rows.dtype == torch.bfloat16:  # Kernels do not read it.
         distinct, ids = np.unique(ids, return_inverse=True)

@@ -32,13 +32,11 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
-    This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients. PyTorch's function raises
-    for sparse gradients, and calls this one for parameters on which layers of slide have left row
-    gradients. The gradients of several backward passes on one weight are added up first.
+    This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients, which calls this function
+    for row gradients of slide's layers.
 
-    Layers of `slide.distributed` mark the parameters of which each process has other rows. Their
-    norm is that of the rows of all processes, so all processes must call this; gradients of other
-    parameters must be equal on all of them.
+    Layers of `slide.distributed` mark the parameters of which each process has other rows. All
+    processes must call this then; gradients of other parameters must be equal on all of them.
 
     Args:
         parameters, max_norm, norm_type, error_if_nonfinite: as in PyTorch, the numbers above 0.

@@ -1,8 +1,4 @@
-"""Row-sparse Adam: a step updates only the rows that have a gradient, in place.
-
-The file has the optimizer with its state, what ``torch.amp.GradScaler`` needs of it, and
-`resize_rows`, by which parameters and states get more or fewer rows.
-"""
+"""Row-sparse Adam, its state, `GradScaler`, and `resize_rows` of parameters with their state."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -58,13 +54,11 @@ class RowSparseAdam(torch.optim.Optimizer):
             ``(O, I, kh, kw)`` is one kernel ``(kh, kw)``.
         lr: learning rate, above 0.
         betas: decay rates of the two moments, each in [0, 1). If the first is 0, no first moment is
-            kept: a step uses the gradient itself, as RMSprop does. It then reads and writes a third
-            less memory, and the optimizer takes half of it.
+            kept, as in RMSprop: a step reads and writes a third less memory.
         eps: number added to the root of the second moment, at least 1e-37.
         weight_decay: decoupled weight decay, applied in steps that touch a row.
         correct_skipped: whether a step first decays the moments of a row for all steps without a
-            gradient for it, so that they equal the moments of dense Adam. This takes 4 bytes for
-            each row.
+            gradient for it, so that they equal the moments of dense Adam.
         rowwise: whether to keep one second moment for each row, of the mean square of its gradient,
             instead of one for each entry. A step then reads and writes a third less memory, and
             half if there is no first moment.
@@ -437,10 +431,9 @@ def resize_rows(
 ) -> None:
     """Keep some rows of a parameter and append others; the state of its optimizer follows.
 
-    The parameter stays the same object with new memory, so the optimizer keeps it. State with a row
-    for each row of the parameter (moments), or for each kernel of a convolution, keeps these rows;
-    the new ones begin at 0, as in an optimizer that has not seen them. Gradients that wait are
-    dropped. All rows are copied.
+    The parameter stays the same object with new memory. State with a row for each row of the
+    parameter, or for each kernel of a convolution, keeps these rows; new ones begin at 0. Gradients
+    that wait are dropped.
 
     Args:
         kept: ``(n,)`` int64 numbers of rows, in their new order; None: all, in order.

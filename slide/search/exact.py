@@ -1,9 +1,8 @@
 """Search for the rows with the largest inner products, by scores of all rows or of candidates.
 
-Where processors multiply bfloat16 faster than float32, many queries are answered by a scan of
-rounded rows, and only what may be among the best is scored anew. Rounding changes a score by less
-than a bound (Higham 2002, "Accuracy and stability of numerical algorithms", sections 2.2 and 3.1).
-So a row whose rounded score is far below the scores of k others is not among the k best.
+Where processors multiply bfloat16 faster, many queries are answered by a scan of rounded rows.
+Rounding changes a score by less than a bound (Higham 2002, "Accuracy and stability of numerical
+algorithms", sections 2.2 and 3.1), and only what may be among the best is scored anew.
 """
 
 import numpy as np

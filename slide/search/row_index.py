@@ -1,8 +1,4 @@
-"""An index over weight rows that finds large inner products without scoring all rows.
-
-The file has the index, the inverted lists in it, and the question whether weights have changed
-since an index followed them.
-"""
+"""An index over weight rows that finds large inner products without scoring all rows."""
 
 import math
 from collections.abc import Iterator
@@ -44,16 +40,14 @@ _WITNESSES, _NUMBERS = 64, 16
 class RowIndex:
     """Finds the rows with the largest ``<query, row> + bias`` among a small part of all rows.
 
-    The rows, with the bias as one more coordinate, are put into inverted lists, and kept in the
-    order of these lists, rounded to 8 bits with a scale for each row. A query sees the longest rows
-    first, then lists in the order of the score that their rows may have: that of the mean row, and
-    a number of standard deviations more. It ends where no other list is likely to hold one of the
-    best, or when it has seen its share of the rows. The best of the rounded rows are scored again
-    with the weight itself. So scores are exact, and which rows are found is not: a row far from the
-    others of its list can be missed. Up to 4,096 rows are all seen.
+    The rows, with the bias as one more coordinate, are put into inverted lists, rounded to 8 bits
+    with a scale for each row. A query sees the longest rows first, then lists in the order of the
+    score that their rows may have: that of the mean row, and a number of standard deviations more.
+    It ends where no other list is likely to hold one of the best, or when it has seen its share of
+    the rows. The best are scored again with the weight itself, so scores are exact, but a row far
+    from the others of its list can be missed. Up to 4,096 rows are all seen.
 
-    The index keeps the weight, not a copy of it. It follows the changes of rows that `update`
-    is told of, and no others: see `fits`.
+    The index keeps the weight, not a copy, and follows the changes that `update` is told of.
 
     Args:
         weight: ``(N, D)`` floats, or stored rows, on the CPU.

@@ -1,21 +1,16 @@
-"""Products of dense vectors with the rows that a sparsity pattern names, and Adam on such rows.
+"""Products of vectors with the rows that a sparsity pattern names, and Adam on such rows.
 
-A pattern has one row for each sample; entry ``p`` of sample ``b`` names row ``ids[p]`` of a matrix
-with N rows. A layer needs three products (B samples, D columns, ``nnz`` entries):
+Entry ``p`` of sample ``b`` of a pattern names row ``ids[p]`` of a matrix with N rows. A layer needs
+three products (B samples, D columns, ``nnz`` entries), none in time proportional to N:
 
 * `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
 * `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
 * `row_gradient`     ``out[u] = sum_p coefficients[p] * vectors[b]`` over the entries with id ``u``
 
-An output layer uses them for its forward pass, its input gradient and its weight gradient. A layer
-with sparse input uses the second for its forward pass and the third for its weight gradient. No
-product takes time proportional to N.
-
 Adam is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
 steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
-the row missed, so that they equal the moments of dense Adam with zero gradients. The changes of the
-weight that dense Adam would have made in these steps are left out. With ``beta1 = 0`` the first
-moment is the gradient itself. So none is kept, and a step reads and writes a third less memory.
+the row missed, as moments of dense Adam with zero gradients do. With ``beta1 = 0`` no first moment
+is kept.
 """
 
 from typing import NamedTuple

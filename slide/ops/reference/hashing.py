@@ -1,9 +1,8 @@
 """Hash codes ``(L, n)`` int32, and hash tables on any device.
 
-Here each bucket has room for its whole capacity from the start, so no bucket ever moves. Without a
-capacity buckets stand one after the other without gaps, and each change makes them anew. Otherwise
-the arrays equal the arrays of the kernels, with one more position at the end of each pool, where
-ids go that are not kept. What a build keeps, and where, is the same as with kernels.
+Each bucket has room for its whole capacity from the start, and pools have one more position, for
+ids that are not kept. Without a capacity buckets stand without gaps, and each change makes them
+anew.
 """
 
 from typing import Any, NamedTuple

@@ -1,8 +1,7 @@
 """Losses of rows of scores in torch, with the gradients of autograd.
 
-A formula gets scores ``(B, A)``, bools ``(B, A)`` that mark the targets, and None or the logarithms
-``(B, A)`` or ``(A,)`` of how many outputs an entry stands for, which are 0 at targets. It returns
-the losses ``(B,)``.
+A formula gets scores ``(B, A)``, bools ``(B, A)`` that mark the targets, and None or log weights
+``(B, A)`` or ``(A,)``, 0 at targets. It returns the losses ``(B,)``.
 """
 
 from typing import Any

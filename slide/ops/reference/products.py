@@ -19,10 +19,7 @@ _MOST = 2**27
 
 
 class TotalRows(NamedTuple):
-    """The sums of rows with equal ids, with one row for each summand.
-
-    How many ids differ is not known on the host. So each summand has the total of its id: equal
-    ids have equal rows.
+    """The sums of rows with equal ids: each summand has the total of its id.
 
     ids (n,), ascending; rows (n, D) totals; first (n,) bool, true for the first of equal ids.
     """
