@@ -107,8 +107,8 @@ def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
     ``loss.backward()`` leaves it on the parameter, for `slide.RowSparseAdam`, and autograd gets
-    None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. Outside
-    of ``inputs`` there is none.
+    None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. A
+    parameter that is not among the ``inputs`` of the backward pass gets none.
     """
     if ctx.sparse_grad:
         return to_sparse(parameter, gradient)

@@ -54,7 +54,7 @@ class Errors:
         self._store = store
 
     def first(self, sentence: str, of_another: bool = False) -> bool:
-        """Whether no other reported this, nor, ``of_another`` process, that one itself."""
+        """Whether no other process reported this, or, ``of_another`` process, anything."""
         if self._store is None:  # Better twice than never.
             return True
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"

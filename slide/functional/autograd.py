@@ -116,9 +116,10 @@ class EarlyGradients(FirstDerivatives):
         # What autograd gets is in new memory, since it or a caller may change it in place.
         found = [ctx.grad_x * grads[0] if needed[0] else None]
         for parameter, rows, wanted in zip(ctx.parameters, ctx.rows, needed[1:3], strict=True):
-            wanted &= rows is not None
-            own = rows.scaled(upstream, ctx.sparse_grad) if wanted else None
-            found.append(hand_over(ctx, parameter, own) if wanted else None)
+            gradient = None
+            if wanted and rows is not None:
+                gradient = hand_over(ctx, parameter, rows.scaled(upstream, ctx.sparse_grad))
+            found.append(gradient)
         return *found, *(None,) * (len(needed) - 3)
 
 

@@ -417,7 +417,7 @@ class _SharedLinearLoss(EarlyGradients):
         if not learns:
             return mean
         ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
-        ctx.rows = [None, None]
+        grad_weight = grad_bias = None
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
@@ -432,9 +432,10 @@ class _SharedLinearLoss(EarlyGradients):
             if early is not None:
                 early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
-            ctx.rows[0] = weight_gradient(grad, x, active.ids, active.scratch, exact)
+            grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
-            ctx.rows[1] = RowGradient(active.ids, gradient.sum(0)[:, None])
+            grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+        ctx.rows = grad_weight, grad_bias
         return mean
 
 

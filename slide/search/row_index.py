@@ -182,7 +182,7 @@ class RowIndex:
             k: in [1, N].
             share: in (0, 1]; a query begins no further list when it has seen this share of all
                 rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
-            most_seen: the same as a number of rows, in position of ``share``.
+            most_seen: the same as a number of rows, instead of ``share``.
             deviations: at least 0; how many standard deviations above the mean of a list the score
                 of a row may lie. With more of them a query sees more lists.
 
