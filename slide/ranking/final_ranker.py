@@ -114,7 +114,8 @@ class FinalRanker:
             self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW)
             self.linear_share = self._share(columns, hits, starts, weights) if few else 0.0
         if self.linear_share:
-            self.linear = self._fit_linear(self._numbers(columns, starts), hits, weights)
+            every = np.ones(len(hits), bool)
+            self.linear = self._fit_linear(self._numbers(columns, starts), hits, weights, every)
         return self
 
     def probabilities(self, columns: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
@@ -205,10 +206,10 @@ class FinalRanker:
             own, other = fold == number, fold != number
             if min(hits[other].sum(), (~hits[other]).sum()) < _LEAST_HITS // 2:
                 return 1.0  # So few rows have all true labels.
-            learnt = hits[other], None if weights is None else weights[other]
-            grown, base = self._grow(columns[other], *learnt, 1)
+            counts = None if weights is None else weights[other]
+            grown, base = self._grow(columns[other], hits[other], counts, 1)
             trees[own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
-            intercept, *found = self._fit_linear(numbers[other], *learnt)
+            intercept, *found = self._fit_linear(numbers, hits, weights, other)
             linear[own] = intercept + numbers[own] @ np.array(found)[: numbers.shape[1]]
         signs, counts = np.where(hits, -1.0, 1.0), 1.0 if weights is None else weights
         losses = np.stack(
@@ -222,14 +223,14 @@ class FinalRanker:
         return float(_SHARES[near.argmax()])
 
     def _fit_linear(
-        self, numbers: np.ndarray, hits: np.ndarray, weights: np.ndarray | None
+        self, numbers: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, some: np.ndarray
     ) -> list[float]:
-        """The intercept and the weights, none below 0, that minimise the penalised loss."""
+        """Intercept and weights, none below 0, that minimise the loss of some candidates."""
         from scipy.optimize import minimize
 
-        share, count = _drawn_share(hits, _WRONG_OF_LINEAR), len(self._ranks)
-        drawn = hits | (np.random.default_rng(0).random(len(hits)) < share)
-        numbers, right = numbers[drawn], hits[drawn].astype(np.float64)
+        share, count = _drawn_share(hits[some], _WRONG_OF_LINEAR), len(self._ranks)
+        drawn = some & (hits | (np.random.default_rng(0).random(len(hits)) < share))
+        numbers, right = numbers[drawn].astype(np.float64), hits[drawn].astype(np.float64)
         counts = np.ones(len(right)) if weights is None else weights[drawn]
         counts = counts / max(counts.sum() / max(len(counts), 1), 1e-9)
         mean = numbers.mean(0) if len(numbers) else np.zeros(2 * count)
@@ -255,8 +256,8 @@ class FinalRanker:
         return [float(first), *map(float, slopes), *[0.0] * (2 * count)]
 
     def _numbers(self, columns: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """What the linear model knows of each candidate ``(pairs, 2 * scorers)``, float64."""
-        found = np.empty((len(columns), 2 * len(self._ranks)))
+        """What the linear model knows of each candidate ``(pairs, 2 * scorers)``, float32."""
+        found = np.empty((len(columns), 2 * len(self._ranks)), np.float32)
         for place in range(found.shape[1]):
             kind, scorer = divmod(place, len(self._ranks))
             found[:, place] = self._number(columns, starts, kind, scorer)
