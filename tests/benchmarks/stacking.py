@@ -23,7 +23,7 @@ from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.config.build import put_together
 from slide.data import SparseDataset
 from slide.ranking import choose_kind
-from slide.sparse import hits
+from slide.sparse import hits, row_bounds
 from slide.training import Trainer
 
 KEYS = ("dataset", "rows", "seed")
@@ -79,7 +79,7 @@ def judge(trainer: Trainer) -> dict[str, list[float]]:
             for place, name in enumerate(found.names)
             if name.endswith("_rank")
         }
-        values[FINAL] = ranker.final_ranker.probabilities(found.columns)
+        values[FINAL] = ranker.final_ranker.probabilities(found.columns, row_bounds(named.sum(1)))
         for name, own in values.items():
             scores[named] = own
             best = np.argsort(-scores, axis=1, kind="stable")[:, : CUT_OFFS[-1]]
