@@ -138,6 +138,7 @@ def test_other_pages(client):
     assert client.get("/").text == page
     assert not re.search(r"(src|href)=.?(https?:)?//", page), "it loads from somewhere else"
     assert escape('{"rows": [{"indices": [0, 1], "values": [1, 0.5]}], "k": 5}') in page
+    assert 'post.requestBody.content["application/json"].schema.properties' in page
     body = interface["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
     assert set(body["schema"]["properties"]["rows"]["items"]["properties"]) == set(Row.model_fields)
     assert client.get("/nowhere").json() == {"error": "Not Found"}
