@@ -165,10 +165,10 @@ def _launch(runs: Sequence[list[str]], own: Sequence[str], sweep: "Sweep") -> li
     """
     if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
         sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
-    found: list[Outcome | None] = []
-    for run in runs:
-        said = mistake(run)
-        found.append(said and Outcome(sweep.words_of(run), None, f"error: {said}"))
+    found = [
+        Outcome(sweep.words_of(run), None, f"error: {said}") if (said := mistake(run)) else None
+        for run in runs
+    ]
     there = [run for run, refused in zip(runs, found, strict=True) if refused is None]
     with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
         composing = GlobalHydra.instance().hydra

@@ -351,8 +351,8 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _json_row(
     row: Any, model: Model, columns: Columns | None, counted: Numbering, unknown: dict[Any, int]
 ) -> _Row:
-    table = columns is not None and "columns" in model.settings
-    if table and isinstance(row, dict) and not isinstance(row.get("features"), dict | list):
+    given = isinstance(row, dict) and not isinstance(row.get("features"), dict | list)
+    if given and columns is not None and "columns" in model.settings:
         return _cells_row(columns.found_in(row), columns, model, counted, unknown)
     labels = (
         number_labels(row.get("labels"), model, counted, unknown) if isinstance(row, dict) else []

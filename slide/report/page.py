@@ -502,6 +502,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         panels, ["step", "seconds"] * 2, ["loss"] * 2 + [_PRECISIONS[common]] * 2, strict=True
     ):
         panel.set(xlabel=x, ylabel=y)
+        panel.set_xlim(left=0)
     place = "outside lower center"
     figure.legend(*panels[0].get_legend_handles_labels(), loc=place, ncols=2, frameon=False)
     return figure

@@ -116,13 +116,16 @@ def _keys(form: type[BaseModel]) -> list[str]:
 def row_form(model: Model) -> type[Row]:
     """What a row may be: for a model of a table, also cells by the name of their column."""
     fields: dict[str, Any] = {}
-    for column in model.columns.names if "columns" in model.settings and model.columns else ():
+    columns = model.columns if "columns" in model.settings else None
+    for column in () if columns is None else columns.names:
         if column not in Row.model_fields:
-            kind, said = (
-                (_Value, "a number") if column in model.columns.numbers else (str, "a text")
+            number = columns is not None and column in columns.numbers
+            said = f"a {'number' if number else 'text'}, in the table's column"
+            kind: Any = _Value if number else str
+            fields[f"column_{len(fields)}"] = (
+                kind | None,
+                Field(None, alias=column, description=said),
             )
-            cell = Field(None, alias=column, description=f"{said}, in the table's column")
-            fields[f"column_{len(fields)}"] = kind | None, cell
     return create_model("Row", __base__=Row, __doc__=Row.__doc__, **fields) if fields else Row
 
 
