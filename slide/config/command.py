@@ -78,7 +78,10 @@ The keys are those of {train}: {train} --help explains them.
 """
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Keys that a command line may call by the letters of the papers.
-_LETTERS = {"hash.K": "hash.hashes_per_table", "hash.L": "hash.num_tables"}
+_LETTERS = {
+    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
+    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
+}
 # Columns of the table of a sweep.
 _FIGURES = {
     **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
