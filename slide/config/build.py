@@ -54,9 +54,6 @@ _GROWTH, _INDEX_GROWTH = 0.7, 0.3
 def open_dataset(config: DictConfig) -> SparseDataset:
     """The data set; it is fetched, read and transformed if that was not done before.
 
-    Args:
-        config: from `slide.config.read_config`.
-
     Raises:
         ValueError: for impossible settings, or files that cannot be read.
         OSError: for files that cannot be fetched or written.
@@ -186,18 +183,10 @@ def build_network(
     group: Group | None = None,
     counts: dict[str, np.ndarray] | None = None,
 ) -> SlideNetwork:
-    """The network with its samplers.
+    """The network with its samplers, of a configuration after `slide.config.fill_in`.
 
-    Args:
-        config: from `slide.config.read_config`, after `slide.config.fill_in`.
-        features: number of features.
-        labels: number of labels.
-        group: the processes that share its rows; None: this one has all.
-        counts: of several processes, how often the training rows have each feature
-            (``feature_counts``) and each label (``label_counts``); None: not known.
-
-    Raises:
-        ValueError: for impossible settings.
+    The processes of a ``group`` share its rows. For them ``counts`` says how often training rows
+    have each feature (``feature_counts``) and each label (``label_counts``), if that is known.
 
     Example:
         >>> from slide.config import build_network, fill_in, read_config
@@ -227,13 +216,6 @@ def build_network(
 
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
     """The optimizer of all parameters of ``network``.
-
-    Args:
-        config: from `slide.config.read_config`.
-        network: the network to train.
-
-    Raises:
-        ValueError: for impossible settings.
 
     Example:
         >>> import slide
@@ -274,16 +256,15 @@ def build_trainer(
     """The trainer of a new or resumed run; makes its folder and opens its data set.
 
     Args:
-        config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
-            in (`slide.config.fill_in`).
+        config: from `slide.config.read_config` or `slide.config.resumed`; changed in place by
+            `slide.config.fill_in`.
         words: overrides of the command line; one that nothing would use is an error.
-        swept: those that differ from run to run of a sweep; they are in the name of a new folder.
+        swept: overrides that differ from run to run of a sweep; they are in the folder's name.
         ranks: the processes of the run; all of them call this.
         made: called by the main process with the folder of a new run, before the run is in it.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run or a model.
-        OSError: if files cannot be read, fetched or written.
 
     Example:
         ```python

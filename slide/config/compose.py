@@ -66,10 +66,7 @@ _COMPOSING = Lock()  # Hydra has one state for all threads.
 def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Ends the process with a message after an error that a user can correct.
 
-    Other errors are bugs and pass through.
-
-    Args:
-        overrides: those of the command line, ``key=value``; the message calls a value by its key.
+    Other errors are bugs and pass through. The message calls a value by its key in ``overrides``.
 
     Example:
         >>> from slide.config import user_errors
@@ -136,9 +133,6 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
 
 def read_config(overrides: Sequence[str]) -> DictConfig:
     """The configuration of a command line with these ``overrides``.
-
-    Args:
-        overrides: each is ``group=choice`` or ``key=value``.
 
     Raises:
         ValueError: for a choice or a key that does not exist, or an override that cannot be read.
@@ -393,13 +387,9 @@ def asked_for(overrides: Sequence[str]) -> list[str]:
 def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The configuration of a run: ``composed``, or the saved one of a run that is resumed.
 
-    Args:
-        composed: from `slide.config.read_config` with the same ``overrides``, or without those that
-            a resumed run takes.
-        overrides: each is ``group=choice`` or ``key=value``.
+    A run that is resumed takes only some of the ``overrides``; ``composed`` may lack them.
 
     Raises:
-        FileNotFoundError: if there is no run to resume.
         ValueError: if an override changes a setting that a resumed run keeps, or if the saved
             configuration names code that is neither slide's nor in ``composed.allow_targets``.
 

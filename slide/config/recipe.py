@@ -21,11 +21,6 @@ _OWN_REBUILDS = ("schedule",), "sampler=lsh measures when its tables must be reb
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
     """Replace settings that are null, and ``sampler=auto``, by what follows from the others.
 
-    Args:
-        config: from `slide.config.read_config`; changed in place.
-        num_rows: number of training rows.
-        num_labels: number of labels.
-
     Example:
         >>> from slide.config import fill_in, read_config
         >>> config = read_config([])

@@ -42,8 +42,9 @@ def unpack(
     name: str | None = None,
     limit: int = MAX_BYTES,
 ) -> None:
-    """Unpacks ``members``, paths in an archive by their names in ``folder``; the content tells its
-    kind. A single compressed file holds one member: the file's name without the suffix.
+    """Unpacks ``members``, paths in an archive by their names in ``folder``.
+
+    A single compressed file holds one member: the file's name without the suffix.
     """
     wanted = {member: folder / target for target, member in members.items()}
     if len(wanted) < len(members):

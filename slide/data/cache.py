@@ -55,11 +55,7 @@ Count = int | Callable[[], int]
 class CacheFile(NamedTuple):
     """A file, as the list of its folder names it.
 
-    Attributes:
-        size: bytes.
-        header: length of the header; the checksum covers the data first and the header after it,
-            which is known last.
-        checksum: CRC-32.
+    The checksum, CRC-32, covers the data first and then the header, whose length is known last.
     """
 
     size: int
@@ -68,12 +64,7 @@ class CacheFile(NamedTuple):
 
 
 class ArrayWriter:
-    """Writes a one-dimensional ``.npy`` file piece by piece.
-
-    Attributes:
-        length: numbers so far.
-        written: what to compare the file with; once it is closed.
-    """
+    """Writes a one-dimensional ``.npy`` file; ``written`` says at the end what is in it."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -137,10 +128,8 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
 def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Reads files, side by side, and compares them with what was written.
 
-    All of them, every time: bits of a disk change without the time of a file, and a wrong number
-    trains a wrong model. It is little beside what follows: training reads all rows again and
-    again, and then they come from the system's memory. Whoever wrote the files, the arrays of rows
-    hold what kernels may read: numbers of columns below ``sizes``, bounds that rise, finite values.
+    All of them, every time: bits of a disk change without the time of a file. Whoever wrote the
+    files, kernels may read the arrays: columns are below ``sizes``, bounds rise, values are finite.
     """
 
     def check(name: str) -> None:
@@ -195,10 +184,7 @@ def _numbers_check(
 def write_split(
     folder: Path, blocks: Iterable[Block]
 ) -> tuple[dict[str, int], dict[str, CacheFile]]:
-    """Writes the rows of a split into a new folder; memory is bounded by a block.
-
-    Features of value 0 are left out.
-    """
+    """Writes the rows of a split without zeros into a new folder; memory holds one block."""
     folder.mkdir()
     skipped = 0
     with ExitStack() as stack:
@@ -258,25 +244,13 @@ def cached(
 ) -> SparseDataset:
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
-    Args:
-        cache: folder of caches; this data set gets a folder in it, named by a digest of ``key``.
-        name: the data set's name.
-        key: what is asked for: paths, the parameters of a generator. JSON values.
-        state: what the source looks like now: sizes, times. A cache of another state is replaced.
-        num_features, num_labels: of both splits; functions are called when all rows are written.
-        train, test: called in this order to produce the rows, if there is no valid cache.
-        extra: called after them; its arrays are written beside the splits, as ``<name>.npy``, and
-            its texts as files of their name.
-        propensity: constants a >= 0 and b > 0 of the data set; they are not part of the cache.
-        size: bytes that the cache will take; 0: this is not known.
+    ``key`` is what is asked for, and ``state`` what the source looks like now, its sizes and times;
+    both are JSON values. A digest of the key names the folder in ``cache``, and a cache of another
+    state is replaced. If there is none, ``train`` and ``test`` produce the rows, then ``extra``
+    what lies beside them: arrays as ``<name>.npy``, and texts. Numbers of columns that are
+    functions are called last. ``size`` is the expected size of the cache in bytes.
 
-    Returns:
-        The data set over memory-mapped arrays. Their files have been read, to compare them with
-        what was written; in the process only a few pages are.
-
-    Raises:
-        OSError: the cache cannot be written; an older cache stays as it was.
-        ValueError: ``propensity`` is out of range.
+    An OSError says that the cache cannot be written; an older one stays as it was.
     """
     constants = check_propensity(propensity)
     source = json.loads(json.dumps({"key": key, "state": state}, default=operator.index))

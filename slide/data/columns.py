@@ -33,9 +33,6 @@ def likely_separator(cells: Iterable[str]) -> str | None:
 
     Cells are lists if at least a third of the distinct ones has the character, and the parts repeat
     so often that there are fewer parts than cells.
-
-    Args:
-        cells: texts; each counts once.
     """
     distinct = set(cells)
     for separator in _SEPARATORS:
@@ -121,11 +118,7 @@ class Columns:
         return (*self.text, *self.numbers)
 
     def row(self, cells: Mapping[str, Any]) -> Row:
-        """The row of some cells, by the names of their columns.
-
-        Raises:
-            ValueError: for a cell of numbers that is none, or labels that are no names.
-        """
+        """The row of some cells, by the names of their columns."""
         numbers = []
         for name in self.numbers:
             found = number_of(cells.get(name))
@@ -192,19 +185,9 @@ def understood(
 ) -> tuple[Columns, int]:
     """Finds out what the columns of a table hold; reads all rows.
 
-    Args:
-        rows: cells by the name of their column.
-        labels: column of labels; None: the first that is called so.
-        separator: parts the labels in a cell; ``"auto"``: found by `likely_separator`.
-        text: columns of texts; None: all others that do not hold numbers.
-        numbers: columns of numbers; None: all others with nothing else in them.
-        without: columns that are no features.
-
-    Returns:
-        (the columns, the number of rows).
-
-    Raises:
-        ValueError: if a column is not there, or none has labels or features.
+    ``text`` and ``numbers`` name columns; None: all others that hold such cells, but for those in
+    ``without``. ``labels`` is None for the first column that is called so, and ``separator`` is
+    ``"auto"`` for `likely_separator`. Returns the columns and the number of rows.
     """
     kinds: dict[str, str] = {}  # "", "number", "text", or "other" as far as cells tell.
     cells: dict[str, set[str]] = {}

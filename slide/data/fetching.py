@@ -1,9 +1,4 @@
-"""Files of a data set: present files are used, missing ones are fetched from mirrors.
-
-Neither pooch (1.9) nor gdown (6.5) does this: they take one address for each file, without mirrors
-and expected sizes, and do not check all files together before any of them gets its name. pooch
-begins a broken transfer again; on its interface a downloader would be all of `transfer`.
-"""
+"""Files of a data set: present files are used, missing ones are fetched from mirrors."""
 
 import errno
 import hashlib
@@ -144,8 +139,7 @@ class _UnreachableServerError(_InterruptedTransferError):
 def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
     """Fetches a file, or goes on with the part of it that is there; returns whether it went on.
 
-    After a cut connection there is another one, as long as connections bring more bytes. Nothing
-    tells here whether a part is of the same file: the caller compares a checksum.
+    After a cut connection there is another one, as long as connections bring more bytes.
     """
     most = _length(path)
     resumed, failures = most > 0, 0

@@ -39,11 +39,7 @@ def row_keys(features: CSR) -> np.ndarray:
     entries of a row does not matter, and zeros count as missing. The function has no random parts,
     so keys of two matrices can be compared.
 
-    Args:
-        features: R rows.
-
-    Returns:
-        ``(R,)`` uint64.
+    Returns ``(R,)`` uint64.
 
     Example:
         >>> import numpy as np
@@ -67,13 +63,9 @@ def row_keys(features: CSR) -> np.ndarray:
 
 
 class Proposal(NamedTuple):
-    """What rows may be.
+    """What rows may be: ``"graph"`` or ``"items"``, and the counts that say so, ``why``.
 
-    Attributes:
-        kind: ``"graph"`` or ``"items"``.
-        likely: whether the rows are that if held-out rows do not speak against it; else they are
-            not if held-out rows do not speak for it.
-        why: the counts that say so.
+    If they are ``likely``, held-out rows must not speak against it; else they must speak for it.
     """
 
     kind: str
@@ -102,9 +94,6 @@ def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
     that are copies.
 
     Up to half in place of a twentieth, or by a few labels, either is possible but not likely.
-
-    Args:
-        train: training rows; all of them are counted.
 
     Example:
         >>> import numpy as np
@@ -233,9 +222,6 @@ class SeenLabels:
     In a knowledge graph these are no answers to a question, as in the filtered setting of Bordes et
     al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2.
 
-    Args:
-        train: training rows; equal ones count together.
-
     Attributes:
         keys: ``(R,)`` uint64, `row_keys` of the training rows, ascending.
         rows: ``(R,)`` int64, the rows of these keys.
@@ -264,11 +250,9 @@ class SeenLabels:
         return seen
 
     def of(self, features: CSR, most: int | None = None) -> Pattern:
-        """The seen labels of R rows of features: R rows, empty for features that are new.
+        """The seen labels of R rows: R rows, empty for new features.
 
-        Args:
-            features: R rows.
-            most: number of equal training rows whose labels count, at most; None: all.
+        At most ``most`` equal training rows count; None: all.
         """
         wanted = row_keys(features)
         first, end = (np.searchsorted(self.keys, wanted, side) for side in ("left", "right"))
@@ -285,7 +269,7 @@ def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
     """The first ids of each row that are not seen.
 
     Args:
-        ids: ``(R, k)`` integers, label numbers, best first; -1: there are no more.
+        ids: ``(R, k)`` label numbers, best first; -1: there are no more.
         seen: R rows of labels that are left out.
         count: number of ids of a row that are kept.
 
@@ -364,7 +348,6 @@ class SeenItems:
     """Finds the items of a row, which are no answers where `are_items` holds.
 
     Args:
-        num_labels: number of labels, N.
         items: ``(N,)`` ascending numbers, for each label the feature that is the same item; None:
             they have the same number.
 
@@ -406,7 +389,6 @@ def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
     """Finds the seen labels of rows to come, which filtered ranking leaves out of the answers.
 
     Args:
-        train: training rows.
         kind: `kind_of` the training rows. The own items of a row are seen if it is ``"items"``,
             else the labels of training rows with the same features.
 
@@ -424,9 +406,6 @@ def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
 
 def labels_and_items(split: Split) -> Pattern:
     """The labels and the own items of each row, in ascending order.
-
-    Args:
-        split: R rows of items.
 
     Example:
         >>> import numpy as np

@@ -38,13 +38,7 @@ FORMATTED_ENTRIES = 1 << 18
 
 
 class Sizes(NamedTuple):
-    """The sizes of a file, found or expected. None: not known before the file has been read.
-
-    Attributes:
-        rows: rows of features and labels.
-        features: feature columns.
-        labels: label columns.
-    """
+    """The sizes of a file, found or expected. None: not known before the file has been read."""
 
     rows: int | None = None
     features: int | None = None
@@ -115,20 +109,9 @@ def read_text_blocks(
 ) -> Iterator[Block]:
     """Parses a text file in chunks of whole lines.
 
-    Memory is bounded by a few times the chunk, or the longest line.
-
-    Args:
-        path: the file.
-        variant: what its lines mean.
-        sizes: the expected sizes; unknown ones are not checked. A header replaces them.
-        lenient: leave malformed lines out and count them.
-        chunk_bytes: bytes to read at once.
-
-    Yields:
-        The rows of each chunk.
-
-    Raises:
-        DataError: a malformed line, or another number of rows than expected.
+    Memory is bounded by a few times the chunk, or the longest line. A header replaces ``sizes``, of
+    which unknown ones are not checked. ``lenient`` leaves malformed lines out and counts them; else
+    they raise DataError, as another number of rows than expected does.
     """
     path = Path(path)
     with open_text(path) as file:
@@ -149,11 +132,8 @@ def parse_text(
 ) -> Iterator[Block]:
     """Parses an open file or a pipe, from its first line; see `read_text_blocks`.
 
-    Args:
-        file: the file, opened for bytes.
-        path: its name, for messages.
-        num_bytes: size of the file, for the progress bar; None: it is not known.
-        cut: the file is a part of another one, whose header it does not have.
+    ``path`` is its name, and ``num_bytes`` its size for the bar, if that is known. A ``cut`` file
+    is a part of another one, whose header it does not have.
     """
     headed = variant.header and not cut
     header = file.readline() if headed else b""
@@ -292,18 +272,11 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
-    """Reads two matrices of any sparse kind. A stored zero is neither a feature nor a label.
+    """Yields all rows of two matrices of any sparse kind, as float32.
 
-    Args:
-        features: file of the features; their values are converted to float32.
-        labels: file of the labels: the entries that are not zero; None: no row has labels.
-
-    Yields:
-        All rows at once.
-
-    Raises:
-        DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
-            twice, or the two differ in their number of rows.
+    Entries of ``labels`` that are not zero are labels; None: no row has any. A stored zero is
+    neither. A DataError says that a file is no sparse matrix, a value is not finite, an entry
+    occurs twice, or the two differ in their rows.
     """
     if labels is None:
         read_npz_shape(features)

@@ -1,8 +1,4 @@
-"""The steps of `slide.data.transform`, kept so that rows to come can be treated like training rows.
-
-References:
-    K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
-"""
+"""The steps of `slide.data.transform`, kept for rows to come."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -142,11 +138,7 @@ class RowTransform:
         return hash_columns(self.num_features, self.hashed_features)
 
     def features(self, features: CSR) -> CSR:
-        """Features of B rows after the steps.
-
-        Raises:
-            ValueError: a value is negative where tf-idf needs counts, or too large for float32.
-        """
+        """Features of B rows after the steps; values must fit tf-idf and float32."""
         if self.tf_idf_weights is not None:
             features = tf_idf_values(features, self.tf_idf_weights)
         if self.hashed_features:

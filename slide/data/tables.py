@@ -29,14 +29,8 @@ def open_text(path: Path) -> IO[bytes]:
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
     """Yields the rows of a table, each with its place for messages.
 
-    Args:
-        source: path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or any
-            iterable of rows as dicts, which can be read repeatedly.
-        encoding: of CSV.
-
-    Raises:
-        DataError: for a file that is malformed.
-        ValueError: for Parquet without pyarrow.
+    ``source`` is the path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or
+    any iterable of rows as dicts that can be read repeatedly. ``encoding`` is that of CSV.
     """
     if not isinstance(source, str | Path):
         for number, row in enumerate(_memory_rows(source)):

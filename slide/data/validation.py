@@ -22,10 +22,6 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
     A tenth of the rows is held out, but at most 8,192, and at least 1,000 or a fifth of the rows,
     whichever is smaller. `divide` says what a held-out row is.
 
-    Args:
-        split: at least two rows.
-        seed: seed of the random choice, at least 0.
-
     Returns:
         (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
 

@@ -281,11 +281,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path, dtype: str = "float32", vectorizer: Any = None) -> None:
         """Write the model into a folder, which `slide.load` and `SlideClassifier.load` open.
 
-        Args:
-            path: the folder.
-            dtype: of the weights; see `slide.Model.save`.
-            vectorizer: what made the rows of texts: a fitted ``CountVectorizer``,
-                ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
+        ``vectorizer`` is what made the rows of texts: a fitted ``CountVectorizer``,
+        ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
 
         Raises:
             ValueError: for a vectorizer with options that are code, or of other features.
@@ -306,10 +303,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
 
         A classifier that was saved with a vectorizer takes texts in place of rows.
-
-        Args:
-            path: the folder.
-            verify: see `slide.load`.
 
         Raises:
             ValueError: for a model that no classifier wrote; `slide.load` opens it.

@@ -36,10 +36,7 @@ class Targets(NamedTuple):
 
 
 def without_torch(x: Any) -> Any:
-    """A sparse tensor of torch, which scikit-learn does not take, as a SciPy matrix.
-
-    Anything else is returned as it is.
-    """
+    """A sparse tensor of torch, which scikit-learn does not take, as a SciPy matrix."""
     if not isinstance(x, torch.Tensor) or x.layout == torch.strided:
         return x
     import scipy.sparse
@@ -109,16 +106,9 @@ def _is_missing(label: Any) -> bool:
 def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
     """Targets as numbers of labels.
 
-    Args:
-        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones, also a frame whose columns are
-            the names; a list of label names (a list, tuple or set) for each row; or one name for
-            each row ``(R,)``.
-        classes: the names of all labels; None: those that occur.
-        skip_unknown: leave out names that are not among ``classes``.
-
-    Raises:
-        ValueError: for another kind of targets, lists that are rows of a matrix, or a name that is
-            not among ``classes``.
+    ``y`` is a matrix ``(R, N)`` of zeros and ones, also a frame whose columns are the names; a list
+    of label names for each row; or one name for each row ``(R,)``. Names that are not among the
+    ``classes`` are an error, or skipped; None: the classes are those that occur.
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
@@ -261,11 +251,7 @@ def _from_vector(array: np.ndarray) -> Targets:
 
 
 def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
-    """Weights of rows as ``(R,)`` float64; None stays None.
-
-    Raises:
-        ValueError: for weights that cannot be, or if all are 0.
-    """
+    """Weights of rows as ``(R,)`` float64; None stays None."""
     found = checks.row_weights("sample_weight", weights, num_rows)
     if found is not None and not found.any():  # In the words of scikit-learn.
         raise ValueError("Sample weights must contain at least one non-zero number")
@@ -273,15 +259,7 @@ def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
 
 
 def weighted_rows(split: Split, weights: Any) -> Split:
-    """Rows with weights of mean 1; those of weight 0 are left out.
-
-    Args:
-        split: R rows.
-        weights: ``(R,)`` numbers of at least 0; None: all rows count the same.
-
-    Raises:
-        ValueError: for weights that cannot be, or if all are 0.
-    """
+    """Rows with weights of mean 1; those of weight 0 are left out."""
     found = checked_sample_weight(weights, len(split))
     if found is None:
         return split
@@ -306,11 +284,7 @@ def check_class_names(classes: np.ndarray) -> None:
 
 
 def label_names(classes: np.ndarray) -> list[Any] | None:
-    """The names of classes for `slide.Model`; None: they are 0, 1, ..., N - 1.
-
-    Raises:
-        ValueError: for a name that is neither a text nor a finite number, or names of two kinds.
-    """
+    """The names of classes for `slide.Model`; None: they are 0, 1, ..., N - 1."""
     names = classes.tolist()
     for name in names:
         if name is None or (isinstance(name, float) and not math.isfinite(name)):

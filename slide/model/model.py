@@ -64,13 +64,11 @@ class Model:
     """A trained network with its re-ranker, and all that rows and answers go through.
 
     Args:
-        network: a trained network.
         ranker: trained on it; None: the network alone answers.
         steps: what is done to rows before the network sees them (`SparseDataset.steps`).
         label_names: a name for each label before the ``steps``; None: labels are numbers.
         feature_names: a name for each feature before the ``steps``; None: features are numbers.
         settings: how the model was trained; JSON values, kept with it.
-        name: of the data set.
         vectorizer: makes rows of texts, before the ``steps``; its terms are the names of the
             first features. None: the model takes no texts.
 
@@ -78,8 +76,6 @@ class Model:
         ValueError: if names, steps and network differ in their numbers of features or labels.
 
     Attributes:
-        num_features: number of features of a row.
-        num_labels: number of labels; answers are numbers below it, or their names.
         optimizer: of the network; None: there was no training since the model was made.
         passes: number of calls of `partial_fit`.
 
@@ -156,17 +152,7 @@ class Model:
         return Predicted(ids if self.label_names is None else self.label_names.take(ids), scores)
 
     def predict_ids(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
-        """The same, but labels are always numbers.
-
-        Args:
-            rows: see `predict`.
-            k: see `predict`.
-            search: see `predict`.
-
-        Raises:
-            ValueError: see `predict`.
-            TypeError: see `predict`.
-        """
+        """`predict` with labels that are always numbers."""
         checks.whole("k", k, 1)
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
@@ -191,11 +177,7 @@ class Model:
         return default_search(self.network.output.out_features, self.ranker is not None)
 
     def rows_of(self, texts: Iterable[str]) -> CSR:
-        """The raw features of texts.
-
-        Raises:
-            TypeError: if the model takes no texts, or for one that is none.
-        """
+        """The raw features of texts; TypeError if the model takes none."""
         if self.vectorizer is None:
             raise TypeError("the model takes rows of features, not texts: it has no vectorizer")
         return self.vectorizer.rows(texts)
@@ -241,11 +223,7 @@ class Model:
         return found.ids, found.scores
 
     def with_vectorizer(self, vectorizer: TextVectorizer) -> "Model":
-        """The same model, which takes texts; it shares everything else with this one.
-
-        Args:
-            vectorizer: makes the rows that the model takes.
-        """
+        """The same model, which takes texts; it shares everything else with this one."""
         found = copy.copy(self)
         found.vectorizer, found.feature_names = vectorizer, vectorizer.terms
         return found
@@ -269,9 +247,6 @@ class Model:
         A re-ranker compares candidates, so its probabilities are not quite those of all labels.
         The model keeps the names of all labels, and can be saved. The two share their hidden layers
         until one of them learns. It copies the layers first, so the other one stays as it was.
-
-        Args:
-            labels: names or numbers of labels, in any order.
 
         Raises:
             ValueError: for a label that the model does not have, or none at all.
@@ -327,14 +302,10 @@ class Model:
                 model does not answer with (rare ones that were left out, removed ones) are skipped;
                 their names are refused.
             weights: ``(B,)``, how much each row counts, at least 0; None: all the same.
-            lr: learning rate.
             input_rate: learning rate of the first layer, as a multiple of ``lr``.
             rows_in_step: rows in a step; None: 64 to 512, by the number of rows.
             loss: name of the loss; None: that of the run that trained the model, else squared
                 hinge.
-
-        Returns:
-            The model itself.
 
         Raises:
             ValueError: for a number out of range, rows that `predict` refuses, an unknown label, or
@@ -413,9 +384,6 @@ class Model:
 
         The others keep their numbers, and the removed ones are not given again.
 
-        Args:
-            labels: names or numbers.
-
         Raises:
             ValueError: for a label that the model does not answer with, or if none would be left.
         """
@@ -432,10 +400,6 @@ class Model:
 
     def rename_labels(self, names: Iterable[Any] | None) -> None:
         """Number the labels that are left from 0 on, and name them anew.
-
-        Args:
-            names: a name for each label that the model answers with, in the order of their numbers;
-                None: labels are numbers.
 
         Raises:
             ValueError: for another number of names.
@@ -556,7 +520,6 @@ class Model:
 
         Raises:
             ValueError: for another dtype, or a folder that holds something else.
-            OSError: if a file cannot be written.
         """
         folder = Path(path)
         check_target(folder)
@@ -579,10 +542,9 @@ def load(path: str | Path, verify: bool = True) -> Model:
 
     Args:
         path: the folder.
-        verify: whether to compare the SHA-256 of all files with ``model.json``, which reads and
-            hashes every byte, so its time grows with their size. Without it a model of any size
-            opens at once, and a changed byte in a file of its former size gives other answers.
-            Weights of the network that are not finite are then noticed by rows that use them.
+        verify: whether to compare the SHA-256 of all files with ``model.json``, which reads every
+            byte. Without it a model of any size opens at once, and a changed byte gives other
+            answers. Weights that are not finite are then noticed by rows that use them.
 
     Raises:
         FileNotFoundError: if there is no model, or one of its files is missing.

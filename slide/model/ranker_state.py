@@ -1,8 +1,7 @@
 """A trained re-ranker as numbers and tensors, with the lists that it searches.
 
-It holds what was made from the training rows: lists of neighbours and co-occurrence, seen labels.
-These lists can be searched as they lie in the file. Of dense rows it holds the index of FAISS,
-which is copied into memory.
+These are lists from the training rows, which can be searched as they lie in the file. The index
+of FAISS over dense rows is copied into memory.
 """
 
 from typing import Any
@@ -50,11 +49,7 @@ _ARRAYS = {
 
 
 def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The numbers of a trained ranker, and its arrays by name; of the same ones the first.
-
-    Raises:
-        RuntimeError: for a ranker that is not trained.
-    """
+    """The numbers of a trained ranker, and its arrays by name; of the same ones the first."""
     numbers, arrays = ranker.state()
     same = _same_arrays(arrays)
     first = {name: array for name, array in arrays.items() if name not in same}
@@ -66,14 +61,7 @@ def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tens
 def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
     """The ranker that had this `ranker_state`; the arrays are views.
 
-    Args:
-        stored: its numbers and arrays.
-        num_labels: N of the network.
-        num_features: D of the network.
-
-    Raises:
-        ValueError: for a model of an earlier slide that ranked in another way, or numbers and
-            arrays that are not those of a ranker.
+    A ValueError says what is not of a ranker, or of an earlier slide that ranked in another way.
     """
     numbers, arrays = stored.numbers, dict(stored.arrays)
     if "scorers" not in numbers:

@@ -68,13 +68,7 @@ def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
     The tensors become its weights as they are, but for hidden layers, which are small: these
     become float32. It computes all outputs; samplers are for training.
 
-    Args:
-        stored: settings and tensors.
-        finite: whether to read all weights and refuse those that are not finite.
-
-    Raises:
-        ValueError: for settings of no network, or if a tensor is missing, of another shape or type,
-            or not finite.
+    ``finite`` says whether to read all weights and refuse those that are not finite.
     """
     widths = [stored.count("features", 1), *stored.list_of("widths", whole=True)]
     if len(widths) < 3:
@@ -174,9 +168,6 @@ def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampl
     """A sampler with the index that had these `index_settings` and `index_tensors`.
 
     It is for prediction: its index does not follow changes of the weights.
-
-    Raises:
-        ValueError: for settings or tensors of no index.
     """
     kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
     made = {name: stored.get(name) for name in names}

@@ -50,11 +50,8 @@ _Row = tuple[dict[int, float] | Row, list[int]]
 class Beginning:
     """Gives the bytes of a file from the first one on, but for a byte order mark.
 
-    It reads lines until one is not blank. Of a pipe, a line may come in several pieces.
-
-    Attributes:
-        first: the first line; empty if the file is.
-        telling: the first line that is not blank; empty if there is none.
+    ``first`` is the first line, and ``telling`` the first one that is not blank; empty: there is
+    none. Of a pipe, a line may come in several pieces.
     """
 
     def __init__(self, file: IO[bytes]):
@@ -89,9 +86,8 @@ class Beginning:
 class Numbering(NamedTuple):
     """How a model's training files count; rows to predict, and answers, count in the same way.
 
-    Attributes:
-        format: of the files; None: they were no text of rows.
-        first_feature, first_label: numbers of the first columns; 0 in matrices and generated rows.
+    ``format`` is None if the files were no text of rows. First columns are 0 in matrices and
+    generated rows.
     """
 
     format: str | None = None

@@ -1,8 +1,10 @@
 """Evaluation of a network: ranking metrics of extreme classification, on the samples of a split.
 
 The metrics follow the conventions of the Extreme Classification Repository: means are over all
-samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k)`` holds the ids of the
-best outputs, best first; -1 means that a sample has no more predictions.
+samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k')`` integers hold the
+ids of the best outputs, best first; -1 means that a sample has no more predictions. ``labels`` are
+those of the n samples, and the first ``k`` predictions count, in [1, k']. A ValueError says that
+the numbers of samples differ, that there are none, or that there is no such k.
 """
 
 from dataclasses import replace
@@ -29,13 +31,7 @@ TOP, _FURTHER = 5, 20
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Share of the first k predictions that are labels, in [0, 1].
 
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples.
-        k: how many predictions count, in [1, k'].
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np
@@ -54,13 +50,7 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     A hit at rank i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002,
     "Cumulated gain-based evaluation of IR techniques").
 
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples.
-        k: how many predictions count, in [1, k'].
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np
@@ -80,13 +70,7 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def recall_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Share of the labels of a sample among the first k predictions, on average, in [0, 1].
 
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples; one without labels counts as 0.
-        k: how many predictions count, in [1, k'].
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np
@@ -105,16 +89,8 @@ def reciprocal_ranks(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
     If no label of training is predicted, these are the filtered ranks of knowledge graphs (Bordes
     et al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2).
 
-    Args:
-        predicted: ``(n, k)`` integers, best first; -1: no more.
-        labels: of n samples.
-
-    Returns:
-        ``(nnz,)`` float64, one for each label of all samples; 0: it is not predicted. Their mean is
-        the mean reciprocal rank; the share of them that is at least 1 / k is Hits@k.
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none.
+    Returns ``(nnz,)`` float64, one for each label of all samples; 0: it is not predicted. Their
+    mean is the mean reciprocal rank; the share of them that is at least 1 / k is Hits@k.
 
     Example:
         >>> import numpy as np
@@ -138,14 +114,7 @@ def calibration_error(
     are weighted by their sizes (expected calibration error: Guo et al. 2017, "On calibration of
     modern neural networks", section 2).
 
-    Args:
-        scores: ``(n, k)`` probabilities.
-        predicted: ``(n, k)`` integers; -1: no prediction.
-        labels: of n samples.
-        bins: number of bins.
-
-    Raises:
-        ValueError: if the numbers of rows differ.
+    ``scores`` ``(n, k)`` are the probabilities of the predictions.
 
     Example:
         >>> import numpy as np
@@ -171,13 +140,8 @@ def inverse_propensities(
     et al. 2016, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
     missing label applications", section 5).
 
-    Args:
-        train_labels: labels of the training rows.
-        num_labels: N.
-        a, b: constants of the data set; the defaults are the paper's for most sets.
-
-    Returns:
-        ``(N,)`` float64.
+    ``a`` and ``b`` are constants of the data set; the defaults are the paper's for most sets.
+    Returns ``(N,)`` float64.
 
     Example:
         >>> from slide import Pattern
@@ -194,16 +158,7 @@ def inverse_propensities(
 def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray) -> float:
     """Propensity-scored precision, divided by the best possible value, in [0, 1].
 
-    It is defined in Jain et al. 2016, section 5; see `inverse_propensities`.
-
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples.
-        k: how many predictions count, in [1, k'].
-        inverse: ``(N,)`` from `inverse_propensities`.
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    It is defined in Jain et al. 2016, section 5; ``inverse`` is from `inverse_propensities`.
 
     Example:
         >>> import numpy as np
@@ -237,13 +192,7 @@ def _first_hits(predicted: np.ndarray, labels: Pattern, k: int) -> np.ndarray:
 def choose_samples(
     data: SparseDataset, holdout: float, seed: int, kind: str = "auto"
 ) -> tuple[Split, Split]:
-    """Samples to train on, and samples to evaluate on: a share of the training data, or the test
-    samples if ``holdout`` is 0.
-
-    Raises:
-        ValueError: if either has no samples, or none to train on has a label; for items that have
-            other numbers as features than as labels.
-    """
+    """Samples to train on, and to evaluate on: held-out training samples, or test samples."""
     train, evaluated = data.train, data.test
     if kind == "items" and any(step.renumbers for step in data.steps):
         raise ValueError(

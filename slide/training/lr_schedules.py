@@ -44,12 +44,7 @@ def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> Lam
     """A linear rise from 0, then the constant learning rate of the optimizer.
 
     Args:
-        optimizer: the optimizer; the learning rates of its groups are scaled.
-        total_steps: number of steps of the whole run.
         warmup: share of the steps in which the rate rises, in [0, 1).
-
-    Raises:
-        ValueError: for a share out of range.
 
     Example:
         >>> import torch
@@ -69,13 +64,8 @@ def linear(
     """A linear rise from 0, then a linear fall to a share of the learning rate.
 
     Args:
-        optimizer: the optimizer; the learning rates of its groups are scaled.
-        total_steps: number of steps of the whole run.
         warmup: share of the steps in which the rate rises, in [0, 1).
         floor: share of the rate that is left at the end, in [0, 1].
-
-    Raises:
-        ValueError: for a share out of range.
 
     Example:
         >>> import torch

@@ -28,8 +28,6 @@ class Counters:
     """Sums since the start of a run; a resumed run continues them. They are in the checkpoint.
 
     Attributes:
-        step: number of steps.
-        samples: number of samples.
         active_total: sum over the steps of the mean size of the output layer's active sets.
         loss_total: sum over the steps of the loss.
         network_seconds: seconds of the steps, with rebuilds; the first part of training.
@@ -39,7 +37,6 @@ class Counters:
         validation_seconds: seconds of evaluation on held-out samples, which decides how long to
             train; the second part of training.
         ranker_seconds: seconds of training of the re-ranker; the third part of training.
-        eval_seconds: seconds of evaluation on the samples that the run is evaluated on.
         measuring_seconds: seconds of measurements for the log, which are in none of the others.
         compile_seconds: seconds of the compilation of kernels, which are in none of the others.
         held_offset: precision on held-out samples at the last validation step, less that on the
@@ -90,8 +87,7 @@ class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
 
     Args:
-        folder: folder of the run; it must exist. None: nothing is written, as on all processes of a
-            run but the first.
+        folder: folder of the run; None: nothing is written, as on all processes but the first.
         step: number of steps in the checkpoint of a resumed run. Lines of later steps, which an
             interrupted run wrote after its last checkpoint, are removed.
 

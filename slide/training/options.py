@@ -60,9 +60,6 @@ class TrainingOptions:
         share_cores: whether training takes fewer threads while other processes keep cores busy; see
             `slide.training.CoreShare`.
 
-    Raises:
-        ValueError: for a number or name out of range.
-
     Example:
         >>> from slide.training import TrainingOptions
         >>> options = TrainingOptions(batch_size=64, epochs=3)

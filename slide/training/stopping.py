@@ -124,10 +124,7 @@ class AutoValidation:
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
     ) -> float | None:
-        """After a step: evaluate the network if that is due, and decide whether the rate falls.
-
-        Returns the precision, if it has evaluated.
-        """
+        """After a step: evaluate the network if that is due, and decide whether the rate falls."""
         schedule, step, score = self.schedule, counters.step, None
         if self.held is None or schedule.decay_from:
             return None
@@ -213,10 +210,7 @@ class EarlyStopping:
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
     ) -> float | None:
-        """After a step: evaluate the network if that is due, and write it if it is the best.
-
-        Returns the precision, if it has evaluated.
-        """
+        """After a step: evaluate the network if that is due, and write it if it is the best."""
         step = counters.step
         if step % self.interval:
             return None

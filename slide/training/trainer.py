@@ -54,10 +54,6 @@ class Trainer:
     """Trains a network on a data set, and writes log, checkpoint and summary into a folder.
 
     Args:
-        network: the network to train.
-        optimizer: the optimizer of its parameters.
-        loss: the loss of the output layer; see `slide.SampledLinear.loss`.
-        data: the data set.
         options: see `TrainingOptions`.
         folder: folder of the run; it must exist.
         lr_schedule: called with the optimizer and the number of steps; returns a scheduler of
@@ -232,14 +228,12 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Train to the end, evaluate, write checkpoint and summary.
 
-        Returns:
-            The summary, as in ``summary.json``.
+        It returns the summary, as in ``summary.json``. After Ctrl-C or SIGTERM the run completes
+        its step and writes a checkpoint; then KeyboardInterrupt is raised.
 
         Raises:
             RuntimeError: if it was called before.
             DivergenceError: if the loss or a weight is NaN or infinite.
-            KeyboardInterrupt: after Ctrl-C or SIGTERM; the run first completes its step and writes
-                a checkpoint.
             OSError: if a file cannot be written.
         """
         if self.checkpoint.closed:

@@ -31,9 +31,6 @@ class Names(Sequence):
         ends: ``(n,)`` int64, where each name ends.
         kind: ``"text"``, ``"number"`` (whole ones), ``"float"`` or ``"flag"`` (True and False).
 
-    Raises:
-        ValueError: for ends that do not rise to the number of bytes, or an unknown kind.
-
     Example:
         >>> from slide.model import Names
         >>> names = Names.of(["fruit", "tree", "tool"])
@@ -53,10 +50,7 @@ class Names(Sequence):
 
     @classmethod
     def of(cls, names: Iterable[Any], what: str = "names") -> "Names":
-        """The names of a list.
-
-        names: texts, or numbers of one type, each of them once; what: what they name, for messages.
-        """
+        """The names of a list of texts or numbers; messages call them ``what``."""
         if isinstance(names, Names):
             return names
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
@@ -65,10 +59,7 @@ class Names(Sequence):
         return cls(*_packed(names, kind, what), kind)
 
     def extended(self, names: Iterable[Any], what: str = "names") -> "Names":
-        """The names and further ones.
-
-        names: new ones, of the same kind; what: what they name, for messages.
-        """
+        """The names, and further ones of the same kind."""
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
         for name in names:
             if self.number(name) is not None:

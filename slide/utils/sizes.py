@@ -16,9 +16,6 @@ _SEARCHED_LABELS = 20_000
 def find_conf() -> Path:
     """The folder of configurations: that of the checkout, or the copy in the installed package.
 
-    Raises:
-        FileNotFoundError: if the folder is in neither of them.
-
     Example:
         >>> from slide.utils.sizes import find_conf
         >>> (find_conf() / "train.yaml").is_file()

@@ -55,21 +55,13 @@ def mnist(
     `slide.data.sources.mnist` describes the rows.
 
     Args:
-        name: the data set's name.
         root: folder of the files. They have their usual names, such as ``train-images-idx3-ubyte``,
             with ``.gz`` or without; under either name a file may be packed by gzip or not.
         cache: folder for the arrays.
-        propensity: constants a and b of propensity-scored metrics.
-        fetch: puts missing files into ``root``.
-        hint: what the user can do when a file is missing.
-
-    Returns:
-        The data set, over memory-mapped arrays.
 
     Raises:
         FileNotFoundError: ``root`` lacks a file; the message says what to do.
         DataError: a file is malformed or too short, or two files disagree.
-        ValueError: an argument has another type.
 
     Example:
         >>> import pathlib, tempfile

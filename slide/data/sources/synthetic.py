@@ -58,10 +58,7 @@ def synthetic(
     the same distribution. The parameters and the seed determine every byte.
 
     Args:
-        cache: folder for the generated arrays.
-        name: the data set's name.
         num_features, num_labels: columns.
-        train_samples, test_samples: rows.
         nonzeros: mean number of features in a row.
         labels_per_row: mean number of labels in a row.
         popularity: exponent of the labels' popularity. The probability that a label is a row's
@@ -69,9 +66,6 @@ def synthetic(
         feature_popularity: the same for features.
         noise: share of the features that are drawn by popularity, not from the labels' prototypes.
         seed: at least 0.
-
-    Returns:
-        The data set, over memory-mapped arrays.
 
     Raises:
         ValueError: a parameter is out of range.
@@ -145,13 +139,9 @@ class RowShape(NamedTuple):
 
 
 class RowModel(NamedTuple):
-    """The parts that all rows share. A rank is an index in the order of popularity.
+    """The parts that all rows share; arrays are by rank, the index in the order of popularity.
 
-    Attributes:
-        feature_names: ``(features,)`` int32, the column of each rank.
-        label_names: ``(labels,)`` int32, the number of each rank.
-        prototypes: ``(labels, PROTOTYPE)`` int32 feature ranks of each label rank.
-        idf: ``(features,)`` float32 weight of each rank.
+    ``prototypes`` ``(labels, PROTOTYPE)`` int32 are ranks of features.
     """
 
     feature_names: np.ndarray

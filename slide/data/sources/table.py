@@ -89,10 +89,6 @@ def table(
         propensity: constants a and b of propensity-scored metrics.
         hint: what the user can do when a file is missing.
 
-    Returns:
-        The data set, with the names of its labels, its vectorizer, and what was understood as
-        ``columns``.
-
     Raises:
         FileNotFoundError: a file is missing.
         DataError: a file is malformed.
@@ -257,13 +253,9 @@ def texts_and_labels(
 ) -> SparseDataset:
     """The data set of rows of texts, numbers and labels, which are read twice.
 
-    Args:
-        parts: the training and the test rows.
-        options: how texts become features.
-        columns: of a table; it is asked for only if there is no cache.
-        source: what the training rows are called in messages.
-        name, cache, key, state, propensity: see `slide.data.cache.cached`; without a cache the
-            arrays are in memory.
+    ``columns`` is asked for only if there is no cache; ``source`` names the training rows in
+    messages. The others are those of `slide.data.cache.cached`; without a cache the arrays are in
+    memory.
     """
     counted = functools.cache(lambda: _count(parts, options, columns(), source))
     if cache is None:

@@ -51,12 +51,7 @@ TEXT_PARTS = ("train", "test")
 
 
 class Vocabulary(NamedTuple):
-    """The words that are not rare; the id of a word is its index.
-
-    Attributes:
-        words: V words.
-        counts: ``(V,)`` int64 occurrences in the text, in descending order.
-    """
+    """The words that are not rare, by id, and their ``(V,)`` int64 counts, in descending order."""
 
     words: list[str]
     counts: np.ndarray
@@ -125,10 +120,7 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
 def subsampled_ids(
     chunks: Iterable[list[str]], vocabulary: Vocabulary, subsample: float, key: np.uint64
 ) -> Iterator[np.ndarray]:
-    """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3).
-
-    The number of a word in the text, with the key, decides whether the word stays.
-    """
+    """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3)."""
     frequencies = vocabulary.counts / vocabulary.counts.sum()
     keep = np.sqrt(subsample / frequencies) if subsample else np.ones(len(frequencies))
     ids = {word: number for number, word in enumerate(vocabulary.words)}
@@ -209,7 +201,6 @@ def text(
     chunk of the text.
 
     Args:
-        name: the data set's name.
         root, file: folder and name of the text, in UTF-8.
         cache: folder for the arrays.
         window: words on either side, at least 1.
@@ -223,9 +214,6 @@ def text(
         propensity: constants a and b of propensity-scored metrics.
         fetch: puts text8 into ``root`` if that is the file and it is missing.
         hint: what the user can do when the file is missing.
-
-    Returns:
-        The data set, over memory-mapped arrays; features and labels are the same ids.
 
     Raises:
         FileNotFoundError: there is no such file; the message says what to do.

@@ -80,7 +80,6 @@ def xmc(
     `slide.data.sources.xmc` describes the formats.
 
     Args:
-        name: the data set's name.
         root: folder of the files. Only ``fetch`` writes into it.
         cache: folder for the arrays that were read.
         format: "xmc", "svmlight" or "npz".
@@ -94,9 +93,6 @@ def xmc(
         lenient: text: leave malformed lines out instead of raising; their number is said.
         hint: what the user can do when a file is missing.
         fetch: puts missing files into ``root``.
-
-    Returns:
-        The data set, over memory-mapped arrays.
 
     Raises:
         FileNotFoundError: a file is missing and cannot be fetched; the message says where to put
@@ -182,14 +178,7 @@ def _part(blocks: Iterable[Block], aside: bool | None) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a split.
-
-    Attributes:
-        names: in their folder: one of rows, or one of features and one of labels.
-        expected: expected sizes.
-        variant: what the lines of text mean; None: matrices.
-        lenient: leave malformed lines out.
-    """
+    """The files of a split: of rows, or of features and of labels; ``variant`` None: matrices."""
 
     names: tuple[str, ...]
     expected: Sizes
