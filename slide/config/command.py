@@ -387,13 +387,7 @@ def data() -> None:
         _stop("interrupted", error)
 
 
-def _show_folder(data: SparseDataset) -> str:
-    """Where the arrays of a data set are, and how large they are."""
-    assert data.folder is not None
-    return f"{data.folder}  {folder_bytes(data.folder) / 1e6:,.1f} MB\n"
-
-
 DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
     "describe": describe,
-    "prepare": _show_folder,
+    "prepare": lambda data: f"{data.folder}  {folder_bytes(data.folder) / 1e6:,.1f} MB\n",
 }

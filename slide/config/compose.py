@@ -282,7 +282,11 @@ def _mistake(overrides: Sequence[str]) -> str | None:
         return None
     for each in parsed:
         key = each.key_or_group
-        if each in chosen or each.is_add() or each.is_force_add() or _holds(config, key):
+        if each in chosen or each.is_add() or each.is_force_add():
+            continue
+        above, _, last = key.rpartition(".")
+        holder = OmegaConf.select(config, above) if above else config
+        if isinstance(holder, DictConfig) and last in holder:
             continue
         if key.startswith(("hydra/", "hydra.")):  # Hydra says what it does not know.
             continue
@@ -304,12 +308,6 @@ def _composed(choices: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
     with open_dict(config):
         del config["hydra"]
     return config, chosen
-
-
-def _holds(config: DictConfig, key: str) -> bool:
-    *above, last = key.split(".")
-    holder = OmegaConf.select(config, ".".join(above)) if above else config
-    return isinstance(holder, DictConfig) and last in holder
 
 
 def _own_keys(group: str, choice: str) -> list[str]:
@@ -464,7 +462,9 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
     dataset = config.get("dataset")
     for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
         place = dataset.get(key)
-        if place is None or f"dataset.{key}" in given or _is_usual(place):
+        parts = Path(str(place)).parts  # By default data sets are in the folder datasets.
+        usual = isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
+        if place is None or f"dataset.{key}" in given or usual:
             continue
         if key == "root":
             dataset.fetch = None
@@ -473,12 +473,6 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
                 f"{path} names dataset.cache={place}, where no cache of a data set is: say where "
                 f"to write one, such as dataset.cache={place}"
             )
-
-
-def _is_usual(place: object) -> bool:
-    """Whether it is where data sets are by default, in ``datasets`` of the current folder."""
-    parts = Path(str(place)).parts
-    return isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
 
 
 def foreign_targets(config: DictConfig) -> list[str]:

@@ -175,7 +175,9 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     if ranks.group.size == 1:
         return
     keys = [key for key in settings(config) if key not in OWN]
-    own = _package_versions() | {key: str(OmegaConf.select(config, key)) for key in keys}
+    versions = runtime.versions()
+    own = {f"the version of {name}": versions[name] for name in _COMPUTING}
+    own |= {key: str(OmegaConf.select(config, key)) for key in keys}
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
         own[f"the checksum of the {name} rows"] = fingerprint(split)
@@ -214,12 +216,6 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
         raise ValueError(
             f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
         )
-
-
-def _package_versions() -> dict[str, str]:
-    """Versions of the packages that all processes of a run must have alike."""
-    found = runtime.versions()
-    return {f"the version of {name}": found[name] for name in _COMPUTING}
 
 
 def _arithmetic(device: torch.device) -> dict[str, str]:

@@ -22,6 +22,7 @@ from zlib import crc32
 
 import numpy as np
 
+from slide.data.archives import ensure_space
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
 from slide.data.fetching import locked
 from slide.sparse import CSR, Pattern
@@ -262,7 +263,16 @@ def cached(
             splits[split], written = write_split(temporary / split, blocks())
             files |= {f"{split}/{file}": said for file, said in written.items()}
         files |= write_extra(temporary, extra())
-        _write_meta(temporary, source, num_features, num_labels, splits, files)
+        meta = {
+            "format": CACHE_VERSION,
+            "source": source,
+            "source_hash": json_digest(source),
+            "num_features": num_features() if callable(num_features) else num_features,
+            "num_labels": num_labels() if callable(num_labels) else num_labels,
+            **splits,
+            "files": files,
+        }
+        write_json(temporary / "meta.json", meta | {"sha256": json_digest(meta)})
 
     def reopen(failed: Callable[[Exception], object] = bool) -> SparseDataset | None:
         try:
@@ -274,7 +284,7 @@ def cached(
     found = reopen()
     if found is None:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _check_space(folder.parent, name, size)
+        ensure_space(folder.parent, size, f"the cache of {name}")
         found = _write_cache(folder, name, reopen, write)
     return found
 
@@ -296,7 +306,8 @@ def _write_cache(
             # Processes that were killed have left these.
             for left in folder.parent.glob(f"{folder.name}.*.tmp"):
                 shutil.rmtree(left, ignore_errors=True)
-        temporary = _temporary(folder)
+        temporary = _aside(folder)
+        temporary.mkdir()
         try:
             write(temporary)
             # Without a lock another process may have written the same meanwhile.
@@ -321,34 +332,6 @@ def _write_cache(
         message = f"the cache of {name} cannot be read back: {said}"
         raise OSError(errno.EIO, message, str(folder)) from cause
     return found
-
-
-def _check_space(folder: Path, name: str, size: int) -> None:
-    """Raise OSError if a cache of ``size`` bytes would fill the disk."""
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        needs = f"the cache of {name} needs {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
-        raise OSError(errno.ENOSPC, needs, str(folder))
-
-
-def _write_meta(
-    folder: Path,
-    source: Source,
-    num_features: Count,
-    num_labels: Count,
-    splits: Mapping[str, Mapping[str, int]],
-    files: Mapping[str, CacheFile],
-) -> None:
-    meta = {
-        "format": CACHE_VERSION,
-        "source": source,
-        "source_hash": json_digest(source),
-        "num_features": num_features() if callable(num_features) else num_features,
-        "num_labels": num_labels() if callable(num_labels) else num_labels,
-        **splits,
-        "files": files,
-    }
-    write_json(folder / "meta.json", meta | {"sha256": json_digest(meta)})
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
@@ -394,15 +377,13 @@ def _open_cache(
     return SparseDataset(name, train, test, features, labels, propensity, folder, source)
 
 
-def _temporary(folder: Path) -> Path:
-    path = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
-    path.mkdir()
-    return path
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
 
 
 def _install(temporary: Path, folder: Path) -> None:
     """Gives a complete folder its final name. An older folder of that name is moved away first."""
-    old = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
+    old = _aside(folder)
     with suppress(FileNotFoundError):
         folder.rename(old)
     try:

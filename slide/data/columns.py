@@ -126,14 +126,11 @@ class Columns:
                 raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r}")
             numbers.append(found)
         texts = [_text(cells.get(name)) for name in self.text]
-        found = Row("\n".join(filter(None, texts)), self.labels_in(cells), numbers)
+        names = labels_of(cells.get(self.labels), self.separator)
+        found = Row("\n".join(filter(None, texts)), names, numbers)
         for each in (found.text, *found.labels):
             each.encode()  # Half a pair of surrogates is no text. Here its line is known.
         return found
-
-    def labels_in(self, cells: Mapping[str, Any]) -> list[str]:
-        """The labels of a row of cells."""
-        return labels_of(cells.get(self.labels), self.separator)
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers ``(B, columns)`` as features, float32; 0 where they are NaN."""
@@ -219,8 +216,12 @@ def understood(
         if name not in kinds:
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
     notes, out = [], {labels, *without}
-    ids = [name for name in kinds if _is_id(name) and name not in out | {*(text or ())}]
-    ids = [name for name in ids if name not in (numbers or ())]
+    ids = []
+    for name in kinds:
+        short = name.lower().strip()
+        is_id = short in _IDS or short.endswith(("_id", " id")) or short.startswith("unnamed:")
+        if is_id and name not in {*out, *(text or ()), *(numbers or ())}:
+            ids.append(name)
     free = [name for name in kinds if name not in out and name not in ids]
     if numbers is None:
         numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]
@@ -236,8 +237,3 @@ def understood(
         separator = likely_separator(names)
     found = Columns(labels, separator, tuple(text), tuple(numbers), notes=tuple(notes))
     return found, count
-
-
-def _is_id(name: str) -> bool:
-    short = name.lower().strip()
-    return short in _IDS or short.endswith(("_id", " id")) or short.startswith("unnamed:")

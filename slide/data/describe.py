@@ -57,8 +57,9 @@ def describe(data: SparseDataset) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def folder_bytes(folder: Path) -> int:
+def folder_bytes(folder: Path | None) -> int:
     """Bytes of all files in a folder and below."""
+    assert folder is not None
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

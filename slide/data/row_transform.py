@@ -32,7 +32,9 @@ def tf_idf_weights(counts: np.ndarray, num_rows: int) -> np.ndarray:
 
 def tf_idf_values(features: CSR, weights: np.ndarray) -> CSR:
     """Multiplies values by the weights of their columns."""
-    _check_not_negative(features)
+    least = features.values.min(initial=0)
+    if least < 0:
+        raise ValueError(f"tf-idf needs counts, values of at least 0, not {least}")
     return features._replace(values=_float32(features.values * weights[features.indices]))
 
 
@@ -87,12 +89,6 @@ def keep_labels(labels: _Rows, kept: np.ndarray, num_labels: int) -> _Rows:
     numbers[kept] = np.arange(len(kept), dtype=np.int32)
     renumbered = numbers[labels.indices]
     return labels._replace(indices=renumbered).keep(renumbered >= 0)
-
-
-def _check_not_negative(features: CSR) -> None:
-    least = features.values.min(initial=0)
-    if least < 0:
-        raise ValueError(f"tf-idf needs counts, values of at least 0, not {least}")
 
 
 def _float32(values: np.ndarray) -> np.ndarray:

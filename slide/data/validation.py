@@ -81,17 +81,12 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         (70, 30)
     """
     if len(split) > 1 and len(split.labels.indices) > 1 and is_graph(split):
-        labelled = np.count_nonzero(np.diff(split.labels.indptr))  # Only these can be held out.
-        return _divide_pairs(split, max(round(share * labelled), 1), seed)
+        sizes = np.diff(split.labels.indptr)
+        count = max(round(share * np.count_nonzero(sizes)), 1)  # Rows with labels can be held out.
+        draws = np.random.default_rng(seed).random(len(split.labels.indices))
+        held = (draws <= max(_pair_share(sizes, count), draws.min())) & (draws < draws.max())
+        return _keep_pairs(split, ~held, True), _keep_pairs(split, held, False)
     return holdout(split, share, seed)
-
-
-def _divide_pairs(split: Split, count: int, seed: int) -> tuple[Split, Split]:
-    """Pairs of row and label for learning, and pairs of about ``count`` rows that are held out."""
-    sizes = np.diff(split.labels.indptr)
-    draws = np.random.default_rng(seed).random(len(split.labels.indices))
-    held = (draws <= max(_pair_share(sizes, count), draws.min())) & (draws < draws.max())
-    return _keep_pairs(split, ~held, keep_empty=True), _keep_pairs(split, held, keep_empty=False)
 
 
 def _pair_share(sizes: np.ndarray, count: int) -> float:

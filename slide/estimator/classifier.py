@@ -491,7 +491,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             score of the second less that of the first.
         """
         ranker = self._fitted().model_.ranker
-        change = (_log_odds if ranker.objective == "p" else _logs) if ranker else np.asarray
+        change = np.asarray
+        if ranker:
+            weighted = ranker.objective != "p"
+            change = (lambda x: np.log(np.maximum(x, 1e-300))) if weighted else _log_odds
         if not self._is_dense(top_k):
             return self._matrix(X, top_k, lambda scores, _: change(scores))
         ids, scores = self._best(X, len(self.classes_))
@@ -692,10 +695,6 @@ def _probabilities(scores: np.ndarray) -> np.ndarray:
 def _log_odds(probabilities: np.ndarray) -> np.ndarray:
     inside = np.clip(probabilities, 1e-300, 1 - 1e-16)
     return np.log(inside) - np.log1p(-inside)
-
-
-def _logs(scores: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(scores, 1e-300))
 
 
 def _given_weights(given: Any, num_labels: int) -> np.ndarray | None:

@@ -134,7 +134,9 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
     array = column_or_1d(array, warn=True)
     check_classification_targets(array)
     if classes is None:
-        return _from_vector(array)
+        found, numbers = np.unique(array, return_inverse=True)
+        labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
+        return Targets(labels, found, False)
     rows = [[name] for name in array.tolist()]
     return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
 
@@ -242,12 +244,6 @@ def check_same_kind(new: Iterable[Any], known: np.ndarray) -> None:
         if kinds and isinstance(name, str) not in kinds:
             wanted = "texts" if True in kinds else "numbers"
             raise ValueError(f"names of labels must be {wanted}, as the others are, not {name!r}")
-
-
-def _from_vector(array: np.ndarray) -> Targets:
-    known, numbers = np.unique(array, return_inverse=True)
-    labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
-    return Targets(labels, known, False)
 
 
 def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:

@@ -83,8 +83,6 @@ def write_model(
         "index": index_settings(sampler),
         "ranker": numbers,
         "steps": [step.settings() for step in model.steps],
-        "label_names": _kind(model.label_names),
-        "feature_names": _kind(model.feature_names),
         "settings": model.settings,
     }
     if model.vectorizer is not None:
@@ -105,14 +103,11 @@ def write_model(
     names = {}
     for prefix in ("label_names", "feature_names"):
         found: Names | None = getattr(model, prefix)
+        content[prefix] = None if found is None else found.kind
         if found is not None:
             names |= found.tensors(prefix)
     files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
     write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
-
-
-def _kind(names: Names | None) -> str | None:
-    return None if names is None else names.kind
 
 
 def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[str, Any]:

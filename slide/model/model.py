@@ -157,8 +157,13 @@ class Model:
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
         x = self._checked(rows)
+        parts = []
         with one_thread() if x.num_rows == 1 else nullcontext():
-            parts = self._answer_blocks(x, k, search)
+            for start in range(0, x.num_rows, _BATCH):
+                try:
+                    parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
+                except checks.ScoresNotFinite as error:
+                    raise checks.ScoresNotFinite(start + error.row) from error
         if not parts:
             return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
         ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -196,15 +201,6 @@ class Model:
             bad = x.values[~np.isfinite(x.values)][0]
             raise ValueError(f"features must be finite float32 values, not {bad}")
         return x.without_zeros()
-
-    def _answer_blocks(self, x: CSR, k: int, search: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        parts = []
-        for start in range(0, x.num_rows, _BATCH):
-            try:
-                parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
-            except checks.ScoresNotFinite as error:
-                raise checks.ScoresNotFinite(start + error.row) from error
-        return parts
 
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""

@@ -24,13 +24,12 @@ from slide.training.checkpoint_files import (
     network_state,
     newest_of_first,
     next_checkpoint,
-    packed_rows,
     read_states,
     remove_older,
     state_for,
     step_of,
     unfinished,
-    write_parts,
+    write_state,
 )
 from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
@@ -40,7 +39,7 @@ from slide.utils.array_checks import Expected, Stored, check_arrays
 from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
 from slide.utils.run_folders import hold_folder, release_folder
-from slide.utils.tensor_folder import split_state, write_folder
+from slide.utils.tensor_folder import split_state
 
 # Counters as checkpoints of the version before this one call them.
 _OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
@@ -140,13 +139,12 @@ class Checkpoint:
         values, files = self._packed(counters)
         if self.group.size > 1:  # What the processes tell each other belongs to their main thread.
             self._install(values, files)
-            self._written = replace(counters)
-            return
-        copies = {
-            part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
-            for part, tensors in files.items()
-        }
-        self._start(lambda: self._install(values, copies))
+        else:
+            copies = {
+                part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
+                for part, tensors in files.items()
+            }
+            self._start(lambda: self._install(values, copies))
         self._written = replace(counters)
 
     def _copied(self, name: str, tensor: Tensor) -> Tensor:
@@ -236,16 +234,12 @@ class Checkpoint:
         return found[0][1]  # Of the first process: the seconds of the others may differ.
 
     def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
-        network, files = network_files(self.network)
-        values: dict[str, Any] = {"network": network}
+        values, files = network_files(self.network)
         for part, (get, _) in self._parts.items():
             values[part], tensors = split_state(get(), part)
             if tensors:
                 files[part] = tensors
-        rows, tensors = packed_rows(self.network)
-        if tensors:
-            files["rows"] = tensors
-        return values | rows | asdict(counters), files
+        return values | asdict(counters), files
 
     def _install(
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
@@ -256,13 +250,7 @@ class Checkpoint:
             clear_unfinished(self.run)
         folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
         try:
-            content = {"run": self.facts, "state": values}
-            if group.size > 1:
-                tensors = {name: each for part in files.values() for name, each in part.items()}
-                run = {"run": self.facts}
-                write_parts(CHECKPOINT, group, unfinished(folder), run, values, tensors)
-            else:
-                write_folder(CHECKPOINT, unfinished(folder), content, files)
+            write_state(CHECKPOINT, group, unfinished(folder), {"run": self.facts}, values, files)
             if group.is_main_process:
                 unfinished(folder).rename(folder)
                 sync_folder(folder.parent)
@@ -321,7 +309,10 @@ def run_facts(
         "loss": _loss_name(loss),
         "share of hard samples": getattr(loss, "hard_fraction", None),
         **{
-            f"{name} of the optimizer": [_as_json(group[name]) for group in optimizer.param_groups]
+            f"{name} of the optimizer": [  # As JSON gives it back.
+                list(group[name]) if isinstance(group[name], tuple) else group[name]
+                for group in optimizer.param_groups
+            ]
             for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
             if name in optimizer.defaults
         },
@@ -336,8 +327,3 @@ def _loss_name(loss: Any) -> str:
         return loss.record.name
     named = loss if hasattr(loss, "__qualname__") else type(loss)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _as_json(value: Any) -> Any:
-    """As JSON gives it back."""
-    return list(value) if isinstance(value, tuple) else value

@@ -7,7 +7,6 @@ With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`
 import copy
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,12 +21,11 @@ from slide.training.checkpoint_files import (
     joined_parts,
     load_network_state,
     network_files,
-    packed_rows,
     read_checked,
     state_for,
     step_of,
     unfinished,
-    write_parts,
+    write_state,
 )
 from slide.training.coordination import Coordinator
 from slide.training.evaluation import precision_at_k
@@ -37,7 +35,7 @@ from slide.utils.files import sync_folder
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
-from slide.utils.tensor_folder import FolderKind, read_folder, write_folder
+from slide.utils.tensor_folder import FolderKind, read_folder
 
 # The name in the log of precision on held-out samples.
 HELD = "held/precision"
@@ -258,27 +256,23 @@ class EarlyStopping:
     def _write(self, network: SlideNetwork, previous_step: int) -> None:
         """Replace the best weights so far, which are of step ``previous_step``."""
         values, files = network_files(network)
-        content: dict[str, Any] = {"score": self.score, "step": self.best_step}
-        state, main = {"network": values}, self.group.is_main_process
-        new, old = unfinished(self.path), self.old
+        content = {"score": self.score, "step": self.best_step}
+        new, old, main = unfinished(self.path), self.old, self.group.is_main_process
         if main:
             for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
         self.group.patient.barrier()
         try:
-            if self.group.size > 1:
-                rows, ids = packed_rows(network)
-                tensors = {n: each for part in files.values() for n, each in part.items()}
-                write_parts(BEST_NETWORK, self.group, new, content, state | rows, tensors | ids)
-            else:
-                write_folder(BEST_NETWORK, new, {**content, "state": state}, files)
+            write_state(BEST_NETWORK, self.group, new, content, values, files)
         except OSError as error:
             if main:
                 shutil.rmtree(new, ignore_errors=True)
             kept = "those before are kept" if self.path.exists() else "there are none before"
             raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
         if main:
-            if self.path.exists() and self._is_needed(previous_step):
+            # A run that goes on from the last checkpoint goes on with its best.
+            last = self.checkpoint.last()
+            if self.path.exists() and last is not None and previous_step <= step_of(last):
                 if self.before.exists():
                     self.before.rename(old)
                 self.path.rename(self.before)
@@ -288,8 +282,3 @@ class EarlyStopping:
             sync_folder(self.path.parent)
             shutil.rmtree(old, ignore_errors=True)
         self.group.patient.barrier()
-
-    def _is_needed(self, step: int) -> bool:
-        """Whether a run that goes on from the last checkpoint needs the best of this ``step``."""
-        last = self.checkpoint.last()
-        return last is not None and step <= step_of(last)

@@ -160,7 +160,12 @@ class Trainer:
         )
         rates = [float(each["lr"]) for each in optimizer.param_groups]
         if resume and self.checkpoint.found():
-            self._resume()
+            self.counters = self.checkpoint.read()
+            if self.step > self._most_steps:
+                log(f"step {self.step} is past the last, {self._most_steps}: no training is left")
+            seconds = self.counters.network_seconds
+            if self.schedule and (late := self.schedule.apply_lower_limits(self.step, seconds)):
+                log(late)
         self.early_stopping: EarlyStopping | None = None
         if options.patience and self.held_out is not None:
             self.early_stopping = EarlyStopping(
@@ -199,15 +204,6 @@ class Trainer:
         rows = min(max(spare // FEWEST_POINTS, _FEWEST_ROWS), held)
         points = min(spare // rows, FEWEST_POINTS) if rows and self.recall_every else 0
         return (max(steps // points, 1), rows) if points > 1 else (0, 0)
-
-    def _resume(self) -> None:
-        self.counters = self.checkpoint.read()
-        if self.step > self._most_steps:
-            log(f"step {self.step} is past the last, {self._most_steps}: no training is left")
-        if self.schedule is not None:
-            late = self.schedule.apply_lower_limits(self.step, self.counters.network_seconds)
-            if late:
-                log(late)
 
     @property
     def step(self) -> int:
@@ -290,8 +286,7 @@ class Trainer:
                 logged = replace(counters)
             if validation is not None:
                 held = validation.validate(self.network, counters, self.monitor, bar)
-            if self._is_held_due(held):
-                self._measure_held(held)
+            self._measure_held(held)
             if is_due(self.step, options.eval_every) and not self.ended:
                 scores = self.evaluate(options.eval_samples)
             self._stop_if_asked(interrupt)
@@ -305,17 +300,17 @@ class Trainer:
             cores.look()
         self._stop_if_asked(interrupt, at_once=True)
 
-    def _is_held_due(self, exact: float | None) -> bool:
-        if not self.held_every or (self.ended and self.early_stopping is not None):
-            return False  # Early stopping evaluates at the end itself.
-        return exact is not None or self.ended or is_due(self.step, self.held_every)
-
     def _measure_held(self, exact: float | None) -> None:
-        """A point of the curve of held-out precision, unless validation has made it just now.
+        """A point of the curve of held-out precision, if due and not ``exact`` by validation.
 
         It is what a part of the rows says, but for their distance from all at the last validation.
         """
-        assert self.held_part is not None
+        if self.held_part is None or not self.held_every:
+            return
+        if self.ended and self.early_stopping is not None:
+            return  # Early stopping evaluates at the end itself.
+        if exact is None and not self.ended and not is_due(self.step, self.held_every):
+            return
         begin = clock()
         found = self.held_part.precision(self.network)
         if exact is None:

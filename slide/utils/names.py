@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -122,7 +122,8 @@ class Names(Sequence):
         begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
         if kind != "text":
             good = all(
-                re.fullmatch(_WORDS[kind], each) for each in _pieces(text, begins, names.ends)
+                re.fullmatch(_WORDS[kind], text[begin:end].tobytes())
+                for begin, end in zip(begins, names.ends, strict=True)
             )
         else:
             begins = text[begins[begins < len(text)]]
@@ -155,11 +156,6 @@ def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndar
     words = [str(name).encode() for name in names]
     ends = np.cumsum([len(word) for word in words], dtype=np.int64)
     return np.frombuffer(b"".join(words), np.uint8), ends
-
-
-def _pieces(text: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
-    for begin, end in zip(begins, ends, strict=True):
-        yield text[begin:end].tobytes()
 
 
 def _is_utf8(text: np.ndarray) -> bool:

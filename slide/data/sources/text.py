@@ -245,7 +245,12 @@ def text(
             checks.whole(option, value, 1)
     provider = fetch if file == TEXT8 else None
     path = Path(root) / file
-    ensure_files(Path(root), [file], provider, lambda folder: _check_not_empty(folder / file), hint)
+
+    def check(folder: Path) -> None:
+        if not (folder / file).stat().st_size:
+            raise DataError(f"{folder / file}: the file is empty")
+
+    ensure_files(Path(root), [file], provider, check, hint)
 
     @functools.cache
     def vocabulary() -> Vocabulary:
@@ -258,6 +263,10 @@ def text(
         ids = subsampled_ids(chunks, vocabulary(), float(subsample), key)
         limit = samples[f"{part}_samples"]
         return first_rows(skip_grams(ids, window), limit, f"{path}: the {part} part")
+
+    def lines() -> dict[str, str]:
+        words = zip(*vocabulary(), strict=True)
+        return {VOCABULARY: "".join(f"{word} {count}\n" for word, count in words)}
 
     return cached(
         cache,
@@ -280,15 +289,6 @@ def text(
         num_labels=lambda: len(vocabulary().words),
         train=lambda: rows("train"),
         test=lambda: rows("test"),
-        extra=lambda: {VOCABULARY: _lines(vocabulary())},
+        extra=lines,
         propensity=propensity,
     )
-
-
-def _lines(vocabulary: Vocabulary) -> str:
-    return "".join(f"{word} {count}\n" for word, count in zip(*vocabulary, strict=True))
-
-
-def _check_not_empty(path: Path) -> None:
-    if not path.stat().st_size:
-        raise DataError(f"{path}: the file is empty")

@@ -115,8 +115,12 @@ def xmc(
     check_folders(root=root, cache=cache)
     checks.flag("lenient", lenient)
     check_propensity(propensity)
-    _check_expected(train_samples=train_samples, test_samples=test_samples)
-    _check_expected(num_features=num_features, num_labels=num_labels)
+    counts = {"train_samples": train_samples, "test_samples": test_samples}
+    counts |= {"num_features": num_features, "num_labels": num_labels}
+    for option, value in counts.items():
+        if value is not None:
+            checks.whole(option, value, 0)
+            checks.within(option, value, 0, MAX_INDEX)
     variant = _variant(format, first_feature, first_label, lenient)
     names = _file_names(format, train_file=train_file, train_labels_file=train_labels_file)
     train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
@@ -144,7 +148,14 @@ def _open_files(
 ) -> SparseDataset:
     """Opens the cache of two splits; ``options`` are those of `slide.data.cache.cached`."""
     _, features, labels = _common_sizes(root, train, test)
-    widths = _Widths()
+    widths = np.zeros(2, np.int64)  # That the largest numbers of the rows need.
+
+    def measured(blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            found = (each.indices.max(initial=-1) + 1 for each in (block.features, block.labels))
+            np.maximum(widths, [*found], out=widths)
+            yield block
+
     paths = {"train": train.paths(root), "test": test.paths(root)}
     variant = train.variant
     key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
@@ -157,10 +168,10 @@ def _open_files(
         **options,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
         state={split: [file_state(path) for path in paths[split]] for split in paths},
-        num_features=widths.features if features is None else features,
-        num_labels=widths.labels if labels is None else labels,
-        train=lambda: widths.of(_part(train.read(root), False if test is train else None)),
-        test=lambda: widths.of(_part(test.read(root), True if test is train else None)),
+        num_features=(lambda: int(widths[0])) if features is None else features,
+        num_labels=(lambda: int(widths[1])) if labels is None else labels,
+        train=lambda: measured(_part(train.read(root), False if test is train else None)),
+        test=lambda: measured(_part(test.read(root), True if test is train else None)),
     )
 
 
@@ -225,31 +236,6 @@ class _Files:
             self.compare(folder, Sizes(rows), self.expected, "were expected")
 
 
-class _Widths:
-    """The numbers of columns that the largest numbers in some blocks need."""
-
-    def __init__(self) -> None:
-        self._features = 0
-        self._labels = 0
-
-    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yields the blocks, and notes their largest numbers."""
-        for block in blocks:
-            self._features = max(self._features, _width(block.features.indices))
-            self._labels = max(self._labels, _width(block.labels.indices))
-            yield block
-
-    def features(self) -> int:
-        return self._features
-
-    def labels(self) -> int:
-        return self._labels
-
-
-def _width(indices: np.ndarray) -> int:
-    return int(indices.max(initial=-1)) + 1
-
-
 def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
     """Returns the known sizes of both splits; the rows are those of the training split."""
     sizes, others = train.sizes(folder), test.sizes(folder)
@@ -280,10 +266,3 @@ def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{option} must be the name of a file, not {value!r}")
     return tuple(str(value) for value in names.values())
-
-
-def _check_expected(**counts: int | None) -> None:
-    for option, value in counts.items():
-        if value is not None:
-            checks.whole(option, value, 0)
-            checks.within(option, value, 0, MAX_INDEX)
