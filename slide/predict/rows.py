@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -128,21 +129,6 @@ def _check_finite(value: Any, feature: Any) -> None:
         raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
 
 
-def number_labels(
-    given: Any, model: Model, counted: Numbering, unknown: dict[Any, int]
-) -> list[int]:
-    """Columns of labels, each once."""
-    if given is not None and not isinstance(given, list):
-        raise ValueError(f"labels must be a list of names, not {given!r}")
-    labels = []
-    for label in given or []:
-        column = _column_of(label, model.label_names, counted.first_label)
-        if column is None or not 0 <= column < model.num_labels:
-            column = model.num_labels + unknown.setdefault(str(label), len(unknown))
-        labels.append(column)
-    return list(dict.fromkeys(labels))  # 5 and "5" are one name.
-
-
 def _column_of(name: Any, names: Names | None, first: int) -> Any:
     """The column of a feature or label; None if there is none of that name."""
     if names is not None:
@@ -189,32 +175,31 @@ def read_rows(
     checks.encodable("file", path)
     if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
         raise FileNotFoundError(f"there is no file {source}")
-    given, format = format, format or _SUFFIXES.get(path.suffix)
+    given, format, reader = format, format or _SUFFIXES.get(path.suffix), _RowReader(model)
     if labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
     if format in ("npz", "parquet"):
         if piped:
             raise ValueError(f"{format} is read from a file, not from standard input")
         if format == "parquet":
-            yield from _table_rows(read_table(path), model)
+            yield from reader.table(read_table(path))
             return
         yield from _matrices(path, None if labels is None else Path(labels), model)
         return
-    name, counted = "standard input" if piped else source, Numbering.of(model)
+    name, counted = "standard input" if piped else source, reader.counted
     with nullcontext(sys.stdin.buffer) if piped else path.open("rb", buffering=_CHUNK) as opened:
         file = Beginning(opened)
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
         check_not_compressed(file.first, name, advice)
-        columns = columns_of(model)
-        if format is None and columns is not None:
+        if format is None and reader.columns is not None:
             format = "jsonl" if file.telling.lstrip()[:1] in (b"{", b"") else "csv"
-        if columns is not None and format == "csv":
-            yield from _table_rows(read_lines(file, name), model)
+        if format == "csv":
+            yield from reader.table(read_lines(file, name))
             return
         format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
-            yield from _json_rows(file, name, size, model)
+            yield from reader.json(file, name, size)
             return
         variant = VARIANTS[format]
         if format == counted.format:
@@ -228,43 +213,102 @@ def read_rows(
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
 
-def columns_of(model: Model) -> Columns | None:
-    """What tables a model reads: those that it was trained on, or a column ``text`` of texts."""
-    kept = model.settings.get("columns")
-    if isinstance(kept, dict):
-        return Columns.restored(kept)
-    if model.vectorizer is None:
-        return None
-    return Columns("labels", text=("text",))
+class _RowReader:
+    """Cells of tables and lines of JSON as rows of a model; unknown labels get further numbers."""
 
+    def __init__(self, model: Model):
+        self.model, self.counted = model, Numbering.of(model)
+        kept = model.settings.get("columns")
+        self.columns: Columns | None = None  # Of the tables that the model reads.
+        if isinstance(kept, dict):
+            self.columns = Columns.restored(kept)
+        elif model.vectorizer is not None:
+            self.columns = Columns("labels", text=("text",))
+        self.of_table = isinstance(kept, dict)
+        self._unknown: dict[str, int] = {}
 
-def _table_rows(rows: Iterable[tuple[str, Any]], model: Model) -> Iterator[Block]:
-    """Rows of a table, with the columns that the model was trained on."""
-    columns, unknown, counted = columns_of(model), {}, Numbering.of(model)
-    if columns is None:
-        raise ValueError("the model was trained on no table: it reads xmc, svmlight, npz, jsonl")
-    part: list[_Row] = []
-    for place, cells in rows:
-        try:
-            part.append(_cells_row(cells, columns, model, counted, unknown))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{place}: {error}") from error
-        if len(part) == _LINES:
-            yield _block(part, model)
-            part = []
-    if part:
-        yield _block(part, model)
+    def table(self, rows: Iterable[tuple[str, Any]]) -> Iterator[Block]:
+        """The rows of a table, with the columns that the model was trained on."""
+        if self.columns is None:
+            raise ValueError(
+                "the model was trained on no table: it reads xmc, svmlight, npz, jsonl"
+            )
 
+        def read() -> Iterator[_Row]:
+            for place, cells in rows:
+                try:
+                    yield self._cells(cells)
+                except (ValueError, TypeError) as error:
+                    raise DataError(f"{place}: {error}") from error
 
-def _cells_row(
-    cells: Any, columns: Columns, model: Model, counted: Numbering, unknown: dict[Any, int]
-) -> _Row:
-    if not any(name in cells for name in columns.names):
-        raise ValueError(
-            f"the model reads the columns {', '.join(columns.names)}, not {', '.join(cells)}"
-        )
-    row = columns.row(cells)
-    return row, number_labels(row.labels, model, counted, unknown)
+        return self._blocks(read())
+
+    def json(self, file: Beginning, name: str, size: int | None) -> Iterator[Block]:
+        """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
+
+        def read() -> Iterator[_Row]:
+            with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
+                for number, line in enumerate(file, 1):
+                    bar.update(len(line))
+                    if not line.strip():
+                        continue
+                    try:
+                        yield self._line(json.loads(line, object_pairs_hook=_added_up))
+                    except (ValueError, TypeError, RecursionError) as error:
+                        told = str(error)
+                        if isinstance(error, json.JSONDecodeError) and self.model.vectorizer:
+                            told = (
+                                f'the model reads texts; a line must be {{"text": "..."}} ({told})'
+                            )
+                        raise DataError(f"{name}:{number}: {told}") from error
+
+        return self._blocks(read())
+
+    def _cells(self, cells: Any) -> _Row:
+        assert self.columns is not None
+        names = self.columns.names
+        if not any(name in cells for name in names):
+            raise ValueError(
+                f"the model reads the columns {', '.join(names)}, not {', '.join(cells)}"
+            )
+        row = self.columns.row(cells)
+        return row, self._labels(row.labels)
+
+    def _line(self, row: Any) -> _Row:
+        model, columns = self.model, self.columns
+        if isinstance(row, dict):
+            if columns is not None and self.of_table and any(each in row for each in columns.names):
+                return self._cells(row)
+            labels = self._labels(row.get("labels"))
+            if isinstance(row.get("text"), str) and columns is not None and model.vectorizer:
+                return Row(row["text"], [], [math.nan] * len(columns.numbers)), labels
+            if isinstance(row.get("features"), dict | list):
+                return number_features(row["features"], model, self.counted), labels
+        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
+        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
+        raise ValueError(f"a line must be {wanted}{known}")
+
+    def _labels(self, given: Any) -> list[int]:
+        """Columns of labels, each once."""
+        if given is not None and not isinstance(given, list):
+            raise ValueError(f"labels must be a list of names, not {given!r}")
+        labels, known = [], self.model.num_labels
+        for label in given or []:
+            column = _column_of(label, self.model.label_names, self.counted.first_label)
+            if column is None or not 0 <= column < known:
+                column = known + self._unknown.setdefault(str(label), len(self._unknown))
+            labels.append(column)
+        return list(dict.fromkeys(labels))  # 5 and "5" are one name.
+
+    def _blocks(self, rows: Iterator[_Row]) -> Iterator[Block]:
+        while part := list(islice(rows, _LINES)):
+            cells = [features for features, _ in part if isinstance(features, Row)]
+            made = features_of(cells, self.model.vectorizer, self.columns) if cells else None
+            vectors = iter(_as_dicts(made) if made else ())
+            features = [next(vectors) if isinstance(each, Row) else each for each, _ in part]
+            pattern = Pattern.from_lists([list(each) for each in features])
+            values = np.array([x for each in features for x in each.values()], np.float32)
+            yield Block(CSR(*pattern, values), Pattern.from_lists([each for _, each in part]))
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -315,31 +359,6 @@ def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
                 bar.update(part.features.num_rows)
 
 
-def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> Iterator[Block]:
-    """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
-    rows: list[_Row] = []
-    unknown: dict[Any, int] = {}
-    counted, columns = Numbering.of(model), columns_of(model)
-    with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
-        for number, line in enumerate(file, 1):
-            bar.update(len(line))
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line, object_pairs_hook=_added_up)
-                rows.append(_json_row(row, model, columns, counted, unknown))
-            except (ValueError, TypeError, RecursionError) as error:
-                told = str(error)
-                if isinstance(error, json.JSONDecodeError) and model.vectorizer is not None:
-                    told = f'the model reads texts; a line must be {{"text": "..."}} ({error})'
-                raise DataError(f"{name}:{number}: {told}") from error
-            if len(rows) == _LINES:
-                yield _block(rows, model)
-                rows = []
-    if rows:
-        yield _block(rows, model)
-
-
 def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; numbers of the same name are added up, of other values the last one stays."""
     found = dict(pairs)
@@ -355,38 +374,6 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 value = math.inf
         found[name] = value
     return found
-
-
-def _json_row(
-    row: Any, model: Model, columns: Columns | None, counted: Numbering, unknown: dict[Any, int]
-) -> _Row:
-    own = columns.names if columns is not None and "columns" in model.settings else ()
-    if columns is not None and isinstance(row, dict) and any(name in row for name in own):
-        return _cells_row(row, columns, model, counted, unknown)
-    labels = (
-        number_labels(row.get("labels"), model, counted, unknown) if isinstance(row, dict) else []
-    )
-    if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
-        assert columns is not None
-        return Row(row["text"], [], [math.nan] * len(columns.numbers)), labels
-    if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
-        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
-        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
-        raise ValueError(f"a line must be {wanted}{known}")
-    return number_features(row["features"], model, counted), labels
-
-
-def _block(given: list[_Row], model: Model) -> Block:
-    cells = [features for features, _ in given if isinstance(features, Row)]
-    made = features_of(cells, model.vectorizer, columns_of(model)) if cells else None
-    vectors = iter(_as_dicts(made) if made else ())
-    rows = [
-        (next(vectors) if isinstance(features, Row) else features, labels)
-        for features, labels in given
-    ]
-    pattern = Pattern.from_lists([list(features) for features, _ in rows])
-    values = np.array([value for features, _ in rows for value in features.values()], np.float32)
-    return Block(CSR(*pattern, values), Pattern.from_lists([labels for _, labels in rows]))
 
 
 def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:

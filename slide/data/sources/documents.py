@@ -49,20 +49,12 @@ def documents(
     `slide.data.sources.documents` describes the lines.
 
     Args:
-        name: the data set's name.
-        root: folder of the files.
-        cache: folder for the arrays.
         train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
             the training rows is set aside.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
-        propensity: constants a and b of propensity-scored metrics.
-        hint: what the user can do when a file is missing.
-
-    Returns:
-        The data set, over memory-mapped arrays, with the names of its labels and its vectorizer.
+        propensity, hint: see `slide.data.xmc`.
 
     Raises:
-        FileNotFoundError: a file is missing; the message says where to put it.
         DataError: a line is malformed.
         ValueError: an argument is out of range, or no word is in enough rows.
 

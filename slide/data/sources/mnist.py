@@ -55,10 +55,9 @@ def mnist(
     Args:
         root: folder of the files. They have their usual names, such as ``train-images-idx3-ubyte``,
             with ``.gz`` or without; under either name a file may be packed by gzip or not.
-        cache: folder for the arrays.
+        cache, propensity, fetch, hint: see `slide.data.xmc`.
 
     Raises:
-        FileNotFoundError: ``root`` lacks a file; the message says what to do.
         DataError: a file is malformed or too short, or two files disagree.
 
     Example:

@@ -58,7 +58,6 @@ def synthetic(
     the same distribution. The parameters and the seed determine every byte.
 
     Args:
-        num_features, num_labels: columns.
         nonzeros: mean number of features in a row.
         labels_per_row: mean number of labels in a row.
         popularity: exponent of the labels' popularity. The probability that a label is a row's
@@ -66,9 +65,6 @@ def synthetic(
         feature_popularity: the same for features.
         noise: share of the features that are drawn by popularity, not from the labels' prototypes.
         seed: at least 0.
-
-    Raises:
-        ValueError: a parameter is out of range.
 
     Example:
         >>> import tempfile

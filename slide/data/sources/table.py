@@ -71,7 +71,6 @@ def table(
         path: a file of CSV, JSON (in lines or as a list) or Parquet, known by its content; or a
             frame, a data set of Hugging Face, or a list of dicts.
         test_path: the same for the test rows; None: they are among those of ``path``.
-        name: the data set's name.
         cache: folder for the arrays; None: they are in memory only.
         labels: column of labels; None: the first that is called labels, tags, categories or so.
         separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
@@ -86,11 +85,9 @@ def table(
         seed: of that choice.
         encoding: of CSV.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
-        propensity: constants a and b of propensity-scored metrics.
-        hint: what the user can do when a file is missing.
+        propensity, hint: see `slide.data.xmc`.
 
     Raises:
-        FileNotFoundError: a file is missing.
         DataError: a file is malformed.
         ValueError: an argument is out of range, a column is missing, or no word is in enough rows.
 

@@ -202,7 +202,6 @@ def text(
 
     Args:
         root, file: folder and name of the text, in UTF-8.
-        cache: folder for the arrays.
         window: words on either side, at least 1.
         subsample: words of a higher frequency (t in the paper) are subsampled; 0: no words are.
         min_count: a word with fewer occurrences is rare.
@@ -211,12 +210,9 @@ def text(
         test_share: share of the bytes that is the test set, in (0, 1).
         train_samples, test_samples: the most rows of a part, from its beginning; None: all rows.
         seed: of the subsampling.
-        propensity: constants a and b of propensity-scored metrics.
-        fetch: puts text8 into ``root`` if that is the file and it is missing.
-        hint: what the user can do when the file is missing.
+        propensity, fetch, hint: see `slide.data.xmc`; text8 alone is fetched.
 
     Raises:
-        FileNotFoundError: there is no such file; the message says what to do.
         DataError: the file is not text in UTF-8, or too small for these arguments.
         ValueError: an argument is out of range.
 
