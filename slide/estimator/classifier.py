@@ -231,7 +231,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             y: see `fit`.
             classes: names of all labels; needed in the first call, unless y is a matrix. Later
                 ones may have further names at their end, which are added; so does `add_labels`.
-            sample_weight: see `fit`.
 
         Raises:
             ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
@@ -415,9 +414,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """The labels of rows.
 
-        Args:
-            X: ``(B, D)`` features.
-
         Returns:
             If the training rows had one label each: ``(B,)`` of `classes_`; the most frequent one
             for a row without any answer. Else a SciPy matrix ``(B, N)`` of ones where the
@@ -440,7 +436,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         With a re-ranker scores are probabilities, multiplied by ``label_weights`` if there are any.
 
         Args:
-            X: ``(B, D)`` features.
             k: number of labels of a row. Where a row has fewer, the names are None, in an array of
                 objects.
         """
@@ -458,7 +453,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         score of 1 means 1.
 
         Args:
-            X: ``(B, D)`` features.
             top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
 
         Returns:
@@ -480,10 +474,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         times weight; else they are the scores of the network. In a sparse matrix, labels without an
         entry have no score: they come after all that have one, also below 0, although ``toarray``
         makes them 0. `predict_top_k` gives labels and scores in order.
-
-        Args:
-            X: ``(B, D)`` features.
-            top_k: see `predict_proba`.
 
         Returns:
             A SciPy matrix ``(B, N)``; a dense array where `predict_proba` gives one, in which a
@@ -513,12 +503,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
 
         Args:
-            X: ``(B, D)`` features.
             y: see `fit`. A label that training did not have is never found.
-            sample_weight: ``(B,)``, how much each row counts, at least 0; None: all the same.
-
-        Raises:
-            ValueError: for targets or weights that do not fit the rows.
         """
         if self._fitted().multilabel_:
             labels = read_targets(y, self.classes_, skip_unknown=True).labels
@@ -591,9 +576,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
         Args:
             labels: their names, of the same type as those of `classes_`.
-
-        Raises:
-            ValueError: for a name that there is already, or a text where the others are numbers.
         """
         self._fitted()
         check_same_kind(labels, self.classes_)
@@ -615,9 +597,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def remove_labels(self, labels: Sequence[Any]) -> Any:
         """Remove labels from `classes_` and from the model.
 
-        Args:
-            labels: their names.
-
         Raises:
             ValueError: for a name that is not among the classes, or if none would be left.
         """
@@ -633,9 +612,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     def add_features(self, features: Any) -> Any:
         """Add features, the last columns of rows to come, which `partial_fit` then learns.
-
-        Args:
-            features: how many; or their names, if X had names.
 
         Raises:
             ValueError: for a number where X had names, or names where it had none.

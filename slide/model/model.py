@@ -144,8 +144,8 @@ class Model:
                 `slide.SampledLinear.top_k`. None: `search`.
 
         Raises:
-            ValueError: for a k below 1, another number of features, values that are not finite or
-                so large that scores are not, or ``"sampler"`` without its index.
+            ValueError: for a k below 1, another number of features, values or scores that are not
+                finite, or ``"sampler"`` without its index.
             TypeError: for rows that are no matrix, or texts where the model takes none.
         """
         ids, scores = self.predict_ids(rows, k, search)
@@ -306,7 +306,6 @@ class Model:
         Raises:
             ValueError: for a number out of range, rows that `predict` refuses, an unknown label, or
                 a frame whose columns are not the names of the labels. Nothing has changed then.
-            TypeError: see `predict`.
             slide.training.DivergenceError: if the loss is NaN or infinite, before the step that
                 would ruin the weights; the steps before it have changed them.
 
@@ -359,10 +358,6 @@ class Model:
 
         Returns:
             ``(n,)`` int64, their numbers.
-
-        Raises:
-            ValueError: for a name that the model has, names where there are none, or a number where
-                there are names.
         """
         numbers, names = self._new_numbers(labels)
         count = len(numbers)
@@ -395,11 +390,7 @@ class Model:
         self._take_outputs(own[kept], self.num_labels)
 
     def rename_labels(self, names: Iterable[Any] | None) -> None:
-        """Number the labels that are left from 0 on, and name them anew.
-
-        Raises:
-            ValueError: for another number of names.
-        """
+        """Number the labels that are left from 0 on, and name them anew; None: by these numbers."""
         count = self.network.output.out_features
         found = None if names is None else Names.of(names, "label_names")
         if found is not None and len(found) != count:
@@ -413,10 +404,6 @@ class Model:
         Args:
             features: names, if the features have names, else how many. Of a model that takes
                 texts, they are words.
-
-        Raises:
-            ValueError: for a name that the model has, names where there are none, a number where
-                there are names, or a word that the model finds in no text.
         """
         names, count = extended_names(self.feature_names, features, "features")
         if self.vectorizer is not None and names is not None:
@@ -513,9 +500,6 @@ class Model:
             dtype: type of the weights of the network in the file: ``"float32"``; ``"bfloat16"``,
                 which takes half the space; or ``"int8"`` with a scale for each row, which takes a
                 quarter. They stay so when they are opened; predictions convert what they read.
-
-        Raises:
-            ValueError: for another dtype, or a folder that holds something else.
         """
         folder = Path(path)
         check_target(folder)

@@ -57,9 +57,6 @@ class Checkpoint:
 
     A checkpoint must agree on the ``facts`` with the run that reads it. The ``keep`` newest ones
     stay. After `close`, other processes may have the folder.
-
-    Raises:
-        ValueError: if another process has a checkpoint of this folder.
     """
 
     def __init__(
@@ -290,10 +287,7 @@ def run_facts(
     evaluated: Split,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """What a checkpoint and the run that reads it must agree on, by names that people understand.
-
-    The splits are the samples that the run trains on, and those that it is evaluated on.
-    """
+    """What a checkpoint and the run that reads it must agree on, in words that people understand."""
     return {
         "data set": data.name,
         "trainer.kind": options.kind,

@@ -98,13 +98,7 @@ def _number(path: Path) -> int:
 
 
 class StatePart(NamedTuple):
-    """What one process wrote, or what one that has all rows did.
-
-    Attributes:
-        rows: ids of its rows by layer, rising int64; None: all rows.
-        network: the ``state_dict`` of its network.
-        optimizer: the ``state_dict`` of its optimizer.
-    """
+    """The states of the network and optimizer of one process, and its rows by layer; None: all."""
 
     rows: dict[str, np.ndarray] | None
     network: dict[str, Any]
@@ -280,10 +274,7 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
 
 
 def network_state(network: nn.Module) -> dict[str, Any]:
-    """Weights and samplers of a network, with the names that they have on any number of processes.
-
-    The state of a sampler is called ``<layer>._extra_state``.
-    """
+    """Weights and samplers (``<layer>._extra_state``), with names for any number of processes."""
     return {single_name(name): value for name, value in _named_state(network).items()}
 
 

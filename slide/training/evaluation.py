@@ -255,8 +255,6 @@ def evaluate(
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all samples of ``split``.
 
     Args:
-        network: the network to evaluate.
-        split: samples with labels.
         inverse: ``(N,)`` inverse propensities; see `slide.training.inverse_propensities`.
         search: ``"exact"``, ``"index"`` or ``"sampler"``; see `slide.SampledLinear.top_k`.
         ranker: re-ranks the labels; None: no re-ranking.
@@ -268,10 +266,6 @@ def evaluate(
         (`slide.training.calibration_error`). With one of a knowledge graph also ``mrr`` and
         ``hits_at_k`` for k = 1, 3, 10, where ranks beyond 20 count as none (`reciprocal_ranks`);
         with one of a recommender ``recall_at_20`` and ``ndcg_at_20``.
-
-    Raises:
-        ValueError: for a split without samples, an unknown search, or ``"sampler"`` with a sampler
-            that has no index.
 
     Example:
         >>> import numpy as np

@@ -1,7 +1,5 @@
 """Folders of tensors: files of safetensors, and a list in JSON with their sizes and hashes.
 
-`split_state` divides a nested state, such as ``state_dict`` returns, into JSON values and tensors.
-
 Trained models and checkpoints are such folders. Nothing in them is code. The list names each file
 with its size and its SHA-256, and has one of its own. Tensors are opened as memory maps.
 `read_folder` compares the list and the sizes of the files, and `check_files` reads the files and
@@ -81,10 +79,7 @@ def write_folder(
 
 
 def _install(kind: FolderKind, folder: Path) -> None:
-    """Give complete new files their places in the folder, the list last.
-
-    A process that has mapped an old file keeps it.
-    """
+    """Give complete new files their places in the folder, the list last."""
     new = folder / NEW_FILES
     for name in (*(listed_files(new / kind.list_file) or ()), kind.list_file):
         if (new / name).exists():  # Else it has its place.
