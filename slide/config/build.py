@@ -127,7 +127,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
 
 
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
-    """What makes the sampler of the output layer, and those of hidden layers with active sets.
+    """What makes the samplers of the output layer, and of hidden layers with active sets.
 
     They are called with the numbers of inputs and outputs of their layer. Samplers of hidden layers
     have other sizes and seeds, and do not weight the set.
@@ -185,7 +185,7 @@ def build_network(
 ) -> SlideNetwork:
     """The network with its samplers, of a configuration after `slide.config.fill_in`.
 
-    The processes of a ``group`` share its rows. For them ``counts`` says how often training rows
+    The processes of a ``group`` share its rows. For them ``counts`` has how often training rows
     have each feature (``feature_counts``) and each label (``label_counts``), if that is known.
 
     Example:

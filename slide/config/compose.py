@@ -32,7 +32,7 @@ from slide.utils.sizes import find_conf
 # The configuration in the folder of a run.
 CONFIG = "config.yaml"
 USER_ERRORS = (ValueError, TypeError, OSError)
-# Keys that say what a file builds; they are not settings.
+# Keys that name what a file builds; they are not settings.
 INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
@@ -54,7 +54,7 @@ REPLACEABLE = {
 }
 # Keys that no comparison of runs needs.
 _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
-# Most characters of the part of a folder's name that says what was set.
+# Most characters of the part of a folder's name about settings.
 LABEL_LENGTH = 100
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
@@ -88,7 +88,7 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         if not isinstance(cause, USER_ERRORS):
             raise
         said = checks.error_message(cause, overrides).partition("\nfull_key:")[0]
-        if isinstance(cause, OmegaConfBaseException):  # Lines follow that say where.
+        if isinstance(cause, OmegaConfBaseException):  # Lines follow that tell where.
             said = said.partition("\n")[0]
         sys.exit(f"error: {said}")
     except ConfigAttributeError as error:
@@ -111,7 +111,7 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError, InstantiationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        # PyTorch raises a RuntimeError. On the CPU its first line is a place in its sources.
+        # PyTorch raises a RuntimeError. On the CPU its first line is a line of its sources.
         needed = re.search(r"tried to allocate (\d+) bytes", str(cause))
         of_device = re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(cause))
         if isinstance(cause, RuntimeError) and needed:
@@ -145,7 +145,7 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
     try:
         return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        # One line, without the places where Hydra looks for files.
+        # One line, without the folders in which Hydra searches.
         said, _, _ = str(error).partition("\nConfig search path:")
         raise ValueError(_mistake(overrides) or " ".join(said.split())) from error
 
@@ -223,7 +223,7 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 
 
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
-    """The overrides of each run of a sweep; those of a single run if none has several values.
+    """The overrides of each run of a sweep; of a single run if none has several values.
 
     What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
     """
@@ -288,7 +288,7 @@ def _mistake(overrides: Sequence[str]) -> str | None:
         holder = OmegaConf.select(config, above) if above else config
         if isinstance(holder, DictConfig) and last in holder:
             continue
-        if key.startswith(("hydra/", "hydra.")):  # Hydra says what it does not know.
+        if key.startswith(("hydra/", "hydra.")):  # Hydra names what it does not know.
             continue
         group, _, own = key.partition(".")
         said = f"there is no key {key} (in {each.input_line})"
@@ -339,7 +339,7 @@ def _near_key(key: str, known: Sequence[str]) -> str:
 
 
 def label_of(words: Sequence[str]) -> str:
-    """What a folder's name says of the settings of a run; a digest ends a long one."""
+    """The part of a folder's name about the settings of a run; a digest ends a long one."""
     parts = (word.partition("=") for word in words)
     short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
     label = re.sub(r"[^\w.=,+-]+", "_", short)
@@ -439,10 +439,10 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def _saved(path: Path) -> DictConfig:
-    """The configuration in a folder: plain values, as a run writes them."""
+    """The configuration in a folder: values alone, as a run writes them."""
     try:
         text = path.read_text()
-        # What stands for other values may stand for very many, or for those of this environment.
+        # References may stand for very many values, or for variables of this environment.
         if "${" in text or any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text)):
             raise ValueError("it refers to other values")
         config = OmegaConf.create(text)
@@ -490,7 +490,7 @@ def foreign_targets(config: DictConfig) -> list[str]:
         target = str(part["_target_"])
         room, _, name = target.rpartition(".")
         if room == "slide.data" and not any(part is each for each in sources):
-            ours = False  # Else it would read and write where another part of a run says.
+            ours = False  # Else it would read and write where another part of a run tells it to.
         elif target in known:
             # What it fetches may be written anywhere, by another dataset.root.
             ours = target != "slide.data.download" or part in mirrors

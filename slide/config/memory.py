@@ -64,7 +64,7 @@ def memory_needs(
     active = min(-(-chosen // processes), labels)
     if active < labels and getattr(proposer_class(config), "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
-        copied = 2 * always["index of the sampler"]  # As bytes, and a copy of these.
+        copied = 2 * always["index of the sampler"]  # As bytes, and a copy of the bytes.
     elif active < labels and (tables := (sampler.get("proposer") or {}).get("num_tables")):
         always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
         copied = labels * SKETCH  # From which the tables are built again.

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from slide.distributed.launch import find_place, find_rank_device
 from slide.utils import sizes
 
-# What sampler=full builds. It means all outputs, whatever a recipe says of their number.
+# What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
@@ -59,7 +59,7 @@ def run_device(config: DictConfig) -> torch.device:
 def looks_up(config: DictConfig) -> bool:
     """Whether ``sampler=auto`` builds hash tables: where something must be found by inputs alone.
 
-    These are the neurons of hidden layers, and answers. With a good recipe, looked-up outputs in a
+    Neurons of hidden layers are found so, and answers. With a good recipe, looked-up outputs in a
     set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
     single samples the labels of recent samples are the better source.
     """
@@ -75,7 +75,7 @@ def proposer_class(config: DictConfig) -> Any:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raise ValueError for a key, of those that a user set, that nothing will use."""
+    """Raise ValueError for a key that a user set and that nothing will use."""
     rates = [key for key in given if key.startswith("lr_schedule")]
     if rates and config.trainer.epochs == "auto":
         raise ValueError(
@@ -83,11 +83,11 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
             "number of epochs"
         )
     unused, why = _unused(config)
-    if config.sampler.active in (None, "all"):  # It says the same as sampler=full.
+    if config.sampler.active in (None, "all"):  # It means the same as sampler=full.
         given = set(given) - {"sampler.active"}
     for key in given:
         if key.startswith(unused):
-            # What both of these have, look-ups, many keys need; sampler=lsh has no schedule.
+            # Many keys need look-ups, which both samplers have; sampler=lsh has no schedule.
             other = "index" if key.startswith("schedule") else "lsh"
             raise ValueError(f"{key} would have no effect: {why.format(other)}")
 

@@ -23,7 +23,7 @@ MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-# The standard library raises these for damaged archives, and OSErrors without a number.
+# Errors of the standard library for damaged archives, beside OSErrors without a number.
 DAMAGES = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, ValueError, RuntimeError, OverflowError),

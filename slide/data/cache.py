@@ -139,12 +139,12 @@ def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, in
             size = os.fstat(file.fileno()).st_size
             if size != said.size:
                 raise ValueError(f"{path} has {size} bytes, but {said.size} were written")
-            look = _numbers_check(path, said, file, sizes)
+            check_piece = _numbers_check(path, said, file, sizes)
             found = 0
             file.seek(said.header)
             for piece in pieces(file):
                 found = crc32(piece, found)
-                look(piece)
+                check_piece(piece)
             file.seek(0)
             if crc32(file.read(said.header), found) != said.checksum:
                 raise ValueError(f"{path} has changed since it was written")
@@ -166,7 +166,7 @@ def _numbers_check(
     kind, _, part = path.stem.partition("_")
     last = 0
 
-    def look(piece: memoryview) -> None:
+    def check_piece(piece: memoryview) -> None:
         nonlocal last
         numbers = np.frombuffer(piece, dtype)
         if part == "indptr":
@@ -179,7 +179,7 @@ def _numbers_check(
         if not fits:
             raise ValueError(f"{path} holds numbers that no rows have")
 
-    return look
+    return check_piece
 
 
 def write_split(
@@ -214,7 +214,7 @@ def write_split(
 
 def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:
     """Opens the folder of a split, whose files have been compared."""
-    # Copy on write, as plain arrays: for compiled kernels they are arrays in memory.
+    # Copy on write, as ndarray: for compiled kernels they are arrays in memory.
     arrays = [np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c")) for array in ARRAYS]
     features, labels = CSR(*arrays[:3]), Pattern(*arrays[3:])
     ends = int(features.indptr[-1]), int(features.indptr[-1]), int(labels.indptr[-1])
@@ -245,13 +245,13 @@ def cached(
 ) -> SparseDataset:
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
-    ``key`` is what is asked for, and ``state`` what the source looks like now, its sizes and times;
+    ``key`` is what is asked for, and ``state`` the present sizes and times of the source;
     both are JSON values. A digest of the key names the folder in ``cache``, and a cache of another
     state is replaced. If there is none, ``train`` and ``test`` produce the rows, then ``extra``
     what lies beside them: arrays as ``<name>.npy``, and texts. Numbers of columns that are
     functions are called last. ``size`` is the expected size of the cache in bytes.
 
-    An OSError says that the cache cannot be written; an older one stays as it was.
+    It raises OSError if the cache cannot be written; an older one stays as it was.
     """
     constants = check_propensity(propensity)
     source = json.loads(json.dumps({"key": key, "state": state}, default=operator.index))
@@ -303,7 +303,7 @@ def _write_cache(
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:
-            # Processes that were killed have left these.
+            # Left by processes that were killed.
             for left in folder.parent.glob(f"{folder.name}.*.tmp"):
                 shutil.rmtree(left, ignore_errors=True)
         temporary = _aside(folder)

@@ -44,7 +44,7 @@ def likely_separator(cells: Iterable[str]) -> str | None:
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell is empty: None, NaN, what pandas has in their place, or white space."""
+    """Whether a cell is empty: None, NaN, the missing values of pandas, or white space."""
     if isinstance(cell, float | np.floating):
         return math.isnan(cell)
     if isinstance(cell, str):
@@ -98,7 +98,7 @@ class Columns:
         labels: name of the column of labels.
         separator: parts the labels in a cell; None: a cell has one, or is a list.
         text: names of the columns of texts, which are read as one text.
-        numbers: names of the columns of numbers, each a feature after those of the words.
+        numbers: names of the columns of numbers, each a feature after the words.
         means, scales: of each column of numbers in training rows. The feature of a value is
             ``(value - mean) / scale``, and 0 where a cell is empty.
         notes: further sentences about the table, for people.

@@ -48,7 +48,7 @@ TIMEOUTS = 10.0, 60.0
 MAX_PAGES = 3
 PAGE_BYTES = 1 << 20
 PAGE_STARTS = (b"<!doctype html", b"<html")
-# With these statuses the server may answer after some seconds.
+# Statuses of servers that may answer after some seconds.
 BUSY = (500, 502, 503, 504)
 
 DOWNLOAD_FOLDER = ".download"
@@ -66,7 +66,7 @@ def ensure_files(
 ) -> None:
     """Fetches missing files into ``root``, under a lock; if all are there, nothing is written.
 
-    What is missing then is a FileNotFoundError with ``hint``, which says what was tried.
+    What is missing then is a FileNotFoundError with ``hint``, which tells what was tried.
     """
 
     def missing() -> Path | None:
@@ -110,7 +110,7 @@ def locked(path: Path, what: str) -> Iterator[bool]:
 
     The system releases the lock of a process that was killed.
     """
-    path.open("ab").close()  # Errors of the folder are raised here, those of its locks below.
+    path.open("ab").close()  # Errors of the folder are raised here, and errors of its locks below.
     # A soft lock is a file that stays after a crash: no lock at all is better.
     lock, held = FileLock(path, fallback_to_soft=False), True
     try:
@@ -307,7 +307,7 @@ class Remote:
         saves: the files that it gives, by their names in the folder of the data set. The value is
             None for the remote file itself, or a path in the archive. For selected rows it is
             ``{member: path, rows: path}``, see `slide.data.row_files`.
-        hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. git-sha1 is the
+        hash: ``kind:hexadecimal digits``, if known; `DIGITS` has the kinds. git-sha1 is the
             hash of git's blob: of ``blob <length>``, a zero byte and the file.
         size: in bytes, if known.
     """

@@ -15,7 +15,7 @@ from slide.sparse import CSR, Pattern, hits, row_bounds
 _SHORT = 4
 # At most one row in a hundred repeats another one by chance.
 _FEW_REPEATED = 0.01
-# Five rows that repeat others say something; fewer do not.
+# Five rows that repeat others are evidence; fewer are not.
 _ENOUGH = 5
 # Labels seem avoided if they occur at most a twentieth as often as by chance. If they occur half as
 # often, held-out rows decide.
@@ -63,7 +63,7 @@ def row_keys(features: CSR) -> np.ndarray:
 
 
 class Proposal(NamedTuple):
-    """What rows may be: ``"graph"`` or ``"items"``, and the counts that say so, ``why``.
+    """What rows may be: ``"graph"`` or ``"items"``, and ``why``, by counts.
 
     If they are ``likely``, held-out rows must not speak against it; else they must speak for it.
     """
@@ -183,7 +183,7 @@ def _fill_slots(features: CSR, num_features: int) -> bool:
 
 
 def _look_for_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> Proposal | str:
-    """Whether rows of equal features list further labels, and do not repeat those of each other."""
+    """Whether rows of equal features list further labels, and do not repeat each other's."""
     sizes = np.diff(labels.indptr).astype(np.float64)
     pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
     first = np.flatnonzero(np.diff(pairs, prepend=-1))  # In less time than `np.unique`.
@@ -219,7 +219,7 @@ def _are_fewer(found: float, expected: float, share: float) -> bool:
 class SeenLabels:
     """Finds the labels that training rows list for equal features.
 
-    In a knowledge graph these are no answers to a question, as in the filtered setting of Bordes et
+    In a knowledge graph seen labels are no answers to a question: the filtered setting of Bordes et
     al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2.
 
     Attributes:
@@ -434,5 +434,5 @@ def _own_labels(train: Split) -> int:
 
 
 def _pairs(pattern: CSR | Pattern, width: np.int64) -> np.ndarray:
-    """A number for each entry, which differs from those of all other rows and columns."""
+    """A number for each entry, which no other row and column has."""
     return pattern.entry_rows() * width + pattern.indices

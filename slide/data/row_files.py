@@ -64,7 +64,7 @@ VARIANTS = {"xmc": XMC, "svmlight": Variant(header=False, first_feature=1)}
 
 
 def text_variant(format: str, first_feature: int | None, first_label: int | None) -> Variant:
-    """Returns the variant of a name. Numbers that are not None replace those of the variant."""
+    """Returns the variant of a name. Numbers that are not None replace its numbers."""
     checks.one_of("format", format, VARIANTS)
     variant = VARIANTS[format]
     for field, number in (("first_feature", first_feature), ("first_label", first_label)):
@@ -148,7 +148,7 @@ def parse_text(
         MAX_INDEX if sizes.labels is None else sizes.labels,
     )
     line = int(headed)  # Lines that have been parsed.
-    rows = 0  # Rows in these lines, with those that were left out.
+    rows = 0  # Rows in these lines, also malformed ones.
     bar = ProgressBar(total=num_bytes, unit="B", unit_scale=True, desc=path)
     bar.update(len(header))
     for chunk in _line_chunks(file, chunk_bytes, bar):
@@ -265,8 +265,8 @@ def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
     """Yields all rows of two matrices of any sparse kind, as float32.
 
     Entries of ``labels`` that are not zero are labels; None: no row has any. A stored zero is
-    neither. A DataError says that a file is no sparse matrix, a value is not finite, an entry
-    occurs twice, or the two differ in their rows.
+    neither. DataError: a file is no sparse matrix, a value is not finite, an entry occurs twice, or
+    the two differ in their rows.
     """
     if labels is None:
         read_npz_shape(features)

@@ -27,7 +27,7 @@ def open_text(path: Path) -> IO[bytes]:
 
 
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
-    """Yields the rows of a table, each with its place for messages.
+    """Yields the rows of a table, each with its position for messages.
 
     ``source`` is the path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or
     any iterable of rows as dicts that can be read repeatedly. ``encoding`` is that of CSV.

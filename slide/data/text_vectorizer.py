@@ -33,7 +33,7 @@ class TextOptions:
     Attributes:
         ngrams: most words in a feature: 1 is single words, 2 also pairs of neighbours.
         min_rows: features of fewer training rows are left out.
-        max_features: the most features, those of most occurrences; None: all.
+        max_features: the most features, the most frequent ones; None: all.
         lower: read texts in lower case.
         sublinear: count an occurrence as 1 + ln(number of occurrences in the row).
 
@@ -116,7 +116,7 @@ class TextVectorizer:
     def fit(cls, texts: Iterable[str], options: TextOptions) -> "TextVectorizer":
         """Count the words of training texts, which are read once, in order.
 
-        ValueError says that no word is in enough of them.
+        If no word is in enough texts, it raises ValueError.
         """
         found = options.made(min_df=options.min_rows, max_features=options.max_features)
         try:

@@ -56,8 +56,8 @@ def held_rows(rows: int) -> int:
 def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """Divides training rows into rows to learn from, and rows that are like rows to come.
 
-    In a knowledge graph (`slide.data.kind_of`), these are not whole rows but pairs of a row and a
-    label, each with the same probability: a held-out row has the features of its row and only the
+    In a knowledge graph (`slide.data.kind_of`), pairs of a row and a label are held out, not whole
+    rows, each pair with the same probability: a held-out row has the features of its row and its
     held-out labels. A row that loses all its labels is not among the others.
 
     Args:
@@ -90,7 +90,7 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
 
 
 def _pair_share(sizes: np.ndarray, count: int) -> float:
-    """The probability of a pair by which ``count`` rows of these sizes get one on average."""
+    """The probability of a pair by which ``count`` rows of ``sizes`` get one on average."""
     least, most = 0.0, 1.0
     for _ in range(40):
         middle = (least + most) / 2
@@ -100,7 +100,7 @@ def _pair_share(sizes: np.ndarray, count: int) -> float:
 
 
 def _keep_pairs(split: Split, kept: np.ndarray, keep_empty: bool) -> Split:
-    """The rows with some of their labels; without rows that lost all, and those without any."""
+    """The rows with some of their labels; without rows that lost all, or had none."""
     labels = split.labels.keep(kept)
     left, before = np.diff(labels.indptr), np.diff(split.labels.indptr)
     rows = np.flatnonzero((left > 0) | (keep_empty & (before == 0)))

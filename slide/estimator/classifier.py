@@ -100,7 +100,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             re-ranker ranks by probability times weight.
         known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
             recommender, otherwise the labels of training rows with the same features. ``"keep"``
-            does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
+            does not. ``"auto"`` does where rows look like a recommender's or a knowledge
             graph (`slide.ranking.choose_kind`), with a warning.
         kind: what the rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"`` (see
             `slide.training.TrainingOptions`; for items, y is a matrix with their numbers);
@@ -301,7 +301,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path, verify: bool = True) -> "SlideClassifier":
         """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
 
-        A classifier that was saved with a vectorizer takes texts in place of rows.
+        A classifier that was saved with a vectorizer takes texts instead of rows.
 
         Raises:
             ValueError: for a model that no classifier wrote; `slide.load` opens it.
@@ -398,7 +398,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return config
 
     def _plain(self, name: str) -> Any:
-        """A parameter; a scalar of numpy, such as those of a grid, as Python's own."""
+        """A parameter; a scalar of numpy, as in a grid, as Python's own."""
         return without_numpy(getattr(self, name))
 
     def _seed(self) -> int:
@@ -491,8 +491,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         lowest = np.where(ids < 0, np.inf, scores).min(1, initial=np.inf)
         lowest[np.isinf(lowest)] = 0
         found = np.tile(change(lowest)[:, None], len(self.classes_))
-        rows, places = np.nonzero(ids >= 0)
-        found[rows, ids[rows, places]] = change(scores[rows, places])
+        rows, ranks = np.nonzero(ids >= 0)
+        found[rows, ids[rows, ranks]] = change(scores[rows, ranks])
         return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
 
     def _is_dense(self, top_k: int | None) -> bool:
@@ -575,7 +575,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         before they are learnt; see `slide.Model.add_labels`.
 
         Args:
-            labels: their names, of the same type as those of `classes_`.
+            labels: their names, of the same type as `classes_`.
         """
         self._fitted()
         check_same_kind(labels, self.classes_)

@@ -56,7 +56,7 @@ def without_numpy(value: Any) -> Any:
 
 
 def holds_texts(X: Any) -> bool:
-    """Whether rows are texts, or have one among their first values, in place of features."""
+    """Whether rows are texts, or have one among their first values, instead of features."""
     if hasattr(X, "to_numpy") and not hasattr(X, "tocsr"):
         X = X.iloc[:5].to_numpy() if hasattr(X, "iloc") else X.to_numpy()
     if not isinstance(X, list | tuple) and getattr(X, "dtype", np.dtype("f")).kind not in "OUST":
@@ -98,7 +98,7 @@ def _check_no_gaps(y: Any) -> None:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether it is None, NaN, or what pandas has in the place of both."""
+    """Whether it is None, NaN, or what pandas has instead of both."""
     nan = isinstance(label, float | np.floating) and math.isnan(label)
     return label is None or nan or type(label).__name__ in ("NAType", "NaTType")
 
@@ -108,7 +108,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
 
     ``y`` is a matrix ``(R, N)`` of zeros and ones, also a frame whose columns are the names; a list
     of label names for each row; or one name for each row ``(R,)``. Names that are not among the
-    ``classes`` are an error, or skipped; None: the classes are those that occur.
+    ``classes`` are an error, or skipped; None: all that occur.
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")

@@ -32,8 +32,8 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
-# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; those of
-# format 3 have no analogous queries and no regressions of items.
+# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; models
+# of format 3 have no analogous queries and no regressions of items.
 MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=3)
 
 
@@ -56,7 +56,7 @@ def check_target(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a model needs a folder")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    # These are what an interrupted call may have left.
+    # An interrupted call may have left the others.
     others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
     if others and listed_files(folder / MODEL_FILE) is None:
         raise ValueError(f"{folder} holds something else than a model: name a new folder")
@@ -131,8 +131,8 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         ranker = restored_ranker(stored("ranker", ranker), *sizes)
     arrays = stored("steps", {})
     steps = [
-        _restored_step(arrays.part(f"{place}", numbers))
-        for place, numbers in enumerate(content["steps"])
+        _restored_step(arrays.part(f"{number}", numbers))
+        for number, numbers in enumerate(content["steps"])
     ]
     text = stored("names", {})
     names = {

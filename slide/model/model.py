@@ -240,7 +240,7 @@ class Model:
     def restricted(self, labels: Iterable[Any]) -> "Model":
         """A model that answers with some of the labels only; weights of the others are left out.
 
-        A re-ranker compares candidates, so its probabilities are not quite those of all labels.
+        A re-ranker compares candidates, so its probabilities differ a little without the others.
         The model keeps the names of all labels, and can be saved. The two share their hidden layers
         until one of them learns. It copies the layers first, so the other one stays as it was.
 
@@ -286,7 +286,7 @@ class Model:
         """Train the network on: one pass over samples, at a constant learning rate.
 
         The re-ranker is dropped: it was trained on scores of the former network. Loss, dropout and
-        options of the optimizer are those of the run or classifier that made the model. The moments
+        options of the optimizer come from the run or classifier that made the model. The moments
         of the optimizer live as long as the model and are not in its folder. Weights of a folder in
         bfloat16 or int8 become float32 first, as they do where labels or features come and go.
 
@@ -586,7 +586,7 @@ def _optimizer_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _are_texts(rows: Any, wanted: bool) -> bool:
-    """Whether rows are meant as texts; of no rows at all, whether these are ``wanted``."""
+    """Whether rows are meant as texts; of no rows at all, whether texts are ``wanted``."""
     if isinstance(rows, str):
         return True
     if not (isinstance(rows, Sequence) or hasattr(rows, "__array__")):

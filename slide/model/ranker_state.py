@@ -61,7 +61,7 @@ def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tens
 def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
     """The ranker that had this `ranker_state`; the arrays are views.
 
-    A ValueError says what is not of a ranker, or of an earlier slide that ranked in another way.
+    ValueError: it is no ranker, or one of an earlier slide that ranked in another way.
     """
     numbers, arrays = stored.numbers, dict(stored.arrays)
     if "scorers" not in numbers:
@@ -77,8 +77,8 @@ def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """For arrays that equal an earlier one, such as labels of training rows, its name."""
     same: dict[str, str] = {}
     names = [name for name in arrays if ".labels." in name]
-    for place, name in enumerate(names):
-        for first in names[:place]:
+    for number, name in enumerate(names):
+        for first in names[:number]:
             if first not in same and np.array_equal(arrays[name], arrays[first]):
                 same[name] = first
                 break

@@ -65,10 +65,10 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
 def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
     """The network that had these `network_settings` and `network_tensors`, for prediction.
 
-    The tensors become its weights as they are, but for hidden layers, which are small: these
+    The tensors become its weights as they are, but for hidden layers, which are small and
     become float32. It computes all outputs; samplers are for training.
 
-    ``finite`` says whether to read all weights and refuse those that are not finite.
+    With ``finite`` all weights are read, and refused where they are not finite.
     """
     widths = [stored.count("features", 1), *stored.list_of("widths", whole=True)]
     if len(widths) < 3:
@@ -113,7 +113,7 @@ def _taken_layer(
 ) -> tuple[Tensor | QuantizedRows, Tensor]:
     """The weights of a layer, which may be quantized, and its biases."""
     name, shape = f"{layer}.weight", (width, fan)
-    if layer == "first":  # Its rows are those of features.
+    if layer == "first":  # It has a row for each feature.
         shape = fan, width
     bias = stored.tensor(f"{layer}.bias", Expected((width,), "float32"))
     if f"{name}{_CODES}" in stored:

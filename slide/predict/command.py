@@ -22,7 +22,7 @@ from slide.utils import checks
 from slide.utils.files import replacing
 from slide.utils.progress_bar import until_reader_goes
 
-# Metrics are those of the first 1, 3 and 5 answers.
+# Metrics are of the first 1, 3 and 5 answers.
 _CUTOFFS = (1, 3, 5)
 ANSWER_FORMATS = ("jsonl", "xmc", "npz")
 # 20 digits hold any number of rows, which is written into the first line of text in the end.

@@ -162,7 +162,7 @@ def read_rows(
 
     Args:
         source: path of a file; ``-`` is standard input.
-        model: says how many features and labels there are, and their names.
+        model: has the numbers of features and labels, and their names.
         format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
         labels: npz: file of the labels; None: there are none.
 
@@ -235,11 +235,11 @@ class _RowReader:
             )
 
         def read() -> Iterator[_Row]:
-            for place, cells in rows:
+            for position, cells in rows:
                 try:
                     yield self._cells(cells)
                 except (ValueError, TypeError) as error:
-                    raise DataError(f"{place}: {error}") from error
+                    raise DataError(f"{position}: {error}") from error
 
         return self._blocks(read())
 
@@ -341,7 +341,7 @@ def _check_header(header: Sizes, model: Model, name: str) -> None:
 
 def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
     width = read_npz_shape(path)[1]
-    if width != model.num_features:  # Labels in the place of features, for example.
+    if width != model.num_features:  # Labels instead of features, for example.
         raise DataError(
             f"{path}: a matrix of {width} columns does not fit {model.num_features} features"
         )

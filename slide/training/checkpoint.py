@@ -103,7 +103,7 @@ class Checkpoint:
         return last_checkpoint(self.run)
 
     def write(self, counters: Counters) -> None:
-        """Write a checkpoint, and remove those that are too old."""
+        """Write a checkpoint, and remove too old ones."""
         if self._is_new(counters):
             self._room.clear()  # This comes last in a run.
             self._install(*self._packed(counters))
@@ -208,7 +208,7 @@ class Checkpoint:
         return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
-        """Load moments and steps; options are those of the configuration."""
+        """Load moments and steps; options come from the configuration."""
         own = self.optimizer.state_dict()["param_groups"]
         if [each["params"] for each in own] != [each["params"] for each in state["param_groups"]]:
             raise ValueError("its optimizer has other parameters")
@@ -287,7 +287,7 @@ def run_facts(
     evaluated: Split,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """What a checkpoint and the run that reads it must agree on, in words that people understand."""
+    """What a checkpoint and the run that reads it must agree on, in words for people."""
     return {
         "data set": data.name,
         "trainer.kind": options.kind,

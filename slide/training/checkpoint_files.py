@@ -199,7 +199,7 @@ def read_states(
 
 
 def _warn_of_versions(folder: Path, wrote: Mapping[str, str]) -> None:
-    """Say which versions differ from those that wrote a checkpoint."""
+    """Log which versions differ from the ones that wrote a checkpoint."""
     others = [
         f"{name} {wrote[name]}, and not {own}"
         for name, own in versions().items()

@@ -3,8 +3,8 @@
 The metrics follow the conventions of the Extreme Classification Repository: means are over all
 samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k')`` integers hold the
 ids of the best outputs, best first; -1 means that a sample has no more predictions. ``labels`` are
-those of the n samples, and the first ``k`` predictions count, in [1, k']. A ValueError says that
-the numbers of samples differ, that there are none, or that there is no such k.
+of the n samples, and the first ``k`` predictions count, in [1, k']. It is a
+ValueError if the numbers of samples differ, if there are none, or if there is no such k.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ from slide.utils.progress_bar import ProgressBar
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
 NETWORK = "network_"
 _BATCH = 1024
-# Largest cut-off k of the metrics of all kinds of rows, and of those of graphs and of recommenders.
+# Largest cut-off k of the metrics of all rows, and of metrics of graphs and of recommenders.
 TOP, _FURTHER = 5, 20
 
 
@@ -86,8 +86,8 @@ def recall_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def reciprocal_ranks(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
     """1 / the rank of each label that is predicted, where other labels of its sample are left out.
 
-    If no label of training is predicted, these are the filtered ranks of knowledge graphs (Bordes
-    et al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2).
+    If no label of training is predicted, the ranks are the filtered ones of knowledge graphs
+    (Bordes et al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2).
 
     Returns ``(nnz,)`` float64, one for each label of all samples; 0: it is not predicted. Their
     mean is the mean reciprocal rank; the share of them that is at least 1 / k is Hits@k.
@@ -228,7 +228,7 @@ def predict_split(
 ) -> Ranked:
     """The 5 best labels of each sample; 20 of a ranker of a knowledge graph or a recommender.
 
-    Without a ranker, the scores are those of the network.
+    Without a ranker, the scores are the network's.
     """
     if not len(split):
         raise ValueError("there are no rows to evaluate")
@@ -285,7 +285,7 @@ def evaluate(
 def scores_of(
     found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
 ) -> dict[str, float]:
-    """The scores of answers from `predict_split`; the other arguments are those of `evaluate`."""
+    """The scores of answers from `predict_split`; `evaluate` explains the other arguments."""
     kind = "other" if ranker is None else ranker.kind
     scores = ranking_scores(found.ids, split, inverse, kind)
     if ranker is None:
@@ -320,7 +320,7 @@ def ranking_scores(
 
 
 def log_lines(scores: dict[str, float], reranked: bool) -> list[dict[str, float]]:
-    """The scalars of a log: those of the network, and then those of the re-ranked labels."""
+    """The scalars of a log: of the network, and then of the re-ranked labels."""
     alone = {n: x for n, x in scores.items() if n.startswith(NETWORK) or not reranked}
     lines = [{f"eval/{name.removeprefix(NETWORK)}": x for name, x in alone.items()}]
     if reranked:

@@ -32,7 +32,7 @@ LEAST_GAIN = 0.06
 # gains are small.
 GRAPH_EPOCHS = 6
 # Fewest samples with a steady rate, in a graph and with dense features: a hundred samples of four
-# measurements need hundreds of steps, and say little about precision.
+# measurements need hundreds of steps, and tell little about precision.
 FEWEST_SAMPLES = 1 << 15
 # Fewest steps between validation steps; epochs that are shorter are taken together.
 FEWEST_STEPS = 50
@@ -126,7 +126,7 @@ class AutoSchedule:
     al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations",
     section 3).
 
-    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are those of the
+    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are of the
     validation steps. ``decay_from`` and ``total`` are 0 until they are known.
     """
 
@@ -200,7 +200,7 @@ class AutoSchedule:
         self.total = min(self.total, max(most, step))
 
     def apply_lower_limits(self, step: int, seconds: float) -> str:
-        """Apply the limits that are lower than those of the state that was loaded.
+        """Apply the limits that are lower than in the state that was loaded.
 
         While the rate falls, others are left alone: at the pace of now, a run would not end as one
         without a break. Returns a sentence if a limit is higher and the rate falls already.

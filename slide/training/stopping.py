@@ -47,7 +47,7 @@ _BATCH = 512
 
 
 class HeldOutSamples:
-    """At most 2,000 held-out samples, and what training samples say of them.
+    """At most 2,000 held-out samples, and what training samples tell of them.
 
     ``kind`` is `slide.data.kind_of` all of them: a part can look like another kind.
     """
@@ -98,7 +98,7 @@ class HeldOutSamples:
         return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.cutoffs]))
 
     def _frequent(self, train: Split) -> np.ndarray:
-        """The most frequent labels, those not known, as answers for each sample."""
+        """The most frequent labels that are not known, as answers for each sample."""
         rows, labels, count = len(self.split), train.num_labels, self.cutoffs[-1]
         ids = np.argsort(-np.bincount(train.labels.indices, minlength=labels), kind="stable")
         if self.known is None:
@@ -111,7 +111,7 @@ class HeldOutSamples:
 
 
 class AutoValidation:
-    """Evaluates a network for its `AutoSchedule`, and says what the run is waiting for."""
+    """Evaluates a network for its `AutoSchedule`, and tells what the run is waiting for."""
 
     def __init__(
         self, schedule: AutoSchedule, held: HeldOutSamples, coordinator: Coordinator | None = None
@@ -137,7 +137,7 @@ class AutoValidation:
         return score
 
     def show(self, bar: ProgressBar) -> None:
-        """Let a bar say how long the run goes on, as far as that is known."""
+        """Let a bar show how long the run goes on, as far as that is known."""
         bar.total, bar.bar_format = self.schedule.total or None, None
         if not bar.total:
             bar.bar_format = self.schedule.waiting() + " [{elapsed}{postfix}, {rate_noinv_fmt}]"
@@ -148,7 +148,7 @@ class AutoValidation:
 class EarlyStopping:
     """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
-    The folder also says at which step that was, so a resumed run waits as long as one that was not
+    The folder also has the step, so a resumed run waits as long as one that was not
     interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
     ``best`` holds later ones: a run that goes on from that checkpoint goes on with them. A ``best``
     of a later step than the checkpoint does not count. All processes validate at the same steps.
@@ -194,7 +194,7 @@ class EarlyStopping:
         return None
 
     def _move_to_best(self, path: Path) -> None:
-        """Put a complete folder in the place of the best weights; a kill may part the moves."""
+        """Replace the best weights by a complete folder; a kill may part the moves."""
         if self.path.exists():
             shutil.rmtree(self.old, ignore_errors=True)
             self.path.rename(self.old)

@@ -58,7 +58,7 @@ class Trainer:
         folder: folder of the run; it must exist.
         lr_schedule: called with the optimizer and the number of steps; returns a scheduler of
             PyTorch (see `slide.training.lr_schedules`). With ``epochs="auto"`` it is not used: the
-            rates are those of the `slide.training.lr_schedules.AutoSchedule`.
+            rates come from the `slide.training.lr_schedules.AutoSchedule`.
         resume: whether to continue from the checkpoint in the folder, if there is one.
         ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
             no re-ranking. Of several processes, the first one trains it.
@@ -192,7 +192,7 @@ class Trainer:
         self._compiled = self.counters.compile_seconds - compile_seconds()
 
     def _spare(self, steps: int) -> int:
-        """How many samples may be scored against all outputs for the curves of so many steps."""
+        """How many samples may be scored against all outputs for the curves of ``steps``."""
         output, labels = self.network.output, self.data.num_labels
         active = min(getattr(output.sampler, "active", labels), labels)
         step = 3 * self.options.batch_size * active  # Forward, and backward to both sides.
@@ -303,7 +303,7 @@ class Trainer:
     def _measure_held(self, exact: float | None) -> None:
         """A point of the curve of held-out precision, if due and not ``exact`` by validation.
 
-        It is what a part of the rows says, but for their distance from all at the last validation.
+        It is the precision of some rows, less their distance from all at the last validation.
         """
         if self.held_part is None or not self.held_every:
             return
@@ -361,7 +361,7 @@ class Trainer:
         Args:
             samples: number of samples to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
-            network: answers in the place of the network; see
+            network: answers instead of the network; see
                 `slide.distributed.sharded_network.run_on_main_process`. None: it answers.
         """
         begin, rows = clock(), len(self.eval_split)

@@ -35,7 +35,7 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that takes the place of ``path`` after a block without an error."""
+    """A temporary file that replaces ``path`` after a block without an error."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:

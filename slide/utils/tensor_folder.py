@@ -29,7 +29,7 @@ from slide.utils.files import (
 )
 
 SUFFIX = ".safetensors"
-# A folder of new files, which take the places of old ones when all of them are complete.
+# A folder of new files, which replace the old ones when all of them are complete.
 NEW_FILES = "new_files"
 
 
@@ -57,7 +57,7 @@ def write_folder(
     """Write tensors; files that an older list does not name stay.
 
     What the folder held stays whole until all new files are on the disk, so there must be room for
-    both. Then the old list is removed, and the new one takes its place last. If the process is
+    both. Then the old list is removed, and the new one is written last. If the process is
     killed in between, `read_folder` does the rest.
 
     ``files`` are tensors by name, by the name of their file without its suffix, and ``there`` files
@@ -79,10 +79,10 @@ def write_folder(
 
 
 def _install(kind: FolderKind, folder: Path) -> None:
-    """Give complete new files their places in the folder, the list last."""
+    """Move complete new files into the folder, the list last."""
     new = folder / NEW_FILES
     for name in (*(listed_files(new / kind.list_file) or ()), kind.list_file):
-        if (new / name).exists():  # Else it has its place.
+        if (new / name).exists():  # Else it is there already.
             (new / name).replace(folder / name)
     sync_folder(folder)
 
@@ -103,7 +103,7 @@ def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Writte
 
 
 def written_file(path: Path) -> Written:
-    """What a list says of a file."""
+    """The entry of a file in a list."""
     return Written(path.name, path.stat().st_size, _hash_file(path))
 
 

@@ -27,7 +27,7 @@ SYNTHETIC_VERSION = 1
 MOST_COLUMNS = 2**31 - 1  # Numbers of columns are int32.
 GENERATED_ROWS = 8192
 PROTOTYPE = 16  # Features of a label.
-SHARED = 4  # Of these, features that are the same in all of its cluster.
+SHARED = 4  # Features of a label that are the same in all of its cluster.
 # Shapes of the negative binomial distributions: a smaller one makes the rows' lengths differ more.
 NONZEROS_SHAPE = 4.0
 LABELS_SHAPE = 2.0

@@ -70,7 +70,7 @@ def table(
     Args:
         path: a file of CSV, JSON (in lines or as a list) or Parquet, known by its content; or a
             frame, a data set of Hugging Face, or a list of dicts.
-        test_path: the same for the test rows; None: they are among those of ``path``.
+        test_path: the same for the test rows; None: they are among the rows of ``path``.
         cache: folder for the arrays; None: they are in memory only.
         labels: column of labels; None: the first that is called labels, tags, categories or so.
         separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
@@ -182,7 +182,7 @@ class _Source(NamedTuple):
         columns, chosen = found()
         apart = part == "test" and self.test_path is not None
         given = read_table(self.test_path if apart else self.path, self.encoding)
-        for number, (place, cells) in enumerate(given):
+        for number, (position, cells) in enumerate(given):
             if chosen is not None:
                 test = bool(chosen[number])
             elif self.test_path is None:
@@ -194,7 +194,7 @@ class _Source(NamedTuple):
             try:
                 yield columns.row(cells)
             except ValueError as error:
-                raise DataError(f"{place}: {error}") from error
+                raise DataError(f"{position}: {error}") from error
 
 
 class _Counted(NamedTuple):
@@ -221,7 +221,7 @@ class _Counted(NamedTuple):
 def features_of(
     rows: Sequence[Row], vectorizer: TextVectorizer | None, columns: Columns | None
 ) -> CSR:
-    """The features of rows: those of words, and numbers after them."""
+    """The features of rows: words, and numbers after them."""
     if vectorizer is None:
         words = CSR(np.zeros(len(rows) + 1, np.int64), np.empty(0, np.int32), np.empty(0, "f4"))
     else:
@@ -251,7 +251,7 @@ def texts_and_labels(
     """The data set of rows of texts, numbers and labels, which are read twice.
 
     ``columns`` is asked for only if there is no cache; ``source`` names the training rows in
-    messages. The others are those of `slide.data.cache.cached`; without a cache the arrays are in
+    messages. `slide.data.cache.cached` explains the others; without a cache the arrays are in
     memory.
     """
     counted = functools.cache(lambda: _count(parts, options, columns(), source))
@@ -322,8 +322,8 @@ def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> S
     for rows in ([block.features for block in found], [block.labels for block in found]):
         sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(each.indptr) for each in rows)])
         arrays.append([row_bounds(sizes)])
-        for place, dtype in zip(range(1, len(rows[0]) if rows else 3), ("i4", "f4"), strict=False):
-            arrays[-1].append(np.concatenate([np.empty(0, dtype), *(each[place] for each in rows)]))
+        for field, dtype in zip(range(1, len(rows[0]) if rows else 3), ("i4", "f4"), strict=False):
+            arrays[-1].append(np.concatenate([np.empty(0, dtype), *(each[field] for each in rows)]))
     return Split(CSR(*arrays[0]), Pattern(*arrays[1][:2]), num_features, num_labels)
 
 

@@ -1,4 +1,4 @@
-"""Plain text as skip-grams: from a word to the words around it.
+"""Running text as skip-grams: from a word to the words around it.
 
 White space separates words. Rare words are left out. An occurrence of another word, of frequency f,
 is left out with probability ``1 - sqrt(subsample / f)``; the seed and the number of the word in the
@@ -137,7 +137,7 @@ def _too_long(path: Path, offset: int) -> DataError:
 
 
 def skip_grams(chunks: Iterable[np.ndarray], window: int) -> Iterator[Block]:
-    """Yields a row for each word that has other words in its window; these are its labels."""
+    """Yields a row for each word that has other words in its window, which are its labels."""
     edge = np.full(window, -1, np.int32)
     step = max(1, CHUNK_LABELS // (2 * window))
     words = edge

@@ -146,7 +146,7 @@ def xmc(
 def _open_files(
     root: Path, train: "_Files", test: "_Files", format: str, **options: Any
 ) -> SparseDataset:
-    """Opens the cache of two splits; ``options`` are those of `slide.data.cache.cached`."""
+    """Opens the cache of two splits; `slide.data.cache.cached` has the ``options``."""
     _, features, labels = _common_sizes(root, train, test)
     widths = np.zeros(2, np.int64)  # That the largest numbers of the rows need.
 
@@ -237,7 +237,7 @@ class _Files:
 
 
 def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
-    """Returns the known sizes of both splits; the rows are those of the training split."""
+    """Returns the known sizes of both splits; and the rows of the training split."""
     sizes, others = train.sizes(folder), test.sizes(folder)
     path = train.paths(folder)[0]
     test.compare(folder, others, sizes._replace(rows=others.rows), f"are in {path}")
