@@ -282,20 +282,11 @@ def cached(
             return None
 
     found = reopen()
-    if found is None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        ensure_space(folder.parent, size, f"the cache of {name}")
-        found = _write_cache(folder, name, reopen, write)
-    return found
-
-
-def _write_cache(
-    folder: Path,
-    name: str,
-    reopen: Callable[..., SparseDataset | None],
-    write: Callable[[Path], None],
-) -> SparseDataset:
-    """Writes a cache folder, alone if there are locks, and opens it."""
+    if found is not None:
+        return found
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    ensure_space(folder.parent, size, f"the cache of {name}")
+    # Alone if there are locks.
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
         found = reopen(
             lambda error: log(f"warning   the cache of {name} is written again: {error}")

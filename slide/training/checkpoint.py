@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.data import SparseDataset, Split, fingerprint
 from slide.distributed import Group
-from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.checkpoint_files import (
     CHECKPOINT,
@@ -34,7 +33,6 @@ from slide.training.checkpoint_files import (
 from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
-from slide.training.options import TrainingOptions
 from slide.utils.array_checks import Expected, Stored, check_arrays
 from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
@@ -275,49 +273,3 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The state in a checkpoint that one process wrote; see `read_states`."""
     (state,) = read_states(folder)
     return state
-
-
-def run_facts(
-    *,
-    network: SlideNetwork,
-    optimizer: RowSparseAdam,
-    loss: ActiveLoss,
-    data: SparseDataset,
-    train: Split,
-    evaluated: Split,
-    options: TrainingOptions,
-) -> dict[str, Any]:
-    """What a checkpoint and the run that reads it must agree on, in words for people."""
-    return {
-        "data set": data.name,
-        "trainer.kind": options.kind,
-        "number of features": data.num_features,
-        "number of labels": data.num_labels,
-        "number of training rows": len(train),
-        "number of evaluation rows": len(evaluated),
-        "checksum of the training rows": fingerprint(train),
-        "checksum of the evaluation rows": fingerprint(evaluated),
-        "widths of layers": [layer.out_features for layer in network.layers()],
-        "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
-        "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in network.layers()],
-        "loss": _loss_name(loss),
-        "share of hard samples": getattr(loss, "hard_fraction", None),
-        **{
-            f"{name} of the optimizer": [  # As JSON gives it back.
-                list(group[name]) if isinstance(group[name], tuple) else group[name]
-                for group in optimizer.param_groups
-            ]
-            for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
-            if name in optimizer.defaults
-        },
-        "batch size": options.batch_size,
-        "seed": options.seed,
-        "trainer.epochs=auto": options.auto,
-    }
-
-
-def _loss_name(loss: Any) -> str:
-    if hasattr(loss, "record"):
-        return loss.record.name
-    named = loss if hasattr(loss, "__qualname__") else type(loss)
-    return f"{named.__module__}.{named.__qualname__}"

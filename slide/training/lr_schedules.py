@@ -54,8 +54,7 @@ def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> Lam
         >>> schedule.get_last_lr()
         [0.0]
     """
-    checks.share("warmup", warmup)
-    return LambdaLR(optimizer, lambda step: _rise(step / total_steps, warmup))
+    return linear(optimizer, total_steps, warmup, floor=1.0)
 
 
 def linear(
@@ -83,16 +82,11 @@ def linear(
 
     def factor(step: int) -> float:
         progress = step / total_steps
-        rise = _rise(progress, warmup)
-        if rise < 1:
-            return rise
+        if progress < warmup:
+            return progress / warmup
         return floor + (1 - floor) * max(0.0, 1 - (progress - warmup) / max(1 - warmup, 1e-12))
 
     return LambdaLR(optimizer, factor)
-
-
-def _rise(progress: float, warmup: float) -> float:
-    return 1.0 if warmup == 0 else min(1.0, progress / warmup)
 
 
 def scheduler_at(

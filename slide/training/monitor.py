@@ -1,21 +1,13 @@
 """What a run records: its counters, its log (JSON lines and TensorBoard events), its summary."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slide.data import SparseDataset, Split
-from slide.distributed import Group
-from slide.nn import SlideNetwork
-from slide.runtime import versions
-from slide.training.evaluation import majority_precision
-from slide.training.selection import selection_figures, selection_warnings
 from slide.utils.files import write_json, write_text
-from slide.utils.resources import peak_memory_mb
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
@@ -206,56 +198,6 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
-
-
-def summary_of(
-    *,
-    data: SparseDataset,
-    train: Split,
-    evaluated: Split,
-    counters: Counters,
-    steps_per_epoch: int,
-    scores: dict[str, float],
-    group: Group,
-    log: list[dict[str, float]],
-    network: SlideNetwork,
-) -> dict[str, Any]:
-    """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
-    seconds = {
-        name: round(getattr(counters, name), 3)
-        for name in (
-            *("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds"),
-            *("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds"),
-        )
-    }
-    found = {
-        "dataset": data.name,
-        "samples": counters.samples,
-        "features": data.num_features,
-        "labels": data.num_labels,
-        "epochs": counters.step / steps_per_epoch,
-        "steps": counters.step,
-        **seconds,
-        "samples_per_second": round(counters.samples / counters.network_seconds, 1),
-        **{name: round(value, 6) for name, value in scores.items()},
-        "majority_p_at_1": round(majority_precision(train, evaluated), 6),
-        "evaluated_on": "test" if evaluated is data.test else "holdout",
-        "active_mean": round(counters.active_total / counters.step, 1),
-        "peak_rss_mb": peak_memory_mb(),
-        "date": time.strftime("%Y-%m-%d"),
-        "versions": versions(),
-    }
-    if group.size > 1:
-        found["processes"] = group.size
-        found["exchange_seconds"] = round(counters.exchange_seconds, 3)
-    found |= selection_figures(log, network)
-    found["warnings"] = selection_warnings(log)
-    if found["p_at_1"] < found["majority_p_at_1"]:
-        found["warnings"].append(
-            f"P@1 is below {found['majority_p_at_1']:.4f}, that of always naming the most "
-            "frequent label: is the learning rate too large?"
-        )
-    return found
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

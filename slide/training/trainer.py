@@ -1,18 +1,20 @@
 """The trainer: a run from the first step to the summary."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slide.data import Batch, Batches, SparseDataset, Split, validation_split
+from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked, choose_kind
-from slide.training.checkpoint import Checkpoint, run_facts
+from slide.runtime import versions
+from slide.training.checkpoint import Checkpoint
 from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
 from slide.training.evaluation import (
     TOP,
@@ -20,6 +22,7 @@ from slide.training.evaluation import (
     choose_samples,
     inverse_propensities,
     log_lines,
+    majority_precision,
     predict_split,
     scores_of,
 )
@@ -31,8 +34,9 @@ from slide.training.lr_schedules import (
     least_steps,
     scheduler_at,
 )
-from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
+from slide.training.monitor import Counters, Monitor, log_scalars, write_summary
 from slide.training.options import FEWEST_POINTS, TrainingOptions
+from slide.training.selection import selection_figures, selection_warnings
 from slide.training.stopping import (
     HELD,
     HELD_SAMPLES,
@@ -42,6 +46,7 @@ from slide.training.stopping import (
 )
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.resources import peak_memory_mb
 
 # Measurements for a curve take at most this share of the multiplications of the steps, or as many
 # multiplications, which take some tenths of a second.
@@ -140,21 +145,12 @@ class Trainer:
         if options.auto:
             self.schedule = AutoSchedule(epoch, self._most_steps, 60 * options.max_minutes, least)
             lr_schedule = self.schedule
-        facts = run_facts(
-            network=network,
-            optimizer=optimizer,
-            loss=loss,
-            data=data,
-            train=self.train_split,
-            evaluated=self.eval_split,
-            options=options,
-        )
         self.checkpoint = Checkpoint(
             folder,
             network,
             optimizer,
             schedule=self.schedule,
-            facts=facts,
+            facts=self._facts(optimizer, loss),
             keep=options.keep_checkpoints,
             group=group,
         )
@@ -190,6 +186,41 @@ class Trainer:
         if self.kind_choice:
             log(f"rows      {self.kind_choice}")
         self._compiled = self.counters.compile_seconds - compile_seconds()
+
+    def _facts(self, optimizer: RowSparseAdam, loss: Any) -> dict[str, Any]:
+        """What a checkpoint and the run that reads it must agree on, in words for people."""
+        train, evaluated, options = self.train_split, self.eval_split, self.options
+        name = getattr(getattr(loss, "record", None), "name", None)
+        if name is None:
+            named = loss if hasattr(loss, "__qualname__") else type(loss)
+            name = f"{named.__module__}.{named.__qualname__}"
+        layers = list(self.network.layers())
+        return {
+            "data set": self.data.name,
+            "trainer.kind": options.kind,
+            "number of features": self.data.num_features,
+            "number of labels": self.data.num_labels,
+            "number of training rows": len(train),
+            "number of evaluation rows": len(evaluated),
+            "checksum of the training rows": fingerprint(train),
+            "checksum of the evaluation rows": fingerprint(evaluated),
+            "widths of layers": [layer.out_features for layer in layers],
+            "samplers": [type(layer.sampler).__name__ for layer in layers],
+            "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in layers],
+            "loss": name,
+            "share of hard samples": getattr(loss, "hard_fraction", None),
+            **{
+                f"{name} of the optimizer": [  # As JSON gives it back.
+                    list(group[name]) if isinstance(group[name], tuple) else group[name]
+                    for group in optimizer.param_groups
+                ]
+                for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+                if name in optimizer.defaults
+            },
+            "batch size": options.batch_size,
+            "seed": options.seed,
+            "trainer.epochs=auto": options.auto,
+        }
 
     def _spare(self, steps: int) -> int:
         """How many samples may be scored against all outputs for the curves of ``steps``."""
@@ -248,23 +279,48 @@ class Trainer:
                 self.early_stopping.finish(self.network, self.counters, self.monitor)
             scores = self._final_scores(cores)
             self._note_compilation()
-            summary = summary_of(
-                data=self.data,
-                train=self.train_split,
-                evaluated=self.eval_split,
-                counters=self.counters,
-                steps_per_epoch=len(self.batches),
-                scores=scores,
-                group=self.coordinator.group,
-                log=self.monitor.scalars(),
-                network=self.network,
-            )
-            summary["kind"] = self.train_split.kind
-            rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
-            summary["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
+            summary = self._summary(scores)
             if self.is_main_process:
                 write_summary(self.folder, summary)
         return summary
+
+    def _summary(self, scores: dict[str, float]) -> dict[str, Any]:
+        """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
+        counters, measured = self.counters, self.monitor.scalars()
+        names = ("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds")
+        names += ("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds")
+        majority = majority_precision(self.train_split, self.eval_split)
+        found = {
+            "dataset": self.data.name,
+            "samples": counters.samples,
+            "features": self.data.num_features,
+            "labels": self.data.num_labels,
+            "epochs": counters.step / len(self.batches),
+            "steps": counters.step,
+            **{name: round(getattr(counters, name), 3) for name in names},
+            "samples_per_second": round(counters.samples / counters.network_seconds, 1),
+            **{name: round(value, 6) for name, value in scores.items()},
+            "majority_p_at_1": round(majority, 6),
+            "evaluated_on": "test" if self.eval_split is self.data.test else "holdout",
+            "active_mean": round(counters.active_total / counters.step, 1),
+            "peak_rss_mb": peak_memory_mb(),
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": versions(),
+        }
+        if self.coordinator.group.size > 1:
+            found["processes"] = self.coordinator.group.size
+            found["exchange_seconds"] = round(counters.exchange_seconds, 3)
+        found |= selection_figures(measured, self.network)
+        found["warnings"] = selection_warnings(measured)
+        if found["p_at_1"] < found["majority_p_at_1"]:
+            found["warnings"].append(
+                f"P@1 is below {majority:.4f}, that of always naming the most frequent label: is "
+                "the learning rate too large?"
+            )
+        found["kind"] = self.train_split.kind
+        rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
+        found["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
+        return found
 
     def _train(self, bar: ProgressBar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, scores = self.options, self.counters, {}

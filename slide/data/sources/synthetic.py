@@ -158,7 +158,24 @@ def generate_rows(
             count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))
             label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
-            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, positions)
+            indptr = row_bounds(
+                np.minimum(_draw_counts(rng, row_counts, count), shape.num_features)
+            )
+            total = indptr[-1]
+            features = CSR(indptr, np.empty(total, np.int32), np.empty(total, np.float32))
+            draw_features(
+                label_indptr,
+                ranks,
+                model.prototypes,
+                rng.random(total),
+                rng.integers(0, PROTOTYPE, total, np.uint8),
+                _zipf(rng.random(total), shape.num_features, shape.feature_popularity),
+                shape.noise,
+                model.idf,
+                model.feature_names,
+                positions,
+                *features,
+            )
             # Ascending numbers, as in most files: the order must not tell the first label.
             labels = Pattern(label_indptr, model.label_names[ranks])
             order = np.lexsort((labels.indices, labels.entry_rows()))
@@ -198,35 +215,6 @@ def _make_labels(
     ranks = np.empty(indptr[-1], np.int32)
     draw_labels(first, steps, shape.num_clusters, shape.num_labels, indptr, ranks)
     return indptr, ranks
-
-
-def _make_features(
-    shape: RowShape,
-    model: RowModel,
-    rng: np.random.Generator,
-    table: np.ndarray,
-    label_indptr: np.ndarray,
-    ranks: np.ndarray,
-    positions: np.ndarray,
-) -> CSR:
-    rows = len(label_indptr) - 1
-    indptr = row_bounds(np.minimum(_draw_counts(rng, table, rows), shape.num_features))
-    total = indptr[-1]
-    features = CSR(indptr, np.empty(total, np.int32), np.empty(total, np.float32))
-    draw_features(
-        label_indptr,
-        ranks,
-        model.prototypes,
-        rng.random(total),
-        rng.integers(0, PROTOTYPE, total, np.uint8),
-        _zipf(rng.random(total), shape.num_features, shape.feature_popularity),
-        shape.noise,
-        model.idf,
-        model.feature_names,
-        positions,
-        *features,
-    )
-    return features
 
 
 def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:

@@ -111,8 +111,44 @@ def table(
         checks.encodable("path", each)
         ensure_files(each.parent, [each.name], None, lambda _: None, hint)
     find = {"labels": labels, "separator": separator, "text": text, "numbers": numbers}
-    source = _Source(path, test_path, encoding, split, test_value, test_share, seed)
-    found = functools.cache(lambda: source.understood(find))
+
+    @functools.cache
+    def found() -> tuple[Columns, np.ndarray | None]:
+        """The columns, and which rows are drawn for testing."""
+        without = () if split is None else (split,)
+        rows = (cells for _, cells in read_table(path, encoding))
+        columns, count = understood(rows, without=without, **find)
+        chosen, note = None, None
+        if test_path is None and split is not None:
+            note = f"test rows: {test_value!r} in the column {split}"
+        elif test_path is None:
+            chosen = np.zeros(count, bool)
+            aside = min(max(round(test_share * count), 1), max(count - 1, 0))
+            chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+            note = (
+                f"no test file: {aside:,} of {count:,} rows, drawn with seed {seed}, are set "
+                "aside as test rows (test_path, split and test_share say otherwise)"
+            )
+        return replace(columns, notes=(*columns.notes, *([note] if note else ()))), chosen
+
+    def rows_of(part: str) -> Iterator[Row]:
+        columns, chosen = found()
+        apart = part == "test" and test_path is not None
+        given = read_table(test_path if apart else path, encoding)
+        for number, (position, cells) in enumerate(given):
+            if chosen is not None:
+                test = bool(chosen[number])
+            elif test_path is None:
+                test = str(cells.get(split or "")).strip() == test_value
+            else:
+                test = apart
+            if test != (part == "test"):
+                continue
+            try:
+                yield columns.row(cells)
+            except ValueError as error:
+                raise DataError(f"{position}: {error}") from error
+
     arguments = {
         "reader": "table",
         "version": _VERSION,
@@ -130,7 +166,7 @@ def table(
         check_folders(cache=cache)
     state = {"files": [file_state(Path(each)) for each in files]}
     data = texts_and_labels(
-        {part: functools.partial(source.rows, part, found) for part in ("train", "test")},
+        {part: functools.partial(rows_of, part) for part in ("train", "test")},
         options,
         lambda: found()[0],
         str(path) if isinstance(path, str | Path) else "the table",
@@ -143,58 +179,6 @@ def table(
     if test_path is None and split is None and data.columns is not None:
         log(data.columns.notes[-1])
     return data
-
-
-class _Source(NamedTuple):
-    """A table, and what tells its test rows."""
-
-    path: Any
-    test_path: Any
-    encoding: str
-    split: str | None
-    test_value: str
-    test_share: float
-    seed: int
-
-    def understood(self, find: Mapping[str, Any]) -> tuple[Columns, np.ndarray | None]:
-        """The columns, and which rows are drawn for testing."""
-        without = () if self.split is None else (self.split,)
-        rows = (cells for _, cells in read_table(self.path, self.encoding))
-        columns, count = understood(rows, without=without, **find)
-        if self.test_path is not None:
-            return columns, None
-        if self.split is not None:
-            note = f"test rows: {self.test_value!r} in the column {self.split}"
-            return replace(columns, notes=(*columns.notes, note)), None
-        chosen = np.zeros(count, bool)
-        aside = min(max(round(self.test_share * count), 1), max(count - 1, 0))
-        chosen[np.random.default_rng(self.seed).permutation(count)[:aside]] = True
-        note = (
-            f"no test file: {aside:,} of {count:,} rows, drawn with seed {self.seed}, are set "
-            "aside as test rows (test_path, split and test_share say otherwise)"
-        )
-        return replace(columns, notes=(*columns.notes, note)), chosen
-
-    def rows(
-        self, part: str, found: Callable[[], tuple[Columns, np.ndarray | None]]
-    ) -> Iterator[Row]:
-        """The rows of a part."""
-        columns, chosen = found()
-        apart = part == "test" and self.test_path is not None
-        given = read_table(self.test_path if apart else self.path, self.encoding)
-        for number, (position, cells) in enumerate(given):
-            if chosen is not None:
-                test = bool(chosen[number])
-            elif self.test_path is None:
-                test = str(cells.get(self.split or "")).strip() == self.test_value
-            else:
-                test = apart
-            if test != (part == "test"):
-                continue
-            try:
-                yield columns.row(cells)
-            except ValueError as error:
-                raise DataError(f"{position}: {error}") from error
 
 
 class _Counted(NamedTuple):
