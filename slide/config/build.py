@@ -165,11 +165,8 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
 
 
 def _plain_partials(made: Any) -> Any:
-    """A partial of Hydra as a plain one, if its function is slide's own; also in its arguments.
-
-    Hydra's partials check their function at each call. That takes longer than a schedule, which is
-    called in each step.
-    """
+    """A partial of Hydra as a plain one, if its function is slide's own; also in its arguments."""
+    # Hydra's partials check their function at each call, and schedules are called in each step.
     if not isinstance(made, partial) or not made.func.__module__.startswith("slide."):
         return made
     keywords = {name: _plain_partials(value) for name, value in made.keywords.items()}
@@ -235,7 +232,6 @@ def build_loss(config: DictConfig) -> Any:
 
 
 def _without(config: DictConfig, group: str, key: str) -> DictConfig:
-    """A group of a configuration without one of its keys."""
     config = config.copy()  # The whole of it, because values may refer to other groups.
     OmegaConf.set_struct(config, False)
     config[group].pop(key)
@@ -352,7 +348,6 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
 
 
 def _announce_data(data: SparseDataset, holdout: float) -> None:
-    """Say how large the data set is, and which rows are evaluated."""
     held = f"{holdout:.3g} of them held out in place of the" if holdout else f"{len(data.test):,}"
     log(
         f"data      {data.name}: {len(data.train):,} training rows, {held} test rows, "
@@ -366,7 +361,6 @@ def _announce_data(data: SparseDataset, holdout: float) -> None:
 
 
 def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
-    """Say what the settings that follow from the data are, and where the run writes."""
     trainer, sampler, device = config.trainer, config.sampler, run_device(config)
     chosen = labels if sampler.active == "all" else min(sampler.active, labels)
     how = "" if chosen == labels else f", {sampler.mode.replace('_', ' ')}, "

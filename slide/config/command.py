@@ -161,7 +161,6 @@ def _run_by_hydra(keys: Sequence[str]) -> None:
 
 
 def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """`run_job` of one combination of a sweep."""
     with user_errors(overrides):
         config = read_config(asked_for(overrides))
     return run_job(config, overrides, swept)
@@ -283,7 +282,6 @@ def write_run_report(trainer: Trainer) -> None:
 
 
 def _advice(trainer: Trainer) -> str:
-    """How a run that has not ended goes on."""
     there = last_checkpoint(trainer.folder) is not None
     goes_on = "goes on from the last checkpoint" if there else "begins again"
     return f"{_programs()[0]} {resume_word(trainer.folder)} {goes_on}"

@@ -258,7 +258,6 @@ def _groups() -> list[str]:
 
 
 def _choices(group: str) -> list[str]:
-    """The choices of a group."""
     return sorted(path.stem for path in (find_conf() / group).glob("*.yaml"))
 
 
@@ -311,7 +310,6 @@ def _composed(choices: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
 
 
 def _own_keys(group: str, choice: str) -> list[str]:
-    """The settings in the file of a choice."""
     page = OmegaConf.to_container(OmegaConf.load(find_conf() / group / f"{choice}.yaml"))
     return list(leaves(page))
 
@@ -503,7 +501,6 @@ def foreign_targets(config: DictConfig) -> list[str]:
 
 
 def _parts(tree: object) -> Iterator[dict[Any, Any]]:
-    """The mappings in a configuration that name what they build."""
     if isinstance(tree, dict):
         if "_target_" in tree:
             yield tree

@@ -128,10 +128,7 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
 
 
 def _pairs(split: Split) -> tuple[int, int]:
-    """Distinct pairs of a feature and a label of one row, by a sample of the features.
-
-    Of the second number, no feature has more than `MOST_LABELS`.
-    """
+    """Pairs of a feature and a label of one row, estimated; and at most `MOST_LABELS` a feature."""
     x, y = split.features, split.labels
     step = -(-int(np.diff(x.indptr) @ np.diff(y.indptr)) // SAMPLED) or 1
     counts = np.bincount(x.indices, minlength=split.num_features)

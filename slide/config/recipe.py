@@ -93,7 +93,6 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
 
 
 def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
-    """How keys begin that nothing uses, and why."""
     sampler, other = config.sampler, "choose sampler={}"
     if sampler._target_ == FULL:
         return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"

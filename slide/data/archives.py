@@ -172,7 +172,6 @@ def _plain(member: str) -> str:
 
 
 def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
-    """Returns the wanted members; raises UnpackError if one is missing."""
     for member in wanted:
         if member not in found:
             some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"

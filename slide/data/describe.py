@@ -64,7 +64,6 @@ def folder_bytes(folder: Path | None) -> int:
 
 
 def _label_counts(split: Split) -> np.ndarray:
-    """Counts the rows of each label; memory is bounded by a block and the result."""
     counts = np.zeros(split.num_labels, np.int64)
     for part in split.blocks():
         counts += np.bincount(part.labels.indices, minlength=len(counts))

@@ -194,7 +194,6 @@ def _receive(session: requests.Session, url: str, path: Path, size: int | None) 
 
 
 def _open_file(session: requests.Session, url: str) -> requests.Response:
-    """Returns the answer that holds the file."""
     for _ in range(MAX_PAGES):
         response = _get(session, url, {})
         attached = "attachment" in response.headers.get("Content-Disposition", "")
@@ -225,7 +224,6 @@ def _get(session: requests.Session, url: str, headers: dict[str, str]) -> reques
 
 
 def _next_url(page: bytes) -> str:
-    """Returns the address of the file, if a page names one."""
     # Imported here: it takes long, and few addresses need it.
     from gdown.download import get_url_from_gdrive_confirmation
     from gdown.exceptions import FileURLRetrievalError
@@ -282,7 +280,6 @@ def _body_chunks(response: requests.Response, size: int) -> Iterator[bytes]:
 
 
 def _reason(error: Exception) -> str:
-    """Says why a connection failed, in a few words."""
     if isinstance(error, exceptions.ConnectTimeout):
         return f"no connection within {TIMEOUTS[0]:g} s"
     if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):

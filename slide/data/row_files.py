@@ -181,7 +181,6 @@ def count_rows(path: str | Path) -> int:
 
 
 def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes]:
-    """Yields the lines that follow, in pieces that end with a line feed."""
     with bar:
         pieces = []  # Of a line whose end has not been read yet.
         while piece := file.read(size):
@@ -220,7 +219,6 @@ def _parse_chunk(
 def _raise_bad_line(
     line: str, chunk: bytes, at: int, status: int, columns: kernel.Columns
 ) -> NoReturn:
-    """Raises DataError for the token at an offset."""
     begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
     word, number = (
         _shown_text((chunk[i : chunk.index(b"\n", at)].split(None, 1) or [b""])[0])

@@ -157,7 +157,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
 
 
 def _memory_rows(source: Any) -> Iterator[Cells]:
-    """The rows of a frame, a data set of Hugging Face, or a list of dicts."""
     if hasattr(source, "iloc"):  # pandas
         for start in range(0, len(source), _ROWS):
             yield from source.iloc[start : start + _ROWS].to_dict("records")

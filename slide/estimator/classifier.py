@@ -326,7 +326,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def _read(
         self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any = None
     ) -> tuple[Split, Targets]:
-        """Rows and targets as they are."""
         x = self._read_rows(X, reset=reset, ensure_min_samples=2 if classes is None else 1)
         targets = read_targets(y, classes)
         if classes is None and not targets.multilabel:
@@ -352,7 +351,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return Model(network, ranker, [step], feature_names=names, settings=own, name="classifier")
 
     def _keep(self, model: Model, targets: Targets) -> None:
-        """Take a trained model."""
         self.multilabel_, self.model_ = targets.multilabel, model
         self._name(targets.classes)
 
@@ -496,7 +494,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
 
     def _is_dense(self, top_k: int | None) -> bool:
-        """Whether scores are arrays of all classes."""
         return top_k is None and not self.multilabel_ and len(self.classes_) <= _DENSE
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -545,7 +542,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return as_csr(found, self.n_features_in_)
 
     def _best(self, X: Any, k: int) -> Predicted:
-        """Numbers and scores of the best labels."""
         k = without_numpy(k)
         checks.whole("k", k, 1)
         x = self._fitted()._read_rows(X, reset=False)
@@ -650,7 +646,6 @@ def _seeded(seed: int) -> Iterator[int]:
 
 @contextmanager
 def _folder(run_dir: Any) -> Iterator[Path]:
-    """The folder of a run."""
     if run_dir is None:
         with tempfile.TemporaryDirectory(prefix="slide-") as folder:
             yield Path(folder)
@@ -674,7 +669,6 @@ def _log_odds(probabilities: np.ndarray) -> np.ndarray:
 
 
 def _given_weights(given: Any, num_labels: int) -> np.ndarray | None:
-    """Weights of labels that were given as numbers."""
     if given is None or isinstance(given, str):
         return None
     weights = np.asarray(given, np.float64)

@@ -98,7 +98,6 @@ def _check_no_gaps(y: Any) -> None:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether it is None, NaN, or what pandas has instead of both."""
     nan = isinstance(label, float | np.floating) and math.isnan(label)
     return label is None or nan or type(label).__name__ in ("NAType", "NaTType")
 
@@ -142,7 +141,6 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
 
 
 def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
-    """The names of rows that are among the classes."""
     known = set(name_array(classes).tolist())
     return [[name for name in row if name in known] for row in rows]
 

@@ -169,7 +169,6 @@ def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
 
 
 def _restored_step(stored: Stored) -> RowTransform:
-    """A step whose arrays fit its numbers."""
     features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
     arrays = {}
     if "tf_idf_weights" in stored:

@@ -188,7 +188,6 @@ class Model:
         return self.vectorizer.rows(texts)
 
     def _checked(self, rows: Any) -> CSR:
-        """The raw features of rows or texts."""
         if isinstance(rows, Iterator):
             rows = list(rows)
         if self.feature_names is not None and hasattr(rows, "columns"):
@@ -435,7 +434,6 @@ class Model:
         self._label_ids = self.steps[0].label_ids if self.steps else None
 
     def _own_network(self) -> SlideNetwork:
-        """The network, which is the model's own from now on."""
         if self._shares_layers:
             self.network, self.optimizer = own_layers(self.network, self.optimizer)
             self._shares_layers = False
@@ -457,7 +455,6 @@ class Model:
         return np.array([*again, *more], np.int64), every
 
     def _split(self, rows: Any, labels: Any, weights: Any) -> Split:
-        """Rows and labels as the network sees them."""
         x = self._checked(rows)
         y = self._numbered(labels)
         check_labels("labels", y, x.num_rows, self.num_labels)
@@ -469,7 +466,6 @@ class Model:
         )
 
     def _numbered(self, labels: Any) -> Pattern:
-        """Labels before the steps as numbers."""
         matrix = isinstance(labels, CSR | Pattern) or hasattr(labels, "tocsr")
         if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
             found, columns = as_pattern(labels, self.num_labels), getattr(labels, "columns", None)
@@ -571,7 +567,6 @@ def _make_trainable(network: SlideNetwork) -> None:
 
 
 def _loss_of(settings: Mapping[str, Any]) -> str:
-    """The loss that a run was trained with."""
     found = settings.get("loss")
     names = found.get("_args_") if isinstance(found, dict) else None
     return names[0] if names and names[0] in LOSSES else "squared_hinge"

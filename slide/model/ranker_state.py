@@ -88,7 +88,6 @@ def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
 def _renamed(
     settings: dict[str, Any], arrays: dict[str, Any], labels: int, features: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings and arrays of an earlier version by their present names."""
     if "judge.roots" not in arrays and "judge_trust" not in settings:
         raise ValueError(
             "this model is of an earlier slide, which ranked in another way after few hits: make "

@@ -101,7 +101,6 @@ def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
 
 
 def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
-    """The layers by their names in the file."""
     yield "first", network.first
     for number, layer in enumerate(network.hidden):
         yield f"hidden.{number}", layer

@@ -254,7 +254,6 @@ def _output(path: str) -> Any:
 
 
 def _read_labels(path: Path, model: Model) -> list[Any]:
-    """The labels of a file, numbers or names, one in each line."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:

@@ -377,7 +377,6 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:
-    """Each row as values by feature."""
     for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
         values = rows.values[begin:end].tolist()
         yield dict(zip(rows.indices[begin:end].tolist(), values, strict=True))

@@ -261,7 +261,6 @@ class Checkpoint:
 
 
 def _tensors_of(network: SlideNetwork) -> dict[str, Expected]:
-    """What the tensors in the state of a network must be."""
     return {
         name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
         for name, each in network_state(network).items()

@@ -143,7 +143,6 @@ def _tried(work: Callable[[], object]) -> str:
 
 
 def _raise_together(group: Group, said: str) -> None:
-    """Raise OSError on all processes if one of them has an error."""
     for rank, each in enumerate(group.gather(said)):
         if each:
             raise OSError(f"rank {rank}: {each}")
@@ -199,7 +198,6 @@ def read_states(
 
 
 def _warn_of_versions(folder: Path, wrote: Mapping[str, str]) -> None:
-    """Log which versions differ from the ones that wrote a checkpoint."""
     others = [
         f"{name} {wrote[name]}, and not {own}"
         for name, own in versions().items()

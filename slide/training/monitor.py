@@ -154,7 +154,6 @@ class Monitor:
             raise OSError(said) from error
 
     def _forget(self, line: dict[str, float]) -> None:
-        """Remove the line of this step with these names."""
         self._again.remove(tuple(line))
         step, lines = int(line["step"]), self._lines()
         kept = [

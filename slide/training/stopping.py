@@ -230,7 +230,6 @@ class EarlyStopping:
         self.restore(network, step)
 
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
-        """Evaluate the network, and write it if it is the best."""
         score = self.held.validate(network, counters, monitor)
         if score > self.score:
             begin, previous_step = clock(), self.best_step

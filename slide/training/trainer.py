@@ -387,7 +387,6 @@ class Trainer:
             raise error
 
     def _final_scores(self, cores: CoreShare) -> dict[str, float]:
-        """Train the ranker, if there is one, and evaluate."""
         if self.ranker is None or self.held_split is None:
             return self.evaluate()
         scores: dict[str, float] = {}

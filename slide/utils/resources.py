@@ -97,7 +97,6 @@ def _folders() -> list[Path]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file of names and numbers."""
     found = {}
     for line in _read(path).splitlines():
         words = line.replace(":", " ").split()

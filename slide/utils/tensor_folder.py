@@ -251,7 +251,6 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _check_size(kind: FolderKind, path: Path, size: int) -> None:
-    """Raise an error unless a file is there and has its size."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: copy the whole folder of the {kind.name}")
     found = path.stat().st_size

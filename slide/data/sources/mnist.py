@@ -112,7 +112,6 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
 
 
 def _idx_rows(path: Path, shape: tuple[int, ...]) -> int:
-    """The number of rows in an idx file of unsigned bytes, by its header."""
     header = _unpacked(path, 8 + 4 * len(shape))
     magic, found = bytes([0, 0, UNSIGNED_BYTES, 1 + len(shape)]), header[:4]
     if found != magic and len(found) == 4:
@@ -126,7 +125,6 @@ def _idx_rows(path: Path, shape: tuple[int, ...]) -> int:
 
 
 def _read_idx(path: Path, width: int, rows: int) -> np.ndarray:
-    """The values ``(rows, width)`` uint8 of an idx file."""
     header = 8 if width == 1 else 16
     end = header + rows * width
     values = _unpacked(path, end + 1)

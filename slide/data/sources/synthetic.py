@@ -205,7 +205,6 @@ def build_model(shape: RowShape, rng: np.random.Generator) -> RowModel:
 def _make_labels(
     shape: RowShape, rng: np.random.Generator, table: np.ndarray, rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ``indptr`` and the label ranks of each row."""
     first = _zipf(rng.random(rows), shape.num_labels, shape.popularity).astype(np.int64)
     cluster = first % shape.num_clusters
     size = (shape.num_labels - cluster + shape.num_clusters - 1) // shape.num_clusters

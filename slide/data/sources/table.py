@@ -327,7 +327,6 @@ def _arrays(counted: _Counted) -> dict[str, np.ndarray | str]:
 
 
 def _opened(folder: Path, options: TextOptions) -> _Counted:
-    """What `_arrays` wrote."""
 
     def names(part: str) -> Names:
         paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))

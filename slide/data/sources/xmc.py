@@ -247,7 +247,6 @@ def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
 def _variant(
     format: str, first_feature: int | None, first_label: int | None, lenient: bool
 ) -> Variant | None:
-    """Returns what lines of text mean; None for matrices."""
     if format != "npz":
         return text_variant(format, first_feature, first_label)
     given = {"first_feature": first_feature, "first_label": first_label, "lenient": lenient}
@@ -258,7 +257,6 @@ def _variant(
 
 
 def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
-    """Returns the names of the files of a split: rows, or features and labels."""
     rows, labels = names
     if format != "npz" and names.pop(labels) is not None:
         raise ValueError(f"{labels} is for format=npz; format={format} has labels in {rows}")
