@@ -270,8 +270,8 @@ class EarlyStopping:
             raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
         if main:
             # A run that goes on from the last checkpoint goes on with its best.
-            last = self.checkpoint.last()
-            if self.path.exists() and last is not None and previous_step <= step_of(last):
+            last = self.checkpoint.last() if self.path.exists() else None
+            if last is not None and previous_step <= step_of(last):
                 if self.before.exists():
                     self.before.rename(old)
                 self.path.rename(self.before)
