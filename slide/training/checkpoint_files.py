@@ -126,10 +126,10 @@ def write_state(
     own: list[Written] = []
     said = _tried(lambda: own.append(write_file(folder, _FILE.format(group.rank), tensors)))
     _raise_together(group, said)
-    files = [Written(*each) for each in group.gather(list(own[0]))]
+    written = [Written(*each) for each in group.gather(list(own[0]))]
     parts = group.gather(dict(values))
     if group.is_main_process:
-        said = _tried(lambda: write_list(kind, folder, {**content, "parts": parts}, files))
+        said = _tried(lambda: write_list(kind, folder, {**content, "parts": parts}, written))
     _raise_together(group, said)
 
 
