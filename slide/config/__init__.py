@@ -1,18 +1,11 @@
 """From a configuration to a run; the only room that imports Hydra."""
 
-from slide.config.build import build_network, build_optimizer, build_trainer, open_dataset
-from slide.config.compose import read_config, resumed, user_errors
-from slide.config.recipe import fill_in
-from slide.utils.sizes import find_conf
-
-__all__ = [
-    "build_network",
-    "build_optimizer",
-    "build_trainer",
-    "fill_in",
-    "find_conf",
-    "open_dataset",
-    "read_config",
-    "resumed",
-    "user_errors",
-]
+from slide.config.build import build_network as build_network
+from slide.config.build import build_optimizer as build_optimizer
+from slide.config.build import build_trainer as build_trainer
+from slide.config.build import open_dataset as open_dataset
+from slide.config.compose import read_config as read_config
+from slide.config.compose import resumed as resumed
+from slide.config.compose import user_errors as user_errors
+from slide.config.recipe import fill_in as fill_in
+from slide.utils.sizes import find_conf as find_conf

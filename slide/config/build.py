@@ -54,9 +54,6 @@ _GROWTH, _INDEX_GROWTH = 0.7, 0.3
 def open_dataset(config: DictConfig) -> SparseDataset:
     """The data set; it is fetched, read and transformed if that was not done before.
 
-    Args:
-        config: from `slide.config.read_config`.
-
     Raises:
         ValueError: for impossible settings, or files that cannot be read.
         OSError: for files that cannot be fetched or written.
@@ -130,7 +127,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
 
 
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
-    """What makes the sampler of the output layer, and those of hidden layers with active sets.
+    """What makes the samplers of the output layer, and of hidden layers with active sets.
 
     They are called with the numbers of inputs and outputs of their layer. Samplers of hidden layers
     have other sizes and seeds, and do not weight the set.
@@ -168,11 +165,8 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
 
 
 def _plain_partials(made: Any) -> Any:
-    """A partial of Hydra as a plain one, if its function is slide's own; also in its arguments.
-
-    Hydra's partials check their function at each call. That takes longer than a schedule, which is
-    called in each step.
-    """
+    """A partial of Hydra as a plain one, if its function is slide's own; also in its arguments."""
+    # Hydra's partials check their function at each call, and schedules are called in each step.
     if not isinstance(made, partial) or not made.func.__module__.startswith("slide."):
         return made
     keywords = {name: _plain_partials(value) for name, value in made.keywords.items()}
@@ -186,18 +180,10 @@ def build_network(
     group: Group | None = None,
     counts: dict[str, np.ndarray] | None = None,
 ) -> SlideNetwork:
-    """The network with its samplers.
+    """The network with its samplers, of a configuration after `slide.config.fill_in`.
 
-    Args:
-        config: from `slide.config.read_config`, after `slide.config.fill_in`.
-        features: number of features.
-        labels: number of labels.
-        group: the processes that share its rows; None: this one has all.
-        counts: of several processes, how often the training rows have each feature
-            (``feature_counts``) and each label (``label_counts``); None: not known.
-
-    Raises:
-        ValueError: for impossible settings.
+    The processes of a ``group`` share its rows. For them ``counts`` has how often training rows
+    have each feature (``feature_counts``) and each label (``label_counts``), if that is known.
 
     Example:
         >>> from slide.config import build_network, fill_in, read_config
@@ -228,13 +214,6 @@ def build_network(
 def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
     """The optimizer of all parameters of ``network``.
 
-    Args:
-        config: from `slide.config.read_config`.
-        network: the network to train.
-
-    Raises:
-        ValueError: for impossible settings.
-
     Example:
         >>> import slide
         >>> from slide.config import build_optimizer, read_config
@@ -253,7 +232,6 @@ def build_loss(config: DictConfig) -> Any:
 
 
 def _without(config: DictConfig, group: str, key: str) -> DictConfig:
-    """A group of a configuration without one of its keys."""
     config = config.copy()  # The whole of it, because values may refer to other groups.
     OmegaConf.set_struct(config, False)
     config[group].pop(key)
@@ -274,16 +252,15 @@ def build_trainer(
     """The trainer of a new or resumed run; makes its folder and opens its data set.
 
     Args:
-        config: from `slide.config.read_config` or `slide.config.resumed`; null settings are filled
-            in (`slide.config.fill_in`).
+        config: from `slide.config.read_config` or `slide.config.resumed`; changed in place by
+            `slide.config.fill_in`.
         words: overrides of the command line; one that nothing would use is an error.
-        swept: those that differ from run to run of a sweep; they are in the name of a new folder.
+        swept: overrides that differ from run to run of a sweep; they are in the folder's name.
         ranks: the processes of the run; all of them call this.
         made: called by the main process with the folder of a new run, before the run is in it.
 
     Raises:
         ValueError: for impossible settings, or a ``run_dir`` that holds a run or a model.
-        OSError: if files cannot be read, fetched or written.
 
     Example:
         ```python
@@ -371,7 +348,6 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
 
 
 def _announce_data(data: SparseDataset, holdout: float) -> None:
-    """Say how large the data set is, and which rows are evaluated."""
     held = f"{holdout:.3g} of them held out in place of the" if holdout else f"{len(data.test):,}"
     log(
         f"data      {data.name}: {len(data.train):,} training rows, {held} test rows, "
@@ -385,7 +361,6 @@ def _announce_data(data: SparseDataset, holdout: float) -> None:
 
 
 def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
-    """Say what the settings that follow from the data are, and where the run writes."""
     trainer, sampler, device = config.trainer, config.sampler, run_device(config)
     chosen = labels if sampler.active == "all" else min(sampler.active, labels)
     how = "" if chosen == labels else f", {sampler.mode.replace('_', ' ')}, "

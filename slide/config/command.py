@@ -199,7 +199,6 @@ def _launched(keys: Sequence[str], config: DictConfig) -> "Outcome":
 
 
 def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """`run_job` of one combination of a sweep."""
     with user_errors(overrides):
         config = read_config(asked_for(overrides))
     return run_job(config, overrides, swept)
@@ -323,7 +322,6 @@ def write_run_report(trainer: Trainer) -> None:
 
 
 def _advice(trainer: Trainer) -> str:
-    """How a run that has not ended goes on."""
     there = last_checkpoint(trainer.folder) is not None
     goes_on = "goes on from the last checkpoint" if there else "begins again"
     return f"{_programs()[0]} {resume_word(trainer.folder)} {goes_on}"
@@ -438,13 +436,7 @@ def data() -> None:
         _stop("interrupted", error)
 
 
-def _show_folder(data: SparseDataset) -> str:
-    """Where the arrays of a data set are, and how large they are."""
-    assert data.folder is not None
-    return f"{data.folder}  {folder_bytes(data.folder) / 1e6:,.1f} MB\n"
-
-
 DATA_COMMANDS: dict[str, Callable[[SparseDataset], str]] = {
     "describe": describe,
-    "prepare": _show_folder,
+    "prepare": lambda data: f"{data.folder}  {folder_bytes(data.folder) / 1e6:,.1f} MB\n",
 }

@@ -32,7 +32,7 @@ from slide.utils.sizes import find_conf
 # The configuration in the folder of a run.
 CONFIG = "config.yaml"
 USER_ERRORS = (ValueError, TypeError, OSError)
-# Keys that say what a file builds; they are not settings.
+# Keys that name what a file builds; they are not settings.
 INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
@@ -54,7 +54,7 @@ REPLACEABLE = {
 }
 # Keys that no comparison of runs needs.
 _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
-# Most characters of the part of a folder's name that says what was set.
+# Most characters of the part of a folder's name about settings.
 LABEL_LENGTH = 100
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
@@ -66,10 +66,7 @@ _COMPOSING = Lock()  # Hydra has one state for all threads.
 def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
     """Ends the process with a message after an error that a user can correct.
 
-    Other errors are bugs and pass through.
-
-    Args:
-        overrides: those of the command line, ``key=value``; the message calls a value by its key.
+    Other errors are bugs and pass through. The message calls a value by its key in ``overrides``.
 
     Example:
         >>> from slide.config import user_errors
@@ -91,7 +88,7 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         if not isinstance(cause, USER_ERRORS):
             raise
         said = checks.error_message(cause, overrides).partition("\nfull_key:")[0]
-        if isinstance(cause, OmegaConfBaseException):  # Lines follow that say where.
+        if isinstance(cause, OmegaConfBaseException):  # Lines follow that tell where.
             said = said.partition("\n")[0]
         sys.exit(f"error: {said}")
     except ConfigAttributeError as error:
@@ -114,7 +111,7 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError, InstantiationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        # PyTorch raises a RuntimeError. On the CPU its first line is a place in its sources.
+        # PyTorch raises a RuntimeError. On the CPU its first line is a line of its sources.
         needed = re.search(r"tried to allocate (\d+) bytes", str(cause))
         of_device = re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(cause))
         if isinstance(cause, RuntimeError) and needed:
@@ -137,9 +134,6 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
 def read_config(overrides: Sequence[str]) -> DictConfig:
     """The configuration of a command line with these ``overrides``.
 
-    Args:
-        overrides: each is ``group=choice`` or ``key=value``.
-
     Raises:
         ValueError: for a choice or a key that does not exist, or an override that cannot be read.
 
@@ -151,7 +145,7 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
     try:
         return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        # One line, without the places where Hydra looks for files.
+        # One line, without the folders in which Hydra searches.
         said, _, _ = str(error).partition("\nConfig search path:")
         raise ValueError(mistake(overrides) or " ".join(said.split())) from error
 
@@ -229,7 +223,7 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 
 
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
-    """The overrides of each run of a sweep; those of a single run if none has several values.
+    """The overrides of each run of a sweep; of a single run if none has several values.
 
     What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
     """
@@ -264,7 +258,6 @@ def _groups() -> list[str]:
 
 
 def _choices(group: str) -> list[str]:
-    """The choices of a group."""
     return sorted(path.stem for path in (find_conf() / group).glob("*.yaml"))
 
 
@@ -288,9 +281,13 @@ def mistake(overrides: Sequence[str]) -> str | None:
         return None
     for each in parsed:
         key = each.key_or_group
-        if each in chosen or each.is_add() or each.is_force_add() or _holds(config, key):
+        if each in chosen or each.is_add() or each.is_force_add():
             continue
-        if key.startswith(("hydra/", "hydra.")):  # Hydra says what it does not know.
+        above, _, last = key.rpartition(".")
+        holder = OmegaConf.select(config, above) if above else config
+        if isinstance(holder, DictConfig) and last in holder:
+            continue
+        if key.startswith(("hydra/", "hydra.")):  # Hydra names what it does not know.
             continue
         group, _, own = key.partition(".")
         said = f"there is no key {key} (in {each.input_line})"
@@ -312,14 +309,7 @@ def _composed(choices: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
     return config, chosen
 
 
-def _holds(config: DictConfig, key: str) -> bool:
-    *above, last = key.split(".")
-    holder = OmegaConf.select(config, ".".join(above)) if above else config
-    return isinstance(holder, DictConfig) and last in holder
-
-
 def _own_keys(group: str, choice: str) -> list[str]:
-    """The settings in the file of a choice."""
     page = OmegaConf.to_container(OmegaConf.load(find_conf() / group / f"{choice}.yaml"))
     return list(leaves(page))
 
@@ -347,7 +337,7 @@ def _near_key(key: str, known: Sequence[str]) -> str:
 
 
 def label_of(words: Sequence[str]) -> str:
-    """What a folder's name says of the settings of a run; a digest ends a long one."""
+    """The part of a folder's name about the settings of a run; a digest ends a long one."""
     parts = (word.partition("=") for word in words)
     short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
     label = re.sub(r"[^\w.=,+-]+", "_", short)
@@ -393,13 +383,9 @@ def asked_for(overrides: Sequence[str]) -> list[str]:
 def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """The configuration of a run: ``composed``, or the saved one of a run that is resumed.
 
-    Args:
-        composed: from `slide.config.read_config` with the same ``overrides``, or without those that
-            a resumed run takes.
-        overrides: each is ``group=choice`` or ``key=value``.
+    A run that is resumed takes only some of the ``overrides``; ``composed`` may lack them.
 
     Raises:
-        FileNotFoundError: if there is no run to resume.
         ValueError: if an override changes a setting that a resumed run keeps, or if the saved
             configuration names code that is neither slide's nor in ``composed.allow_targets``.
 
@@ -451,10 +437,10 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
 
 
 def _saved(path: Path) -> DictConfig:
-    """The configuration in a folder: plain values, as a run writes them."""
+    """The configuration in a folder: values alone, as a run writes them."""
     try:
         text = path.read_text()
-        # What stands for other values may stand for very many, or for those of this environment.
+        # References may stand for very many values, or for variables of this environment.
         if "${" in text or any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text)):
             raise ValueError("it refers to other values")
         config = OmegaConf.create(text)
@@ -474,7 +460,9 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
     dataset = config.get("dataset")
     for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
         place = dataset.get(key)
-        if place is None or f"dataset.{key}" in given or _is_usual(place):
+        parts = Path(str(place)).parts  # By default data sets are in the folder datasets.
+        usual = isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
+        if place is None or f"dataset.{key}" in given or usual:
             continue
         if key == "root":
             dataset.fetch = None
@@ -483,12 +471,6 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
                 f"{path} names dataset.cache={place}, where no cache of a data set is: say where "
                 f"to write one, such as dataset.cache={place}"
             )
-
-
-def _is_usual(place: object) -> bool:
-    """Whether it is where data sets are by default, in ``datasets`` of the current folder."""
-    parts = Path(str(place)).parts
-    return isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
 
 
 def foreign_targets(config: DictConfig) -> list[str]:
@@ -506,7 +488,7 @@ def foreign_targets(config: DictConfig) -> list[str]:
         target = str(part["_target_"])
         room, _, name = target.rpartition(".")
         if room == "slide.data" and not any(part is each for each in sources):
-            ours = False  # Else it would read and write where another part of a run says.
+            ours = False  # Else it would read and write where another part of a run tells it to.
         elif target in known:
             # What it fetches may be written anywhere, by another dataset.root.
             ours = target != "slide.data.download" or part in mirrors
@@ -519,7 +501,6 @@ def foreign_targets(config: DictConfig) -> list[str]:
 
 
 def _parts(tree: object) -> Iterator[dict[Any, Any]]:
-    """The mappings in a configuration that name what they build."""
     if isinstance(tree, dict):
         if "_target_" in tree:
             yield tree

@@ -165,7 +165,6 @@ def _entry(name: str, text: str, width: int = KEY_WIDTH) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as on the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(_shown, value))}]"
     if isinstance(value, bool):

@@ -66,7 +66,7 @@ def memory_needs(
     active = min(-(-chosen // processes), labels)
     if active < labels and getattr(proposer_class(config), "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
-        copied = 2 * always["index of the sampler"]  # As bytes, and a copy of these.
+        copied = 2 * always["index of the sampler"]  # As bytes, and a copy of the bytes.
     elif active < labels and (tables := (sampler.get("proposer") or {}).get("num_tables")):
         always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
         copied = labels * SKETCH  # From which the tables are built again.
@@ -138,10 +138,7 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
 
 
 def _pairs(split: Split) -> tuple[int, int]:
-    """Distinct pairs of a feature and a label of one row, by a sample of the features.
-
-    Of the second number, no feature has more than `MOST_LABELS`.
-    """
+    """Pairs of a feature and a label of one row, estimated; and at most `MOST_LABELS` a feature."""
     x, y = split.features, split.labels
     step = -(-int(np.diff(x.indptr) @ np.diff(y.indptr)) // SAMPLED) or 1
     counts = np.bincount(x.indices, minlength=split.num_features)

@@ -35,14 +35,14 @@ from slide.utils.run_folders import comes_in_sight
 
 # Settings in which processes may differ: where the files of a machine are, and its cores.
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
-# Other versions of these compute or draw otherwise; those of the rest hardly do.
+# Other versions of these packages compute or draw otherwise; of other packages hardly.
 _COMPUTING = ("slide", "torch", "numpy", "numba")
 _TIMEOUT = 600
 _T = TypeVar("_T")
 
 
 class Ranks(NamedTuple):
-    """The processes of a run, as this one sees them: its place, all of them, who speaks."""
+    """The processes of a run, as this one sees them: its rank, all of them, who writes."""
 
     place: Place = Place()
     group: Group = Group.alone()
@@ -77,7 +77,7 @@ def join_ranks(config: DictConfig) -> Ranks:
 
 @contextmanager
 def parting() -> Iterator[None]:
-    """After it, this process has left those of its run.
+    """After it, this process has left the others of its run.
 
     Threads of gloo that are still there when a process ends abort it at random. An operation of
     NCCL that one process has not joined would be waited for, so after an error it is left as it is.
@@ -115,9 +115,9 @@ class LostExit(SystemExit):
 
 @contextmanager
 def one_voice() -> Iterator[None]:
-    """Inside of it, an error that ends several processes is said by one of them.
+    """Inside of it, an error that ends several processes is written by one of them.
 
-    Before they have met, each that finds an error says it.
+    Before they have met, each that finds an error writes it.
     """
     try:
         yield
@@ -175,7 +175,9 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     if ranks.group.size == 1:
         return
     keys = [key for key in settings(config) if key not in OWN]
-    own = _package_versions() | {key: str(OmegaConf.select(config, key)) for key in keys}
+    versions = runtime.versions()
+    own = {f"the version of {name}": versions[name] for name in _COMPUTING}
+    own |= {key: str(OmegaConf.select(config, key)) for key in keys}
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
         own[f"the checksum of the {name} rows"] = fingerprint(split)
@@ -216,12 +218,6 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
         )
 
 
-def _package_versions() -> dict[str, str]:
-    """Versions of the packages that all processes of a run must have alike."""
-    found = runtime.versions()
-    return {f"the version of {name}": found[name] for name in _COMPUTING}
-
-
 def _arithmetic(device: torch.device) -> dict[str, str]:
     """What else a process may round otherwise by: packages, processor and threads."""
     found = {
@@ -241,7 +237,7 @@ def _differences(found: list[dict[str, str]]) -> Iterator[str]:
     """What another rank has otherwise than the first one, each name once."""
     told: set[str] = set()
     for rank, other in enumerate(found):
-        # Those that others follow from have the shortest names.
+        # Settings that others follow from have the shortest names.
         for key in sorted({**found[0], **other}, key=lambda key: key.count(".")):
             here, there = found[0].get(key, "not set"), other.get(key, "not set")
             if here != there and key not in told:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from slide.distributed.launch import find_place, find_rank_device
 from slide.utils import sizes
 
-# What sampler=full builds. It means all outputs, whatever a recipe says of their number.
+# What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
 _OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
@@ -20,11 +20,6 @@ _OWN_REBUILDS = ("schedule",), "sampler=lsh measures when its tables must be reb
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
     """Replace settings that are null, and ``sampler=auto``, by what follows from the others.
-
-    Args:
-        config: from `slide.config.read_config`; changed in place.
-        num_rows: number of training rows.
-        num_labels: number of labels.
 
     Example:
         >>> from slide.config import fill_in, read_config
@@ -64,7 +59,7 @@ def run_device(config: DictConfig) -> torch.device:
 def looks_up(config: DictConfig) -> bool:
     """Whether ``sampler=auto`` builds hash tables: where something must be found by inputs alone.
 
-    These are the neurons of hidden layers, and answers. With a good recipe, looked-up outputs in a
+    Neurons of hidden layers are found so, and answers. With a good recipe, looked-up outputs in a
     set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
     single samples the labels of recent samples are the better source.
     """
@@ -80,7 +75,7 @@ def proposer_class(config: DictConfig) -> Any:
 
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
-    """Raise ValueError for a key, of those that a user set, that nothing will use."""
+    """Raise ValueError for a key that a user set and that nothing will use."""
     rates = [key for key in given if key.startswith("lr_schedule")]
     if rates and config.trainer.epochs == "auto":
         raise ValueError(
@@ -88,17 +83,16 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
             "number of epochs"
         )
     unused, why = _unused(config)
-    if config.sampler.active in (None, "all"):  # It says the same as sampler=full.
+    if config.sampler.active in (None, "all"):  # It means the same as sampler=full.
         given = set(given) - {"sampler.active"}
     for key in given:
         if key.startswith(unused):
-            # What both of these have, look-ups, many keys need; sampler=lsh has no schedule.
+            # Many keys need look-ups, which both samplers have; sampler=lsh has no schedule.
             other = "index" if key.startswith("schedule") else "lsh"
             raise ValueError(f"{key} would have no effect: {why.format(other)}")
 
 
 def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
-    """How keys begin that nothing uses, and why."""
     sampler, other = config.sampler, "choose sampler={}"
     if sampler._target_ == FULL:
         return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"

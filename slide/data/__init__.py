@@ -1,63 +1,35 @@
 """Sparse multi-label data sets: reading, generating, transforming, batching."""
 
-from slide.data.dataset import Batch, Batches, SparseDataset, Split, fingerprint, holdout
-from slide.data.errors import DataError
-from slide.data.fetching import download
-from slide.data.kind import (
-    SeenItems,
-    SeenLabels,
-    are_items,
-    find_seen,
-    first_unseen,
-    kind_of,
-    labels_and_items,
-    lists_all_labels,
-    row_keys,
-)
-from slide.data.row_files import write_xmc
-from slide.data.row_transform import RowTransform
-from slide.data.sources.documents import documents
-from slide.data.sources.mnist import mnist
-from slide.data.sources.synthetic import synthetic
-from slide.data.sources.table import table
-from slide.data.sources.text import text
-from slide.data.sources.xmc import xmc
-from slide.data.text_vectorizer import TextOptions, TextVectorizer
-from slide.data.transforms import transform
-from slide.data.validation import divide, validation_split
-
-__all__ = [
-    "Batch",
-    "Batches",
-    "DataError",
-    "RowTransform",
-    "SeenItems",
-    "SeenLabels",
-    "SparseDataset",
-    "Split",
-    "TextOptions",
-    "TextVectorizer",
-    "are_items",
-    "divide",
-    "documents",
-    "download",
-    "find_seen",
-    "fingerprint",
-    "first_unseen",
-    "holdout",
-    "kind_of",
-    "labels_and_items",
-    "lists_all_labels",
-    "mnist",
-    "row_keys",
-    "synthetic",
-    "table",
-    "text",
-    "transform",
-    "validation_split",
-    "write_xmc",
-    "xmc",
-]
+from slide.data.dataset import Batch as Batch
+from slide.data.dataset import Batches as Batches
+from slide.data.dataset import SparseDataset as SparseDataset
+from slide.data.dataset import Split as Split
+from slide.data.dataset import fingerprint as fingerprint
+from slide.data.dataset import holdout as holdout
+from slide.data.errors import DataError as DataError
+from slide.data.fetching import download as download
+from slide.data.kind import SeenItems as SeenItems
+from slide.data.kind import SeenLabels as SeenLabels
+from slide.data.kind import are_items as are_items
+from slide.data.kind import find_seen as find_seen
+from slide.data.kind import first_unseen as first_unseen
+from slide.data.kind import kind_of as kind_of
+from slide.data.kind import labels_and_items as labels_and_items
+from slide.data.kind import lists_all_labels as lists_all_labels
+from slide.data.kind import row_keys as row_keys
+from slide.data.row_files import write_xmc as write_xmc
+from slide.data.row_transform import RowTransform as RowTransform
+from slide.data.sources.documents import documents as documents
+from slide.data.sources.mnist import mnist as mnist
+from slide.data.sources.synthetic import synthetic as synthetic
+from slide.data.sources.table import table as table
+from slide.data.sources.text import text as text
+from slide.data.sources.xmc import xmc as xmc
+from slide.data.text_vectorizer import TextOptions as TextOptions
+from slide.data.text_vectorizer import TextVectorizer as TextVectorizer
+from slide.data.transforms import transform as transform
+from slide.data.validation import divide as divide
+from slide.data.validation import validation_split as validation_split
 
 # Names of an earlier version, which are read for one version more.
 _ALIASES = {

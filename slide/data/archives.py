@@ -10,8 +10,8 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +23,7 @@ MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
-# The standard library raises these for damaged archives, and OSErrors without a number.
+# Errors of the standard library for damaged archives, beside OSErrors without a number.
 DAMAGES = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, ValueError, RuntimeError, OverflowError),
@@ -42,8 +42,9 @@ def unpack(
     name: str | None = None,
     limit: int = MAX_BYTES,
 ) -> None:
-    """Unpacks ``members``, paths in an archive by their names in ``folder``; the content tells its
-    kind. A single compressed file holds one member: the file's name without the suffix.
+    """Unpacks ``members``, paths in an archive by their names in ``folder``.
+
+    A single compressed file holds one member: the file's name without the suffix.
     """
     wanted = {member: folder / target for target, member in members.items()}
     if len(wanted) < len(members):
@@ -51,29 +52,38 @@ def unpack(
     for target in wanted.values():
         target.parent.mkdir(parents=True, exist_ok=True)
     bar = ProgressBar(unit="B", unit_scale=True, desc=f"unpacking {name or archive.name}")
-    with _damages_named(), archive.open("rb") as file, bar:
-        output = _Output(limit, bar)
-        start = file.read(max(map(len, COMPRESSED)))
-        file.seek(0)
-        if start.startswith(b"PK"):
-            _unpack_zip(file, wanted, output)
-            return
-        opener = next((o for magic, o in COMPRESSED.items() if start.startswith(magic)), None)
-        with opener(file) if opener else nullcontext(file) as stream:
-            if _is_tar(stream):
-                _unpack_tar(stream, wanted, output)
-            elif opener:
-                (member,) = _required(wanted, [Path(name or archive.name).stem])
-                output.copy(stream, wanted[member])
-            else:
-                raise UnpackError("it is no archive")
+    try:
+        with archive.open("rb") as file, bar:
+            output = _Output(limit, bar)
+            start = file.read(max(map(len, COMPRESSED)))
+            file.seek(0)
+            if start.startswith(b"PK"):
+                _unpack_zip(file, wanted, output)
+                return
+            opener = next((o for magic, o in COMPRESSED.items() if start.startswith(magic)), None)
+            with opener(file) if opener else nullcontext(file) as stream:
+                if _is_tar(stream):
+                    _unpack_tar(stream, wanted, output)
+                elif opener:
+                    (member,) = _required(wanted, [Path(name or archive.name).stem])
+                    output.copy(stream, wanted[member])
+                else:
+                    raise UnpackError("it is no archive")
+    except UnpackError:
+        raise
+    except DAMAGES as error:
+        raise UnpackError(f"it is damaged: {error or type(error).__name__}") from error
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):
+            raise
+        raise UnpackError(f"it is damaged: {error}") from error
 
 
 def ensure_space(folder: Path, size: int, what: str) -> None:
     """Raises OSError if a folder's disk has less than ``size`` bytes left for ``what``."""
     free = shutil.disk_usage(folder).free
     if size > free:
-        needed = f"{what} takes {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
+        needed = f"{what} takes {size / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free"
         raise OSError(errno.ENOSPC, f"not enough space: {needed}", str(folder))
 
 
@@ -152,7 +162,6 @@ def _is_tar(stream: IO[bytes]) -> bool:
 
 
 def _path_of(member: str, paths: Collection[str]) -> str:
-    """Returns the path of a member, or the only path that ends in the same name."""
     # Servers pack an archive again at times, and folders in it then get other names.
     alike = [path for path in paths if path.rpartition("/")[2] == member.rpartition("/")[2]]
     return alike[0] if member not in paths and len(alike) == 1 else member
@@ -163,24 +172,9 @@ def _plain(member: str) -> str:
 
 
 def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
-    """Returns the wanted members; raises UnpackError if one is missing."""
     for member in wanted:
         if member not in found:
             some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"
             more = f" and {len(found) - SHOWN_MEMBERS} more" if len(found) > SHOWN_MEMBERS else ""
             raise UnpackError(f"there is no {member} in it, it holds {some}{more}")
     return list(wanted)
-
-
-@contextmanager
-def _damages_named() -> Iterator[None]:
-    try:
-        yield
-    except UnpackError:
-        raise
-    except DAMAGES as error:
-        raise UnpackError(f"it is damaged: {error or type(error).__name__}") from error
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):
-            raise
-        raise UnpackError(f"it is damaged: {error}") from error

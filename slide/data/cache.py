@@ -22,6 +22,7 @@ from zlib import crc32
 
 import numpy as np
 
+from slide.data.archives import ensure_space
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
 from slide.data.fetching import locked
 from slide.sparse import CSR, Pattern
@@ -55,11 +56,7 @@ Count = int | Callable[[], int]
 class CacheFile(NamedTuple):
     """A file, as the list of its folder names it.
 
-    Attributes:
-        size: bytes.
-        header: length of the header; the checksum covers the data first and the header after it,
-            which is known last.
-        checksum: CRC-32.
+    The checksum, CRC-32, covers the data first and then the header, whose length is known last.
     """
 
     size: int
@@ -68,12 +65,7 @@ class CacheFile(NamedTuple):
 
 
 class ArrayWriter:
-    """Writes a one-dimensional ``.npy`` file piece by piece.
-
-    Attributes:
-        length: numbers so far.
-        written: what to compare the file with; once it is closed.
-    """
+    """Writes a one-dimensional ``.npy`` file; ``written`` says at the end what is in it."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -137,10 +129,8 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
 def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Reads files, side by side, and compares them with what was written.
 
-    All of them, every time: bits of a disk change without the time of a file, and a wrong number
-    trains a wrong model. It is little beside what follows: training reads all rows again and
-    again, and then they come from the system's memory. Whoever wrote the files, the arrays of rows
-    hold what kernels may read: numbers of columns below ``sizes``, bounds that rise, finite values.
+    All of them, every time: bits of a disk change without the time of a file. Whoever wrote the
+    files, kernels may read the arrays: columns are below ``sizes``, bounds rise, values are finite.
     """
 
     def check(name: str) -> None:
@@ -149,12 +139,12 @@ def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, in
             size = os.fstat(file.fileno()).st_size
             if size != said.size:
                 raise ValueError(f"{path} has {size} bytes, but {said.size} were written")
-            look = _numbers_check(path, said, file, sizes)
+            check_piece = _numbers_check(path, said, file, sizes)
             found = 0
             file.seek(said.header)
             for piece in pieces(file):
                 found = crc32(piece, found)
-                look(piece)
+                check_piece(piece)
             file.seek(0)
             if crc32(file.read(said.header), found) != said.checksum:
                 raise ValueError(f"{path} has changed since it was written")
@@ -176,7 +166,7 @@ def _numbers_check(
     kind, _, part = path.stem.partition("_")
     last = 0
 
-    def look(piece: memoryview) -> None:
+    def check_piece(piece: memoryview) -> None:
         nonlocal last
         numbers = np.frombuffer(piece, dtype)
         if part == "indptr":
@@ -189,16 +179,13 @@ def _numbers_check(
         if not fits:
             raise ValueError(f"{path} holds numbers that no rows have")
 
-    return look
+    return check_piece
 
 
 def write_split(
     folder: Path, blocks: Iterable[Block]
 ) -> tuple[dict[str, int], dict[str, CacheFile]]:
-    """Writes the rows of a split into a new folder; memory is bounded by a block.
-
-    Features of value 0 are left out.
-    """
+    """Writes the rows of a split without zeros into a new folder; memory holds one block."""
     folder.mkdir()
     skipped = 0
     with ExitStack() as stack:
@@ -227,7 +214,7 @@ def write_split(
 
 def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:
     """Opens the folder of a split, whose files have been compared."""
-    # Copy on write, as plain arrays: for compiled kernels they are arrays in memory.
+    # Copy on write, as ndarray: for compiled kernels they are arrays in memory.
     arrays = [np.asarray(np.load(folder / f"{array}.npy", mmap_mode="c")) for array in ARRAYS]
     features, labels = CSR(*arrays[:3]), Pattern(*arrays[3:])
     ends = int(features.indptr[-1]), int(features.indptr[-1]), int(labels.indptr[-1])
@@ -258,25 +245,13 @@ def cached(
 ) -> SparseDataset:
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
-    Args:
-        cache: folder of caches; this data set gets a folder in it, named by a digest of ``key``.
-        name: the data set's name.
-        key: what is asked for: paths, the parameters of a generator. JSON values.
-        state: what the source looks like now: sizes, times. A cache of another state is replaced.
-        num_features, num_labels: of both splits; functions are called when all rows are written.
-        train, test: called in this order to produce the rows, if there is no valid cache.
-        extra: called after them; its arrays are written beside the splits, as ``<name>.npy``, and
-            its texts as files of their name.
-        propensity: constants a >= 0 and b > 0 of the data set; they are not part of the cache.
-        size: bytes that the cache will take; 0: this is not known.
+    ``key`` is what is asked for, and ``state`` the present sizes and times of the source;
+    both are JSON values. A digest of the key names the folder in ``cache``, and a cache of another
+    state is replaced. If there is none, ``train`` and ``test`` produce the rows, then ``extra``
+    what lies beside them: arrays as ``<name>.npy``, and texts. Numbers of columns that are
+    functions are called last. ``size`` is the expected size of the cache in bytes.
 
-    Returns:
-        The data set over memory-mapped arrays. Their files have been read, to compare them with
-        what was written; in the process only a few pages are.
-
-    Raises:
-        OSError: the cache cannot be written; an older cache stays as it was.
-        ValueError: ``propensity`` is out of range.
+    It raises OSError if the cache cannot be written; an older one stays as it was.
     """
     constants = check_propensity(propensity)
     source = json.loads(json.dumps({"key": key, "state": state}, default=operator.index))
@@ -288,7 +263,16 @@ def cached(
             splits[split], written = write_split(temporary / split, blocks())
             files |= {f"{split}/{file}": said for file, said in written.items()}
         files |= write_extra(temporary, extra())
-        _write_meta(temporary, source, num_features, num_labels, splits, files)
+        meta = {
+            "format": CACHE_VERSION,
+            "source": source,
+            "source_hash": json_digest(source),
+            "num_features": num_features() if callable(num_features) else num_features,
+            "num_labels": num_labels() if callable(num_labels) else num_labels,
+            **splits,
+            "files": files,
+        }
+        write_json(temporary / "meta.json", meta | {"sha256": json_digest(meta)})
 
     def reopen(failed: Callable[[Exception], object] = bool) -> SparseDataset | None:
         try:
@@ -298,20 +282,11 @@ def cached(
             return None
 
     found = reopen()
-    if found is None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _check_space(folder.parent, name, size)
-        found = _write_cache(folder, name, reopen, write)
-    return found
-
-
-def _write_cache(
-    folder: Path,
-    name: str,
-    reopen: Callable[..., SparseDataset | None],
-    write: Callable[[Path], None],
-) -> SparseDataset:
-    """Writes a cache folder, alone if there are locks, and opens it."""
+    if found is not None:
+        return found
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    ensure_space(folder.parent, size, f"the cache of {name}")
+    # Alone if there are locks.
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
         found = reopen(
             lambda error: log(f"warning   the cache of {name} is written again: {error}")
@@ -319,10 +294,11 @@ def _write_cache(
         if found is not None:  # Another process has written it meanwhile.
             return found
         if alone:
-            # Processes that were killed have left these.
+            # Left by processes that were killed.
             for left in folder.parent.glob(f"{folder.name}.*.tmp"):
                 shutil.rmtree(left, ignore_errors=True)
-        temporary = _temporary(folder)
+        temporary = _aside(folder)
+        temporary.mkdir()
         try:
             write(temporary)
             # Without a lock another process may have written the same meanwhile.
@@ -347,34 +323,6 @@ def _write_cache(
         message = f"the cache of {name} cannot be read back: {said}"
         raise OSError(errno.EIO, message, str(folder)) from cause
     return found
-
-
-def _check_space(folder: Path, name: str, size: int) -> None:
-    """Raise OSError if a cache of ``size`` bytes would fill the disk."""
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        needs = f"the cache of {name} needs {size / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
-        raise OSError(errno.ENOSPC, needs, str(folder))
-
-
-def _write_meta(
-    folder: Path,
-    source: Source,
-    num_features: Count,
-    num_labels: Count,
-    splits: Mapping[str, Mapping[str, int]],
-    files: Mapping[str, CacheFile],
-) -> None:
-    meta = {
-        "format": CACHE_VERSION,
-        "source": source,
-        "source_hash": json_digest(source),
-        "num_features": num_features() if callable(num_features) else num_features,
-        "num_labels": num_labels() if callable(num_labels) else num_labels,
-        **splits,
-        "files": files,
-    }
-    write_json(folder / "meta.json", meta | {"sha256": json_digest(meta)})
 
 
 def check_propensity(constants: Sequence[float]) -> tuple[float, float]:
@@ -420,15 +368,13 @@ def _open_cache(
     return SparseDataset(name, train, test, features, labels, propensity, folder, source)
 
 
-def _temporary(folder: Path) -> Path:
-    path = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
-    path.mkdir()
-    return path
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
 
 
 def _install(temporary: Path, folder: Path) -> None:
     """Gives a complete folder its final name. An older folder of that name is moved away first."""
-    old = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}.tmp")
+    old = _aside(folder)
     with suppress(FileNotFoundError):
         folder.rename(old)
     try:

@@ -39,9 +39,6 @@ def likely_separator(cells: Iterable[str]) -> str | None:
 
     Cells are lists if at least a third of the distinct ones has the character, and the parts repeat
     so often that there are fewer parts than cells.
-
-    Args:
-        cells: texts; each counts once.
     """
     distinct = set(cells)
     for separator in _SEPARATORS:
@@ -53,7 +50,7 @@ def likely_separator(cells: Iterable[str]) -> str | None:
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell is empty: None, NaN, what pandas has in their place, or white space."""
+    """Whether a cell is empty: None, NaN, the missing values of pandas, or white space."""
     if isinstance(cell, float | np.floating):
         return math.isnan(cell)
     if isinstance(cell, str):
@@ -107,7 +104,7 @@ class Columns:
         labels: name of the column of labels.
         separator: parts the labels in a cell; None: a cell has one, or is a list.
         text: names of the columns of texts, which are read as one text.
-        numbers: names of the columns of numbers, each a feature after those of the words.
+        numbers: names of the columns of numbers, each a feature after the words.
         means, scales: of each column of numbers in training rows. The feature of a value is
             ``(value - mean) / scale``, and 0 where a cell is empty.
         notes: further sentences about the table, for people.
@@ -127,11 +124,7 @@ class Columns:
         return (*self.text, *self.numbers)
 
     def row(self, cells: Mapping[str, Any]) -> Row:
-        """The row of some cells, by the names of their columns.
-
-        Raises:
-            ValueError: for a cell of numbers that is none, or labels that are no names.
-        """
+        """The row of some cells, by the names of their columns."""
         numbers = []
         for name in self.numbers:
             found = number_of(cells.get(name))
@@ -139,7 +132,8 @@ class Columns:
                 raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r}")
             numbers.append(found)
         texts = [_text(cells.get(name)) for name in self.text]
-        found = Row("\n".join(filter(None, texts)), self.labels_in(cells), numbers)
+        names = labels_of(cells.get(self.labels), self.separator)
+        found = Row("\n".join(filter(None, texts)), names, numbers)
         for each in (found.text, *found.labels):
             each.encode()  # Half a pair of surrogates is no text. Here its line is known.
         return found
@@ -173,10 +167,6 @@ class Columns:
         ids = [name for name in cells if _is_id(name) and name.strip() and name not in self.names]
         said = ", ".join(f"{name} {cells[name]}" for name in ids if name != self.labels)
         return f"{place} ({said})" if said else place
-
-    def labels_in(self, cells: Mapping[str, Any]) -> list[str]:
-        """The labels of a row of cells."""
-        return labels_of(cells.get(self.labels), self.separator)
 
     def scaled(self, numbers: np.ndarray) -> np.ndarray:
         """Numbers ``(B, columns)`` as features, float32; 0 where they are NaN."""
@@ -228,19 +218,9 @@ def understood(
 ) -> tuple[Columns, int]:
     """Finds out what the columns of a table hold; reads all rows.
 
-    Args:
-        rows: cells by the name of their column.
-        labels: column of labels; None: the first that is called so.
-        separator: parts the labels in a cell; ``"auto"``: found by `likely_separator`.
-        text: columns of texts; None: all others that do not hold numbers.
-        numbers: columns of numbers; None: all others with nothing else in them.
-        without: columns that are no features.
-
-    Returns:
-        (the columns, the number of rows).
-
-    Raises:
-        ValueError: if a column is not there, or none has labels or features.
+    ``text`` and ``numbers`` name columns; None: all others that hold such cells, but for those in
+    ``without``. ``labels`` is None for the first column that is called so, and ``separator`` is
+    ``"auto"`` for `likely_separator`. Returns the columns and the number of rows.
     """
     kinds: dict[str, str] = {}  # "", "number", "text", or "other" as far as cells tell.
     cells: dict[str, set[str]] = {}
@@ -272,8 +252,10 @@ def understood(
         if name not in kinds:
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
     notes, out = [], {labels, *without}
-    ids = [name for name in kinds if _is_id(name) and name not in out | {*(text or ())}]
-    ids = [name for name in ids if name not in (numbers or ())]
+    ids = []
+    for name in kinds:
+        if _is_id(name) and name not in {*out, *(text or ()), *(numbers or ())}:
+            ids.append(name)
     free = [name for name in kinds if name not in out and name not in ids]
     if numbers is None:
         numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]

@@ -28,13 +28,7 @@ SLICE_ENTRIES = 1 << 21
 
 
 class Block(NamedTuple):
-    """Some consecutive rows of a split, as a reader or a generator yields them.
-
-    Attributes:
-        features: B rows.
-        labels: B rows.
-        skipped: malformed lines that the reader left out.
-    """
+    """Consecutive rows of a split, and how many malformed lines a reader left out among them."""
 
     features: CSR
     labels: Pattern
@@ -95,11 +89,7 @@ class Split:
         return self if features is self.features else replace(self, features=features)
 
     def slice(self, start: int, stop: int) -> "Split":
-        """Returns the rows from ``start`` to before ``stop``; indices and values are views.
-
-        Raises:
-            IndexError: not ``0 <= start <= stop <= len(self)``.
-        """
+        """Returns the rows from ``start`` to before ``stop``; indices and values are views."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"rows [{start}, {stop}) are not within [0, {len(self)})")
         return Split(
@@ -112,12 +102,9 @@ class Split:
         )
 
     def blocks(self, rows: int = SLICE_ROWS, entries: int = SLICE_ENTRIES) -> Iterator["Split"]:
-        """Yields all rows in order, as slices of bounded size.
+        """Yields all rows in order, as slices of at most ``rows`` rows.
 
-        Args:
-            rows: the most rows of a slice, at least 1.
-            entries: the most features, and the most labels, of a slice. A row with more of them is
-                a slice of its own.
+        A slice has at most ``entries`` features, and labels; a row with more is a slice of its own.
         """
         start = 0
         while start < len(self):
@@ -130,14 +117,7 @@ class Split:
             start = stop
 
     def take(self, rows: np.ndarray) -> "Split":
-        """Copies rows, in the given order.
-
-        Args:
-            rows: ``(B,)`` int64 row numbers; a row may occur more than once.
-
-        Raises:
-            IndexError: a row number is not in ``[0, len(self))``.
-        """
+        """Copies rows ``(B,)`` int64 in the given order; a row may occur more than once."""
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
@@ -161,11 +141,6 @@ class SparseDataset:
     none of them.
 
     Attributes:
-        name: for logs and tables.
-        train: training rows.
-        test: test rows.
-        num_features: number of feature columns.
-        num_labels: number of labels.
         propensity: the constants a and b of propensity-scored metrics (Jain et al. 2016, section
             5). The default is that of the paper for sets that are not from Amazon or Wikipedia.
         folder: the cache folder of the arrays; None: they are in memory only.
@@ -220,15 +195,10 @@ class SparseDataset:
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     """Divides the rows at random into a larger part and a part for validation.
 
-    Both parts are copies in memory. Rows keep their order.
-
     Args:
         split: at least two rows.
         fraction: share of the rows for validation, in (0, 1). Each part gets at least one row.
         seed: of the random choice, at least 0.
-
-    Returns:
-        (the remaining rows, the rows for validation).
 
     Raises:
         ValueError: ``fraction`` is not in (0, 1), or the split has fewer than two rows.
@@ -263,8 +233,6 @@ class Batch(NamedTuple):
     """B rows of a split.
 
     Attributes:
-        features: B rows of column numbers (int32) and values (float32).
-        labels: B rows of label numbers (int32).
         rows: ``(B,)`` int64 row numbers in the split.
         weights: ``(B,)`` float64, how much each row counts; None: all count the same.
 
@@ -291,7 +259,6 @@ class Batches:
     epoch. Each row occurs once in an epoch. The last batch may have fewer rows.
 
     Args:
-        split: the rows.
         batch_size: rows per batch, at least 1.
         seed: of the random orders, at least 0.
         shuffle: False: the rows keep their order, and batches are views of the split.
@@ -328,15 +295,7 @@ class Batches:
 
     @profiled("batch")
     def batch(self, epoch: int, index: int) -> Batch:
-        """The batch of one step.
-
-        Args:
-            epoch: at least 0.
-            index: the step, in ``[0, len(self))``.
-
-        Raises:
-            IndexError: ``epoch`` or ``index`` is out of range.
-        """
+        """The batch of a step, ``index`` in ``[0, len(self))``."""
         if epoch < 0:
             raise IndexError(f"epoch must not be negative, not {epoch}")
         if not 0 <= index < len(self):
@@ -352,11 +311,7 @@ class Batches:
         return Batch(part.features, part.labels, rows, part.weights)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yields the batches of an epoch, beginning with the step ``start``.
-
-        Raises:
-            IndexError: ``start`` is not in ``[0, len(self)]``.
-        """
+        """Yields the batches of an epoch, beginning with the step ``start``."""
         if not 0 <= start <= len(self):
             raise IndexError(f"step {start} is not in [0, {len(self)}]")
         return (self.batch(epoch, index) for index in range(start, len(self)))

@@ -57,13 +57,13 @@ def describe(data: SparseDataset) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def folder_bytes(folder: Path) -> int:
+def folder_bytes(folder: Path | None) -> int:
     """Bytes of all files in a folder and below."""
+    assert folder is not None
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _label_counts(split: Split) -> np.ndarray:
-    """Counts the rows of each label; memory is bounded by a block and the result."""
     counts = np.zeros(split.num_labels, np.int64)
     for part in split.blocks():
         counts += np.bincount(part.labels.indices, minlength=len(counts))

@@ -1,4 +1,4 @@
-"""The error that all readers raise, and what they say of common mistakes."""
+"""The error that all readers raise, and its messages about common mistakes."""
 
 __all__ = ["DataError", "check_not_compressed", "out_of_range"]
 

@@ -1,13 +1,7 @@
-"""Files of a data set: present files are used, missing ones are fetched from mirrors.
-
-Neither pooch (1.9) nor gdown (6.5) does this: they take one address for each file, without mirrors
-and expected sizes, and do not check all files together before any of them gets its name. pooch
-begins a broken transfer again; on its interface a downloader would be all of `transfer`.
-"""
+"""Files of a data set: present files are used, missing ones are fetched from mirrors."""
 
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -17,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urljoin
 
 import requests
@@ -54,7 +48,7 @@ TIMEOUTS = 10.0, 60.0
 MAX_PAGES = 3
 PAGE_BYTES = 1 << 20
 PAGE_STARTS = (b"<!doctype html", b"<html")
-# With these statuses the server may answer after some seconds.
+# Statuses of servers that may answer after some seconds.
 BUSY = (500, 502, 503, 504)
 
 DOWNLOAD_FOLDER = ".download"
@@ -72,7 +66,7 @@ def ensure_files(
 ) -> None:
     """Fetches missing files into ``root``, under a lock; if all are there, nothing is written.
 
-    What is missing then is a FileNotFoundError with ``hint``, which says what was tried.
+    What is missing then is a FileNotFoundError with ``hint``, which tells what was tried.
     """
 
     def missing() -> Path | None:
@@ -116,7 +110,7 @@ def locked(path: Path, what: str) -> Iterator[bool]:
 
     The system releases the lock of a process that was killed.
     """
-    path.open("ab").close()  # Errors of the folder are raised here, those of its locks below.
+    path.open("ab").close()  # Errors of the folder are raised here, and errors of its locks below.
     # A soft lock is a file that stays after a crash: no lock at all is better.
     lock, held = FileLock(path, fallback_to_soft=False), True
     try:
@@ -134,13 +128,6 @@ def locked(path: Path, what: str) -> Iterator[bool]:
             lock.release()
 
 
-class _Offer(NamedTuple):
-    """What a server says of a file. A partial file is resumed if the server says the same again."""
-
-    total: int | None
-    validator: str | None
-
-
 class _InterruptedTransferError(Exception):
     """The connection failed, and the next one may bring more."""
 
@@ -149,11 +136,10 @@ class _UnreachableServerError(_InterruptedTransferError):
     """There is no connection. It may come back if there was one before."""
 
 
-def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = False) -> bool:
-    """Fetches a file, or goes on with a part of it if the server still offers the same file.
+def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
+    """Fetches a file, or goes on with the part of it that is there; returns whether it went on.
 
-    ``<name>.json`` beside it notes what the server offered. After a cut connection there is
-    another one, as long as connections bring more bytes.
+    After a cut connection there is another one, as long as connections bring more bytes.
     """
     most = _length(path)
     resumed, failures = most > 0, 0
@@ -161,7 +147,7 @@ def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = Fa
         session.headers.update({"User-Agent": f"slide/{VERSION}", "Accept-Encoding": "identity"})
         for attempt in count():
             try:
-                _try(session, url, path, size, hashed)
+                _receive(session, url, path, size)
                 return resumed
             except _InterruptedTransferError as error:
                 length = _length(path)
@@ -175,44 +161,39 @@ def transfer(url: str, path: Path, *, size: int | None = None, hashed: bool = Fa
     raise AssertionError("count() does not end")
 
 
-def discard(path: Path) -> None:
-    """Removes what `transfer` wrote."""
-    path.unlink(missing_ok=True)
-    _note(path).unlink(missing_ok=True)
-
-
-def _try(session: requests.Session, url: str, path: Path, size: int | None, hashed: bool) -> None:
-    noted, kept = _read_note(path), _length(path)
-    complete = noted is not None and noted.total == kept and size in (None, kept)
-    if complete and hashed:
-        return
-    response = _open_file(session, url)
-    try:
-        offer = _offer(response)
-        if size is not None and offer.total not in (None, size):
-            raise FetchError(f"has {offer.total} bytes, not {size}")
-        # Without a validator nobody can tell whether a complete file is still the one offered.
-        same = noted is not None and offer.validator == noted.validator is not None
-        if complete and same and offer.total in (None, kept):
-            return
-        if complete or offer != noted or offer.total is None:
-            kept = 0
-        if kept:
-            response.close()
-            response = _open_rest(session, response.url, kept, offer)
-            if response.status_code != requests.codes.partial:
-                kept, offer = 0, _offer(response)
-        total = _write_body(response, path, kept, offer)
-    finally:
+def _receive(session: requests.Session, url: str, path: Path, size: int | None) -> None:
+    """Append what is left of a file, or write all of it where the server sends no parts."""
+    start, response = _length(path), _open_file(session, url)
+    if start:  # The address is known only now: a page may come before it.
         response.close()
-    if size not in (None, total):
-        discard(path)
-        raise FetchError(f"has {total} bytes, not {size}")
-    _write_note(path, offer._replace(total=total))
+        response = _get(session, response.url, {"Range": f"bytes={start}-"})
+    if response.status_code == requests.codes.requested_range_not_satisfiable:
+        response.close()
+        if size in (None, start):
+            return  # Nothing is left.
+        response = _open_file(session, url)
+    with response:
+        # The length of an encoded answer is not the length of the file.
+        encoded = response.headers.get("Content-Encoding", "identity") != "identity"
+        length, total = response.headers.get("Content-Length", ""), None
+        if response.status_code == requests.codes.partial:
+            part = re.match(rf"bytes {start}-\d+/(\d+)$", response.headers.get("Content-Range", ""))
+            if part is None or encoded:
+                path.unlink()
+                raise _InterruptedTransferError("sends another part than it was asked for")
+            total = int(part[1])
+        else:
+            start = 0
+            total = int(length) if length.isdigit() and not encoded else None
+        if size is not None and total not in (None, size):
+            raise FetchError(f"has {total} bytes, not {size}")
+        found = _write_body(response, path, start, total)
+    if size not in (None, found):
+        path.unlink()
+        raise FetchError(f"has {found} bytes, not {size}")
 
 
 def _open_file(session: requests.Session, url: str) -> requests.Response:
-    """Returns the answer that holds the file."""
     for _ in range(MAX_PAGES):
         response = _get(session, url, {})
         attached = "attachment" in response.headers.get("Content-Disposition", "")
@@ -221,20 +202,6 @@ def _open_file(session: requests.Session, url: str) -> requests.Response:
         with response:
             url = urljoin(response.url, _next_url(next(_body_chunks(response, PAGE_BYTES), b"")))
     raise FetchError("answers one page after the other instead of the file")
-
-
-def _open_rest(session: requests.Session, url: str, start: int, offer: _Offer) -> requests.Response:
-    """Returns the answer with the bytes from ``start`` on, or with all bytes."""
-    headers = {"Range": f"bytes={start}-"}
-    if offer.validator is not None:
-        headers["If-Range"] = offer.validator
-    response = _get(session, url, headers)
-    expected = f"bytes {start}-{(offer.total or 0) - 1}/{offer.total}"
-    partial = response.status_code == requests.codes.partial
-    if partial and response.headers.get("Content-Range") == expected:
-        return response
-    response.close()  # The server sends no parts, or the file has changed.
-    return _open_file(session, url)
 
 
 def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
@@ -247,7 +214,7 @@ def _get(session: requests.Session, url: str, headers: dict[str, str]) -> reques
     except (exceptions.RequestException, ValueError) as error:  # ValueError: a malformed address.
         raise FetchError(_reason(error)) from error
     none_left = response.status_code == requests.codes.requested_range_not_satisfiable
-    if not response.ok and not (none_left and "Range" in headers):
+    if not response.ok and not (none_left and headers):
         response.close()
         said = f"answers {response.status_code} {response.reason}"
         if response.status_code in BUSY:
@@ -257,45 +224,39 @@ def _get(session: requests.Session, url: str, headers: dict[str, str]) -> reques
 
 
 def _next_url(page: bytes) -> str:
-    """Returns the address of the file, if a page names one."""
     # Imported here: it takes long, and few addresses need it.
     from gdown.download import get_url_from_gdrive_confirmation
     from gdown.exceptions import FileURLRetrievalError
 
-    text = page.decode("utf-8", "replace")
     try:
-        return get_url_from_gdrive_confirmation(text)
+        return get_url_from_gdrive_confirmation(page.decode("utf-8", "replace"))
     except FileURLRetrievalError as error:
-        raise FetchError(_page_instead(text)) from error
+        raise FetchError(_page_instead(page)) from error
 
 
-def _page_instead(text: str) -> str:
+def _page_instead(page: bytes) -> str:
+    text = page.decode("utf-8", "replace")
     title = re.search(r"<title[^>]*>(.*?)</title>", text, re.DOTALL | re.IGNORECASE)
     named = f" ('{' '.join(title[1].split())[:80]}')" if title else ""
     return f"answers a web page{named} instead of the file"
 
 
-def _write_body(response: requests.Response, path: Path, start: int, offer: _Offer) -> int:
+def _write_body(response: requests.Response, path: Path, start: int, total: int | None) -> int:
     """Appends an answer to the first ``start`` bytes; returns the length of the file."""
-    if offer.total is not None:
-        if offer.total > MAX_BYTES:
-            raise FetchError(f"has {offer.total} bytes, more than {MAX_BYTES}")
-        ensure_space(path.parent, offer.total - start, "the file")
-    bar = ProgressBar(
-        total=offer.total,
-        initial=start,
-        unit="B",
-        unit_scale=True,
-        desc=_file_name(response.url),
-    )
-    length = start
+    if total is not None:
+        if total > MAX_BYTES:
+            raise FetchError(f"has {total} bytes, more than {MAX_BYTES}")
+        ensure_space(path.parent, total - start, "the file")
+    length, name = start, _file_name(response.url)
     try:
-        with bar, path.open("ab") as file:
+        with (
+            ProgressBar(total=total, initial=start, unit="B", unit_scale=True, desc=name) as bar,
+            path.open("ab") as file,
+        ):
             file.truncate(start)
-            _write_note(path, offer)
             for chunk in _body_chunks(response, RECEIVED_BYTES):
                 if length == 0 and chunk.lstrip()[:16].lower().startswith(PAGE_STARTS):
-                    raise FetchError(_page_instead(chunk.decode("utf-8", "replace")))
+                    raise FetchError(_page_instead(chunk))
                 length += len(chunk)
                 if length > MAX_BYTES:
                     raise FetchError(f"has more than {MAX_BYTES} bytes")
@@ -306,10 +267,8 @@ def _write_body(response: requests.Response, path: Path, start: int, offer: _Off
             message = f"no space left after {length} bytes, which the next call goes on with"
             raise OSError(error.errno, message, str(path)) from error
         raise
-    if offer.total is not None and length != offer.total:
-        if length > offer.total:
-            discard(path)
-        raise _InterruptedTransferError(f"sends {length} of {offer.total} bytes")
+    if total not in (None, length):
+        raise _InterruptedTransferError(f"sends {length} of {total} bytes")
     return length
 
 
@@ -320,20 +279,7 @@ def _body_chunks(response: requests.Response, size: int) -> Iterator[bytes]:
         raise _InterruptedTransferError(_reason(error)) from error
 
 
-def _offer(response: requests.Response) -> _Offer:
-    headers = response.headers
-    # The length of an encoded answer is not the length of the file.
-    plain = headers.get("Content-Encoding", "identity") == "identity"
-    length = headers.get("Content-Length", "")
-    strong = not headers.get("ETag", "W/").startswith("W/")
-    return _Offer(
-        int(length) if plain and length.isdigit() else None,
-        headers["ETag"] if strong else headers.get("Last-Modified"),
-    )
-
-
 def _reason(error: Exception) -> str:
-    """Says why a connection failed, in a few words."""
     if isinstance(error, exceptions.ConnectTimeout):
         return f"no connection within {TIMEOUTS[0]:g} s"
     if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):
@@ -349,20 +295,6 @@ def _length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _note(path: Path) -> Path:
-    return path.with_name(path.name + ".json")
-
-
-def _read_note(path: Path) -> _Offer | None:
-    with suppress(OSError, ValueError, TypeError):
-        return _Offer(**json.loads(_note(path).read_text()))
-    return None
-
-
-def _write_note(path: Path, offer: _Offer) -> None:
-    _note(path).write_text(json.dumps(offer._asdict()))
-
-
 @dataclass(frozen=True)
 class Remote:
     """A file on a server.
@@ -372,7 +304,7 @@ class Remote:
         saves: the files that it gives, by their names in the folder of the data set. The value is
             None for the remote file itself, or a path in the archive. For selected rows it is
             ``{member: path, rows: path}``, see `slide.data.row_files`.
-        hash: ``kind:hexadecimal digits``, if known; kinds are those of `DIGITS`. git-sha1 is the
+        hash: ``kind:hexadecimal digits``, if known; `DIGITS` has the kinds. git-sha1 is the
             hash of git's blob: of ``blob <length>``, a zero byte and the file.
         size: in bytes, if known.
     """
@@ -449,7 +381,7 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
                 check(staged)
             except (ValueError, FileNotFoundError) as error:
                 for remote in mirror:
-                    discard(_part(remote, work))
+                    _part(remote, work).unlink(missing_ok=True)
                 urls = " and ".join(remote.url for remote in mirror)
                 said = str(error).replace(f"{staged}{os.sep}", "")
                 raise FetchError(f"{urls}: not the right files: {said}") from error
@@ -479,15 +411,18 @@ def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[R
 
 
 def _fetch(remote: Remote, path: Path) -> None:
-    """Fetch one remote file and compare its hash."""
-    known = {"size": remote.size, "hashed": bool(remote.hash)}
+    """Fetch one remote file and compare its hash; archives have checksums of their own."""
+    if not remote.hash and None in remote.saves.values():
+        path.unlink(missing_ok=True)  # Nothing would tell that parts are of two versions.
     try:
+        if remote.hash and path.exists() and not _wrong_hash(remote, path):
+            return
         # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
-        if transfer(remote.url, path, **known) and _wrong_hash(remote, path):
-            discard(path)
-            transfer(remote.url, path, **known)
+        if transfer(remote.url, path, size=remote.size) and _wrong_hash(remote, path):
+            path.unlink()
+            transfer(remote.url, path, size=remote.size)
         if wrong := _wrong_hash(remote, path):
-            discard(path)
+            path.unlink()
             raise FetchError(wrong)
     except FetchError as error:
         raise FetchError(f"{remote.url}: {error}") from error
@@ -505,7 +440,7 @@ def _stage(remotes: Iterable[Remote], work: Path, root: Path, staged: Path) -> N
             else:
                 _unpack(remote, part, staged)
         except ValueError as error:
-            discard(part)
+            part.unlink(missing_ok=True)
             raise FetchError(f"{remote.url}: {error}") from error
     for path in root.iterdir():
         if path.is_file() and not path.name.startswith("."):

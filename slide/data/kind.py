@@ -15,7 +15,7 @@ from slide.sparse import CSR, Pattern, hits, row_bounds
 _SHORT = 4
 # At most one row in a hundred repeats another one by chance.
 _FEW_REPEATED = 0.01
-# Five rows that repeat others say something; fewer do not.
+# Five rows that repeat others are evidence; fewer are not.
 _ENOUGH = 5
 # Labels seem avoided if they occur at most a twentieth as often as by chance. If they occur half as
 # often, held-out rows decide.
@@ -39,11 +39,7 @@ def row_keys(features: CSR) -> np.ndarray:
     entries of a row does not matter, and zeros count as missing. The function has no random parts,
     so keys of two matrices can be compared.
 
-    Args:
-        features: R rows.
-
-    Returns:
-        ``(R,)`` uint64.
+    Returns ``(R,)`` uint64.
 
     Example:
         >>> import numpy as np
@@ -67,13 +63,9 @@ def row_keys(features: CSR) -> np.ndarray:
 
 
 class Proposal(NamedTuple):
-    """What rows may be.
+    """What rows may be: ``"graph"`` or ``"items"``, and ``why``, by counts.
 
-    Attributes:
-        kind: ``"graph"`` or ``"items"``.
-        likely: whether the rows are that if held-out rows do not speak against it; else they are
-            not if held-out rows do not speak for it.
-        why: the counts that say so.
+    If they are ``likely``, held-out rows must not speak against it; else they must speak for it.
     """
 
     kind: str
@@ -102,9 +94,6 @@ def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
     that are copies.
 
     Up to half in place of a twentieth, or by a few labels, either is possible but not likely.
-
-    Args:
-        train: training rows; all of them are counted.
 
     Example:
         >>> import numpy as np
@@ -194,7 +183,7 @@ def _fill_slots(features: CSR, num_features: int) -> bool:
 
 
 def _look_for_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> Proposal | str:
-    """Whether rows of equal features list further labels, and do not repeat those of each other."""
+    """Whether rows of equal features list further labels, and do not repeat each other's."""
     sizes = np.diff(labels.indptr).astype(np.float64)
     pairs = np.sort(groups[labels.entry_rows()] * np.int64(num_labels) + labels.indices)
     first = np.flatnonzero(np.diff(pairs, prepend=-1))  # In less time than `np.unique`.
@@ -230,11 +219,8 @@ def _are_fewer(found: float, expected: float, share: float) -> bool:
 class SeenLabels:
     """Finds the labels that training rows list for equal features.
 
-    In a knowledge graph these are no answers to a question, as in the filtered setting of Bordes et
+    In a knowledge graph seen labels are no answers to a question: the filtered setting of Bordes et
     al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2.
-
-    Args:
-        train: training rows; equal ones count together.
 
     Attributes:
         keys: ``(R,)`` uint64, `row_keys` of the training rows, ascending.
@@ -264,11 +250,9 @@ class SeenLabels:
         return seen
 
     def of(self, features: CSR, most: int | None = None) -> Pattern:
-        """The seen labels of R rows of features: R rows, empty for features that are new.
+        """The seen labels of R rows: R rows, empty for new features.
 
-        Args:
-            features: R rows.
-            most: number of equal training rows whose labels count, at most; None: all.
+        At most ``most`` equal training rows count; None: all.
         """
         wanted = row_keys(features)
         first, end = (np.searchsorted(self.keys, wanted, side) for side in ("left", "right"))
@@ -285,7 +269,7 @@ def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
     """The first ids of each row that are not seen.
 
     Args:
-        ids: ``(R, k)`` integers, label numbers, best first; -1: there are no more.
+        ids: ``(R, k)`` label numbers, best first; -1: there are no more.
         seen: R rows of labels that are left out.
         count: number of ids of a row that are kept.
 
@@ -364,7 +348,6 @@ class SeenItems:
     """Finds the items of a row, which are no answers where `are_items` holds.
 
     Args:
-        num_labels: number of labels, N.
         items: ``(N,)`` ascending numbers, for each label the feature that is the same item; None:
             they have the same number.
 
@@ -406,7 +389,6 @@ def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
     """Finds the seen labels of rows to come, which filtered ranking leaves out of the answers.
 
     Args:
-        train: training rows.
         kind: `kind_of` the training rows. The own items of a row are seen if it is ``"items"``,
             else the labels of training rows with the same features.
 
@@ -424,9 +406,6 @@ def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
 
 def labels_and_items(split: Split) -> Pattern:
     """The labels and the own items of each row, in ascending order.
-
-    Args:
-        split: R rows of items.
 
     Example:
         >>> import numpy as np
@@ -455,5 +434,5 @@ def _own_labels(train: Split) -> int:
 
 
 def _pairs(pattern: CSR | Pattern, width: np.int64) -> np.ndarray:
-    """A number for each entry, which differs from those of all other rows and columns."""
+    """A number for each entry, which no other row and column has."""
     return pattern.entry_rows() * width + pattern.indices

@@ -8,7 +8,7 @@ begin at 1. In both, a row without labels begins with a space.
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn
 
@@ -18,7 +18,6 @@ from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_not_compressed, out_of_range
 from slide.data.tables import open_text
 from slide.ops.kernels import text_rows as kernel
-from slide.ops.kernels import text_rows as parse
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.files import write_atomic
@@ -38,13 +37,7 @@ FORMATTED_ENTRIES = 1 << 18
 
 
 class Sizes(NamedTuple):
-    """The sizes of a file, found or expected. None: not known before the file has been read.
-
-    Attributes:
-        rows: rows of features and labels.
-        features: feature columns.
-        labels: label columns.
-    """
+    """The sizes of a file, found or expected. None: not known before the file has been read."""
 
     rows: int | None = None
     features: int | None = None
@@ -71,7 +64,7 @@ VARIANTS = {"xmc": XMC, "svmlight": Variant(header=False, first_feature=1)}
 
 
 def text_variant(format: str, first_feature: int | None, first_label: int | None) -> Variant:
-    """Returns the variant of a name. Numbers that are not None replace those of the variant."""
+    """Returns the variant of a name. Numbers that are not None replace its numbers."""
     checks.one_of("format", format, VARIANTS)
     variant = VARIANTS[format]
     for field, number in (("first_feature", first_feature), ("first_label", first_label)):
@@ -115,20 +108,9 @@ def read_text_blocks(
 ) -> Iterator[Block]:
     """Parses a text file in chunks of whole lines.
 
-    Memory is bounded by a few times the chunk, or the longest line.
-
-    Args:
-        path: the file.
-        variant: what its lines mean.
-        sizes: the expected sizes; unknown ones are not checked. A header replaces them.
-        lenient: leave malformed lines out and count them.
-        chunk_bytes: bytes to read at once.
-
-    Yields:
-        The rows of each chunk.
-
-    Raises:
-        DataError: a malformed line, or another number of rows than expected.
+    Memory is bounded by a few times the chunk, or the longest line. A header replaces ``sizes``, of
+    which unknown ones are not checked. ``lenient`` leaves malformed lines out and counts them; else
+    they raise DataError, as another number of rows than expected does.
     """
     path = Path(path)
     with open_text(path) as file:
@@ -149,11 +131,8 @@ def parse_text(
 ) -> Iterator[Block]:
     """Parses an open file or a pipe, from its first line; see `read_text_blocks`.
 
-    Args:
-        file: the file, opened for bytes.
-        path: its name, for messages.
-        num_bytes: size of the file, for the progress bar; None: it is not known.
-        cut: the file is a part of another one, whose header it does not have.
+    ``path`` is its name, and ``num_bytes`` its size for the bar, if that is known. A ``cut`` file
+    is a part of another one, whose header it does not have.
     """
     headed = variant.header and not cut
     header = file.readline() if headed else b""
@@ -162,14 +141,14 @@ def parse_text(
     sizes = sizes or Sizes()
     # Only a header tells which line is the first row too many.
     max_rows = sizes.rows if headed else None
-    columns = parse.Columns(
+    columns = kernel.Columns(
         variant.first_feature,
         variant.first_label,
         MAX_INDEX if sizes.features is None else sizes.features,
         MAX_INDEX if sizes.labels is None else sizes.labels,
     )
     line = int(headed)  # Lines that have been parsed.
-    rows = 0  # Rows in these lines, with those that were left out.
+    rows = 0  # Rows in these lines, also malformed ones.
     bar = ProgressBar(total=num_bytes, unit="B", unit_scale=True, desc=path)
     bar.update(len(header))
     for chunk in _line_chunks(file, chunk_bytes, bar):
@@ -181,7 +160,7 @@ def parse_text(
             block, lines, end, status = _parse_chunk(chunk, variant, columns, room, lenient)
             line += lines
             rows += block.features.num_rows + block.skipped
-            if status != parse.OK:
+            if status != kernel.OK:
                 _raise_bad_line(f"{path}:{line + 1}", chunk, end, status, columns)
             yield block
         if rows == max_rows:
@@ -202,7 +181,6 @@ def count_rows(path: str | Path) -> int:
 
 
 def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes]:
-    """Yields the lines that follow, in pieces that end with a line feed."""
     with bar:
         pieces = []  # Of a line whose end has not been read yet.
         while piece := file.read(size):
@@ -217,7 +195,7 @@ def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes
 
 
 def _parse_chunk(
-    chunk: bytes, variant: Variant, columns: parse.Columns, max_lines: int, lenient: bool
+    chunk: bytes, variant: Variant, columns: kernel.Columns, max_lines: int, lenient: bool
 ) -> tuple[Block, int, int, int]:
     """Parses a chunk; returns its rows, the number of lines, their end (an offset), the status."""
     lines = min(chunk.count(b"\n"), max_lines)
@@ -225,7 +203,7 @@ def _parse_chunk(
     features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))
     label_room = chunk.count(b",") + lines
     labels = Pattern(np.empty(lines + 1, np.int64), np.empty(label_room, np.int32))
-    lines, rows, skipped, end, status = parse.parse_rows(
+    lines, rows, skipped, end, status = kernel.parse_rows(
         np.frombuffer(chunk, np.uint8),
         columns,
         max_lines,
@@ -239,41 +217,31 @@ def _parse_chunk(
 
 
 def _raise_bad_line(
-    line: str, chunk: bytes, at: int, status: int, columns: parse.Columns
+    line: str, chunk: bytes, at: int, status: int, columns: kernel.Columns
 ) -> NoReturn:
-    """Raises DataError for the token at an offset."""
     begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
     word, number = (
-        _shown_text(_first_word(chunk[i : chunk.index(b"\n", at)])) for i in (begin, at)
+        _shown_text((chunk[i : chunk.index(b"\n", at)].split(None, 1) or [b""])[0])
+        for i in (begin, at)
     )
     feature, _, value = number.partition(":")
     label = number.partition(",")[0]
-    if status == parse.MALFORMED_FEATURE and _is_not_finite(value):
-        status = parse.NOT_FINITE
+    with suppress(ValueError):
+        if status == kernel.MALFORMED_FEATURE and not math.isfinite(float(value)):
+            status = kernel.NOT_FINITE
     first_feature, first_label, num_features, num_labels = columns
     problems = {
-        parse.MALFORMED_LABEL: f"malformed labels '{word}', 'label,label' was expected"
+        kernel.MALFORMED_LABEL: f"malformed labels '{word}', 'label,label' was expected"
         " (a row without labels begins with a space)",
-        parse.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
-        parse.LABEL_RANGE: out_of_range("label", label, first_label, num_labels),
-        parse.FEATURE_RANGE: out_of_range("feature", feature, first_feature, num_features),
-        parse.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
+        kernel.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
+        kernel.LABEL_RANGE: out_of_range("label", label, first_label, num_labels),
+        kernel.FEATURE_RANGE: out_of_range("feature", feature, first_feature, num_features),
+        kernel.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
         f" (at most {np.finfo(np.float32).max:.7e})",
-        parse.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
-        parse.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
+        kernel.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
+        kernel.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
     }
     raise DataError(f"{line}: {problems[status]}")
-
-
-def _first_word(text: bytes) -> bytes:
-    return text.split(None, 1)[0] if text.strip() else b""
-
-
-def _is_not_finite(value: str) -> bool:
-    try:
-        return not math.isfinite(float(value))
-    except ValueError:
-        return False
 
 
 def _shown_text(text: bytes) -> str:
@@ -292,18 +260,11 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
-    """Reads two matrices of any sparse kind. A stored zero is neither a feature nor a label.
+    """Yields all rows of two matrices of any sparse kind, as float32.
 
-    Args:
-        features: file of the features; their values are converted to float32.
-        labels: file of the labels: the entries that are not zero; None: no row has labels.
-
-    Yields:
-        All rows at once.
-
-    Raises:
-        DataError: a file is no sparse matrix, a value is not finite in float32, an entry occurs
-            twice, or the two differ in their number of rows.
+    Entries of ``labels`` that are not zero are labels; None: no row has any. A stored zero is
+    neither. DataError: a file is no sparse matrix, a value is not finite, an entry occurs twice, or
+    the two differ in their rows.
     """
     if labels is None:
         read_npz_shape(features)
@@ -323,7 +284,7 @@ def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
             yield file
         except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
             problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
-            raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
+            raise DataError(f"{path}: {problem} (scipy.skernel.save_npz writes one)") from error
 
 
 def read_npz_shape(path: Path) -> tuple[int, int]:

@@ -1,8 +1,4 @@
-"""The steps of `slide.data.transform`, kept so that rows to come can be treated like training rows.
-
-References:
-    K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
-"""
+"""The steps of `slide.data.transform`, kept for rows to come."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -36,7 +32,9 @@ def tf_idf_weights(counts: np.ndarray, num_rows: int) -> np.ndarray:
 
 def tf_idf_values(features: CSR, weights: np.ndarray) -> CSR:
     """Multiplies values by the weights of their columns."""
-    _check_not_negative(features)
+    least = features.values.min(initial=0)
+    if least < 0:
+        raise ValueError(f"tf-idf needs counts, values of at least 0, not {least}")
     return features._replace(values=_float32(features.values * weights[features.indices]))
 
 
@@ -109,12 +107,6 @@ def keep_labels(labels: _Rows, kept: np.ndarray, num_labels: int) -> _Rows:
     return labels._replace(indices=renumbered).keep(renumbered >= 0)
 
 
-def _check_not_negative(features: CSR) -> None:
-    least = features.values.min(initial=0)
-    if least < 0:
-        raise ValueError(f"tf-idf needs counts, values of at least 0, not {least}")
-
-
 def _float32(values: np.ndarray) -> np.ndarray:
     """Converts values to float32; raises ValueError if one is not finite there."""
     limit = np.finfo(np.float32).max
@@ -162,11 +154,7 @@ class RowTransform:
         return hash_columns(self.num_features, self.hashed_features)
 
     def features(self, features: CSR) -> CSR:
-        """Features of B rows after the steps.
-
-        Raises:
-            ValueError: a value is negative where tf-idf needs counts, or too large for float32.
-        """
+        """Features of B rows after the steps; values must fit tf-idf and float32."""
         if self.tf_idf_weights is not None:
             features = tf_idf_values(features, self.tf_idf_weights)
         if self.feature_means is not None and self.feature_scales is not None:

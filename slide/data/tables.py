@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,16 +28,10 @@ def open_text(path: Path) -> IO[bytes]:
 
 
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
-    """Yields the rows of a table, each with its place for messages.
+    """Yields the rows of a table, each with its position for messages.
 
-    Args:
-        source: path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or any
-            iterable of rows as dicts, which can be read repeatedly.
-        encoding: of CSV.
-
-    Raises:
-        DataError: for a file that is malformed.
-        ValueError: for Parquet without pyarrow.
+    ``source`` is the path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or
+    any iterable of rows as dicts that can be read repeatedly. ``encoding`` is that of CSV.
     """
     if not isinstance(source, str | Path):
         for number, row in enumerate(_memory_rows(source)):
@@ -48,19 +43,22 @@ def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cell
     if beginning.startswith(b"PAR1"):
         yield from _parquet_rows(path)
         return
-    with (
-        open_text(path) as file,
-        ProgressBar(
-            desc=f"reading {path}", total=path.stat().st_size, unit="B", unit_scale=True
-        ) as bar,
-    ):
-        yield from read_lines(_counted(file, bar), str(path), encoding)
+    with counted_lines(path, "reading") as lines:
+        yield from read_lines(lines, str(path), encoding)
 
 
-def _counted(lines: Iterable[bytes], bar: ProgressBar) -> Iterator[bytes]:
-    for line in lines:
-        bar.update(len(line))
-        yield line
+@contextmanager
+def counted_lines(path: Path, doing: str) -> Iterator[Iterator[bytes]]:
+    """The lines of a file, with a bar of their bytes."""
+    options = {"total": path.stat().st_size, "unit": "B", "unit_scale": True}
+    with open_text(path) as file, ProgressBar(desc=f"{doing} {path}", **options) as bar:
+
+        def lines() -> Iterator[bytes]:
+            for line in file:
+                bar.update(len(line))
+                yield line
+
+        yield lines()
 
 
 def read_lines(
@@ -76,14 +74,17 @@ def read_lines(
     first, lines = (blank or [b""])[-1], itertools.chain(blank, lines)
     check_not_compressed(first, path)
     if first.lstrip()[:1] == b"{":
-        return _json_rows(lines, path)
+        return json_rows(lines, path)
     if first.lstrip()[:1] == b"[":
         return _json_list(b"".join(lines), path)
     return _csv_rows(lines, path, encoding)
 
 
-def _json_rows(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Cells]]:
+def json_rows(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Cells]]:
+    """The objects of JSON in lines, each with its position for messages."""
     for number, line in enumerate(lines, 1):
+        if number == 1:
+            check_not_compressed(line, path)
         if not line.strip():
             continue
         try:
@@ -163,7 +164,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
 
 
 def _memory_rows(source: Any) -> Iterator[Cells]:
-    """The rows of a frame, a data set of Hugging Face, or a list of dicts."""
     if hasattr(source, "iloc"):  # pandas
         for start in range(0, len(source), _ROWS):
             yield from source.iloc[start : start + _ROWS].to_dict("records")

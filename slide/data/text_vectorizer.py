@@ -33,12 +33,9 @@ class TextOptions:
     Attributes:
         ngrams: most words in a feature: 1 is single words, 2 also pairs of neighbours.
         min_rows: features of fewer training rows are left out.
-        max_features: the most features, those of most occurrences; None: all.
+        max_features: the most features, the most frequent ones; None: all.
         lower: read texts in lower case.
         sublinear: count an occurrence as 1 + ln(number of occurrences in the row).
-
-    Raises:
-        ValueError: for an option that is out of range.
 
     Example:
         >>> from slide.data import TextOptions
@@ -89,10 +86,7 @@ def _made(kind: str, arguments: Mapping[str, Any], **more: Any) -> Any:
 class TextVectorizer:
     """Texts as rows: by default of tf-idf weights of their words, of length 1.
 
-    It is a vectorizer of scikit-learn, kept as its options, its terms and their weights.
-
     Args:
-        options: how texts become rows.
         terms: words, or words with spaces between them, one for each feature; None: features are
             hashes of words.
         idf: ``(num_features,)`` float64 weights of the terms; None: there are none.
@@ -120,14 +114,9 @@ class TextVectorizer:
 
     @classmethod
     def fit(cls, texts: Iterable[str], options: TextOptions) -> "TextVectorizer":
-        """Count the words of training texts.
+        """Count the words of training texts, which are read once, in order.
 
-        Args:
-            texts: read once, in order.
-            options: how texts become rows.
-
-        Raises:
-            ValueError: if no word is in enough texts.
+        If no word is in enough texts, it raises ValueError.
         """
         found = options.made(min_df=options.min_rows, max_features=options.max_features)
         try:
@@ -145,13 +134,11 @@ class TextVectorizer:
     def of(cls, vectorizer: Any) -> "TextVectorizer":
         """What a fitted vectorizer of scikit-learn does, as data: without its code.
 
-        Args:
-            vectorizer: a ``CountVectorizer``, ``HashingVectorizer`` or ``TfidfVectorizer``.
+        It is a ``CountVectorizer``, ``HashingVectorizer`` or ``TfidfVectorizer``.
 
         Raises:
             TypeError: for anything else.
             ValueError: for an option that is a function, or that reads something else than texts.
-            sklearn.exceptions.NotFittedError: before ``fit``.
 
         Example:
             >>> from sklearn.feature_extraction.text import CountVectorizer
@@ -204,11 +191,7 @@ class TextVectorizer:
                 )
 
     def extended(self, terms: Names) -> "TextVectorizer":
-        """The same with further terms at the end, which count as the rarest ones.
-
-        Args:
-            terms: all of them.
-        """
+        """The same with all ``terms``: further ones at the end count as the rarest."""
         idf = self.idf
         if idf is not None:
             new = len(terms) - len(idf)
@@ -216,14 +199,7 @@ class TextVectorizer:
         return TextVectorizer(self.options, terms, idf)
 
     def rows(self, texts: Iterable[str]) -> CSR:
-        """Rows of texts; words that no training text had are left out.
-
-        Args:
-            texts: B texts.
-
-        Raises:
-            TypeError: for a single text, or for one that is none.
-        """
+        """Rows of B texts; words that no training text had are left out."""
         if isinstance(texts, str):
             raise TypeError(f"give a list of texts, not the single text {texts[:40]!r}")
         texts = list(texts)

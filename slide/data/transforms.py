@@ -182,7 +182,6 @@ def count_steps(
 
 
 def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:
-    """The steps whose arrays are in a folder."""
     files = {name: folder / f"{name}.npy" for name in STEP_ARRAYS}
     arrays = {name: np.load(path) for name, path in files.items() if path.is_file()}
     numbers = {name: arguments[name] for name in ("l2_norm", "hashed_features")}
@@ -190,7 +189,6 @@ def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> Row
 
 
 def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
-    """The rows of a split, transformed."""
     with ProgressBar(total=len(split), unit=" rows", desc="transforming") as bar:
         for part in split.blocks():
             yield Block(steps.features(part.features), steps.labels(part.labels))

@@ -22,10 +22,6 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
     A tenth of the rows is held out, but at most 8,192, and at least 1,000 or a fifth of the rows,
     whichever is smaller. `divide` says what a held-out row is.
 
-    Args:
-        split: at least two rows.
-        seed: seed of the random choice, at least 0.
-
     Returns:
         (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
 
@@ -60,8 +56,8 @@ def held_rows(rows: int) -> int:
 def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """Divides training rows into rows to learn from, and rows that are like rows to come.
 
-    In a knowledge graph (`slide.data.kind_of`), these are not whole rows but pairs of a row and a
-    label, each with the same probability: a held-out row has the features of its row and only the
+    In a knowledge graph (`slide.data.kind_of`), pairs of a row and a label are held out, not whole
+    rows, each pair with the same probability: a held-out row has the features of its row and its
     held-out labels. A row that loses all its labels is not among the others.
 
     Args:
@@ -85,21 +81,16 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         (70, 30)
     """
     if len(split) > 1 and len(split.labels.indices) > 1 and is_graph(split):
-        labelled = np.count_nonzero(np.diff(split.labels.indptr))  # Only these can be held out.
-        return _divide_pairs(split, max(round(share * labelled), 1), seed)
+        sizes = np.diff(split.labels.indptr)
+        count = max(round(share * np.count_nonzero(sizes)), 1)  # Rows with labels can be held out.
+        draws = np.random.default_rng(seed).random(len(split.labels.indices))
+        held = (draws <= max(_pair_share(sizes, count), draws.min())) & (draws < draws.max())
+        return _keep_pairs(split, ~held, True), _keep_pairs(split, held, False)
     return holdout(split, share, seed)
 
 
-def _divide_pairs(split: Split, count: int, seed: int) -> tuple[Split, Split]:
-    """Pairs of row and label for learning, and pairs of about ``count`` rows that are held out."""
-    sizes = np.diff(split.labels.indptr)
-    draws = np.random.default_rng(seed).random(len(split.labels.indices))
-    held = (draws <= max(_pair_share(sizes, count), draws.min())) & (draws < draws.max())
-    return _keep_pairs(split, ~held, keep_empty=True), _keep_pairs(split, held, keep_empty=False)
-
-
 def _pair_share(sizes: np.ndarray, count: int) -> float:
-    """The probability of a pair by which ``count`` rows of these sizes get one on average."""
+    """The probability of a pair by which ``count`` rows of ``sizes`` get one on average."""
     least, most = 0.0, 1.0
     for _ in range(40):
         middle = (least + most) / 2
@@ -109,7 +100,7 @@ def _pair_share(sizes: np.ndarray, count: int) -> float:
 
 
 def _keep_pairs(split: Split, kept: np.ndarray, keep_empty: bool) -> Split:
-    """The rows with some of their labels; without rows that lost all, and those without any."""
+    """The rows with some of their labels; without rows that lost all, or had none."""
     labels = split.labels.keep(kept)
     left, before = np.diff(labels.indptr), np.diff(split.labels.indptr)
     rows = np.flatnonzero((left > 0) | (keep_empty & (before == 0)))

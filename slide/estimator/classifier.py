@@ -100,7 +100,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             re-ranker ranks by probability times weight.
         known: ``"exclude"`` leaves known labels out of the answers: the own items of a row in a
             recommender, otherwise the labels of training rows with the same features. ``"keep"``
-            does not. ``"auto"`` does where rows look like those of a recommender or a knowledge
+            does not. ``"auto"`` does where rows look like a recommender's or a knowledge
             graph (`slide.ranking.choose_kind`), with a warning.
         kind: what the rows are: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"`` (see
             `slide.training.TrainingOptions`; for items, y is a matrix with their numbers);
@@ -236,7 +236,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             y: see `fit`.
             classes: names of all labels; needed in the first call, unless y is a matrix. Later
                 ones may have further names at their end, which are added; so does `add_labels`.
-            sample_weight: see `fit`.
 
         Raises:
             ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
@@ -288,11 +287,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path, dtype: str = "float32", vectorizer: Any = None) -> None:
         """Write the model into a folder, which `slide.load` and `SlideClassifier.load` open.
 
-        Args:
-            path: the folder.
-            dtype: of the weights; see `slide.Model.save`.
-            vectorizer: what made the rows of texts: a fitted ``CountVectorizer``,
-                ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
+        ``vectorizer`` is what made the rows of texts: a fitted ``CountVectorizer``,
+        ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
 
         Raises:
             ValueError: for a vectorizer with options that are code, or of other features.
@@ -312,11 +308,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path, verify: bool = True) -> "SlideClassifier":
         """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
 
-        A classifier that was saved with a vectorizer takes texts in place of rows.
-
-        Args:
-            path: the folder.
-            verify: see `slide.load`.
+        A classifier that was saved with a vectorizer takes texts instead of rows.
 
         Raises:
             ValueError: for a model that no classifier wrote; `slide.load` opens it.
@@ -341,7 +333,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def _read(
         self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any = None
     ) -> tuple[Split, Targets]:
-        """Rows and targets as they are."""
         x = self._read_rows(X, reset=reset, ensure_min_samples=2 if classes is None else 1)
         targets = read_targets(y, classes)
         if classes is None and not targets.multilabel:
@@ -367,7 +358,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return Model(network, ranker, [step], feature_names=names, settings=own, name="classifier")
 
     def _keep(self, model: Model, targets: Targets) -> None:
-        """Take a trained model."""
         self.multilabel_, self.model_ = targets.multilabel, model
         self._name(targets.classes)
 
@@ -415,7 +405,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return config
 
     def _plain(self, name: str) -> Any:
-        """A parameter; a scalar of numpy, such as those of a grid, as Python's own."""
+        """A parameter; a scalar of numpy, as in a grid, as Python's own."""
         return without_numpy(getattr(self, name))
 
     def _seed(self) -> int:
@@ -430,9 +420,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         """The labels of rows.
-
-        Args:
-            X: ``(B, D)`` features.
 
         Returns:
             If the training rows had one label each: ``(B,)`` of `classes_`; the most frequent one
@@ -456,7 +443,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         With a re-ranker scores are probabilities, multiplied by ``label_weights`` if there are any.
 
         Args:
-            X: ``(B, D)`` features.
             k: number of labels of a row. Where a row has fewer, the names are None, in an array of
                 objects.
         """
@@ -474,7 +460,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         score of 1 means 1.
 
         Args:
-            X: ``(B, D)`` features.
             top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
 
         Returns:
@@ -497,41 +482,34 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         entry have no score: they come after all that have one, also below 0, although ``toarray``
         makes them 0. `predict_top_k` gives labels and scores in order.
 
-        Args:
-            X: ``(B, D)`` features.
-            top_k: see `predict_proba`.
-
         Returns:
             A SciPy matrix ``(B, N)``; a dense array where `predict_proba` gives one, in which a
             class without a score has the lowest one of its row. Of two classes it is ``(B,)``, the
             score of the second less that of the first.
         """
         ranker = self._fitted().model_.ranker
-        change = (_log_odds if ranker.objective == "p" else _logs) if ranker else np.asarray
+        change = np.asarray
+        if ranker:
+            weighted = ranker.objective != "p"
+            change = (lambda x: np.log(np.maximum(x, 1e-300))) if weighted else _log_odds
         if not self._is_dense(top_k):
             return self._matrix(X, top_k, lambda scores, _: change(scores))
         ids, scores = self._best(X, len(self.classes_))
         lowest = np.where(ids < 0, np.inf, scores).min(1, initial=np.inf)
         lowest[np.isinf(lowest)] = 0
         found = np.tile(change(lowest)[:, None], len(self.classes_))
-        rows, places = np.nonzero(ids >= 0)
-        found[rows, ids[rows, places]] = change(scores[rows, places])
+        rows, ranks = np.nonzero(ids >= 0)
+        found[rows, ids[rows, ranks]] = change(scores[rows, ranks])
         return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
 
     def _is_dense(self, top_k: int | None) -> bool:
-        """Whether scores are arrays of all classes."""
         return top_k is None and not self.multilabel_ and len(self.classes_) <= _DENSE
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
 
         Args:
-            X: ``(B, D)`` features.
             y: see `fit`. A label that training did not have is never found.
-            sample_weight: ``(B,)``, how much each row counts, at least 0; None: all the same.
-
-        Raises:
-            ValueError: for targets or weights that do not fit the rows.
         """
         if self._fitted().multilabel_:
             labels = read_targets(y, self.classes_, skip_unknown=True).labels
@@ -573,7 +551,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return as_csr(found, self.n_features_in_)
 
     def _best(self, X: Any, k: int) -> Predicted:
-        """Numbers and scores of the best labels."""
         k = without_numpy(k)
         checks.whole("k", k, 1)
         x = self._fitted()._read_rows(X, reset=False)
@@ -603,10 +580,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         before they are learnt; see `slide.Model.add_labels`.
 
         Args:
-            labels: their names, of the same type as those of `classes_`.
-
-        Raises:
-            ValueError: for a name that there is already, or a text where the others are numbers.
+            labels: their names, of the same type as `classes_`.
         """
         self._fitted()
         check_same_kind(labels, self.classes_)
@@ -628,9 +602,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def remove_labels(self, labels: Sequence[Any]) -> Any:
         """Remove labels from `classes_` and from the model.
 
-        Args:
-            labels: their names.
-
         Raises:
             ValueError: for a name that is not among the classes, or if none would be left.
         """
@@ -646,9 +617,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     def add_features(self, features: Any) -> Any:
         """Add features, the last columns of rows to come, which `partial_fit` then learns.
-
-        Args:
-            features: how many; or their names, if X had names.
 
         Raises:
             ValueError: for a number where X had names, or names where it had none.
@@ -687,7 +655,6 @@ def _seeded(seed: int) -> Iterator[int]:
 
 @contextmanager
 def _folder(run_dir: Any) -> Iterator[Path]:
-    """The folder of a run."""
     if run_dir is None:
         with tempfile.TemporaryDirectory(prefix="slide-") as folder:
             yield Path(folder)
@@ -710,12 +677,7 @@ def _log_odds(probabilities: np.ndarray) -> np.ndarray:
     return np.log(inside) - np.log1p(-inside)
 
 
-def _logs(scores: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(scores, 1e-300))
-
-
 def _given_weights(given: Any, num_labels: int) -> np.ndarray | None:
-    """Weights of labels that were given as numbers."""
     if given is None or isinstance(given, str):
         return None
     weights = np.asarray(given, np.float64)

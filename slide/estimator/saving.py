@@ -67,7 +67,6 @@ def save(model: Any, path: str | Path, dtype: str = "float32", vectorizer: Any =
 
 
 def _parts(pipeline: Pipeline) -> tuple[Any, Any]:
-    """The vectorizer, None if there is none, and the classifier."""
     *steps, (last, classifier) = [
         (name, step) for name, step in pipeline.steps if step not in (None, "passthrough")
     ]
@@ -93,7 +92,6 @@ def _parts(pipeline: Pipeline) -> tuple[Any, Any]:
 
 
 def _joined(counts: CountVectorizer, weights: TfidfTransformer) -> TfidfVectorizer:
-    """The vectorizer that does what two steps do."""
     check_is_fitted(weights)
     own = {**counts.get_params(), **weights.get_params(), "dtype": np.float64}
     found = TfidfVectorizer(**own | {"vocabulary": counts.get_feature_names_out().tolist()})

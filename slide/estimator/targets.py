@@ -36,10 +36,7 @@ class Targets(NamedTuple):
 
 
 def without_torch(x: Any) -> Any:
-    """A sparse tensor of torch, which scikit-learn does not take, as a SciPy matrix.
-
-    Anything else is returned as it is.
-    """
+    """A sparse tensor of torch, which scikit-learn does not take, as a SciPy matrix."""
     if not isinstance(x, torch.Tensor) or x.layout == torch.strided:
         return x
     import scipy.sparse
@@ -59,7 +56,7 @@ def without_numpy(value: Any) -> Any:
 
 
 def holds_texts(X: Any) -> bool:
-    """Whether rows are texts, or have one among their first values, in place of features."""
+    """Whether rows are texts, or have one among their first values, instead of features."""
     if hasattr(X, "to_numpy") and not hasattr(X, "tocsr"):
         X = X.iloc[:5].to_numpy() if hasattr(X, "iloc") else X.to_numpy()
     if not isinstance(X, list | tuple) and getattr(X, "dtype", np.dtype("f")).kind not in "OUST":
@@ -101,7 +98,6 @@ def _check_no_gaps(y: Any) -> None:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether it is None, NaN, or what pandas has in the place of both."""
     nan = isinstance(label, float | np.floating) and math.isnan(label)
     return label is None or nan or type(label).__name__ in ("NAType", "NaTType")
 
@@ -109,16 +105,9 @@ def _is_missing(label: Any) -> bool:
 def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
     """Targets as numbers of labels.
 
-    Args:
-        y: a matrix ``(R, N)``, sparse or dense, of zeros and ones, also a frame whose columns are
-            the names; a list of label names (a list, tuple or set) for each row; or one name for
-            each row ``(R,)``.
-        classes: the names of all labels; None: those that occur.
-        skip_unknown: leave out names that are not among ``classes``.
-
-    Raises:
-        ValueError: for another kind of targets, lists that are rows of a matrix, or a name that is
-            not among ``classes``.
+    ``y`` is a matrix ``(R, N)`` of zeros and ones, also a frame whose columns are the names; a list
+    of label names for each row; or one name for each row ``(R,)``. Names that are not among the
+    ``classes`` are an error, or skipped; None: all that occur.
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
@@ -144,13 +133,14 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
     array = column_or_1d(array, warn=True)
     check_classification_targets(array)
     if classes is None:
-        return _from_vector(array)
+        found, numbers = np.unique(array, return_inverse=True)
+        labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
+        return Targets(labels, found, False)
     rows = [[name] for name in array.tolist()]
     return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
 
 
 def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
-    """The names of rows that are among the classes."""
     known = set(name_array(classes).tolist())
     return [[name for name in row if name in known] for row in rows]
 
@@ -254,18 +244,8 @@ def check_same_kind(new: Iterable[Any], known: np.ndarray) -> None:
             raise ValueError(f"names of labels must be {wanted}, as the others are, not {name!r}")
 
 
-def _from_vector(array: np.ndarray) -> Targets:
-    known, numbers = np.unique(array, return_inverse=True)
-    labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
-    return Targets(labels, known, False)
-
-
 def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
-    """Weights of rows as ``(R,)`` float64; None stays None.
-
-    Raises:
-        ValueError: for weights that cannot be, or if all are 0.
-    """
+    """Weights of rows as ``(R,)`` float64; None stays None."""
     found = checks.row_weights("sample_weight", weights, num_rows)
     if found is not None and not found.any():  # In the words of scikit-learn.
         raise ValueError("Sample weights must contain at least one non-zero number")
@@ -273,15 +253,7 @@ def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
 
 
 def weighted_rows(split: Split, weights: Any) -> Split:
-    """Rows with weights of mean 1; those of weight 0 are left out.
-
-    Args:
-        split: R rows.
-        weights: ``(R,)`` numbers of at least 0; None: all rows count the same.
-
-    Raises:
-        ValueError: for weights that cannot be, or if all are 0.
-    """
+    """Rows with weights of mean 1; those of weight 0 are left out."""
     found = checked_sample_weight(weights, len(split))
     if found is None:
         return split
@@ -306,11 +278,7 @@ def check_class_names(classes: np.ndarray) -> None:
 
 
 def label_names(classes: np.ndarray) -> list[Any] | None:
-    """The names of classes for `slide.Model`; None: they are 0, 1, ..., N - 1.
-
-    Raises:
-        ValueError: for a name that is neither a text nor a finite number, or names of two kinds.
-    """
+    """The names of classes for `slide.Model`; None: they are 0, 1, ..., N - 1."""
     names = classes.tolist()
     for name in names:
         if name is None or (isinstance(name, float) and not math.isfinite(name)):

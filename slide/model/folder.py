@@ -32,8 +32,8 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
-# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; those of
-# format 3 have no analogous queries and no regressions of items.
+# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; models
+# of format 3 have no analogous queries and no regressions of items.
 MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=3)
 
 
@@ -56,7 +56,7 @@ def check_target(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a model needs a folder")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    # These are what an interrupted call may have left.
+    # An interrupted call may have left the others.
     others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
     if others and listed_files(folder / MODEL_FILE) is None:
         raise ValueError(f"{folder} holds something else than a model: name a new folder")
@@ -83,8 +83,6 @@ def write_model(
         "index": index_settings(sampler),
         "ranker": numbers,
         "steps": [step.settings() for step in model.steps],
-        "label_names": _kind(model.label_names),
-        "feature_names": _kind(model.feature_names),
         "settings": model.settings,
     }
     if model.vectorizer is not None:
@@ -105,14 +103,11 @@ def write_model(
     names = {}
     for prefix in ("label_names", "feature_names"):
         found: Names | None = getattr(model, prefix)
+        content[prefix] = None if found is None else found.kind
         if found is not None:
             names |= found.tensors(prefix)
     files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
     write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
-
-
-def _kind(names: Names | None) -> str | None:
-    return None if names is None else names.kind
 
 
 def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[str, Any]:
@@ -136,8 +131,8 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         ranker = restored_ranker(stored("ranker", ranker), *sizes)
     arrays = stored("steps", {})
     steps = [
-        _restored_step(arrays.part(f"{place}", numbers))
-        for place, numbers in enumerate(content["steps"])
+        _restored_step(arrays.part(f"{number}", numbers))
+        for number, numbers in enumerate(content["steps"])
     ]
     text = stored("names", {})
     names = {
@@ -174,7 +169,6 @@ def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
 
 
 def _restored_step(stored: Stored) -> RowTransform:
-    """A step whose arrays fit its numbers."""
     features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
     arrays = {}
     if "tf_idf_weights" in stored:

@@ -67,13 +67,11 @@ class Model:
     """A trained network with its re-ranker, and all that rows and answers go through.
 
     Args:
-        network: a trained network.
         ranker: trained on it; None: the network alone answers.
         steps: what is done to rows before the network sees them (`SparseDataset.steps`).
         label_names: a name for each label before the ``steps``; None: labels are numbers.
         feature_names: a name for each feature before the ``steps``; None: features are numbers.
         settings: how the model was trained; JSON values, kept with it.
-        name: of the data set.
         vectorizer: makes rows of texts, before the ``steps``; its terms are the names of the
             first features. None: the model takes no texts.
 
@@ -81,8 +79,6 @@ class Model:
         ValueError: if names, steps and network differ in their numbers of features or labels.
 
     Attributes:
-        num_features: number of features of a row.
-        num_labels: number of labels; answers are numbers below it, or their names.
         optimizer: of the network; None: there was no training since the model was made.
         passes: number of calls of `partial_fit`.
 
@@ -151,31 +147,26 @@ class Model:
                 `slide.SampledLinear.top_k`. None: `search`.
 
         Raises:
-            ValueError: for a k below 1, another number of features, values that are not finite or
-                so large that scores are not, or ``"sampler"`` without its index.
+            ValueError: for a k below 1, another number of features, values or scores that are not
+                finite, or ``"sampler"`` without its index.
             TypeError: for rows that are no matrix, or texts where the model takes none.
         """
         ids, scores = self.predict_ids(rows, k, search)
         return Predicted(ids if self.label_names is None else self.label_names.take(ids), scores)
 
     def predict_ids(self, rows: Any, k: int = 5, search: str | None = None) -> Predicted:
-        """The same, but labels are always numbers.
-
-        Args:
-            rows: see `predict`.
-            k: see `predict`.
-            search: see `predict`.
-
-        Raises:
-            ValueError: see `predict`.
-            TypeError: see `predict`.
-        """
+        """`predict` with labels that are always numbers."""
         checks.whole("k", k, 1)
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
         x = self._checked(rows)
+        parts = []
         with one_thread() if x.num_rows == 1 else nullcontext():
-            parts = self._answer_blocks(x, k, search)
+            for start in range(0, x.num_rows, _BATCH):
+                try:
+                    parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
+                except checks.ScoresNotFinite as error:
+                    raise checks.ScoresNotFinite(start + error.row) from error
         if not parts:
             return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
         ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -218,7 +209,6 @@ class Model:
         return self.vectorizer.rows(rows)
 
     def _checked(self, rows: Any) -> CSR:
-        """The raw features of rows or texts."""
         if isinstance(rows, Iterator):
             rows = list(rows)
         if _is_table(rows) and isinstance(self.settings.get("columns"), dict):
@@ -233,15 +223,6 @@ class Model:
             bad = x.values[~np.isfinite(x.values)][0]
             raise ValueError(f"features must be finite float32 values, not {bad}")
         return x.without_zeros()
-
-    def _answer_blocks(self, x: CSR, k: int, search: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        parts = []
-        for start in range(0, x.num_rows, _BATCH):
-            try:
-                parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
-            except checks.ScoresNotFinite as error:
-                raise checks.ScoresNotFinite(start + error.row) from error
-        return parts
 
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of outputs ``(B, k)`` int64 and scores ``(B, k)`` float64."""
@@ -260,11 +241,7 @@ class Model:
         return found.ids, found.scores
 
     def with_vectorizer(self, vectorizer: TextVectorizer) -> "Model":
-        """The same model, which takes texts; it shares everything else with this one.
-
-        Args:
-            vectorizer: makes the rows that the model takes.
-        """
+        """The same model, which takes texts; it shares everything else with this one."""
         found = copy.copy(self)
         found.vectorizer, found.feature_names = vectorizer, vectorizer.terms
         return found
@@ -285,12 +262,9 @@ class Model:
     def restricted(self, labels: Iterable[Any]) -> "Model":
         """A model that answers with some of the labels only; weights of the others are left out.
 
-        A re-ranker compares candidates, so its probabilities are not quite those of all labels.
+        A re-ranker compares candidates, so its probabilities differ a little without the others.
         The model keeps the names of all labels, and can be saved. The two share their hidden layers
         until one of them learns. It copies the layers first, so the other one stays as it was.
-
-        Args:
-            labels: names or numbers of labels, in any order.
 
         Raises:
             ValueError: for a label that the model does not have, or none at all.
@@ -334,7 +308,7 @@ class Model:
         """Train the network on: one pass over samples, at a constant learning rate.
 
         The re-ranker is dropped: it was trained on scores of the former network. Loss, dropout and
-        options of the optimizer are those of the run or classifier that made the model. The moments
+        options of the optimizer come from the run or classifier that made the model. The moments
         of the optimizer live as long as the model and are not in its folder. Weights of a folder in
         bfloat16 or int8 become float32 first, as they do where labels or features come and go.
 
@@ -346,19 +320,14 @@ class Model:
                 model does not answer with (rare ones that were left out, removed ones) are skipped;
                 their names are refused.
             weights: ``(B,)``, how much each row counts, at least 0; None: all the same.
-            lr: learning rate.
             input_rate: learning rate of the first layer, as a multiple of ``lr``.
             rows_in_step: rows in a step; None: 64 to 512, by the number of rows.
             loss: name of the loss; None: that of the run that trained the model, else squared
                 hinge.
 
-        Returns:
-            The model itself.
-
         Raises:
             ValueError: for a number out of range, rows that `predict` refuses, an unknown label, or
                 a frame whose columns are not the names of the labels. Nothing has changed then.
-            TypeError: see `predict`.
             slide.training.DivergenceError: if the loss is NaN or infinite, before the step that
                 would ruin the weights; the steps before it have changed them.
 
@@ -411,10 +380,6 @@ class Model:
 
         Returns:
             ``(n,)`` int64, their numbers.
-
-        Raises:
-            ValueError: for a name that the model has, names where there are none, or a number where
-                there are names.
         """
         numbers, names = self._new_numbers(labels)
         count = len(numbers)
@@ -432,9 +397,6 @@ class Model:
 
         The others keep their numbers, and the removed ones are not given again.
 
-        Args:
-            labels: names or numbers.
-
         Raises:
             ValueError: for a label that the model does not answer with, or if none would be left.
         """
@@ -450,15 +412,7 @@ class Model:
         self._take_outputs(own[kept], self.num_labels)
 
     def rename_labels(self, names: Iterable[Any] | None) -> None:
-        """Number the labels that are left from 0 on, and name them anew.
-
-        Args:
-            names: a name for each label that the model answers with, in the order of their numbers;
-                None: labels are numbers.
-
-        Raises:
-            ValueError: for another number of names.
-        """
+        """Number the labels that are left from 0 on, and name them anew; None: by these numbers."""
         count = self.network.output.out_features
         found = None if names is None else Names.of(names, "label_names")
         if found is not None and len(found) != count:
@@ -472,10 +426,6 @@ class Model:
         Args:
             features: names, if the features have names, else how many. Of a model that takes
                 texts, they are words.
-
-        Raises:
-            ValueError: for a name that the model has, names where there are none, a number where
-                there are names, or a word that the model finds in no text.
         """
         names, count = extended_names(self.feature_names, features, "features")
         if self.vectorizer is not None and names is not None:
@@ -507,7 +457,6 @@ class Model:
         self._label_ids = self.steps[0].label_ids if self.steps else None
 
     def _own_network(self) -> SlideNetwork:
-        """The network, which is the model's own from now on."""
         if self._shares_layers:
             self.network, self.optimizer = own_layers(self.network, self.optimizer)
             self._shares_layers = False
@@ -529,7 +478,6 @@ class Model:
         return np.array([*again, *more], np.int64), every
 
     def _split(self, rows: Any, labels: Any, weights: Any) -> Split:
-        """Rows and labels as the network sees them."""
         x = self._checked(rows)
         y = self._numbered(labels)
         check_labels("labels", y, x.num_rows, self.num_labels)
@@ -541,7 +489,6 @@ class Model:
         )
 
     def _numbered(self, labels: Any) -> Pattern:
-        """Labels before the steps as numbers."""
         matrix = isinstance(labels, CSR | Pattern) or hasattr(labels, "tocsr")
         if self.label_names is None or matrix or getattr(labels, "ndim", 1) == 2:
             found, columns = as_pattern(labels, self.num_labels), getattr(labels, "columns", None)
@@ -572,10 +519,6 @@ class Model:
             dtype: type of the weights of the network in the file: ``"float32"``; ``"bfloat16"``,
                 which takes half the space; or ``"int8"`` with a scale for each row, which takes a
                 quarter. They stay so when they are opened; predictions convert what they read.
-
-        Raises:
-            ValueError: for another dtype, or a folder that holds something else.
-            OSError: if a file cannot be written.
         """
         folder = Path(path)
         check_target(folder)
@@ -598,10 +541,9 @@ def load(path: str | Path, verify: bool = True) -> Model:
 
     Args:
         path: the folder.
-        verify: whether to compare the SHA-256 of all files with ``model.json``, which reads and
-            hashes every byte, so its time grows with their size. Without it a model of any size
-            opens at once, and a changed byte in a file of its former size gives other answers.
-            Weights of the network that are not finite are then noticed by rows that use them.
+        verify: whether to compare the SHA-256 of all files with ``model.json``, which reads every
+            byte. Without it a model of any size opens at once, and a changed byte gives other
+            answers. Weights that are not finite are then noticed by rows that use them.
 
     Raises:
         FileNotFoundError: if there is no model, or one of its files is missing.
@@ -648,7 +590,6 @@ def _make_trainable(network: SlideNetwork) -> None:
 
 
 def _loss_of(settings: Mapping[str, Any]) -> str:
-    """The loss that a run was trained with."""
     found = settings.get("loss")
     names = found.get("_args_") if isinstance(found, dict) else None
     return names[0] if names and names[0] in LOSSES else "squared_hinge"
@@ -669,7 +610,7 @@ def _is_table(rows: Any) -> bool:
 
 
 def _are_texts(rows: Any, wanted: bool) -> bool:
-    """Whether rows are meant as texts; of no rows at all, whether these are ``wanted``."""
+    """Whether rows are meant as texts; of no rows at all, whether texts are ``wanted``."""
     if isinstance(rows, str):
         return True
     if not (isinstance(rows, Sequence) or hasattr(rows, "__array__")):

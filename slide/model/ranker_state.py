@@ -1,8 +1,7 @@
 """A trained re-ranker as numbers and tensors, with the lists that it searches.
 
-It holds what was made from the training rows: lists of neighbours and co-occurrence, seen labels.
-These lists can be searched as they lie in the file. Of dense rows it holds the index of FAISS,
-which is copied into memory.
+These are lists from the training rows, which can be searched as they lie in the file. The index
+of FAISS over dense rows is copied into memory.
 """
 
 from typing import Any
@@ -50,11 +49,7 @@ _ARRAYS = {
 
 
 def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The numbers of a trained ranker, and its arrays by name; of the same ones the first.
-
-    Raises:
-        RuntimeError: for a ranker that is not trained.
-    """
+    """The numbers of a trained ranker, and its arrays by name; of the same ones the first."""
     numbers, arrays = ranker.state()
     same = _same_arrays(arrays)
     first = {name: array for name, array in arrays.items() if name not in same}
@@ -66,14 +61,7 @@ def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tens
 def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
     """The ranker that had this `ranker_state`; the arrays are views.
 
-    Args:
-        stored: its numbers and arrays.
-        num_labels: N of the network.
-        num_features: D of the network.
-
-    Raises:
-        ValueError: for a model of an earlier slide that ranked in another way, or numbers and
-            arrays that are not those of a ranker.
+    ValueError: it is no ranker, or one of an earlier slide that ranked in another way.
     """
     numbers, arrays = stored.numbers, dict(stored.arrays)
     if "scorers" not in numbers:
@@ -89,8 +77,8 @@ def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """For arrays that equal an earlier one, such as labels of training rows, its name."""
     same: dict[str, str] = {}
     names = [name for name in arrays if ".labels." in name]
-    for place, name in enumerate(names):
-        for first in names[:place]:
+    for number, name in enumerate(names):
+        for first in names[:number]:
             if first not in same and np.array_equal(arrays[name], arrays[first]):
                 same[name] = first
                 break
@@ -100,7 +88,6 @@ def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
 def _renamed(
     settings: dict[str, Any], arrays: dict[str, Any], labels: int, features: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings and arrays of an earlier version by their present names."""
     if "judge.roots" not in arrays and "judge_trust" not in settings:
         raise ValueError(
             "this model is of an earlier slide, which ranked in another way after few hits: make "

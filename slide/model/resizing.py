@@ -59,7 +59,7 @@ def with_features(
 
 
 def extended_names(known: Names | None, new: Any, what: str) -> tuple[Names | None, int]:
-    """Names with further ones, and how many these are."""
+    """Names with further ones, and the number of new ones."""
     if known is None:
         if not isinstance(new, int | np.integer):
             raise ValueError(f"the {what} have no names: say how many are new, not {new!r}")

@@ -65,16 +65,10 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
 def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
     """The network that had these `network_settings` and `network_tensors`, for prediction.
 
-    The tensors become its weights as they are, but for hidden layers, which are small: these
+    The tensors become its weights as they are, but for hidden layers, which are small and
     become float32. It computes all outputs; samplers are for training.
 
-    Args:
-        stored: settings and tensors.
-        finite: whether to read all weights and refuse those that are not finite.
-
-    Raises:
-        ValueError: for settings of no network, or if a tensor is missing, of another shape or type,
-            or not finite.
+    With ``finite`` all weights are read, and refused where they are not finite.
     """
     widths = [stored.count("features", 1), *stored.list_of("widths", whole=True)]
     if len(widths) < 3:
@@ -107,7 +101,6 @@ def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
 
 
 def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
-    """The layers by their names in the file."""
     yield "first", network.first
     for number, layer in enumerate(network.hidden):
         yield f"hidden.{number}", layer
@@ -119,7 +112,7 @@ def _taken_layer(
 ) -> tuple[Tensor | QuantizedRows, Tensor]:
     """The weights of a layer, which may be quantized, and its biases."""
     name, shape = f"{layer}.weight", (width, fan)
-    if layer == "first":  # Its rows are those of features.
+    if layer == "first":  # It has a row for each feature.
         shape = fan, width
     bias = stored.tensor(f"{layer}.bias", Expected((width,), "float32"))
     if f"{name}{_CODES}" in stored:
@@ -174,9 +167,6 @@ def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampl
     """A sampler with the index that had these `index_settings` and `index_tensors`.
 
     It is for prediction: its index does not follow changes of the weights.
-
-    Raises:
-        ValueError: for settings or tensors of no index.
     """
     kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
     made = {name: stored.get(name) for name in names}

@@ -22,7 +22,7 @@ from slide.utils import checks
 from slide.utils.files import replacing
 from slide.utils.progress_bar import until_reader_goes
 
-# Metrics are those of the first 1, 3 and 5 answers.
+# Metrics are of the first 1, 3 and 5 answers.
 _CUTOFFS = (1, 3, 5)
 ANSWER_FORMATS = ("jsonl", "xmc", "npz")
 # 20 digits hold any number of rows, which is written into the first line of text in the end.
@@ -101,20 +101,17 @@ class AnswerWriter:
         if self.format == "npz":
             self._parts.append((known.sum(1), ids[known].astype(np.int32), scores[known]))
             return
-        line = self._json_line if self.format == "jsonl" else self._text_line
-        lines = [line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
-        self.file.write("".join(lines).encode())
+        lines = [self._line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
+        self.file.write("".join(f"{line}\n" for line in lines).encode())
         self.file.flush()
 
-    def _json_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
-        labels = ids + self.first_label if self.names is None else self.names.take(ids)
-        shown = [float(f"{score:.6g}") for score in scores]
-        return json.dumps({"labels": labels.tolist(), "scores": shown}, ensure_ascii=False) + "\n"
-
-    def _text_line(self, ids: np.ndarray, scores: np.ndarray) -> str:
-        labels = ids + self.first_label
-        pairs = (f"{i}:{score:.6g}" for i, score in zip(labels, scores, strict=True))
-        return " ".join(pairs) + "\n"
+    def _line(self, ids: np.ndarray, scores: np.ndarray) -> str:
+        shown, labels = [f"{score:.6g}" for score in scores], ids + self.first_label
+        if self.format == "xmc":
+            return " ".join(f"{label}:{score}" for label, score in zip(labels, shown, strict=True))
+        names = labels if self.names is None else self.names.take(ids)
+        answer = {"labels": names.tolist(), "scores": [*map(float, shown)]}
+        return json.dumps(answer, ensure_ascii=False)
 
     def _write_header(self) -> None:
         self.file.seek(self._begin)
@@ -257,7 +254,6 @@ def _output(path: str) -> Any:
 
 
 def _read_labels(path: Path, model: Model) -> list[Any]:
-    """The labels of a file, numbers or names, one in each line."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     try:

@@ -6,13 +6,14 @@ import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
 from slide.data import DataError
-from slide.data.columns import Columns, Row
+from slide.data.columns import Row
 from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
 from slide.data.row_files import (
@@ -50,11 +51,8 @@ _Row = tuple[dict[int, float] | Row, list[int]]
 class Beginning:
     """Gives the bytes of a file from the first one on, but for a byte order mark.
 
-    It reads lines until one is not blank. Of a pipe, a line may come in several pieces.
-
-    Attributes:
-        first: the first line; empty if the file is.
-        telling: the first line that is not blank; empty if there is none.
+    ``first`` is the first line, and ``telling`` the first one that is not blank; empty: there is
+    none. Of a pipe, a line may come in several pieces.
     """
 
     def __init__(self, file: IO[bytes]):
@@ -89,9 +87,8 @@ class Beginning:
 class Numbering(NamedTuple):
     """How a model's training files count; rows to predict, and answers, count in the same way.
 
-    Attributes:
-        format: of the files; None: they were no text of rows.
-        first_feature, first_label: numbers of the first columns; 0 in matrices and generated rows.
+    ``format`` is None if the files were no text of rows. First columns are 0 in matrices and
+    generated rows.
     """
 
     format: str | None = None
@@ -132,21 +129,6 @@ def _check_finite(value: Any, feature: Any) -> None:
         raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
 
 
-def number_labels(
-    given: Any, model: Model, counted: Numbering, unknown: dict[Any, int]
-) -> list[int]:
-    """Columns of labels, each once."""
-    if given is not None and not isinstance(given, list):
-        raise ValueError(f"labels must be a list of names, not {given!r}")
-    labels = []
-    for label in given or []:
-        column = _column_of(label, model.label_names, counted.first_label)
-        if column is None or not 0 <= column < model.num_labels:
-            column = model.num_labels + unknown.setdefault(str(label), len(unknown))
-        labels.append(column)
-    return list(dict.fromkeys(labels))  # 5 and "5" are one name.
-
-
 def _column_of(name: Any, names: Names | None, first: int) -> Any:
     """The column of a feature or label; None if there is none of that name."""
     if names is not None:
@@ -180,7 +162,7 @@ def read_rows(
 
     Args:
         source: path of a file; ``-`` is standard input.
-        model: says how many features and labels there are, and their names.
+        model: has the numbers of features and labels, and their names.
         format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
         labels: npz: file of the labels; None: there are none.
 
@@ -193,32 +175,31 @@ def read_rows(
     checks.encodable("file", path)
     if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
         raise FileNotFoundError(f"there is no file {source}")
-    given, format = format, format or _SUFFIXES.get(path.suffix)
+    given, format, reader = format, format or _SUFFIXES.get(path.suffix), _RowReader(model)
     if labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
     if format in ("npz", "parquet"):
         if piped:
             raise ValueError(f"{format} is read from a file, not from standard input")
         if format == "parquet":
-            yield from _table_rows(read_table(path), model)
+            yield from reader.table(read_table(path))
             return
         yield from _matrices(path, None if labels is None else Path(labels), model)
         return
-    name, counted = "standard input" if piped else source, Numbering.of(model)
+    name, counted = "standard input" if piped else source, reader.counted
     with nullcontext(sys.stdin.buffer) if piped else path.open("rb", buffering=_CHUNK) as opened:
         file = Beginning(opened)
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
         check_not_compressed(file.first, name, advice)
-        columns = model.columns
-        if format is None and columns is not None:
+        if format is None and reader.columns is not None:
             format = "jsonl" if file.telling.lstrip()[:1] in (b"{", b"") else "csv"
-        if columns is not None and format == "csv":
-            yield from _table_rows(read_lines(file, name), model)
+        if format == "csv":
+            yield from reader.table(read_lines(file, name))
             return
         format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
-            yield from _json_rows(file, name, size, model)
+            yield from reader.json(file, name, size)
             return
         variant = VARIANTS[format]
         if format == counted.format:
@@ -232,30 +213,90 @@ def read_rows(
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
 
-def _table_rows(rows: Iterable[tuple[str, Any]], model: Model) -> Iterator[Block]:
-    """Rows of a table, with the columns that the model was trained on."""
-    columns, unknown, counted = model.columns, {}, Numbering.of(model)
-    if columns is None:
-        raise ValueError("the model was trained on no table: it reads xmc, svmlight, npz, jsonl")
-    part: list[_Row] = []
-    for place, cells in rows:
-        try:
-            there = columns.found_in(cells, complete=True)
-            part.append(_cells_row(there, columns, model, counted, unknown))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{place}: {error}") from error
-        if len(part) == _LINES:
-            yield _block(part, model)
-            part = []
-    if part:
-        yield _block(part, model)
+class _RowReader:
+    """Cells of tables and lines of JSON as rows of a model; unknown labels get further numbers."""
 
+    def __init__(self, model: Model):
+        self.model, self.counted, self.columns = model, Numbering.of(model), model.columns
+        self._unknown: dict[str, int] = {}
 
-def _cells_row(
-    cells: Any, columns: Columns, model: Model, counted: Numbering, unknown: dict[Any, int]
-) -> _Row:
-    row = columns.row(cells)
-    return row, number_labels(row.labels, model, counted, unknown)
+    def table(self, rows: Iterable[tuple[str, Any]]) -> Iterator[Block]:
+        """The rows of a table, with the columns that the model was trained on."""
+        if self.columns is None:
+            raise ValueError(
+                "the model was trained on no table: it reads xmc, svmlight, npz, jsonl"
+            )
+
+        def read() -> Iterator[_Row]:
+            for position, cells in rows:
+                try:
+                    yield self._cells(cells, complete=True)
+                except (ValueError, TypeError) as error:
+                    raise DataError(f"{position}: {error}") from error
+
+        return self._blocks(read())
+
+    def json(self, file: Beginning, name: str, size: int | None) -> Iterator[Block]:
+        """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
+
+        def read() -> Iterator[_Row]:
+            with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
+                for number, line in enumerate(file, 1):
+                    bar.update(len(line))
+                    if not line.strip():
+                        continue
+                    try:
+                        yield self._line(json.loads(line, object_pairs_hook=_added_up))
+                    except (ValueError, TypeError, RecursionError) as error:
+                        told = str(error)
+                        if isinstance(error, json.JSONDecodeError) and self.model.vectorizer:
+                            told = (
+                                f'the model reads texts; a line must be {{"text": "..."}} ({told})'
+                            )
+                        raise DataError(f"{name}:{number}: {told}") from error
+
+        return self._blocks(read())
+
+    def _cells(self, cells: Any, complete: bool) -> _Row:
+        assert self.columns is not None
+        row = self.columns.row(self.columns.found_in(cells, complete))
+        return row, self._labels(row.labels)
+
+    def _line(self, row: Any) -> _Row:
+        model = self.model
+        if isinstance(row, dict):
+            if isinstance(row.get("features"), dict | list):
+                labels = self._labels(row.get("labels"))
+                return number_features(row["features"], model, self.counted), labels
+            if "columns" in model.settings:
+                return self._cells(row, complete=False)
+            if isinstance(row.get("text"), str) and model.vectorizer is not None:
+                return Row(row["text"], []), self._labels(row.get("labels"))
+        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
+        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
+        raise ValueError(f"a line must be {wanted}{known}")
+
+    def _labels(self, given: Any) -> list[int]:
+        """Columns of labels, each once."""
+        if given is not None and not isinstance(given, list):
+            raise ValueError(f"labels must be a list of names, not {given!r}")
+        labels, known = [], self.model.num_labels
+        for label in given or []:
+            column = _column_of(label, self.model.label_names, self.counted.first_label)
+            if column is None or not 0 <= column < known:
+                column = known + self._unknown.setdefault(str(label), len(self._unknown))
+            labels.append(column)
+        return list(dict.fromkeys(labels))  # 5 and "5" are one name.
+
+    def _blocks(self, rows: Iterator[_Row]) -> Iterator[Block]:
+        while part := list(islice(rows, _LINES)):
+            cells = [features for features, _ in part if isinstance(features, Row)]
+            made = features_of(cells, self.model.vectorizer, self.columns) if cells else None
+            vectors = iter(_as_dicts(made) if made else ())
+            features = [next(vectors) if isinstance(each, Row) else each for each, _ in part]
+            pattern = Pattern.from_lists([list(each) for each in features])
+            values = np.array([x for each in features for x in each.values()], np.float32)
+            yield Block(CSR(*pattern, values), Pattern.from_lists([each for _, each in part]))
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -288,7 +329,7 @@ def _check_header(header: Sizes, model: Model, name: str) -> None:
 
 def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
     width = read_npz_shape(path)[1]
-    if width != model.num_features:  # Labels in the place of features, for example.
+    if width != model.num_features:  # Labels instead of features, for example.
         raise DataError(
             f"{path}: a matrix of {width} columns does not fit {model.num_features} features"
         )
@@ -304,31 +345,6 @@ def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
                 part = Block(block.features.slice(start, stop), block.labels.slice(start, stop))
                 yield part
                 bar.update(part.features.num_rows)
-
-
-def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> Iterator[Block]:
-    """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
-    rows: list[_Row] = []
-    unknown: dict[Any, int] = {}
-    counted, columns = Numbering.of(model), model.columns
-    with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
-        for number, line in enumerate(file, 1):
-            bar.update(len(line))
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line, object_pairs_hook=_added_up)
-                rows.append(_json_row(row, model, columns, counted, unknown))
-            except (ValueError, TypeError, RecursionError) as error:
-                told = str(error)
-                if isinstance(error, json.JSONDecodeError) and model.vectorizer is not None:
-                    told = f'the model reads texts; a line must be {{"text": "..."}} ({error})'
-                raise DataError(f"{name}:{number}: {told}") from error
-            if len(rows) == _LINES:
-                yield _block(rows, model)
-                rows = []
-    if rows:
-        yield _block(rows, model)
 
 
 def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -348,39 +364,7 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _json_row(
-    row: Any, model: Model, columns: Columns | None, counted: Numbering, unknown: dict[Any, int]
-) -> _Row:
-    given = isinstance(row, dict) and not isinstance(row.get("features"), dict | list)
-    if given and columns is not None and "columns" in model.settings:
-        return _cells_row(columns.found_in(row), columns, model, counted, unknown)
-    labels = (
-        number_labels(row.get("labels"), model, counted, unknown) if isinstance(row, dict) else []
-    )
-    if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
-        return Row(row["text"], []), labels
-    if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
-        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
-        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
-        raise ValueError(f"a line must be {wanted}{known}")
-    return number_features(row["features"], model, counted), labels
-
-
-def _block(given: list[_Row], model: Model) -> Block:
-    cells = [features for features, _ in given if isinstance(features, Row)]
-    made = features_of(cells, model.vectorizer, model.columns) if cells else None
-    vectors = iter(_as_dicts(made) if made else ())
-    rows = [
-        (next(vectors) if isinstance(features, Row) else features, labels)
-        for features, labels in given
-    ]
-    pattern = Pattern.from_lists([list(features) for features, _ in rows])
-    values = np.array([value for features, _ in rows for value in features.values()], np.float32)
-    return Block(CSR(*pattern, values), Pattern.from_lists([labels for _, labels in rows]))
-
-
 def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:
-    """Each row as values by feature."""
     for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
         values = rows.values[begin:end].tolist()
         yield dict(zip(rows.indices[begin:end].tolist(), values, strict=True))

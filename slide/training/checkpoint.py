@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide.data import SparseDataset, Split, fingerprint
 from slide.distributed import Group
-from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn import SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.training.checkpoint_files import (
     CHECKPOINT,
@@ -24,23 +23,21 @@ from slide.training.checkpoint_files import (
     network_state,
     newest_of_first,
     next_checkpoint,
-    packed_rows,
     read_states,
     remove_older,
     state_for,
     step_of,
     unfinished,
-    write_parts,
+    write_state,
 )
 from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
-from slide.training.options import TrainingOptions
 from slide.utils.array_checks import Expected, Stored, check_arrays
 from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
 from slide.utils.run_folders import hold_folder, release_folder
-from slide.utils.tensor_folder import split_state, write_folder
+from slide.utils.tensor_folder import split_state
 
 # Counters as checkpoints of the version before this one call them.
 _OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
@@ -58,9 +55,6 @@ class Checkpoint:
 
     A checkpoint must agree on the ``facts`` with the run that reads it. The ``keep`` newest ones
     stay. After `close`, other processes may have the folder.
-
-    Raises:
-        ValueError: if another process has a checkpoint of this folder.
     """
 
     def __init__(
@@ -107,7 +101,7 @@ class Checkpoint:
         return last_checkpoint(self.run)
 
     def write(self, counters: Counters) -> None:
-        """Write a checkpoint, and remove those that are too old."""
+        """Write a checkpoint, and remove too old ones."""
         if self._is_new(counters):
             self._room.clear()  # This comes last in a run.
             self._install(*self._packed(counters))
@@ -140,13 +134,12 @@ class Checkpoint:
         values, files = self._packed(counters)
         if self.group.size > 1:  # What the processes tell each other belongs to their main thread.
             self._install(values, files)
-            self._written = replace(counters)
-            return
-        copies = {
-            part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
-            for part, tensors in files.items()
-        }
-        self._start(lambda: self._install(values, copies))
+        else:
+            copies = {
+                part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
+                for part, tensors in files.items()
+            }
+            self._start(lambda: self._install(values, copies))
         self._written = replace(counters)
 
     def _copied(self, name: str, tensor: Tensor) -> Tensor:
@@ -213,7 +206,7 @@ class Checkpoint:
         return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
-        """Load moments and steps; options are those of the configuration."""
+        """Load moments and steps; options come from the configuration."""
         own = self.optimizer.state_dict()["param_groups"]
         if [each["params"] for each in own] != [each["params"] for each in state["param_groups"]]:
             raise ValueError("its optimizer has other parameters")
@@ -236,16 +229,12 @@ class Checkpoint:
         return found[0][1]  # Of the first process: the seconds of the others may differ.
 
     def _packed(self, counters: Counters) -> tuple[dict[str, Any], Files]:
-        network, files = network_files(self.network)
-        values: dict[str, Any] = {"network": network}
+        values, files = network_files(self.network)
         for part, (get, _) in self._parts.items():
             values[part], tensors = split_state(get(), part)
             if tensors:
                 files[part] = tensors
-        rows, tensors = packed_rows(self.network)
-        if tensors:
-            files["rows"] = tensors
-        return values | rows | asdict(counters), files
+        return values | asdict(counters), files
 
     def _install(
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
@@ -256,13 +245,7 @@ class Checkpoint:
             clear_unfinished(self.run)
         folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
         try:
-            content = {"run": self.facts, "state": values}
-            if group.size > 1:
-                tensors = {name: each for part in files.values() for name, each in part.items()}
-                run = {"run": self.facts}
-                write_parts(CHECKPOINT, group, unfinished(folder), run, values, tensors)
-            else:
-                write_folder(CHECKPOINT, unfinished(folder), content, files)
+            write_state(CHECKPOINT, group, unfinished(folder), {"run": self.facts}, values, files)
             if group.is_main_process:
                 unfinished(folder).rename(folder)
                 sync_folder(folder.parent)
@@ -278,7 +261,6 @@ class Checkpoint:
 
 
 def _tensors_of(network: SlideNetwork) -> dict[str, Expected]:
-    """What the tensors in the state of a network must be."""
     return {
         name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
         for name, each in network_state(network).items()
@@ -290,54 +272,3 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The state in a checkpoint that one process wrote; see `read_states`."""
     (state,) = read_states(folder)
     return state
-
-
-def run_facts(
-    *,
-    network: SlideNetwork,
-    optimizer: RowSparseAdam,
-    loss: ActiveLoss,
-    data: SparseDataset,
-    train: Split,
-    evaluated: Split,
-    options: TrainingOptions,
-) -> dict[str, Any]:
-    """What a checkpoint and the run that reads it must agree on, by names that people understand.
-
-    The splits are the samples that the run trains on, and those that it is evaluated on.
-    """
-    return {
-        "data set": data.name,
-        "trainer.kind": options.kind,
-        "number of features": data.num_features,
-        "number of labels": data.num_labels,
-        "number of training rows": len(train),
-        "number of evaluation rows": len(evaluated),
-        "checksum of the training rows": fingerprint(train),
-        "checksum of the evaluation rows": fingerprint(evaluated),
-        "widths of layers": [layer.out_features for layer in network.layers()],
-        "samplers": [type(layer.sampler).__name__ for layer in network.layers()],
-        "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in network.layers()],
-        "loss": _loss_name(loss),
-        "share of hard samples": getattr(loss, "hard_fraction", None),
-        **{
-            f"{name} of the optimizer": [_as_json(group[name]) for group in optimizer.param_groups]
-            for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
-            if name in optimizer.defaults
-        },
-        "batch size": options.batch_size,
-        "seed": options.seed,
-        "trainer.epochs=auto": options.auto,
-    }
-
-
-def _loss_name(loss: Any) -> str:
-    if hasattr(loss, "record"):
-        return loss.record.name
-    named = loss if hasattr(loss, "__qualname__") else type(loss)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _as_json(value: Any) -> Any:
-    """As JSON gives it back."""
-    return list(value) if isinstance(value, tuple) else value

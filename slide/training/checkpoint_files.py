@@ -32,6 +32,7 @@ from slide.utils.tensor_folder import (
     read_tensors,
     split_state,
     write_file,
+    write_folder,
     write_list,
 )
 
@@ -42,8 +43,6 @@ CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=1)
 _NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
 # What a state raises that is none of this run.
 FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
-# What slide wrote before there were folders of checkpoints.
-_OLD = "checkpoint.pt"
 _FILE = "rank-{}"
 # The layers whose rows are shared, and which of their parameters have a row for each of them.
 _OF_ROWS = {"first": ("weight",), "output": ("weight", "bias")}
@@ -67,15 +66,6 @@ def last_checkpoint(run: Path) -> Path | None:
 def step_of(folder: Path) -> int:
     """The number of steps after which a checkpoint was written, as its name says."""
     return int(folder.name.rpartition("-")[2])
-
-
-def check_old_checkpoint(run: Path) -> None:
-    """Raise ValueError if a run has only a checkpoint of an earlier format."""
-    if (run / _OLD).exists() and not find_checkpoints(run):
-        raise ValueError(
-            f"{run / _OLD} is a checkpoint of an earlier slide, which this one does not read: go "
-            "on with that one, or start a new run"
-        )
 
 
 def next_checkpoint(run: Path, step: int) -> Path:
@@ -108,40 +98,38 @@ def _number(path: Path) -> int:
 
 
 class StatePart(NamedTuple):
-    """What one process wrote, or what one that has all rows did.
-
-    Attributes:
-        rows: ids of its rows by layer, rising int64; None: all rows.
-        network: the ``state_dict`` of its network.
-        optimizer: the ``state_dict`` of its optimizer.
-    """
+    """The states of the network and optimizer of one process, and its rows by layer; None: all."""
 
     rows: dict[str, np.ndarray] | None
     network: dict[str, Any]
     optimizer: dict[str, Any]
 
 
-def write_parts(
+def write_state(
     kind: FolderKind,
     group: Group,
     folder: Path,
     content: Mapping[str, Any],
     values: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
+    files: Mapping[str, Mapping[str, Tensor]],
 ) -> None:
-    """Write a folder together: each process its values and tensors, the first one the list.
+    """Write a state; of several processes each its values and tensors, the first one the list.
 
-    If one process cannot write, all raise OSError. ``content`` are JSON values beside the parts.
+    If one process cannot write, all raise OSError. ``content`` are JSON values beside the state.
     """
+    if group.size == 1:
+        write_folder(kind, folder, {**content, "state": values}, files)
+        return
     group = group.patient  # One may write much longer than another.
+    tensors = {name: each for part in files.values() for name, each in part.items()}
     _raise_together(group, _tried(lambda: folder.mkdir(parents=True, exist_ok=True)))
     own: list[Written] = []
     said = _tried(lambda: own.append(write_file(folder, _FILE.format(group.rank), tensors)))
     _raise_together(group, said)
-    files = [Written(*each) for each in group.gather(list(own[0]))]
+    written = [Written(*each) for each in group.gather(list(own[0]))]
     parts = group.gather(dict(values))
     if group.is_main_process:
-        said = _tried(lambda: write_list(kind, folder, {**content, "parts": parts}, files))
+        said = _tried(lambda: write_list(kind, folder, {**content, "parts": parts}, written))
     _raise_together(group, said)
 
 
@@ -155,7 +143,6 @@ def _tried(work: Callable[[], object]) -> str:
 
 
 def _raise_together(group: Group, said: str) -> None:
-    """Raise OSError on all processes if one of them has an error."""
     for rank, each in enumerate(group.gather(said)):
         if each:
             raise OSError(f"rank {rank}: {each}")
@@ -165,19 +152,10 @@ def newest_of_first(run: Path, group: Group) -> Path | None:
     """The newest checkpoint that the first process sees, on all; None: there is none.
 
     Network file systems may show the others an older list of the folder. They wait for this one.
-    All raise ValueError if there is only a checkpoint of an earlier format, or one never sees it.
+    All raise ValueError if one never sees it.
     """
-    name, wrong = "", ""
-    if group.is_main_process:
-        try:
-            check_old_checkpoint(run)
-            last = last_checkpoint(run)
-            name = "" if last is None else last.name
-        except ValueError as error:
-            wrong = str(error)
-    name, wrong = group.broadcast([name, wrong])
-    if wrong:
-        raise ValueError(wrong)
+    last = last_checkpoint(run) if group.is_main_process else None
+    name = group.broadcast("" if last is None else last.name)
     if not name:
         return None
     folder = run / CHECKPOINTS / name
@@ -220,7 +198,6 @@ def read_states(
 
 
 def _warn_of_versions(folder: Path, wrote: Mapping[str, str]) -> None:
-    """Say which versions differ from those that wrote a checkpoint."""
     others = [
         f"{name} {wrote[name]}, and not {own}"
         for name, own in versions().items()
@@ -279,15 +256,6 @@ def state_for(
     return {**states[0], "network": own_network, "optimizer": own_optimizer}
 
 
-def packed_rows(network: SlideNetwork) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Which rows this process owns, for `write_parts`: values and tensors; empty: it has all."""
-    rows = own_rows(network)
-    if rows is None:
-        return {}, {}
-    values, tensors = split_state({n: torch.from_numpy(ids) for n, ids in rows.items()}, "rows")
-    return {"rows": values}, tensors
-
-
 def part_of(state: Mapping[str, Any]) -> StatePart:
     """The rows in the state of one process, and the states of its network and optimizer."""
     rows = state.get("rows")
@@ -304,10 +272,7 @@ def own_rows(network: Any) -> dict[str, np.ndarray] | None:
 
 
 def network_state(network: nn.Module) -> dict[str, Any]:
-    """Weights and samplers of a network, with the names that they have on any number of processes.
-
-    The state of a sampler is called ``<layer>._extra_state``.
-    """
+    """Weights and samplers (``<layer>._extra_state``), with names for any number of processes."""
     return {single_name(name): value for name, value in _named_state(network).items()}
 
 
@@ -320,14 +285,21 @@ def _named_state(network: nn.Module) -> dict[str, Any]:
     return {**network.state_dict(), **samplers}
 
 
-def network_files(network: nn.Module) -> tuple[Any, dict[str, dict[str, Tensor]]]:
-    """`network_state` as values and tensors by file; weights are as in the folder of a model."""
+def network_files(network: Any) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """`network_state` and the rows of this process, as values and as tensors by file.
+
+    The file ``network`` is as in the folder of a model.
+    """
     values, tensors = split_state(network_state(network), "")
+    found = {"network": values}
     weights = {single_name(name) for name, _ in network.named_parameters()}
     files: dict[str, dict[str, Tensor]] = {"network": {}, "samplers": {}}
     for name, tensor in tensors.items():
         files["network" if name in weights else "samplers"][name] = tensor
-    return values, {name: part for name, part in files.items() if part}
+    if (rows := own_rows(network)) is not None:
+        ids = {name: torch.from_numpy(each) for name, each in rows.items()}
+        found["rows"], files["rows"] = split_state(ids, "rows")
+    return found, {name: part for name, part in files.items() if part}
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:

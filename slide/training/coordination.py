@@ -164,11 +164,7 @@ class CoreShare:
     Args:
         most: the number of threads on a quiet machine; None: the present one. With 1 there is
             nothing to watch.
-        now: the time in seconds.
         times: how long the threads of this process ran and waited so far, in seconds.
-
-    Attributes:
-        threads: the present number.
 
     Example:
         >>> from slide.training import CoreShare

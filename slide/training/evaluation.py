@@ -1,8 +1,10 @@
 """Evaluation of a network: ranking metrics of extreme classification, on the samples of a split.
 
 The metrics follow the conventions of the Extreme Classification Repository: means are over all
-samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k)`` holds the ids of the
-best outputs, best first; -1 means that a sample has no more predictions.
+samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k')`` integers hold the
+ids of the best outputs, best first; -1 means that a sample has no more predictions. ``labels`` are
+of the n samples, and the first ``k`` predictions count, in [1, k']. It is a
+ValueError if the numbers of samples differ, if there are none, or if there is no such k.
 """
 
 from dataclasses import replace
@@ -22,20 +24,14 @@ from slide.utils.progress_bar import ProgressBar
 # What the names of the scores of the network alone begin with, where there is a re-ranker.
 NETWORK = "network_"
 _BATCH = 1024
-# Largest cut-off k of the metrics of all kinds of rows, and of those of graphs and of recommenders.
+# Largest cut-off k of the metrics of all rows, and of metrics of graphs and of recommenders.
 TOP, _FURTHER = 5, 20
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Share of the first k predictions that are labels, in [0, 1].
 
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples.
-        k: how many predictions count, in [1, k'].
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np
@@ -54,13 +50,7 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     A hit at rank i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002,
     "Cumulated gain-based evaluation of IR techniques").
 
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples.
-        k: how many predictions count, in [1, k'].
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np
@@ -80,13 +70,7 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def recall_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Share of the labels of a sample among the first k predictions, on average, in [0, 1].
 
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples; one without labels counts as 0.
-        k: how many predictions count, in [1, k'].
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np
@@ -102,19 +86,11 @@ def recall_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 def reciprocal_ranks(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
     """1 / the rank of each label that is predicted, where other labels of its sample are left out.
 
-    If no label of training is predicted, these are the filtered ranks of knowledge graphs (Bordes
-    et al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2).
+    If no label of training is predicted, the ranks are the filtered ones of knowledge graphs
+    (Bordes et al. 2013, "Translating embeddings for modeling multi-relational data", section 4.2).
 
-    Args:
-        predicted: ``(n, k)`` integers, best first; -1: no more.
-        labels: of n samples.
-
-    Returns:
-        ``(nnz,)`` float64, one for each label of all samples; 0: it is not predicted. Their mean is
-        the mean reciprocal rank; the share of them that is at least 1 / k is Hits@k.
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none.
+    Returns ``(nnz,)`` float64, one for each label of all samples; 0: it is not predicted. Their
+    mean is the mean reciprocal rank; the share of them that is at least 1 / k is Hits@k.
 
     Example:
         >>> import numpy as np
@@ -138,14 +114,7 @@ def calibration_error(
     are weighted by their sizes (expected calibration error: Guo et al. 2017, "On calibration of
     modern neural networks", section 2).
 
-    Args:
-        scores: ``(n, k)`` probabilities.
-        predicted: ``(n, k)`` integers; -1: no prediction.
-        labels: of n samples.
-        bins: number of bins.
-
-    Raises:
-        ValueError: if the numbers of rows differ.
+    ``scores`` ``(n, k)`` are the probabilities of the predictions.
 
     Example:
         >>> import numpy as np
@@ -171,13 +140,8 @@ def inverse_propensities(
     et al. 2016, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
     missing label applications", section 5).
 
-    Args:
-        train_labels: labels of the training rows.
-        num_labels: N.
-        a, b: constants of the data set; the defaults are the paper's for most sets.
-
-    Returns:
-        ``(N,)`` float64.
+    ``a`` and ``b`` are constants of the data set; the defaults are the paper's for most sets.
+    Returns ``(N,)`` float64.
 
     Example:
         >>> from slide import Pattern
@@ -194,16 +158,7 @@ def inverse_propensities(
 def psp_at_k(predicted: np.ndarray, labels: Pattern, k: int, inverse: np.ndarray) -> float:
     """Propensity-scored precision, divided by the best possible value, in [0, 1].
 
-    It is defined in Jain et al. 2016, section 5; see `inverse_propensities`.
-
-    Args:
-        predicted: ``(n, k')`` integers with k' >= k, best first; -1: no more.
-        labels: of n samples.
-        k: how many predictions count, in [1, k'].
-        inverse: ``(N,)`` from `inverse_propensities`.
-
-    Raises:
-        ValueError: if the numbers of samples differ, or there are none, or for another k.
+    It is defined in Jain et al. 2016, section 5; ``inverse`` is from `inverse_propensities`.
 
     Example:
         >>> import numpy as np
@@ -237,13 +192,7 @@ def _first_hits(predicted: np.ndarray, labels: Pattern, k: int) -> np.ndarray:
 def choose_samples(
     data: SparseDataset, holdout: float, seed: int, kind: str = "auto"
 ) -> tuple[Split, Split]:
-    """Samples to train on, and samples to evaluate on: a share of the training data, or the test
-    samples if ``holdout`` is 0.
-
-    Raises:
-        ValueError: if either has no samples, or none to train on has a label; for items that have
-            other numbers as features than as labels.
-    """
+    """Samples to train on, and to evaluate on: held-out training samples, or test samples."""
     train, evaluated = data.train, data.test
     if kind == "items" and any(step.renumbers for step in data.steps):
         raise ValueError(
@@ -279,7 +228,7 @@ def predict_split(
 ) -> Ranked:
     """The 5 best labels of each sample; 20 of a ranker of a knowledge graph or a recommender.
 
-    Without a ranker, the scores are those of the network.
+    Without a ranker, the scores are the network's.
     """
     if not len(split):
         raise ValueError("there are no rows to evaluate")
@@ -306,8 +255,6 @@ def evaluate(
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all samples of ``split``.
 
     Args:
-        network: the network to evaluate.
-        split: samples with labels.
         inverse: ``(N,)`` inverse propensities; see `slide.training.inverse_propensities`.
         search: ``"exact"``, ``"index"`` or ``"sampler"``; see `slide.SampledLinear.top_k`.
         ranker: re-ranks the labels; None: no re-ranking.
@@ -319,10 +266,6 @@ def evaluate(
         (`slide.training.calibration_error`). With one of a knowledge graph also ``mrr`` and
         ``hits_at_k`` for k = 1, 3, 10, where ranks beyond 20 count as none (`reciprocal_ranks`);
         with one of a recommender ``recall_at_20`` and ``ndcg_at_20``.
-
-    Raises:
-        ValueError: for a split without samples, an unknown search, or ``"sampler"`` with a sampler
-            that has no index.
 
     Example:
         >>> import numpy as np
@@ -342,7 +285,7 @@ def evaluate(
 def scores_of(
     found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
 ) -> dict[str, float]:
-    """The scores of answers from `predict_split`; the other arguments are those of `evaluate`."""
+    """The scores of answers from `predict_split`; `evaluate` explains the other arguments."""
     kind = "other" if ranker is None else ranker.kind
     scores = ranking_scores(found.ids, split, inverse, kind)
     if ranker is None:
@@ -377,7 +320,7 @@ def ranking_scores(
 
 
 def log_lines(scores: dict[str, float], reranked: bool) -> list[dict[str, float]]:
-    """The scalars of a log: those of the network, and then those of the re-ranked labels."""
+    """The scalars of a log: of the network, and then of the re-ranked labels."""
     alone = {n: x for n, x in scores.items() if n.startswith(NETWORK) or not reranked}
     lines = [{f"eval/{name.removeprefix(NETWORK)}": x for name, x in alone.items()}]
     if reranked:

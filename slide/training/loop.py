@@ -131,7 +131,7 @@ def is_due(step: int, every: int) -> bool:
 def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
     """Start the biases of the outputs from label frequencies: frequent labels score higher.
 
-    The loss says which scores fit them (`slide.ActiveLoss.prior_scores`); else they stay at zero.
+    The loss has the scores that fit them (`slide.ActiveLoss.prior_scores`); else they stay at zero.
     """
     output = network.output
     assert output.bias is not None

@@ -32,7 +32,7 @@ LEAST_GAIN = 0.06
 # gains are small.
 GRAPH_EPOCHS = 6
 # Fewest samples with a steady rate, in a graph and with dense features: a hundred samples of four
-# measurements need hundreds of steps, and say little about precision.
+# measurements need hundreds of steps, and tell little about precision.
 FEWEST_SAMPLES = 1 << 15
 # Fewest steps between validation steps; epochs that are shorter are taken together.
 FEWEST_STEPS = 50
@@ -44,12 +44,7 @@ def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> Lam
     """A linear rise from 0, then the constant learning rate of the optimizer.
 
     Args:
-        optimizer: the optimizer; the learning rates of its groups are scaled.
-        total_steps: number of steps of the whole run.
         warmup: share of the steps in which the rate rises, in [0, 1).
-
-    Raises:
-        ValueError: for a share out of range.
 
     Example:
         >>> import torch
@@ -59,8 +54,7 @@ def constant(optimizer: Optimizer, total_steps: int, warmup: float = 0.0) -> Lam
         >>> schedule.get_last_lr()
         [0.0]
     """
-    checks.share("warmup", warmup)
-    return LambdaLR(optimizer, lambda step: _rise(step / total_steps, warmup))
+    return linear(optimizer, total_steps, warmup, floor=1.0)
 
 
 def linear(
@@ -69,13 +63,8 @@ def linear(
     """A linear rise from 0, then a linear fall to a share of the learning rate.
 
     Args:
-        optimizer: the optimizer; the learning rates of its groups are scaled.
-        total_steps: number of steps of the whole run.
         warmup: share of the steps in which the rate rises, in [0, 1).
         floor: share of the rate that is left at the end, in [0, 1].
-
-    Raises:
-        ValueError: for a share out of range.
 
     Example:
         >>> import torch
@@ -93,16 +82,11 @@ def linear(
 
     def factor(step: int) -> float:
         progress = step / total_steps
-        rise = _rise(progress, warmup)
-        if rise < 1:
-            return rise
+        if progress < warmup:
+            return progress / warmup
         return floor + (1 - floor) * max(0.0, 1 - (progress - warmup) / max(1 - warmup, 1e-12))
 
     return LambdaLR(optimizer, factor)
-
-
-def _rise(progress: float, warmup: float) -> float:
-    return 1.0 if warmup == 0 else min(1.0, progress / warmup)
 
 
 def scheduler_at(
@@ -136,7 +120,7 @@ class AutoSchedule:
     al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations",
     section 3).
 
-    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are those of the
+    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are of the
     validation steps. ``decay_from`` and ``total`` are 0 until they are known.
     """
 
@@ -210,7 +194,7 @@ class AutoSchedule:
         self.total = min(self.total, max(most, step))
 
     def apply_lower_limits(self, step: int, seconds: float) -> str:
-        """Apply the limits that are lower than those of the state that was loaded.
+        """Apply the limits that are lower than in the state that was loaded.
 
         While the rate falls, others are left alone: at the pace of now, a run would not end as one
         without a break. Returns a sentence if a limit is higher and the rate falls already.

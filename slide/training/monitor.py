@@ -1,21 +1,13 @@
 """What a run records: its counters, its log (JSON lines and TensorBoard events), its summary."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slide.data import SparseDataset, Split
-from slide.distributed import Group
-from slide.nn import SlideNetwork
-from slide.runtime import versions
-from slide.training.evaluation import majority_precision
-from slide.training.selection import selection_figures, selection_warnings
 from slide.utils.files import write_json, write_text
-from slide.utils.resources import peak_memory_mb
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
@@ -28,8 +20,6 @@ class Counters:
     """Sums since the start of a run; a resumed run continues them. They are in the checkpoint.
 
     Attributes:
-        step: number of steps.
-        samples: number of samples.
         active_total: sum over the steps of the mean size of the output layer's active sets.
         loss_total: sum over the steps of the loss.
         network_seconds: seconds of the steps, with rebuilds; the first part of training.
@@ -39,7 +29,6 @@ class Counters:
         validation_seconds: seconds of evaluation on held-out samples, which decides how long to
             train; the second part of training.
         ranker_seconds: seconds of training of the re-ranker; the third part of training.
-        eval_seconds: seconds of evaluation on the samples that the run is evaluated on.
         measuring_seconds: seconds of measurements for the log, which are in none of the others.
         compile_seconds: seconds of the compilation of kernels, which are in none of the others.
         held_offset: precision on held-out samples at the last validation step, less that on the
@@ -90,8 +79,7 @@ class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
 
     Args:
-        folder: folder of the run; it must exist. None: nothing is written, as on all processes of a
-            run but the first.
+        folder: folder of the run; None: nothing is written, as on all processes but the first.
         step: number of steps in the checkpoint of a resumed run. Lines of later steps, which an
             interrupted run wrote after its last checkpoint, are removed.
 
@@ -166,7 +154,6 @@ class Monitor:
             raise OSError(said) from error
 
     def _forget(self, line: dict[str, float]) -> None:
-        """Remove the line of this step with these names."""
         self._again.remove(tuple(line))
         step, lines = int(line["step"]), self._lines()
         kept = [
@@ -210,56 +197,6 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
-
-
-def summary_of(
-    *,
-    data: SparseDataset,
-    train: Split,
-    evaluated: Split,
-    counters: Counters,
-    steps_per_epoch: int,
-    scores: dict[str, float],
-    group: Group,
-    log: list[dict[str, float]],
-    network: SlideNetwork,
-) -> dict[str, Any]:
-    """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
-    seconds = {
-        name: round(getattr(counters, name), 3)
-        for name in (
-            *("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds"),
-            *("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds"),
-        )
-    }
-    found = {
-        "dataset": data.name,
-        "samples": counters.samples,
-        "features": data.num_features,
-        "labels": data.num_labels,
-        "epochs": counters.step / steps_per_epoch,
-        "steps": counters.step,
-        **seconds,
-        "samples_per_second": round(counters.samples / counters.network_seconds, 1),
-        **{name: round(value, 6) for name, value in scores.items()},
-        "majority_p_at_1": round(majority_precision(train, evaluated), 6),
-        "evaluated_on": "test" if evaluated is data.test else "holdout",
-        "active_mean": round(counters.active_total / counters.step, 1),
-        "peak_rss_mb": peak_memory_mb(),
-        "date": time.strftime("%Y-%m-%d"),
-        "versions": versions(),
-    }
-    if group.size > 1:
-        found["processes"] = group.size
-        found["exchange_seconds"] = round(counters.exchange_seconds, 3)
-    found |= selection_figures(log, network)
-    found["warnings"] = selection_warnings(log)
-    if found["p_at_1"] < found["majority_p_at_1"]:
-        found["warnings"].append(
-            f"P@1 is below {found['majority_p_at_1']:.4f}, that of always naming the most "
-            "frequent label: is the learning rate too large?"
-        )
-    return found
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

@@ -20,48 +20,9 @@ _LOG_EVERY, _RECALL_EVERY, FEWEST_POINTS = 20, 100, 20
 class TrainingOptions:
     """How long a `slide.training.Trainer` trains, and when it logs, evaluates and saves.
 
-    The defaults are those of ``trainer`` in ``conf/train.yaml``; where that leaves a value open,
-    steps have 256 samples and all outputs are scored.
-
-    Attributes:
-        batch_size: samples in a step.
-        epochs: passes over the training rows; ``"auto"``: until the next one is expected to raise
-            precision on held-out training rows only a little; then the learning rate falls to 0
-            (see `slide.training.lr_schedules`).
-        max_epochs: largest number of passes with ``epochs="auto"``; None: 20, and more for a small
-            graph or small dense data (`slide.training.lr_schedules.least_steps`).
-        max_minutes: largest training time of the network with ``epochs="auto"``, at least 0; 0: no
-            limit.
-        max_steps: largest number of steps; 0: no limit.
-        patience: number of evaluations on held-out training rows, about one in an epoch, without a
-            better one, after which the run ends with the best weights; 0: it never ends early. It
-            needs a number of epochs: ``"auto"`` decides by itself.
-        eval_every: steps between evaluations; 0: only at the end.
-        eval_samples: rows used by the evaluations before the end; 0: all. The last evaluation
-            always uses all.
-        checkpoint_every: steps between checkpoints; 0: only at the end.
-        keep_checkpoints: number of checkpoints that stay; older ones are removed.
-        log_every: steps between lines of the log; None: 20, and fewer in a short run, so that it
-            has 20 lines.
-        recall_every: steps between measurements of the active sets, of the index and, where that
-            takes little time, of precision on held-out rows; 0: never; None: 100, and fewer in a
-            short run, so that it has 20 of them.
-        holdout: share of the training rows that is set aside, in [0, 1). If it is above 0, the
-            trainer evaluates on these rows and does not use the test rows. Settings can be chosen
-            by such scores.
-        evaluation: ``"exact"`` scores all outputs, ``"index"`` the few that an index over the
-            weights brings up, ``"sampler"`` the candidates of the sampler's index; see
-            `slide.SampledLinear.top_k`.
-        kind: what the rows are: ``"graph"`` (each lists the known answers to a question, and rows
-            to come ask for others), ``"items"`` (an item has one number, as feature and as label,
-            and those of the row itself are no answers), ``"dense"`` (measurements) or ``"other"``;
-            ``"auto"``: `slide.ranking.choose_kind` finds it out.
-        seed: seed of the order of the rows, and of the choice of the holdout.
-        share_cores: whether training takes fewer threads while other processes keep cores busy; see
-            `slide.training.CoreShare`.
-
-    Raises:
-        ValueError: for a number or name out of range.
+    The fields are the keys of ``trainer`` in ``conf/train.yaml``, which explains them and has their
+    defaults, and ``holdout`` of ``dataset``. Where a default is open there, steps have 256 samples
+    and all outputs are scored.
 
     Example:
         >>> from slide.training import TrainingOptions

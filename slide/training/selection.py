@@ -112,7 +112,7 @@ def inspect_selection(
 def selection_figures(
     log: Sequence[Mapping[str, float]], network: SlideNetwork
 ) -> dict[str, float]:
-    """What the summary says of the choice of outputs, beside sizes and seconds; see `_MEASURED`."""
+    """The choice of outputs in the summary, beside sizes and seconds; see `_MEASURED`."""
     late = _second_half(log)
     values = {name: _values(late, scalar) for name, scalar in _MEASURED.items()}
     found = {name: round(mean(each), 6) for name, each in values.items() if each}

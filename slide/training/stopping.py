@@ -7,7 +7,6 @@ With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`
 import copy
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,12 +21,11 @@ from slide.training.checkpoint_files import (
     joined_parts,
     load_network_state,
     network_files,
-    packed_rows,
     read_checked,
     state_for,
     step_of,
     unfinished,
-    write_parts,
+    write_state,
 )
 from slide.training.coordination import Coordinator
 from slide.training.evaluation import precision_at_k
@@ -37,7 +35,7 @@ from slide.utils.files import sync_folder
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
-from slide.utils.tensor_folder import FolderKind, read_folder, write_folder
+from slide.utils.tensor_folder import FolderKind, read_folder
 
 # The name in the log of precision on held-out samples.
 HELD = "held/precision"
@@ -49,7 +47,7 @@ _BATCH = 512
 
 
 class HeldOutSamples:
-    """At most 2,000 held-out samples, and what training samples say of them.
+    """At most 2,000 held-out samples, and what training samples tell of them.
 
     ``kind`` is `slide.data.kind_of` all of them: a part can look like another kind.
     """
@@ -100,7 +98,7 @@ class HeldOutSamples:
         return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.cutoffs]))
 
     def _frequent(self, train: Split) -> np.ndarray:
-        """The most frequent labels, those not known, as answers for each sample."""
+        """The most frequent labels that are not known, as answers for each sample."""
         rows, labels, count = len(self.split), train.num_labels, self.cutoffs[-1]
         ids = np.argsort(-np.bincount(train.labels.indices, minlength=labels), kind="stable")
         if self.known is None:
@@ -113,7 +111,7 @@ class HeldOutSamples:
 
 
 class AutoValidation:
-    """Evaluates a network for its `AutoSchedule`, and says what the run is waiting for."""
+    """Evaluates a network for its `AutoSchedule`, and tells what the run is waiting for."""
 
     def __init__(
         self, schedule: AutoSchedule, held: HeldOutSamples, coordinator: Coordinator | None = None
@@ -124,10 +122,7 @@ class AutoValidation:
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
     ) -> float | None:
-        """After a step: evaluate the network if that is due, and decide whether the rate falls.
-
-        Returns the precision, if it has evaluated.
-        """
+        """After a step: evaluate the network if that is due, and decide whether the rate falls."""
         schedule, step, score = self.schedule, counters.step, None
         if self.held is None or schedule.decay_from:
             return None
@@ -142,7 +137,7 @@ class AutoValidation:
         return score
 
     def show(self, bar: ProgressBar) -> None:
-        """Let a bar say how long the run goes on, as far as that is known."""
+        """Let a bar show how long the run goes on, as far as that is known."""
         bar.total, bar.bar_format = self.schedule.total or None, None
         if not bar.total:
             bar.bar_format = self.schedule.waiting() + " [{elapsed}{postfix}, {rate_noinv_fmt}]"
@@ -153,7 +148,7 @@ class AutoValidation:
 class EarlyStopping:
     """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
-    The folder also says at which step that was, so a resumed run waits as long as one that was not
+    The folder also has the step, so a resumed run waits as long as one that was not
     interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
     ``best`` holds later ones: a run that goes on from that checkpoint goes on with them. A ``best``
     of a later step than the checkpoint does not count. All processes validate at the same steps.
@@ -199,7 +194,7 @@ class EarlyStopping:
         return None
 
     def _move_to_best(self, path: Path) -> None:
-        """Put a complete folder in the place of the best weights; a kill may part the moves."""
+        """Replace the best weights by a complete folder; a kill may part the moves."""
         if self.path.exists():
             shutil.rmtree(self.old, ignore_errors=True)
             self.path.rename(self.old)
@@ -213,10 +208,7 @@ class EarlyStopping:
     def validate(
         self, network: SlideNetwork, counters: Counters, monitor: Monitor, bar: ProgressBar
     ) -> float | None:
-        """After a step: evaluate the network if that is due, and write it if it is the best.
-
-        Returns the precision, if it has evaluated.
-        """
+        """After a step: evaluate the network if that is due, and write it if it is the best."""
         step = counters.step
         if step % self.interval:
             return None
@@ -238,7 +230,6 @@ class EarlyStopping:
         self.restore(network, step)
 
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
-        """Evaluate the network, and write it if it is the best."""
         score = self.held.validate(network, counters, monitor)
         if score > self.score:
             begin, previous_step = clock(), self.best_step
@@ -264,27 +255,23 @@ class EarlyStopping:
     def _write(self, network: SlideNetwork, previous_step: int) -> None:
         """Replace the best weights so far, which are of step ``previous_step``."""
         values, files = network_files(network)
-        content: dict[str, Any] = {"score": self.score, "step": self.best_step}
-        state, main = {"network": values}, self.group.is_main_process
-        new, old = unfinished(self.path), self.old
+        content = {"score": self.score, "step": self.best_step}
+        new, old, main = unfinished(self.path), self.old, self.group.is_main_process
         if main:
             for path in (new, old):
                 shutil.rmtree(path, ignore_errors=True)
         self.group.patient.barrier()
         try:
-            if self.group.size > 1:
-                rows, ids = packed_rows(network)
-                tensors = {n: each for part in files.values() for n, each in part.items()}
-                write_parts(BEST_NETWORK, self.group, new, content, state | rows, tensors | ids)
-            else:
-                write_folder(BEST_NETWORK, new, {**content, "state": state}, files)
+            write_state(BEST_NETWORK, self.group, new, content, values, files)
         except OSError as error:
             if main:
                 shutil.rmtree(new, ignore_errors=True)
             kept = "those before are kept" if self.path.exists() else "there are none before"
             raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
         if main:
-            if self.path.exists() and self._is_needed(previous_step):
+            # A run that goes on from the last checkpoint goes on with its best.
+            last = self.checkpoint.last() if self.path.exists() else None
+            if last is not None and previous_step <= step_of(last):
                 if self.before.exists():
                     self.before.rename(old)
                 self.path.rename(self.before)
@@ -294,8 +281,3 @@ class EarlyStopping:
             sync_folder(self.path.parent)
             shutil.rmtree(old, ignore_errors=True)
         self.group.patient.barrier()
-
-    def _is_needed(self, step: int) -> bool:
-        """Whether a run that goes on from the last checkpoint needs the best of this ``step``."""
-        last = self.checkpoint.last()
-        return last is not None and step <= step_of(last)

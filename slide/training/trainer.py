@@ -1,18 +1,20 @@
 """The trainer: a run from the first step to the summary."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slide.data import Batch, Batches, SparseDataset, Split, validation_split
+from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked, choose_kind
-from slide.training.checkpoint import Checkpoint, run_facts
+from slide.runtime import versions
+from slide.training.checkpoint import Checkpoint
 from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
 from slide.training.evaluation import (
     TOP,
@@ -20,6 +22,7 @@ from slide.training.evaluation import (
     choose_samples,
     inverse_propensities,
     log_lines,
+    majority_precision,
     predict_split,
     scores_of,
 )
@@ -31,8 +34,9 @@ from slide.training.lr_schedules import (
     least_steps,
     scheduler_at,
 )
-from slide.training.monitor import Counters, Monitor, log_scalars, summary_of, write_summary
+from slide.training.monitor import Counters, Monitor, log_scalars, write_summary
 from slide.training.options import FEWEST_POINTS, TrainingOptions
+from slide.training.selection import selection_figures, selection_warnings
 from slide.training.stopping import (
     HELD,
     HELD_SAMPLES,
@@ -42,6 +46,7 @@ from slide.training.stopping import (
 )
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.resources import peak_memory_mb
 
 # Measurements for a curve take at most this share of the multiplications of the steps, or as many
 # multiplications, which take some tenths of a second.
@@ -54,15 +59,11 @@ class Trainer:
     """Trains a network on a data set, and writes log, checkpoint and summary into a folder.
 
     Args:
-        network: the network to train.
-        optimizer: the optimizer of its parameters.
-        loss: the loss of the output layer; see `slide.SampledLinear.loss`.
-        data: the data set.
         options: see `TrainingOptions`.
         folder: folder of the run; it must exist.
         lr_schedule: called with the optimizer and the number of steps; returns a scheduler of
             PyTorch (see `slide.training.lr_schedules`). With ``epochs="auto"`` it is not used: the
-            rates are those of the `slide.training.lr_schedules.AutoSchedule`.
+            rates come from the `slide.training.lr_schedules.AutoSchedule`.
         resume: whether to continue from the checkpoint in the folder, if there is one.
         ranker: is trained after the network, and re-ranks its outputs in the last evaluation. None:
             no re-ranking. Of several processes, the first one trains it.
@@ -144,27 +145,23 @@ class Trainer:
         if options.auto:
             self.schedule = AutoSchedule(epoch, self._most_steps, 60 * options.max_minutes, least)
             lr_schedule = self.schedule
-        facts = run_facts(
-            network=network,
-            optimizer=optimizer,
-            loss=loss,
-            data=data,
-            train=self.train_split,
-            evaluated=self.eval_split,
-            options=options,
-        )
         self.checkpoint = Checkpoint(
             folder,
             network,
             optimizer,
             schedule=self.schedule,
-            facts=facts,
+            facts=self._facts(optimizer, loss),
             keep=options.keep_checkpoints,
             group=group,
         )
         rates = [float(each["lr"]) for each in optimizer.param_groups]
         if resume and self.checkpoint.found():
-            self._resume()
+            self.counters = self.checkpoint.read()
+            if self.step > self._most_steps:
+                log(f"step {self.step} is past the last, {self._most_steps}: no training is left")
+            seconds = self.counters.network_seconds
+            if self.schedule and (late := self.schedule.apply_lower_limits(self.step, seconds)):
+                log(late)
         self.early_stopping: EarlyStopping | None = None
         if options.patience and self.held_out is not None:
             self.early_stopping = EarlyStopping(
@@ -190,8 +187,43 @@ class Trainer:
             log(f"rows      {self.kind_choice}")
         self._compiled = self.counters.compile_seconds - compile_seconds()
 
+    def _facts(self, optimizer: RowSparseAdam, loss: Any) -> dict[str, Any]:
+        """What a checkpoint and the run that reads it must agree on, in words for people."""
+        train, evaluated, options = self.train_split, self.eval_split, self.options
+        name = getattr(getattr(loss, "record", None), "name", None)
+        if name is None:
+            named = loss if hasattr(loss, "__qualname__") else type(loss)
+            name = f"{named.__module__}.{named.__qualname__}"
+        layers = list(self.network.layers())
+        return {
+            "data set": self.data.name,
+            "trainer.kind": options.kind,
+            "number of features": self.data.num_features,
+            "number of labels": self.data.num_labels,
+            "number of training rows": len(train),
+            "number of evaluation rows": len(evaluated),
+            "checksum of the training rows": fingerprint(train),
+            "checksum of the evaluation rows": fingerprint(evaluated),
+            "widths of layers": [layer.out_features for layer in layers],
+            "samplers": [type(layer.sampler).__name__ for layer in layers],
+            "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in layers],
+            "loss": name,
+            "share of hard samples": getattr(loss, "hard_fraction", None),
+            **{
+                f"{name} of the optimizer": [  # As JSON gives it back.
+                    list(group[name]) if isinstance(group[name], tuple) else group[name]
+                    for group in optimizer.param_groups
+                ]
+                for name in ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
+                if name in optimizer.defaults
+            },
+            "batch size": options.batch_size,
+            "seed": options.seed,
+            "trainer.epochs=auto": options.auto,
+        }
+
     def _spare(self, steps: int) -> int:
-        """How many samples may be scored against all outputs for the curves of so many steps."""
+        """How many samples may be scored against all outputs for the curves of ``steps``."""
         output, labels = self.network.output, self.data.num_labels
         active = min(getattr(output.sampler, "active", labels), labels)
         step = 3 * self.options.batch_size * active  # Forward, and backward to both sides.
@@ -203,15 +235,6 @@ class Trainer:
         rows = min(max(spare // FEWEST_POINTS, _FEWEST_ROWS), held)
         points = min(spare // rows, FEWEST_POINTS) if rows and self.recall_every else 0
         return (max(steps // points, 1), rows) if points > 1 else (0, 0)
-
-    def _resume(self) -> None:
-        self.counters = self.checkpoint.read()
-        if self.step > self._most_steps:
-            log(f"step {self.step} is past the last, {self._most_steps}: no training is left")
-        if self.schedule is not None:
-            late = self.schedule.apply_lower_limits(self.step, self.counters.network_seconds)
-            if late:
-                log(late)
 
     @property
     def step(self) -> int:
@@ -232,14 +255,12 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Train to the end, evaluate, write checkpoint and summary.
 
-        Returns:
-            The summary, as in ``summary.json``.
+        It returns the summary, as in ``summary.json``. After Ctrl-C or SIGTERM the run completes
+        its step and writes a checkpoint; then KeyboardInterrupt is raised.
 
         Raises:
             RuntimeError: if it was called before.
             DivergenceError: if the loss or a weight is NaN or infinite.
-            KeyboardInterrupt: after Ctrl-C or SIGTERM; the run first completes its step and writes
-                a checkpoint.
             OSError: if a file cannot be written.
         """
         if self.checkpoint.closed:
@@ -258,23 +279,48 @@ class Trainer:
                 self.early_stopping.finish(self.network, self.counters, self.monitor)
             scores = self._final_scores(cores)
             self._note_compilation()
-            summary = summary_of(
-                data=self.data,
-                train=self.train_split,
-                evaluated=self.eval_split,
-                counters=self.counters,
-                steps_per_epoch=len(self.batches),
-                scores=scores,
-                group=self.coordinator.group,
-                log=self.monitor.scalars(),
-                network=self.network,
-            )
-            summary["kind"] = self.train_split.kind
-            rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
-            summary["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
+            summary = self._summary(scores)
             if self.is_main_process:
                 write_summary(self.folder, summary)
         return summary
+
+    def _summary(self, scores: dict[str, float]) -> dict[str, Any]:
+        """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
+        counters, measured = self.counters, self.monitor.scalars()
+        names = ("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds")
+        names += ("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds")
+        majority = majority_precision(self.train_split, self.eval_split)
+        found = {
+            "dataset": self.data.name,
+            "samples": counters.samples,
+            "features": self.data.num_features,
+            "labels": self.data.num_labels,
+            "epochs": counters.step / len(self.batches),
+            "steps": counters.step,
+            **{name: round(getattr(counters, name), 3) for name in names},
+            "samples_per_second": round(counters.samples / counters.network_seconds, 1),
+            **{name: round(value, 6) for name, value in scores.items()},
+            "majority_p_at_1": round(majority, 6),
+            "evaluated_on": "test" if self.eval_split is self.data.test else "holdout",
+            "active_mean": round(counters.active_total / counters.step, 1),
+            "peak_rss_mb": peak_memory_mb(),
+            "date": time.strftime("%Y-%m-%d"),
+            "versions": versions(),
+        }
+        if self.coordinator.group.size > 1:
+            found["processes"] = self.coordinator.group.size
+            found["exchange_seconds"] = round(counters.exchange_seconds, 3)
+        found |= selection_figures(measured, self.network)
+        found["warnings"] = selection_warnings(measured)
+        if found["p_at_1"] < found["majority_p_at_1"]:
+            found["warnings"].append(
+                f"P@1 is below {majority:.4f}, that of always naming the most frequent label: is "
+                "the learning rate too large?"
+            )
+        found["kind"] = self.train_split.kind
+        rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
+        found["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
+        return found
 
     def _train(self, bar: ProgressBar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, scores = self.options, self.counters, {}
@@ -296,8 +342,7 @@ class Trainer:
                 logged = replace(counters)
             if validation is not None:
                 held = validation.validate(self.network, counters, self.monitor, bar)
-            if self._is_held_due(held):
-                self._measure_held(held)
+            self._measure_held(held)
             if is_due(self.step, options.eval_every) and not self.ended:
                 scores = self.evaluate(options.eval_samples)
             self._stop_if_asked(interrupt)
@@ -311,17 +356,17 @@ class Trainer:
             cores.look()
         self._stop_if_asked(interrupt, at_once=True)
 
-    def _is_held_due(self, exact: float | None) -> bool:
-        if not self.held_every or (self.ended and self.early_stopping is not None):
-            return False  # Early stopping evaluates at the end itself.
-        return exact is not None or self.ended or is_due(self.step, self.held_every)
-
     def _measure_held(self, exact: float | None) -> None:
-        """A point of the curve of held-out precision, unless validation has made it just now.
+        """A point of the curve of held-out precision, if due and not ``exact`` by validation.
 
-        It is what a part of the rows says, but for their distance from all at the last validation.
+        It is the precision of some rows, less their distance from all at the last validation.
         """
-        assert self.held_part is not None
+        if self.held_part is None or not self.held_every:
+            return
+        if self.ended and self.early_stopping is not None:
+            return  # Early stopping evaluates at the end itself.
+        if exact is None and not self.ended and not is_due(self.step, self.held_every):
+            return
         begin = clock()
         found = self.held_part.precision(self.network)
         if exact is None:
@@ -342,7 +387,6 @@ class Trainer:
             raise error
 
     def _final_scores(self, cores: CoreShare) -> dict[str, float]:
-        """Train the ranker, if there is one, and evaluate."""
         if self.ranker is None or self.held_split is None:
             return self.evaluate()
         scores: dict[str, float] = {}
@@ -372,7 +416,7 @@ class Trainer:
         Args:
             samples: number of samples to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
-            network: answers in the place of the network; see
+            network: answers instead of the network; see
                 `slide.distributed.sharded_network.run_on_main_process`. None: it answers.
         """
         begin, rows = clock(), len(self.eval_split)

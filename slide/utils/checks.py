@@ -142,10 +142,7 @@ def encodable(name: str, path: str | os.PathLike[str]) -> None:
 
 
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
-    """The message of an error, with the whole key of a value, and a file before what is wrong.
-
-    ``overrides`` are the words ``key=value`` of the command line.
-    """
+    """The message of an error, with the whole key of a value, and a file before what is wrong."""
     # Errors of HTTP have an address as filename, and no strerror.
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         to = "" if error.filename2 is None else f" -> {error.filename2}"

@@ -35,10 +35,7 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that takes the place of ``path`` if a ``with`` block ends without an error.
-
-    The new file is complete on the disk before it gets its name.
-    """
+    """A temporary file that replaces ``path`` after a block without an error."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("wb") as file:

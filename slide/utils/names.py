@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,9 +31,6 @@ class Names(Sequence):
         ends: ``(n,)`` int64, where each name ends.
         kind: ``"text"``, ``"number"`` (whole ones), ``"float"`` or ``"flag"`` (True and False).
 
-    Raises:
-        ValueError: for ends that do not rise to the number of bytes, or an unknown kind.
-
     Example:
         >>> from slide.model import Names
         >>> names = Names.of(["fruit", "tree", "tool"])
@@ -53,10 +50,7 @@ class Names(Sequence):
 
     @classmethod
     def of(cls, names: Iterable[Any], what: str = "names") -> "Names":
-        """The names of a list.
-
-        names: texts, or numbers of one type, each of them once; what: what they name, for messages.
-        """
+        """The names of a list of texts or numbers; messages call them ``what``."""
         if isinstance(names, Names):
             return names
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
@@ -65,10 +59,7 @@ class Names(Sequence):
         return cls(*_packed(names, kind, what), kind)
 
     def extended(self, names: Iterable[Any], what: str = "names") -> "Names":
-        """The names and further ones.
-
-        names: new ones, of the same kind; what: what they name, for messages.
-        """
+        """The names, and further ones of the same kind."""
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
         for name in names:
             if self.number(name) is not None:
@@ -131,7 +122,8 @@ class Names(Sequence):
         begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
         if kind != "text":
             good = all(
-                re.fullmatch(_WORDS[kind], each) for each in _pieces(text, begins, names.ends)
+                re.fullmatch(_WORDS[kind], text[begin:end].tobytes())
+                for begin, end in zip(begins, names.ends, strict=True)
             )
         else:
             begins = text[begins[begins < len(text)]]
@@ -164,11 +156,6 @@ def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndar
     words = [str(name).encode() for name in names]
     ends = np.cumsum([len(word) for word in words], dtype=np.int64)
     return np.frombuffer(b"".join(words), np.uint8), ends
-
-
-def _pieces(text: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> Iterator[bytes]:
-    for begin, end in zip(begins, ends, strict=True):
-        yield text[begin:end].tobytes()
 
 
 def _is_utf8(text: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""Progress bars and log lines on standard error; without a terminal, lines take the bars' place."""
+"""Progress bars and log lines on standard error; without a terminal, lines instead of bars."""
 
 import os
 import sys

@@ -153,5 +153,5 @@ class TensorRows(NamedTuple):
 
 
 def weight_rows(weight: Tensor | QuantizedRows) -> TensorRows | QuantizedRows:
-    """Rows of either kind, for those who only read them."""
+    """Rows of either kind, for readers."""
     return weight if isinstance(weight, QuantizedRows) else TensorRows(weight.detach())

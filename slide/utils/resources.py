@@ -85,7 +85,7 @@ def _left_in_groups() -> list[int]:
 
 
 def _folders() -> list[Path]:
-    """The folders of the groups that this process is in, and of those above them."""
+    """The folders of the groups that this process is in, and of the groups above."""
     found = {_ROOT, _ROOT / "memory", _ROOT / "cpu"}
     for line in _read(_GROUPS).splitlines():
         kinds, path = line.split(":", 2)[1:]
@@ -97,7 +97,6 @@ def _folders() -> list[Path]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file of names and numbers."""
     found = {}
     for line in _read(path).splitlines():
         words = line.replace(":", " ").split()

@@ -24,7 +24,7 @@ def comes_in_sight(path: Path) -> bool:
     end = time.monotonic() + SEEN_AFTER
     while not (there := path.exists()) and time.monotonic() < end:
         time.sleep(0.2)
-        for folder in path.parents[:3]:  # Some file systems look again only then.
+        for folder in path.parents[:3]:  # Some file systems read again only then.
             with suppress(OSError):
                 os.listdir(folder)
     return there

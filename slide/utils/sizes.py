@@ -16,9 +16,6 @@ _SEARCHED_LABELS = 20_000
 def find_conf() -> Path:
     """The folder of configurations: that of the checkout, or the copy in the installed package.
 
-    Raises:
-        FileNotFoundError: if the folder is in neither of them.
-
     Example:
         >>> from slide.utils.sizes import find_conf
         >>> (find_conf() / "train.yaml").is_file()
@@ -79,7 +76,7 @@ def active_outputs(num_labels: int) -> int:
 def hidden_width(num_labels: int) -> int:
     """Width of the hidden layer: 512, and 256 for more than 100,000 labels.
 
-    With a re-ranker the wider one gains little, and with so many labels it takes twice the time
+    With a re-ranker the wider one gains little, and with many labels it takes twice the time
     and memory.
     """
     checks.whole("num_labels", num_labels, 1)
@@ -97,7 +94,7 @@ def default_search(num_labels: int, ranked: bool) -> str:
 def output_scale(num_labels: int, shared: bool) -> float:
     """Size of the first weights of the outputs, 1 as in ``nn.Linear``.
 
-    It is 0.1 for more than 100,000 labels and shared sets. Most of these labels still have their
+    It is 0.1 for more than 100,000 labels and shared sets. Most labels still have their
     first weights when the hidden layer has already learnt. Each shared set has thousands of them,
     and the hidden layer would learn to avoid their noise. Sets per sample have only few of them.
     """

@@ -1,7 +1,5 @@
 """Folders of tensors: files of safetensors, and a list in JSON with their sizes and hashes.
 
-`split_state` divides a nested state, such as ``state_dict`` returns, into JSON values and tensors.
-
 Trained models and checkpoints are such folders. Nothing in them is code. The list names each file
 with its size and its SHA-256, and has one of its own. Tensors are opened as memory maps.
 `read_folder` compares the list and the sizes of the files, and `check_files` reads the files and
@@ -31,7 +29,7 @@ from slide.utils.files import (
 )
 
 SUFFIX = ".safetensors"
-# A folder of new files, which take the places of old ones when all of them are complete.
+# A folder of new files, which replace the old ones when all of them are complete.
 NEW_FILES = "new_files"
 
 
@@ -59,7 +57,7 @@ def write_folder(
     """Write tensors; files that an older list does not name stay.
 
     What the folder held stays whole until all new files are on the disk, so there must be room for
-    both. Then the old list is removed, and the new one takes its place last. If the process is
+    both. Then the old list is removed, and the new one is written last. If the process is
     killed in between, `read_folder` does the rest.
 
     ``files`` are tensors by name, by the name of their file without its suffix, and ``there`` files
@@ -81,13 +79,10 @@ def write_folder(
 
 
 def _install(kind: FolderKind, folder: Path) -> None:
-    """Give complete new files their places in the folder, the list last.
-
-    A process that has mapped an old file keeps it.
-    """
+    """Move complete new files into the folder, the list last."""
     new = folder / NEW_FILES
     for name in (*(listed_files(new / kind.list_file) or ()), kind.list_file):
-        if (new / name).exists():  # Else it has its place.
+        if (new / name).exists():  # Else it is there already.
             (new / name).replace(folder / name)
     sync_folder(folder)
 
@@ -108,7 +103,7 @@ def write_file(folder: Path, name: str, tensors: Mapping[str, Tensor]) -> Writte
 
 
 def written_file(path: Path) -> Written:
-    """What a list says of a file."""
+    """The entry of a file in a list."""
     return Written(path.name, path.stat().st_size, _hash_file(path))
 
 
@@ -256,7 +251,6 @@ def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _check_size(kind: FolderKind, path: Path, size: int) -> None:
-    """Raise an error unless a file is there and has its size."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: copy the whole folder of the {kind.name}")
     found = path.stat().st_size

@@ -285,7 +285,7 @@ def test_all_is_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatc
 
 
 def test_a_cache_that_would_fill_the_disk(tmp_path):
-    with pytest.raises(OSError, match=r"needs 1,000,000.0 GB, and .* GB are free") as caught:
+    with pytest.raises(OSError, match=r"takes 1,000,000.0 GB, .* GB are free") as caught:
         open_blocks(tmp_path, forbid, state=1, size=10**15)
     assert caught.value.errno == errno.ENOSPC
     assert leftovers(tmp_path) == []
@@ -293,7 +293,7 @@ def test_a_cache_that_would_fill_the_disk(tmp_path):
 
 
 def test_generated_rows_ask_for_space_first(tmp_path):
-    with pytest.raises(OSError, match=r"the cache of .* needs .* GB, and"):
+    with pytest.raises(OSError, match=r"the cache of .* takes .* GB, "):
         synthetic(cache=tmp_path, train_samples=99999999999)
     for name in ("num_features", "num_labels"):
         with pytest.raises(

@@ -6,7 +6,6 @@ alphabetical order. A line without ``labels``, or with null, is a row without an
 a line do not count.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,13 +13,12 @@ from pathlib import Path
 
 from slide.data.columns import Row
 from slide.data.dataset import PROPENSITY, SparseDataset
-from slide.data.errors import DataError, check_not_compressed
+from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
 from slide.data.sources.table import table, texts_and_labels
-from slide.data.tables import open_text
+from slide.data.tables import Cells, counted_lines, json_rows
 from slide.data.text_vectorizer import TextOptions
 from slide.utils.files import file_state
-from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["documents"]
 
@@ -49,20 +47,12 @@ def documents(
     `slide.data.sources.documents` describes the lines.
 
     Args:
-        name: the data set's name.
-        root: folder of the files.
-        cache: folder for the arrays.
         train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
             the training rows is set aside.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
-        propensity: constants a and b of propensity-scored metrics.
-        hint: what the user can do when a file is missing.
-
-    Returns:
-        The data set, over memory-mapped arrays, with the names of its labels and its vectorizer.
+        propensity, hint: see `slide.data.xmc`.
 
     Raises:
-        FileNotFoundError: a file is missing; the message says where to put it.
         DataError: a line is malformed.
         ValueError: an argument is out of range, or no word is in enough rows.
 
@@ -116,10 +106,9 @@ def documents(
     )
 
 
-def read_document(line: bytes | str) -> Row:
-    """A line of JSON as a document."""
-    row = json.loads(line)
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+def document_of(row: Cells) -> Row:
+    """An object of JSON as a document."""
+    if not isinstance(row.get("text"), str):
         raise ValueError(f"a line must be {DOCUMENT_LINE}")
     labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
@@ -132,18 +121,9 @@ def read_document(line: bytes | str) -> Row:
 
 def read_documents(path: Path, doing: str) -> Iterator[Row]:
     """The documents of a file, one after the other."""
-    size = path.stat().st_size
-    with (
-        open_text(path) as file,
-        ProgressBar(desc=f"{doing} {path}", total=size, unit="B", unit_scale=True) as bar,
-    ):
-        for number, line in enumerate(file, 1):
-            if number == 1:
-                check_not_compressed(line, str(path))
-            bar.update(len(line))
-            if not line.strip():
-                continue
+    with counted_lines(path, doing) as lines:
+        for position, row in json_rows(lines, str(path)):
             try:
-                yield read_document(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}:{number}: {error}") from error
+                yield document_of(row)
+            except ValueError as error:
+                raise DataError(f"{position}: {error}") from error

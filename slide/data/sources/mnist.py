@@ -16,7 +16,6 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.sparse import CSR, Pattern
 from slide.utils.files import file_state
-from slide.utils.progress_bar import ProgressBar
 
 __all__ = ["mnist"]
 
@@ -55,21 +53,12 @@ def mnist(
     `slide.data.sources.mnist` describes the rows.
 
     Args:
-        name: the data set's name.
         root: folder of the files. They have their usual names, such as ``train-images-idx3-ubyte``,
             with ``.gz`` or without; under either name a file may be packed by gzip or not.
-        cache: folder for the arrays.
-        propensity: constants a and b of propensity-scored metrics.
-        fetch: puts missing files into ``root``.
-        hint: what the user can do when a file is missing.
-
-    Returns:
-        The data set, over memory-mapped arrays.
+        cache, propensity, fetch, hint: see `slide.data.xmc`.
 
     Raises:
-        FileNotFoundError: ``root`` lacks a file; the message says what to do.
         DataError: a file is malformed or too short, or two files disagree.
-        ValueError: an argument has another type.
 
     Example:
         >>> import pathlib, tempfile
@@ -103,82 +92,59 @@ def mnist(
 
 
 def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
-    """Reads the rows of a split; memory is bounded by a chunk of rows."""
-    with _open_idx(images) as image_file, _open_idx(labels) as label_file:
-        pixels = _Idx(images, image_file, (SIDE, SIDE))
-        classes = _Idx(labels, label_file, ())
-        if not pixels.rows:
-            raise DataError(f"{images}: there are no images in it")
-        if pixels.rows != classes.rows:
-            raise DataError(
-                f"{labels}: it has {classes.rows} labels for the {pixels.rows} images of {images}"
-            )
-        with ProgressBar(total=pixels.rows, unit=" rows", desc=str(images)) as bar:
-            for start in range(0, pixels.rows, IMAGE_CHUNK):
-                count = min(IMAGE_CHUNK, pixels.rows - start)
-                label = classes.read(count)
-                if label.max() >= NUM_LABELS:
-                    bad = start + int(np.argmax(label >= NUM_LABELS))
-                    raise DataError(
-                        f"{labels}: label {label[bad - start]} of image {bad} is not in "
-                        f"[0, {NUM_LABELS})"
-                    )
-                yield Block(
-                    _sparse(pixels.read(count)),
-                    Pattern(np.arange(count + 1), label.astype(np.int32)),
-                )
-                bar.update(count)
-        pixels.expect_end()
-        classes.expect_end()
+    """Reads the rows of a split, in chunks."""
+    count, found = _idx_rows(images, (SIDE, SIDE)), _idx_rows(labels, ())
+    if not count:
+        raise DataError(f"{images}: there are no images in it")
+    if count != found:
+        raise DataError(f"{labels}: it has {found} labels for the {count} images of {images}")
+    classes = _read_idx(labels, 1, count).ravel()
+    if classes.max() >= NUM_LABELS:
+        bad = int(np.argmax(classes >= NUM_LABELS))
+        raise DataError(
+            f"{labels}: label {classes[bad]} of image {bad} is not in [0, {NUM_LABELS})"
+        )
+    pixels = _read_idx(images, SIDE**2, count)
+    for start in range(0, count, IMAGE_CHUNK):
+        label = classes[start : start + IMAGE_CHUNK].astype(np.int32)
+        rows = Pattern(np.arange(len(label) + 1), label)
+        yield Block(_sparse(pixels[start : start + IMAGE_CHUNK]), rows)
 
 
-class _Idx:
-    """An idx file of unsigned bytes, read row by row."""
-
-    def __init__(self, path: Path, file: IO[bytes], shape: tuple[int, ...]) -> None:
-        self.path = path
-        self._file = file
-        self._row_bytes = int(np.prod(shape, dtype=np.int64))
-        magic = bytes([0, 0, UNSIGNED_BYTES, 1 + len(shape)])
-        found = self._bytes(4)
-        if found != magic:
-            raise DataError(f"{path}: it begins with {found.hex(' ')} instead of {magic.hex(' ')}")
-        self.rows, *found_shape = map(int, np.frombuffer(self._bytes(4 + 4 * len(shape)), ">u4"))
-        if found_shape != list(shape):
-            raise DataError(
-                f"{path}: its rows are of shape {tuple(found_shape)} instead of {shape}"
-            )
-
-    def read(self, rows: int) -> np.ndarray:
-        """Reads rows, ``(rows, values of a row)`` uint8, or ``(rows,)`` if a row is one value."""
-        values = np.frombuffer(self._bytes(rows * self._row_bytes), np.uint8)
-        return values.reshape(rows, -1) if self._row_bytes > 1 else values
-
-    def expect_end(self) -> None:
-        """Raises DataError if there are more bytes."""
-        if self._unpack(1):
-            raise DataError(f"{self.path}: it is longer than its {self.rows} rows")
-
-    def _bytes(self, count: int) -> bytes:
-        data = self._unpack(count)
-        if len(data) < count:
-            raise DataError(f"{self.path}: it is cut off")
-        return data
-
-    def _unpack(self, count: int) -> bytes:
-        try:
-            return self._file.read(count)
-        except EOFError:
-            raise DataError(f"{self.path}: it is cut off") from None
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{self.path}: it cannot be unpacked: {error}") from error
+def _idx_rows(path: Path, shape: tuple[int, ...]) -> int:
+    header = _unpacked(path, 8 + 4 * len(shape))
+    magic, found = bytes([0, 0, UNSIGNED_BYTES, 1 + len(shape)]), header[:4]
+    if found != magic and len(found) == 4:
+        raise DataError(f"{path}: it begins with {found.hex(' ')} instead of {magic.hex(' ')}")
+    if len(header) < 8 + 4 * len(shape):
+        raise DataError(f"{path}: it is cut off")
+    rows, *sides = map(int, np.frombuffer(header[4:], ">u4"))
+    if sides != list(shape):
+        raise DataError(f"{path}: its rows are of shape {tuple(sides)} instead of {shape}")
+    return rows
 
 
-def _open_idx(path: Path) -> IO[bytes]:
-    # The content decides: some browsers unpack a file and keep its name.
+def _read_idx(path: Path, width: int, rows: int) -> np.ndarray:
+    header = 8 if width == 1 else 16
+    end = header + rows * width
+    values = _unpacked(path, end + 1)
+    if len(values) != end:
+        said = f"it is longer than its {rows} rows" if len(values) > end else "it is cut off"
+        raise DataError(f"{path}: {said}")
+    return np.frombuffer(values, np.uint8, offset=header).reshape(rows, width)
+
+
+def _unpacked(path: Path, most: int) -> bytes:
+    """The first bytes of a file; its content says whether it is packed, as browsers unpack some."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
-    return cast(IO[bytes], gzip.open(path)) if packed else path.open("rb")
+        file.seek(0)
+        try:
+            return (gzip.open(file) if packed else file).read(most)
+        except EOFError:
+            raise DataError(f"{path}: it is cut off") from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path}: it cannot be unpacked: {error}") from error
 
 
 def _sparse(pixels: np.ndarray) -> CSR:

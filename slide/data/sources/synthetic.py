@@ -27,7 +27,7 @@ SYNTHETIC_VERSION = 1
 MOST_COLUMNS = 2**31 - 1  # Numbers of columns are int32.
 GENERATED_ROWS = 8192
 PROTOTYPE = 16  # Features of a label.
-SHARED = 4  # Of these, features that are the same in all of its cluster.
+SHARED = 4  # Features of a label that are the same in all of its cluster.
 # Shapes of the negative binomial distributions: a smaller one makes the rows' lengths differ more.
 NONZEROS_SHAPE = 4.0
 LABELS_SHAPE = 2.0
@@ -58,10 +58,6 @@ def synthetic(
     the same distribution. The parameters and the seed determine every byte.
 
     Args:
-        cache: folder for the generated arrays.
-        name: the data set's name.
-        num_features, num_labels: columns.
-        train_samples, test_samples: rows.
         nonzeros: mean number of features in a row.
         labels_per_row: mean number of labels in a row.
         popularity: exponent of the labels' popularity. The probability that a label is a row's
@@ -69,12 +65,6 @@ def synthetic(
         feature_popularity: the same for features.
         noise: share of the features that are drawn by popularity, not from the labels' prototypes.
         seed: at least 0.
-
-    Returns:
-        The data set, over memory-mapped arrays.
-
-    Raises:
-        ValueError: a parameter is out of range.
 
     Example:
         >>> import tempfile
@@ -145,13 +135,9 @@ class RowShape(NamedTuple):
 
 
 class RowModel(NamedTuple):
-    """The parts that all rows share. A rank is an index in the order of popularity.
+    """The parts that all rows share; arrays are by rank, the index in the order of popularity.
 
-    Attributes:
-        feature_names: ``(features,)`` int32, the column of each rank.
-        label_names: ``(labels,)`` int32, the number of each rank.
-        prototypes: ``(labels, PROTOTYPE)`` int32 feature ranks of each label rank.
-        idf: ``(features,)`` float32 weight of each rank.
+    ``prototypes`` ``(labels, PROTOTYPE)`` int32 are ranks of features.
     """
 
     feature_names: np.ndarray
@@ -172,7 +158,24 @@ def generate_rows(
             count = min(GENERATED_ROWS, rows - start)
             rng = np.random.default_rng((seed, stream, chunk))
             label_indptr, ranks = _make_labels(shape, rng, label_counts, count)
-            features = _make_features(shape, model, rng, row_counts, label_indptr, ranks, positions)
+            indptr = row_bounds(
+                np.minimum(_draw_counts(rng, row_counts, count), shape.num_features)
+            )
+            total = indptr[-1]
+            features = CSR(indptr, np.empty(total, np.int32), np.empty(total, np.float32))
+            draw_features(
+                label_indptr,
+                ranks,
+                model.prototypes,
+                rng.random(total),
+                rng.integers(0, PROTOTYPE, total, np.uint8),
+                _zipf(rng.random(total), shape.num_features, shape.feature_popularity),
+                shape.noise,
+                model.idf,
+                model.feature_names,
+                positions,
+                *features,
+            )
             # Ascending numbers, as in most files: the order must not tell the first label.
             labels = Pattern(label_indptr, model.label_names[ranks])
             order = np.lexsort((labels.indices, labels.entry_rows()))
@@ -202,7 +205,6 @@ def build_model(shape: RowShape, rng: np.random.Generator) -> RowModel:
 def _make_labels(
     shape: RowShape, rng: np.random.Generator, table: np.ndarray, rows: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ``indptr`` and the label ranks of each row."""
     first = _zipf(rng.random(rows), shape.num_labels, shape.popularity).astype(np.int64)
     cluster = first % shape.num_clusters
     size = (shape.num_labels - cluster + shape.num_clusters - 1) // shape.num_clusters
@@ -212,35 +214,6 @@ def _make_labels(
     ranks = np.empty(indptr[-1], np.int32)
     draw_labels(first, steps, shape.num_clusters, shape.num_labels, indptr, ranks)
     return indptr, ranks
-
-
-def _make_features(
-    shape: RowShape,
-    model: RowModel,
-    rng: np.random.Generator,
-    table: np.ndarray,
-    label_indptr: np.ndarray,
-    ranks: np.ndarray,
-    positions: np.ndarray,
-) -> CSR:
-    rows = len(label_indptr) - 1
-    indptr = row_bounds(np.minimum(_draw_counts(rng, table, rows), shape.num_features))
-    total = indptr[-1]
-    features = CSR(indptr, np.empty(total, np.int32), np.empty(total, np.float32))
-    draw_features(
-        label_indptr,
-        ranks,
-        model.prototypes,
-        rng.random(total),
-        rng.integers(0, PROTOTYPE, total, np.uint8),
-        _zipf(rng.random(total), shape.num_features, shape.feature_popularity),
-        shape.noise,
-        model.idf,
-        model.feature_names,
-        positions,
-        *features,
-    )
-    return features
 
 
 def _zipf(uniform: np.ndarray, size: int, exponent: float) -> np.ndarray:

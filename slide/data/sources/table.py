@@ -70,8 +70,7 @@ def table(
     Args:
         path: a file of CSV, JSON (in lines or as a list) or Parquet, known by its content; or a
             frame, a data set of Hugging Face, or a list of dicts.
-        test_path: the same for the test rows; None: they are among those of ``path``.
-        name: the data set's name.
+        test_path: the same for the test rows; None: they are among the rows of ``path``.
         cache: folder for the arrays; None: they are in memory only.
         labels: column of labels; None: the first that is called labels, tags, categories or so.
         separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
@@ -86,15 +85,9 @@ def table(
         seed: of that choice.
         encoding: of CSV.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
-        propensity: constants a and b of propensity-scored metrics.
-        hint: what the user can do when a file is missing.
-
-    Returns:
-        The data set, with the names of its labels, its vectorizer, and what was understood as
-        ``columns``.
+        propensity, hint: see `slide.data.xmc`.
 
     Raises:
-        FileNotFoundError: a file is missing.
         DataError: a file is malformed.
         ValueError: an argument is out of range, a column is missing, or no word is in enough rows.
 
@@ -118,8 +111,45 @@ def table(
         checks.encodable("path", each)
         ensure_files(each.parent, [each.name], None, lambda _: None, hint)
     find = {"labels": labels, "separator": separator, "text": text, "numbers": numbers}
-    source = _Source(path, test_path, encoding, split, test_value, test_share, seed)
-    found = functools.cache(lambda: source.understood(find))
+
+    @functools.cache
+    def found() -> tuple[Columns, np.ndarray | None]:
+        """The columns, and which rows are drawn for testing."""
+        without = () if split is None else (split,)
+        rows = (cells for _, cells in read_table(path, encoding))
+        columns, count = understood(rows, without=without, **find)
+        chosen, note = None, None
+        if test_path is None and split is not None:
+            note = f"test rows: {test_value!r} in the column {split}"
+        elif test_path is None:
+            chosen = np.zeros(count, bool)
+            aside = min(max(round(test_share * count), 1), max(count - 1, 0))
+            chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+            note = (
+                f"no test file: {aside:,} of {count:,} rows, drawn with seed {seed}, are set "
+                "aside as test rows (test_path, split and test_share say otherwise)"
+            )
+        return replace(columns, notes=(*columns.notes, *([note] if note else ()))), chosen
+
+    def rows_of(part: str) -> Iterator[Row]:
+        columns, chosen = found()
+        apart = part == "test" and test_path is not None
+        given = read_table(test_path if apart else path, encoding)
+        for number, (position, cells) in enumerate(given):
+            if chosen is not None:
+                test = bool(chosen[number])
+            elif test_path is None:
+                test = str(cells.get(split or "")).strip() == test_value
+            else:
+                test = apart
+            if test != (part == "test"):
+                continue
+            try:
+                row = columns.row(cells)
+            except ValueError as error:
+                raise DataError(f"{position}: {error}") from error
+            yield row._replace(name=columns.named(Path(position).name, cells)) if test else row
+
     arguments = {
         "reader": "table",
         "version": _VERSION,
@@ -137,7 +167,7 @@ def table(
         check_folders(cache=cache)
     state = {"files": [file_state(Path(each)) for each in files]}
     data = texts_and_labels(
-        {part: functools.partial(source.rows, part, found) for part in ("train", "test")},
+        {part: functools.partial(rows_of, part) for part in ("train", "test")},
         options,
         lambda: found()[0],
         str(path) if isinstance(path, str | Path) else "the table",
@@ -150,59 +180,6 @@ def table(
     if test_path is None and split is None and data.columns is not None:
         log(data.columns.notes[-1])
     return data
-
-
-class _Source(NamedTuple):
-    """A table, and what tells its test rows."""
-
-    path: Any
-    test_path: Any
-    encoding: str
-    split: str | None
-    test_value: str
-    test_share: float
-    seed: int
-
-    def understood(self, find: Mapping[str, Any]) -> tuple[Columns, np.ndarray | None]:
-        """The columns, and which rows are drawn for testing."""
-        without = () if self.split is None else (self.split,)
-        rows = (cells for _, cells in read_table(self.path, self.encoding))
-        columns, count = understood(rows, without=without, **find)
-        if self.test_path is not None:
-            return columns, None
-        if self.split is not None:
-            note = f"test rows: {self.test_value!r} in the column {self.split}"
-            return replace(columns, notes=(*columns.notes, note)), None
-        chosen = np.zeros(count, bool)
-        aside = min(max(round(self.test_share * count), 1), max(count - 1, 0))
-        chosen[np.random.default_rng(self.seed).permutation(count)[:aside]] = True
-        note = (
-            f"no test file: {aside:,} of {count:,} rows, drawn with seed {self.seed}, are set "
-            "aside as test rows (test_path, split and test_share say otherwise)"
-        )
-        return replace(columns, notes=(*columns.notes, note)), chosen
-
-    def rows(
-        self, part: str, found: Callable[[], tuple[Columns, np.ndarray | None]]
-    ) -> Iterator[Row]:
-        """The rows of a part."""
-        columns, chosen = found()
-        apart = part == "test" and self.test_path is not None
-        given = read_table(self.test_path if apart else self.path, self.encoding)
-        for number, (place, cells) in enumerate(given):
-            if chosen is not None:
-                test = bool(chosen[number])
-            elif self.test_path is None:
-                test = str(cells.get(self.split or "")).strip() == self.test_value
-            else:
-                test = apart
-            if test != (part == "test"):
-                continue
-            try:
-                row = columns.row(cells)
-            except ValueError as error:
-                raise DataError(f"{place}: {error}") from error
-            yield row._replace(name=columns.named(Path(place).name, cells)) if test else row
 
 
 class _Counted(NamedTuple):
@@ -230,7 +207,7 @@ class _Counted(NamedTuple):
 def features_of(
     rows: Sequence[Row], vectorizer: TextVectorizer | None, columns: Columns | None
 ) -> CSR:
-    """The features of rows: those of words, and numbers after them."""
+    """The features of rows: words, and numbers after them."""
     if vectorizer is None:
         words = CSR(np.zeros(len(rows) + 1, np.int64), np.empty(0, np.int32), np.empty(0, "f4"))
     else:
@@ -259,13 +236,9 @@ def texts_and_labels(
 ) -> SparseDataset:
     """The data set of rows of texts, numbers and labels, which are read twice.
 
-    Args:
-        parts: the training and the test rows.
-        options: how texts become features.
-        columns: of a table; it is asked for only if there is no cache.
-        source: what the training rows are called in messages.
-        name, cache, key, state, propensity: see `slide.data.cache.cached`; without a cache the
-            arrays are in memory.
+    ``columns`` is asked for only if there is no cache; ``source`` names the training rows in
+    messages. `slide.data.cache.cached` explains the others; without a cache the arrays are in
+    memory.
     """
     counted = functools.cache(lambda: _count(parts, options, columns(), source))
     if cache is None:
@@ -344,8 +317,8 @@ def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> S
     for rows in ([block.features for block in found], [block.labels for block in found]):
         sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(each.indptr) for each in rows)])
         arrays.append([row_bounds(sizes)])
-        for place, dtype in zip(range(1, len(rows[0]) if rows else 3), ("i4", "f4"), strict=False):
-            arrays[-1].append(np.concatenate([np.empty(0, dtype), *(each[place] for each in rows)]))
+        for field, dtype in zip(range(1, len(rows[0]) if rows else 3), ("i4", "f4"), strict=False):
+            arrays[-1].append(np.concatenate([np.empty(0, dtype), *(each[field] for each in rows)]))
     return Split(CSR(*arrays[0]), Pattern(*arrays[1][:2]), num_features, num_labels)
 
 
@@ -367,7 +340,6 @@ def _arrays(counted: _Counted) -> dict[str, np.ndarray | str]:
 
 
 def _opened(folder: Path, options: TextOptions) -> _Counted:
-    """What `_arrays` wrote."""
 
     def names(part: str) -> Names:
         paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))

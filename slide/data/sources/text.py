@@ -1,4 +1,4 @@
-"""Plain text as skip-grams: from a word to the words around it.
+"""Running text as skip-grams: from a word to the words around it.
 
 White space separates words. Rare words are left out. An occurrence of another word, of frequency f,
 is left out with probability ``1 - sqrt(subsample / f)``; the seed and the number of the word in the
@@ -51,12 +51,7 @@ TEXT_PARTS = ("train", "test")
 
 
 class Vocabulary(NamedTuple):
-    """The words that are not rare; the id of a word is its index.
-
-    Attributes:
-        words: V words.
-        counts: ``(V,)`` int64 occurrences in the text, in descending order.
-    """
+    """The words that are not rare, by id, and their ``(V,)`` int64 counts, in descending order."""
 
     words: list[str]
     counts: np.ndarray
@@ -125,10 +120,7 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
 def subsampled_ids(
     chunks: Iterable[list[str]], vocabulary: Vocabulary, subsample: float, key: np.uint64
 ) -> Iterator[np.ndarray]:
-    """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3).
-
-    The number of a word in the text, with the key, decides whether the word stays.
-    """
+    """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3)."""
     frequencies = vocabulary.counts / vocabulary.counts.sum()
     keep = np.sqrt(subsample / frequencies) if subsample else np.ones(len(frequencies))
     ids = {word: number for number, word in enumerate(vocabulary.words)}
@@ -145,7 +137,7 @@ def _too_long(path: Path, offset: int) -> DataError:
 
 
 def skip_grams(chunks: Iterable[np.ndarray], window: int) -> Iterator[Block]:
-    """Yields a row for each word that has other words in its window; these are its labels."""
+    """Yields a row for each word that has other words in its window, which are its labels."""
     edge = np.full(window, -1, np.int32)
     step = max(1, CHUNK_LABELS // (2 * window))
     words = edge
@@ -209,9 +201,7 @@ def text(
     chunk of the text.
 
     Args:
-        name: the data set's name.
         root, file: folder and name of the text, in UTF-8.
-        cache: folder for the arrays.
         window: words on either side, at least 1.
         subsample: words of a higher frequency (t in the paper) are subsampled; 0: no words are.
         min_count: a word with fewer occurrences is rare.
@@ -220,15 +210,9 @@ def text(
         test_share: share of the bytes that is the test set, in (0, 1).
         train_samples, test_samples: the most rows of a part, from its beginning; None: all rows.
         seed: of the subsampling.
-        propensity: constants a and b of propensity-scored metrics.
-        fetch: puts text8 into ``root`` if that is the file and it is missing.
-        hint: what the user can do when the file is missing.
-
-    Returns:
-        The data set, over memory-mapped arrays; features and labels are the same ids.
+        propensity, fetch, hint: see `slide.data.xmc`; text8 alone is fetched.
 
     Raises:
-        FileNotFoundError: there is no such file; the message says what to do.
         DataError: the file is not text in UTF-8, or too small for these arguments.
         ValueError: an argument is out of range.
 
@@ -257,7 +241,12 @@ def text(
             checks.whole(option, value, 1)
     provider = fetch if file == TEXT8 else None
     path = Path(root) / file
-    ensure_files(Path(root), [file], provider, lambda folder: _check_not_empty(folder / file), hint)
+
+    def check(folder: Path) -> None:
+        if not (folder / file).stat().st_size:
+            raise DataError(f"{folder / file}: the file is empty")
+
+    ensure_files(Path(root), [file], provider, check, hint)
 
     @functools.cache
     def vocabulary() -> Vocabulary:
@@ -270,6 +259,10 @@ def text(
         ids = subsampled_ids(chunks, vocabulary(), float(subsample), key)
         limit = samples[f"{part}_samples"]
         return first_rows(skip_grams(ids, window), limit, f"{path}: the {part} part")
+
+    def lines() -> dict[str, str]:
+        words = zip(*vocabulary(), strict=True)
+        return {VOCABULARY: "".join(f"{word} {count}\n" for word, count in words)}
 
     return cached(
         cache,
@@ -292,15 +285,6 @@ def text(
         num_labels=lambda: len(vocabulary().words),
         train=lambda: rows("train"),
         test=lambda: rows("test"),
-        extra=lambda: {VOCABULARY: _lines(vocabulary())},
+        extra=lines,
         propensity=propensity,
     )
-
-
-def _lines(vocabulary: Vocabulary) -> str:
-    return "".join(f"{word} {count}\n" for word, count in zip(*vocabulary, strict=True))
-
-
-def _check_not_empty(path: Path) -> None:
-    if not path.stat().st_size:
-        raise DataError(f"{path}: the file is empty")

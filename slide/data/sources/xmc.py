@@ -80,7 +80,6 @@ def xmc(
     `slide.data.sources.xmc` describes the formats.
 
     Args:
-        name: the data set's name.
         root: folder of the files. Only ``fetch`` writes into it.
         cache: folder for the arrays that were read.
         format: "xmc", "svmlight" or "npz".
@@ -94,9 +93,6 @@ def xmc(
         lenient: text: leave malformed lines out instead of raising; their number is said.
         hint: what the user can do when a file is missing.
         fetch: puts missing files into ``root``.
-
-    Returns:
-        The data set, over memory-mapped arrays.
 
     Raises:
         FileNotFoundError: a file is missing and cannot be fetched; the message says where to put
@@ -119,8 +115,12 @@ def xmc(
     check_folders(root=root, cache=cache)
     checks.flag("lenient", lenient)
     check_propensity(propensity)
-    _check_expected(train_samples=train_samples, test_samples=test_samples)
-    _check_expected(num_features=num_features, num_labels=num_labels)
+    counts = {"train_samples": train_samples, "test_samples": test_samples}
+    counts |= {"num_features": num_features, "num_labels": num_labels}
+    for option, value in counts.items():
+        if value is not None:
+            checks.whole(option, value, 0)
+            checks.within(option, value, 0, MAX_INDEX)
     variant = _variant(format, first_feature, first_label, lenient)
     names = _file_names(format, train_file=train_file, train_labels_file=train_labels_file)
     train = _Files(names, Sizes(train_samples, num_features, num_labels), variant, lenient)
@@ -146,9 +146,16 @@ def xmc(
 def _open_files(
     root: Path, train: "_Files", test: "_Files", format: str, **options: Any
 ) -> SparseDataset:
-    """Opens the cache of two splits; ``options`` are those of `slide.data.cache.cached`."""
+    """Opens the cache of two splits; `slide.data.cache.cached` has the ``options``."""
     _, features, labels = _common_sizes(root, train, test)
-    widths = _Widths()
+    widths = np.zeros(2, np.int64)  # That the largest numbers of the rows need.
+
+    def measured(blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            found = (each.indices.max(initial=-1) + 1 for each in (block.features, block.labels))
+            np.maximum(widths, [*found], out=widths)
+            yield block
+
     paths = {"train": train.paths(root), "test": test.paths(root)}
     variant = train.variant
     key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
@@ -161,10 +168,10 @@ def _open_files(
         **options,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
         state={split: [file_state(path) for path in paths[split]] for split in paths},
-        num_features=widths.features if features is None else features,
-        num_labels=widths.labels if labels is None else labels,
-        train=lambda: widths.of(_part(train.read(root), False if test is train else None)),
-        test=lambda: widths.of(_part(test.read(root), True if test is train else None)),
+        num_features=(lambda: int(widths[0])) if features is None else features,
+        num_labels=(lambda: int(widths[1])) if labels is None else labels,
+        train=lambda: measured(_part(train.read(root), False if test is train else None)),
+        test=lambda: measured(_part(test.read(root), True if test is train else None)),
     )
 
 
@@ -182,14 +189,7 @@ def _part(blocks: Iterable[Block], aside: bool | None) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of a split.
-
-    Attributes:
-        names: in their folder: one of rows, or one of features and one of labels.
-        expected: expected sizes.
-        variant: what the lines of text mean; None: matrices.
-        lenient: leave malformed lines out.
-    """
+    """The files of a split: of rows, or of features and of labels; ``variant`` None: matrices."""
 
     names: tuple[str, ...]
     expected: Sizes
@@ -236,33 +236,8 @@ class _Files:
             self.compare(folder, Sizes(rows), self.expected, "were expected")
 
 
-class _Widths:
-    """The numbers of columns that the largest numbers in some blocks need."""
-
-    def __init__(self) -> None:
-        self._features = 0
-        self._labels = 0
-
-    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yields the blocks, and notes their largest numbers."""
-        for block in blocks:
-            self._features = max(self._features, _width(block.features.indices))
-            self._labels = max(self._labels, _width(block.labels.indices))
-            yield block
-
-    def features(self) -> int:
-        return self._features
-
-    def labels(self) -> int:
-        return self._labels
-
-
-def _width(indices: np.ndarray) -> int:
-    return int(indices.max(initial=-1)) + 1
-
-
 def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
-    """Returns the known sizes of both splits; the rows are those of the training split."""
+    """Returns the known sizes of both splits; and the rows of the training split."""
     sizes, others = train.sizes(folder), test.sizes(folder)
     path = train.paths(folder)[0]
     test.compare(folder, others, sizes._replace(rows=others.rows), f"are in {path}")
@@ -272,7 +247,6 @@ def _common_sizes(folder: Path, train: _Files, test: _Files) -> Sizes:
 def _variant(
     format: str, first_feature: int | None, first_label: int | None, lenient: bool
 ) -> Variant | None:
-    """Returns what lines of text mean; None for matrices."""
     if format != "npz":
         return text_variant(format, first_feature, first_label)
     given = {"first_feature": first_feature, "first_label": first_label, "lenient": lenient}
@@ -283,7 +257,6 @@ def _variant(
 
 
 def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
-    """Returns the names of the files of a split: rows, or features and labels."""
     rows, labels = names
     if format != "npz" and names.pop(labels) is not None:
         raise ValueError(f"{labels} is for format=npz; format={format} has labels in {rows}")
@@ -291,10 +264,3 @@ def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{option} must be the name of a file, not {value!r}")
     return tuple(str(value) for value in names.values())
-
-
-def _check_expected(**counts: int | None) -> None:
-    for option, value in counts.items():
-        if value is not None:
-            checks.whole(option, value, 0)
-            checks.within(option, value, 0, MAX_INDEX)

@@ -11,7 +11,7 @@ from helpers.naive_rows import BadLine
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from slide.data import DataError, TextOptions, TextVectorizer, documents, transform
-from slide.data.sources.documents import read_document, read_documents
+from slide.data.sources.documents import document_of, read_documents
 
 LINES = {
     "train": [
@@ -101,7 +101,7 @@ def test_bad_lines_are_named(tmp_path, line, said):
 
 @pytest.mark.parametrize("line", ['{"text": "a"}', '{"text": "a", "labels": null}'])
 def test_a_row_without_labels(line):
-    assert read_document(line)[:2] == ("a", [])
+    assert document_of(json.loads(line))[:2] == ("a", [])
 
 
 def test_a_compressed_file_is_named(tmp_path):
