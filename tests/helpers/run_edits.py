@@ -8,12 +8,15 @@ import json
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
+from functools import cache
 from io import StringIO
 from itertools import islice
 from pathlib import Path
 from unittest import mock
 
 import torch
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from helpers import job
@@ -23,8 +26,9 @@ from helpers.limits import more_memory
 from slide import runtime
 from slide.config import build, read_config
 from slide.config.compose import asked_for, resumed, user_errors
-from slide.training import DivergenceError
+from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint_files import CHECKPOINT, find_checkpoints, network_state
+from slide.utils import tensor_folder
 from slide.utils.checks import error_message
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
@@ -83,14 +87,18 @@ class Resuming:
         build.fill_in(config, len(data.train), data.num_labels)
         sizes = data.num_features, data.num_labels
 
+        network = build.build_network(config, *sizes)
+        parts = network, build.build_optimizer(config, network), build.build_loss(config)
+        options = instantiate(config.trainer, holdout=config.dataset.holdout)
+        schedule = instantiate(config.lr_schedule)
+
         def checkpoint():
             """The weights after some steps of a run whose checkpoint was edited."""
             runtime.set_deterministic(True, config.seed)
-            network = build.build_network(config, *sizes)
-            optimizer = build.build_optimizer(config, network)
+            network, optimizer, loss = deepcopy(parts)
+            made = network, optimizer, loss, data, options, self.run, schedule
             with user_errors():
-                trainer = build.put_together(config, network, optimizer, data, self.run)
-            return self.steps(trainer)
+                return self.steps(Trainer(*made, resume=True))
 
         return checkpoint
 
@@ -127,7 +135,8 @@ def tell(what, how, found, said, expected):
 
 def edits_of(kind, folder, count, seed):
     more = [f"trainer.max_steps={STEPS}", "runtime.deterministic=true", "ranker=none"]
-    job.main(*job.tiny(folder, *more, *KINDS[kind]))
+    with redirect_stdout(sys.stderr):
+        job.main(*job.tiny(folder, *more, *KINDS[kind]))
     run = folder / "run"
     (last,) = find_checkpoints(run)
     content = read_folder(CHECKPOINT, last)
@@ -139,29 +148,31 @@ def edits_of(kind, folder, count, seed):
     assert said is None, said
     for number in range(count):
         rng = rng_of(kind, seed, number)
-        if number % 16:
+        if number % 32:  # A configuration takes ten times as long.
             what, how = edit_checkpoint(rng, last, content, files)
             resume = checkpoint
         else:
             whole = (run / "config.yaml").read_text()
+            write_folder(CHECKPOINT, last, content, files)
             what, how = edit_config(rng, run)
             resume = resuming.all
         # Before it is resumed: a process that dies has said of what.
         print(json.dumps([number, what, how]), file=sys.stderr, flush=True)
         tell(what, how, *outcome(resume), expected)
-        if resume is checkpoint:
-            write_folder(CHECKPOINT, last, content, files)
-        else:
+        if resume is not checkpoint:
             (run / "config.yaml").write_text(whole)
 
 
 def main(folder, count, seed, *kinds):
     warnings.simplefilter("ignore")
     for kind in kinds:
-        edits_of(kind, Path(folder) / kind, int(count), seed)
+        home = Path(folder) / kind
+        home.mkdir()
+        edits_of(kind, home, int(count), seed)
 
 
 if __name__ == "__main__":
-    # Nothing is to outlive this process.
-    with mock.patch("os.fsync"):
+    # Nothing is to outlive this process, and versions stay.
+    versions = mock.patch("slide.utils.tensor_folder.versions", cache(tensor_folder.versions))
+    with mock.patch("os.fsync"), versions:
         main(*sys.argv[1:])
