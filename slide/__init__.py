@@ -76,4 +76,8 @@ def __getattr__(name: str) -> typing.Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_LATER, *_ROOMS]
+    """What users need, without the modules that it is imported from."""
+    rooms = {*_ROOMS, "functional", "hashing", "nn", "optim", "runtime", "sampling", "search"}
+    module = type(typing)
+    own = (name for name, value in globals().items() if not isinstance(value, module))
+    return sorted({*own, *_LATER, *rooms})

@@ -261,5 +261,7 @@ for name in sys.argv[1:]:
     words = [sys.executable, "-W", "ignore", "-c", code, *slide._ROOMS]
     subprocess.run(words, cwd=ROOT, check=True)
     assert set(slide._ROOMS) <= set(dir(slide))
+    # Completion offers no module that public names are only imported from.
+    assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))
     with pytest.raises(AttributeError, match="no attribute 'trainings'"):
         _ = slide.trainings

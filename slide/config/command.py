@@ -10,8 +10,13 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import hydra
 import numpy as np
+from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from slide.config.build import build_trainer, folder_parent, open_dataset
@@ -22,6 +27,7 @@ from slide.config.compose import (
     combinations,
     label_of,
     memory_errors,
+    mistake,
     read_config,
     readable,
     resumed,
@@ -72,7 +78,10 @@ The keys are those of {train}: {train} --help explains them.
 """
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Keys that a command line may call by the letters of the papers.
-_LETTERS = {"hash.K": "hash.hashes_per_table", "hash.L": "hash.num_tables"}
+_LETTERS = {
+    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
+    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
+}
 # Columns of the table of a sweep.
 _FIGURES = {
     **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
@@ -117,16 +126,20 @@ def train() -> None:
                     "error: torchrun starts the processes of one run, and a sweep (-m) has many"
                 )
             with user_errors():
-                runs = combinations([word for word in keys if not _of_hydra(word)], sweeps)
+                own = [word for word in keys if _of_hydra(word)]
+                runs = combinations([word for word in keys if word not in own], sweeps)
                 keys = [readable(word, sweeps) for word in keys]
-        if others in (["-m"], ["--multirun"]) and not any(map(_of_hydra, keys)):
+        if others in (["-m"], ["--multirun"]):
             sweep = Sweep(keys)
-            for run in runs:
-                sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
+            if own:
+                sweep.outcomes = _launch(runs, own, sweep)
+            else:
+                for run in runs:
+                    sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
             sweep.finish()
         else:
             sys.argv[1:] = [*keys, *others]
-            _run_by_hydra(keys)
+            _run_by_hydra()
 
 
 def _of_hydra(word: str) -> bool:
@@ -139,25 +152,50 @@ def full_key(word: str) -> str:
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
-def _run_by_hydra(keys: Sequence[str]) -> None:
-    """Does what an option or a key of Hydra asks for, such as a sweep of another launcher."""
-    main = hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")
-    sweep: Sweep | None = None
+def _run_by_hydra() -> None:
+    """Does what an option or a key of Hydra asks for, such as ``--cfg job``."""
 
     def job(config: DictConfig) -> None:
-        nonlocal sweep
-        note_slurm()
-        now = HydraConfig.get()
-        overrides = list(now.overrides.task)
-        if now.mode != RunMode.MULTIRUN:
-            run_job(config, overrides)
-            return
-        sweep = sweep or Sweep(keys)
-        sweep.run(overrides, partial(run_job, config, overrides, sweep.words_of(overrides)))
+        run_job(config, list(HydraConfig.get().overrides.task))
 
-    main(job)()
-    if sweep is not None:
-        sweep.finish()
+    hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")(job)()
+
+
+def _launch(runs: Sequence[list[str]], own: Sequence[str], sweep: "Sweep") -> list["Outcome"]:
+    """The runs of a sweep by a launcher of Hydra, which the words ``own`` choose.
+
+    What cannot be built is not given to it: it would refuse all of them.
+    """
+    if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
+        sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
+    found = [
+        Outcome(sweep.words_of(run), None, f"error: {said}") if (said := mistake(run)) else None
+        for run in runs
+    ]
+    there = [run for run, refused in zip(runs, found, strict=True) if refused is None]
+    with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
+        composing = GlobalHydra.instance().hydra
+        assert composing is not None
+        try:
+            config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
+        except HydraException as error:
+            sys.exit(f"error: {' '.join(str(error).split())}")
+        launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
+            task_function=partial(_launched, sweep.keys),
+            config=config,
+        )
+        made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
+        return [next(made) if refused is None else refused for refused in found]
+
+
+def _launched(keys: Sequence[str], config: DictConfig) -> "Outcome":
+    """A run of a sweep where a launcher has it run, such as another process or machine."""
+    note_slurm()
+    now = HydraConfig.get()
+    overrides = list(now.overrides.task)
+    words = _words_of(overrides, keys)
+    return outcome_of(now.job.num + 1, words, partial(run_job, config, overrides, words))
 
 
 def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -270,6 +308,8 @@ def write_run_report(trainer: Trainer) -> None:
         names["label_name"] = lambda label: str(labels[label if old is None else old[label]])
     if data.feature_names is not None and not any(step.hashed_features for step in data.steps):
         names["feature_name"] = data.feature_names.__getitem__
+    if data.test_row_names is not None and evaluated is data.test:
+        names["row_name"] = data.test_row_names.__getitem__
     found = Answers(
         answers.ids,
         answers.scores,
@@ -313,6 +353,26 @@ class Outcome(NamedTuple):
     said: str
 
 
+def _words_of(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
+    return [word for word in overrides if override_key(word) in keys]
+
+
+def outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
+    """What came of a job of a sweep; its errors are logged."""
+    log(f"job {number}: {' '.join(words)}")
+    try:
+        return Outcome(words, *job())
+    except Interrupted:
+        raise
+    except SystemExit as end:
+        said = str(end)
+    except Exception as error:  # A bug; the other jobs may still be worth their time.
+        traceback.print_exc()
+        said = f"{type(error).__name__}: {error}"
+    log(said)
+    return Outcome(words, None, said)
+
+
 class Sweep:
     """The jobs of a sweep (``-m``), one after the other. One that fails does not end it."""
 
@@ -323,26 +383,17 @@ class Sweep:
 
     def words_of(self, overrides: Sequence[str]) -> list[str]:
         """The overrides of a job that differ from job to job."""
-        return [word for word in overrides if override_key(word) in self.keys]
+        return _words_of(overrides, self.keys)
 
     def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
         """Run a job, which returns the summary and the folder of its run."""
-        words = self.words_of(overrides)
-        log(f"job {len(self.outcomes) + 1}: {' '.join(words)}")
         try:
-            outcome = Outcome(words, *job())
+            words = self.words_of(overrides)
+            self.outcomes.append(outcome_of(len(self.outcomes) + 1, words, job))
         except Interrupted:
             if self.outcomes:
                 print(self.table())
             raise
-        except SystemExit as end:
-            outcome = Outcome(words, None, str(end))
-        except Exception as error:  # A bug; the other jobs may still be worth their time.
-            traceback.print_exc()
-            outcome = Outcome(words, None, f"{type(error).__name__}: {error}")
-        if outcome.summary is None:
-            log(outcome.said)
-        self.outcomes.append(outcome)
 
     def finish(self) -> None:
         """Print the table; ends the process with a message if a job failed."""

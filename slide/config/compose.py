@@ -153,13 +153,13 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
     except (HydraException, OmegaConfBaseException) as error:
         # One line, without the places where Hydra looks for files.
         said, _, _ = str(error).partition("\nConfig search path:")
-        raise ValueError(_mistake(overrides) or " ".join(said.split())) from error
+        raise ValueError(mistake(overrides) or " ".join(said.split())) from error
 
 
 def choose(choices: Mapping[str, str], values: Mapping[str, Any]) -> DictConfig:
     """The configuration of choices of groups, and values of keys that are Python's objects."""
     words = [f"{group}={choice}" for group, choice in choices.items()]
-    if said := _mistake([*words, *(f"{key}={value}" for key, value in values.items())]):
+    if said := mistake([*words, *(f"{key}={value}" for key, value in values.items())]):
         raise ValueError(said)
     config = copy.deepcopy(_composed(tuple(words))[0])
     for key, value in values.items():
@@ -234,7 +234,7 @@ def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str
     What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
     """
     runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
-    mistakes = [said for words in runs if (said := _mistake(words))]
+    mistakes = [said for words in runs if (said := mistake(words))]
     if runs and len(mistakes) == len(runs):
         raise ValueError(mistakes[0])
     for said, count in Counter(mistakes).items():
@@ -268,7 +268,7 @@ def _choices(group: str) -> list[str]:
     return sorted(path.stem for path in (find_conf() / group).glob("*.yaml"))
 
 
-def _mistake(overrides: Sequence[str]) -> str | None:
+def mistake(overrides: Sequence[str]) -> str | None:
     """A sentence about the first override that does not fit ``conf/``; None: all fit."""
     try:
         parsed = [_parsed(override) for override in overrides]

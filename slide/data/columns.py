@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slide.utils import checks
+
 # Characters that part the labels of a cell, the least ambiguous first.
 _SEPARATORS = ("|", ";", ",")
 # Names that columns of labels have, the most usual first.
@@ -21,11 +23,15 @@ NUMBER = "column:"
 
 
 class Row(NamedTuple):
-    """A text, the names of labels, each of them once, and numbers, NaN where there is none."""
+    """A text, the names of labels, each of them once, and numbers, NaN where there is none.
+
+    ``name`` says where the row stands and what its table calls it; it may be empty.
+    """
 
     text: str
     labels: list[str]
     numbers: Sequence[float] = ()
+    name: str = ""
 
 
 def likely_separator(cells: Iterable[str]) -> str | None:
@@ -137,6 +143,36 @@ class Columns:
         for each in (found.text, *found.labels):
             each.encode()  # Half a pair of surrogates is no text. Here its line is known.
         return found
+
+    def found_in(self, cells: Mapping[str, Any], complete: bool = False) -> Mapping[str, Any]:
+        """The cells of a row to answer, in which ``text`` may stand for all columns of texts.
+
+        Args:
+            cells: by the name of their column; other columns, such as an id, are ignored.
+            complete: whether each column must be there, as in a table; else a missing one is empty.
+
+        Raises:
+            ValueError: if a column is missing, or called nearly so.
+        """
+        if self.text and "text" in cells and not any(name in cells for name in self.text):
+            cells = {**cells, **dict.fromkeys(self.text), self.text[0]: cells["text"]}
+        missing = [name for name in self.names if name not in cells]
+        others = [name for name in cells if name not in self.names]
+        near = next((n for n in others if checks.near_word(n, missing, cutoff=0.75)), None)
+        if missing and (complete or near is not None or len(missing) == len(self.names)):
+            told = f"the model reads the columns {', '.join(self.names)}"
+            told += f"; {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not among "
+            told += ", ".join(cells) or "none"
+            if near is not None:
+                told += f" (for {near}{checks.near_word(near, missing)[1:]})"
+            raise ValueError(told)
+        return cells
+
+    def named(self, place: str, cells: Mapping[str, Any]) -> str:
+        """A row's ``place``, and its cells of columns such as id, which are no features."""
+        ids = [name for name in cells if _is_id(name) and name.strip() and name not in self.names]
+        said = ", ".join(f"{name} {cells[name]}" for name in ids if name != self.labels)
+        return f"{place} ({said})" if said else place
 
     def labels_in(self, cells: Mapping[str, Any]) -> list[str]:
         """The labels of a row of cells."""

@@ -175,6 +175,7 @@ class SparseDataset:
             none.
         vectorizer: made the rows of the source from texts; None: there were no texts.
         columns: what the source is understood as, if it is a table.
+        test_row_names: a name for each test row, such as its file and line; None: they have none.
 
     Example:
         >>> import tempfile
@@ -199,6 +200,7 @@ class SparseDataset:
     label_names: Names | None = None
     vectorizer: TextVectorizer | None = None
     columns: Columns | None = None
+    test_row_names: Names | None = None
 
     def __post_init__(self) -> None:
         if self.folder is None:  # Files hold none, so they are not read for it.

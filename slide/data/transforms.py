@@ -129,7 +129,8 @@ def transform(
     )
     assert found.folder is not None
     steps_of = (*data.steps, _opened(data, arguments, found.folder))
-    kept = {name: getattr(data, name) for name in ("label_names", "vectorizer", "columns")}
+    names = ("label_names", "vectorizer", "columns", "test_row_names")
+    kept = {name: getattr(data, name) for name in names}
     return replace(found, steps=steps_of, **kept)
 
 

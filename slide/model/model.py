@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slide.data import Batches, RowTransform, Split, TextVectorizer
+from slide.data.columns import Columns
 from slide.data.row_transform import old_label_ids
+from slide.data.sources.table import features_of
+from slide.data.tables import read_table
 from slide.functional.losses import LOSSES
 from slide.model.folder import check_target, read_model_folder, restored_parts, write_model
 from slide.model.resizing import (
@@ -138,8 +141,8 @@ class Model:
 
         Args:
             rows: ``(B, D)`` raw features, in any form that `slide.as_csr` takes, or texts: a list,
-                an array ``(B,)`` or an iterator. What was done to the training rows is done to
-                them.
+                an array ``(B,)`` or an iterator. A model of a table takes a frame or a list of
+                dicts with its columns. What was done to the training rows is done to them.
             k: number of labels. Where there are fewer, the last ones have the number -1, the name
                 None and the score 0. A re-ranker looks at more candidates if k is larger than their
                 number, and its first answers may then be others.
@@ -190,20 +193,36 @@ class Model:
         """
         return default_search(self.network.output.out_features, self.ranker is not None)
 
-    def rows_of(self, texts: Iterable[str]) -> CSR:
-        """The raw features of texts.
+    @property
+    def columns(self) -> Columns | None:
+        """The columns that the model reads of a table; None: it takes features only."""
+        kept = self.settings.get("columns")
+        if isinstance(kept, dict):
+            return Columns.restored(kept)
+        return None if self.vectorizer is None else Columns("labels", text=("text",))
+
+    def rows_of(self, rows: Iterable[Any]) -> CSR:
+        """The raw features of texts, or of cells by the name of their column.
 
         Raises:
             TypeError: if the model takes no texts, or for one that is none.
+            ValueError: for cells that are not those of `columns`.
         """
+        rows, columns = list(rows), self.columns
+        if columns is not None and any(isinstance(row, Mapping) for row in rows):
+            cells = (row if isinstance(row, Mapping) else {"text": row} for row in rows)
+            given = [columns.row(columns.found_in(each)) for each in cells]
+            return features_of(given, self.vectorizer, columns)
         if self.vectorizer is None:
             raise TypeError("the model takes rows of features, not texts: it has no vectorizer")
-        return self.vectorizer.rows(texts)
+        return self.vectorizer.rows(rows)
 
     def _checked(self, rows: Any) -> CSR:
         """The raw features of rows or texts."""
         if isinstance(rows, Iterator):
             rows = list(rows)
+        if _is_table(rows) and isinstance(self.settings.get("columns"), dict):
+            rows = self.rows_of(cells for _, cells in read_table(rows))
         if self.feature_names is not None and hasattr(rows, "columns"):
             check_columns("features", rows.columns, self.feature_names)
         if _are_texts(rows, self.vectorizer is not None):
@@ -641,6 +660,12 @@ def _optimizer_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = found if isinstance(found, dict) else {}
     names = ("betas", "eps", "weight_decay", "correct_skipped", "rowwise")
     return {name: found[name] for name in names if name in found}
+
+
+def _is_table(rows: Any) -> bool:
+    return hasattr(rows, "columns") or (
+        isinstance(rows, Sequence) and len(rows) > 0 and isinstance(rows[0], Mapping)
+    )
 
 
 def _are_texts(rows: Any, wanted: bool) -> bool:

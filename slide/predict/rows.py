@@ -210,7 +210,7 @@ def read_rows(
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
         check_not_compressed(file.first, name, advice)
-        columns = columns_of(model)
+        columns = model.columns
         if format is None and columns is not None:
             format = "jsonl" if file.telling.lstrip()[:1] in (b"{", b"") else "csv"
         if columns is not None and format == "csv":
@@ -232,25 +232,16 @@ def read_rows(
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
 
-def columns_of(model: Model) -> Columns | None:
-    """What tables a model reads: those that it was trained on, or a column ``text`` of texts."""
-    kept = model.settings.get("columns")
-    if isinstance(kept, dict):
-        return Columns.restored(kept)
-    if model.vectorizer is None:
-        return None
-    return Columns("labels", text=("text",))
-
-
 def _table_rows(rows: Iterable[tuple[str, Any]], model: Model) -> Iterator[Block]:
     """Rows of a table, with the columns that the model was trained on."""
-    columns, unknown, counted = columns_of(model), {}, Numbering.of(model)
+    columns, unknown, counted = model.columns, {}, Numbering.of(model)
     if columns is None:
         raise ValueError("the model was trained on no table: it reads xmc, svmlight, npz, jsonl")
     part: list[_Row] = []
     for place, cells in rows:
         try:
-            part.append(_cells_row(cells, columns, model, counted, unknown))
+            there = columns.found_in(cells, complete=True)
+            part.append(_cells_row(there, columns, model, counted, unknown))
         except (ValueError, TypeError) as error:
             raise DataError(f"{place}: {error}") from error
         if len(part) == _LINES:
@@ -263,10 +254,6 @@ def _table_rows(rows: Iterable[tuple[str, Any]], model: Model) -> Iterator[Block
 def _cells_row(
     cells: Any, columns: Columns, model: Model, counted: Numbering, unknown: dict[Any, int]
 ) -> _Row:
-    if not any(name in cells for name in columns.names):
-        raise ValueError(
-            f"the model reads the columns {', '.join(columns.names)}, not {', '.join(cells)}"
-        )
     row = columns.row(cells)
     return row, number_labels(row.labels, model, counted, unknown)
 
@@ -323,7 +310,7 @@ def _json_rows(file: Beginning, name: str, size: int | None, model: Model) -> It
     """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
     rows: list[_Row] = []
     unknown: dict[Any, int] = {}
-    counted, columns = Numbering.of(model), columns_of(model)
+    counted, columns = Numbering.of(model), model.columns
     with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
         for number, line in enumerate(file, 1):
             bar.update(len(line))
@@ -364,15 +351,14 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _json_row(
     row: Any, model: Model, columns: Columns | None, counted: Numbering, unknown: dict[Any, int]
 ) -> _Row:
-    own = columns.names if columns is not None and "columns" in model.settings else ()
-    if columns is not None and isinstance(row, dict) and any(name in row for name in own):
-        return _cells_row(row, columns, model, counted, unknown)
+    given = isinstance(row, dict) and not isinstance(row.get("features"), dict | list)
+    if given and columns is not None and "columns" in model.settings:
+        return _cells_row(columns.found_in(row), columns, model, counted, unknown)
     labels = (
         number_labels(row.get("labels"), model, counted, unknown) if isinstance(row, dict) else []
     )
     if isinstance(row, dict) and isinstance(row.get("text"), str) and model.vectorizer is not None:
-        assert columns is not None
-        return Row(row["text"], [], [math.nan] * len(columns.numbers)), labels
+        return Row(row["text"], []), labels
     if not isinstance(row, dict) or not isinstance(row.get("features"), dict | list):
         known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
         wanted = '{"features": {feature: value, ...}, "labels": [...]}'
@@ -382,7 +368,7 @@ def _json_row(
 
 def _block(given: list[_Row], model: Model) -> Block:
     cells = [features for features, _ in given if isinstance(features, Row)]
-    made = features_of(cells, model.vectorizer, columns_of(model)) if cells else None
+    made = features_of(cells, model.vectorizer, model.columns) if cells else None
     vectors = iter(_as_dicts(made) if made else ())
     rows = [
         (next(vectors) if isinstance(features, Row) else features, labels)

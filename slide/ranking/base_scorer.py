@@ -92,7 +92,6 @@ class Training:
         kind: `slide.data.kind_of` the rows.
         seen: finds labels that are no answers; None: all may be.
         held: rows for choices; None: the scorers have made their choices and take further rows.
-        slow: whether scorers learn, too, that take long.
         scorers: all that learn, by name.
         notes: sentences about choices are added to it.
     """
@@ -101,7 +100,6 @@ class Training:
     kind: str
     seen: SeenLabels | SeenItems | None
     held: Split | None
-    slow: bool
     scorers: "dict[str, BaseScorer]"
     notes: list[str]
     _learnt: set[str] = field(default_factory=set)
@@ -111,8 +109,7 @@ class Training:
         scorer = self.scorers[name]
         if name not in self._learnt:
             self._learnt.add(name)
-            if self.slow or not scorer.slow:
-                scorer.learn(self)
+            scorer.learn(self)
         return scorer
 
 
@@ -127,8 +124,6 @@ class BaseScorer:
         features: names of its ranking features, the first of which is its score, and what each of
             them is (`FOR`, `ANY`, `BEHIND`, `RANK`, `BEST`).
         kinds: kinds of rows (`slide.data.kind_of`) of which it knows something; None: all.
-        slow: it takes long to learn. It learns from the held-out rows in the end, too, only if they
-            are many.
         nothing: the score of a candidate of which it knows nothing.
 
     Example:
@@ -145,7 +140,6 @@ class BaseScorer:
     name: ClassVar[str] = ""
     features: ClassVar[dict[str, str]] = {}
     kinds: ClassVar[tuple[str, ...] | None] = None
-    slow: ClassVar[bool] = False
     nothing: float = 0.0
 
     def suits(self, train: Split) -> bool:

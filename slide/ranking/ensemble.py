@@ -24,7 +24,7 @@ from slide.ranking.final_ranker import FinalRanker, load_learner
 from slide.ranking.row_kinds import choose_kind
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
-from slide.sparse import CSR, hits
+from slide.sparse import CSR, hits, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
@@ -38,8 +38,6 @@ _SEEN = {
     "items": "no answers to rows that have them as features, and labels and features of the "
     "nearest rows are votes",
 }
-# If an eighth of the rows was held out, slow scorers learn from these rows in the end, too.
-_WORTH_LEARNING = 0.125
 
 
 class Ranked(NamedTuple):
@@ -207,9 +205,8 @@ class EnsembleRanker:
             held: rows for the choices; see `slide.data.validation_split`.
             inverse: ``(N,)`` inverse propensities, for ``objective="psp"``; None: all are 1.
             search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
-            every: the rows of both. If it is given, held-out rows are neighbours, too, in the end,
-                and their labels are seen; if they are more than an eighth of all rows, or too few
-                for the final ranker, the classifiers also learn from them.
+            every: the rows of both. If it is given, all base scorers but the network also learn
+                from held-out rows in the end, and their labels are seen.
 
         Returns:
             The ranker itself.
@@ -230,25 +227,21 @@ class EnsembleRanker:
             exclude = True
         self._learn(train, exclude, held)
         columns, right = [np.empty((0, len(self.layout.names)), np.float32)], [np.empty(0, bool)]
-        weights, rows = [np.empty(0)], [np.empty(0, np.int64)]
-        parts, count, first = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE), 0
+        sizes = [np.empty(0, np.int64)]
+        parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
         for part in ProgressBar(parts, "ranking features", count, leave=False):
             found = self.ranking_features(network, part.features, 1, search)
             columns.append(found.columns)
             named = found.ids >= 0
-            rows.append(np.repeat(np.arange(first, first + len(named)), named.sum(1)))
-            first += len(named)
             right.append(hits(found.ids, part.labels)[named])
-            if part.weights is not None:
-                weights.append(np.repeat(part.weights, named.sum(1)))
-        every_weight = None if held.weights is None else np.concatenate(weights)
-        self.final_ranker.fit(
-            *(np.concatenate(columns), np.concatenate(right), every_weight, np.concatenate(rows))
-        )
-        del columns, right
+            sizes.append(named.sum(1))
+        counts = np.concatenate(sizes)
+        weights = None if held.weights is None else np.repeat(held.weights, counts)
+        learnt = np.concatenate(columns), np.concatenate(right)
+        self.final_ranker.fit(*learnt, row_bounds(counts), weights)
+        del columns, right, learnt
         if every is not None:
-            many = len(held) > _WORTH_LEARNING * len(every)
-            self._learn(every, exclude, slow=many or self.final_ranker.trees is None)
+            self._learn(every, exclude)
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         return self
 
@@ -268,7 +261,8 @@ class EnsembleRanker:
         found = self.ranking_features(network, features, k, search)
         ids, named = found.ids, found.ids >= 0
         scores = np.full(ids.shape, -np.inf)
-        scores[named] = self.final_ranker.probabilities(found.columns)
+        starts = row_bounds(named.sum(1))
+        scores[named] = self.final_ranker.probabilities(found.columns, starts)
         if self.objective == "psp":
             scores[named] *= self.inverse[ids[named]]
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -314,13 +308,7 @@ class EnsembleRanker:
             "kind": self.kind,
             "excludes_seen": self.seen is not None,
             "features": self.layout.names,
-            "final_ranker": {
-                "base": final.base,
-                "slope": final.slope,
-                "weights": list(map(float, final.weights)),
-                "rank_share": final.rank_share,
-                "rank_weights": final.rank_weights,
-            },
+            "final_ranker": final.state(),
             "scorers": {},
         }
         arrays = {"frequency": self.frequency, "inverse": self.inverse}
@@ -419,13 +407,11 @@ class EnsembleRanker:
         self.layout = Layout(self.scorers.values(), names)
         self.final_ranker = type(self.final_ranker)(self.layout.signs, self.layout.ranked)
 
-    def _learn(
-        self, train: Split, exclude: bool, held: Split | None = None, slow: bool = True
-    ) -> None:
+    def _learn(self, train: Split, exclude: bool, held: Split | None = None) -> None:
         """Let the scorers learn from rows, and find seen labels in them."""
         self.frequency = np.bincount(train.labels.indices, minlength=train.num_labels)
         self.seen = find_seen(train, self.kind) if exclude else None
-        training = Training(train, self.kind, self.seen, held, slow, self.scorers, self.notes)
+        training = Training(train, self.kind, self.seen, held, self.scorers, self.notes)
         for name in training.scorers:
             training.learnt(name)
 

@@ -10,52 +10,64 @@ from slide.utils.array_checks import Expected, Stored
 
 # 50 true labels among the candidates at least suffice to fit trees.
 _LEAST_HITS = 50
-# 4 wrong candidates for each true label: more of them taught the trees nothing.
-_WRONG = 4
+# Wrong candidates for each true label. More of them taught the trees nothing.
+_WRONG, _WRONG_OF_LINEAR = 4, 20
 _SETTINGS: dict[str, Any] = {
     "learning_rate": 0.1,
     "min_samples_leaf": 50,
     "early_stopping": False,
     "random_state": 0,
 }
-# From fewer than 10,000 true labels large trees would learn chance. The ranker is then the mean of
-# several models of small trees, each with other wrong candidates.
+# From fewer than 10,000 true labels large trees would learn chance. Trees are then the mean of
+# several models of small ones, each with other wrong candidates, and a linear model counts, too.
 FEW_HITS = 10_000
 _FEW: dict[str, Any] = {"max_iter": 50, "max_leaf_nodes": 15}
 _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
-# 5 folds of held-out rows decide how much logistic regressions of ranks count beside few trees.
+# 5 folds of held-out rows decide how much the linear model counts beside few trees.
 _FOLDS = 5
-# Shares that are tried.
-_SHARES = np.linspace(0, 1, 11)
-# C = 0.01: ranks of scorers are much alike, and their weights stay small and alike.
-_RANKS_C = 0.01
-# C = 1: of the two weights of a single scorer.
-_SINGLE_C = 1.0
-# C = 10: the slope of a logistic regression with few hits is hardly drawn to 0, as votes are small.
-_SOFT = 10.0
+# Shares of it that are tried, the largest first.
+_SHARES = np.linspace(1, 0, 11)
+# The penalty on |w - w0|^2 / 2 counts as much as 10 candidates do; w0 is 0.1 for reciprocal ranks.
+_PENALTY, _START = 10.0, 0.1
+# Numbers that the linear model has of a scorer. The last two are only in models of an earlier
+# slide.
+_STANDARDISED, _RECIPROCAL, _ANY_RECIPROCAL, _LOGARITHM = range(4)
 
 
 class FinalRanker:
-    """Gradient-boosted trees with a logistic loss, fitted on held-out rows.
+    """Gradient-boosted trees, and a linear model where there are few true labels to learn from.
 
-    Features that can only speak for a label are monotone. The trees are those of
-    ``sklearn.ensemble.HistGradientBoostingClassifier`` (Friedman 2001, "Greedy function
-    approximation: a gradient boosting machine"; Ke et al. 2017, "LightGBM"). Scores that minimise
-    the logistic loss are probabilities, so they can be compared across rows. Of many wrong
-    candidates a part is drawn for learning, and the scores are corrected for it (King and Zeng
-    2001, "Logistic regression in rare events data", section 4.1). With few true labels it is the
-    mean of several models, which learn from other draws (Breiman 1996, "Bagging predictors"),
-    unless all candidates are needed. Beside the trees counts a logistic regression of the ranks by
-    all scorers, and one of the ranks by the best scorer alone: the fewer rows, the better are the
-    simpler ones. Their shares are those with the least loss on rows that none has learnt from, by
-    folds of the held-out rows.
+    The trees are those of ``sklearn.ensemble.HistGradientBoostingClassifier`` with a logistic loss
+    (Friedman 2001, "Greedy function approximation: a gradient boosting machine"; Ke et al. 2017,
+    "LightGBM"). Features that can only speak for a label are monotone. Scores that minimise the
+    logistic loss are probabilities, so they can be compared across rows. Of many wrong candidates
+    a part is drawn for learning, and the scores are corrected for it (King and Zeng 2001, "Logistic
+    regression in rare events data", section 4.1). With few true labels the trees are the mean of
+    several models, which learn from other draws (Breiman 1996, "Bagging predictors").
+
+    The linear model is a logistic regression of what each scorer says of a candidate: its score,
+    standardised within the row, and its reciprocal rank. No weight is negative (Breiman 1996,
+    "Stacked regressions", section 2), so that it is hardly ever worse than the best scorer, however
+    few rows there are. Without any true label all reciprocal ranks count the same (Cormack et al.
+    2009, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods").
+
+    Its share beside the trees is decided by folds of the held-out rows (Wolpert 1992, "Stacked
+    generalization"): it is the largest one whose logistic loss on rows of other folds is within a
+    standard error of the least (Breiman et al. 1984, "Classification and regression trees",
+    section 3.4.3).
 
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
             Columns with -1 are ranks by scorers, 0 for the best candidate of a row.
         ranked: for each of these, the column of the numbers that it ranks, and the number by which
-            the scorer says that it knows nothing of a candidate. None: it knows something of each.
+            the scorer says that it knows nothing of a candidate. None: there are ranks alone.
+
+    Attributes:
+        trees: None: the linear model alone counts.
+        base: log-odds of a candidate, to which the trees add.
+        linear_share: share of the linear model beside the trees, in [0, 1].
+        linear: its intercept, and ``(4, scorers)`` weights in a list.
 
     Example:
         >>> import numpy as np
@@ -67,61 +79,75 @@ class FinalRanker:
     """
 
     def __init__(self, signs: list[int], ranked: list[tuple[int, float]] | None = None):
-        self.signs, self.ranked = signs, ranked
-        self.trees: Trees | None = None
-        self.base, self.slope = 0.0, 1.0  # Without trees, log-odds are base + slope * vote.
+        self.signs = signs
         self._ranks = [column for column, sign in enumerate(signs) if sign < 0]
-        # Beside trees, the share and the weights of a logistic regression of ranks.
-        self.rank_share, self.rank_weights = 0.0, [0.0] * (1 + 2 * len(self._ranks))
-        self.weights = [1.0] * len(self._ranks)  # The weight of each scorer in the vote.
+        self.ranked = [(rank, np.nan) for rank in self._ranks] if ranked is None else ranked
+        self.trees: Trees | None = None
+        self.base, self.linear_share = 0.0, 1.0
+        self.linear = [0.0] * (1 + 4 * len(self._ranks))
         self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
 
     def fit(
         self,
         columns: np.ndarray,
         hits: np.ndarray,
+        starts: np.ndarray | None = None,
         weights: np.ndarray | None = None,
-        rows: np.ndarray | None = None,
     ) -> "FinalRanker":
         """Learn from candidates of rows from which no scorer has learnt.
 
         Args:
             columns: ``(pairs, C)`` float32.
             hits: ``(pairs,)`` bool, whether the candidate is a label of its row.
+            starts: ``(B + 1,)`` integers, where the candidates of each of B rows begin; None: all
+                are of one row.
             weights: ``(pairs,)``, how much each counts; None: all the same.
-            rows: ``(pairs,)`` integers, the row of each candidate; None: trees alone count.
 
         Returns:
-            The ranker itself. With too few hits it has no trees, and ranks by a weighted sum of the
-            reciprocal ranks (as Cormack et al. 2009, "Reciprocal rank fusion outperforms Condorcet
-            and individual rank learning methods"), which a logistic regression turns into
-            probabilities (Platt 1999, "Probabilistic outputs for support vector machines",
-            section 2). An scorer counts by the log-odds that its best candidate is right, less
-            those of a choice at random (Zhu et al. 2009, "Multi-class AdaBoost", section 2).
+            The ranker itself. It has no trees with fewer than 50 true labels.
         """
-        self.trees, self.base, self.slope, self.rank_share = None, 0.0, 1.0, 0.0
-        if min(hits.sum(), (~hits).sum()) < _LEAST_HITS:
-            counts = np.ones(len(hits)) if weights is None else weights
-            self.weights = self._weigh(columns, hits, counts)
-            self._scale(self._vote(columns), hits, counts)
-            return self
-        few = hits.sum() < FEW_HITS
-        self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW if few else 1)
-        if few and rows is not None and self._ranks:
-            self._blend(columns, hits, weights, rows)
+        starts = np.array([0, len(hits)]) if starts is None else starts
+        self.trees, self.base, self.linear_share = None, 0.0, 1.0
+        enough = min(hits.sum(), (~hits).sum()) >= _LEAST_HITS
+        if enough:
+            few = hits.sum() < FEW_HITS and bool(self._ranks)
+            self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW)
+            self.linear_share = self._share(columns, hits, starts, weights) if few else 0.0
+        if self.linear_share:
+            every = np.ones(len(hits), bool)
+            self.linear = self._fit_linear(self._numbers(columns, starts), hits, weights, every)
         return self
 
-    def probabilities(self, columns: np.ndarray) -> np.ndarray:
-        """The probability ``(pairs,)`` float64 that a candidate is a label of its row."""
-        if self.trees is None:
-            return _sigmoid(self.base + self.slope * self._vote(columns))
-        if self._splits is None or self._splits[0] is not self.trees:
-            self._splits = self.trees, splits_of(self.trees, len(self.signs))
-        log_odds = _log_odds(columns, self._splits[1], self.base)
-        if self.rank_share:
-            ranks = self._rank_log_odds(columns, self.rank_weights)
-            log_odds = (1 - self.rank_share) * log_odds + self.rank_share * ranks
-        return _sigmoid(log_odds)
+    def probabilities(self, columns: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+        """The probability ``(pairs,)`` float64 that a candidate is a label of its row.
+
+        Args:
+            columns: ``(pairs, C)`` float32.
+            starts: see `fit`.
+        """
+        log_odds = np.zeros(len(columns))
+        if self.linear_share:
+            starts = np.array([0, len(columns)]) if starts is None else starts
+            log_odds += self.linear_share * self.linear[0]
+            for place, weight in enumerate(self.linear[1:]):
+                if weight:
+                    kind, scorer = divmod(place, len(self._ranks))
+                    number = self._number(columns, starts, kind, scorer)
+                    log_odds += self.linear_share * weight * number
+        if self.trees is not None:
+            if self._splits is None or self._splits[0] is not self.trees:
+                self._splits = self.trees, splits_of(self.trees, len(self.signs))
+            of_trees = _log_odds(columns, self._splits[1], self.base)
+            log_odds += (1 - self.linear_share) * of_trees
+        return 1 / (1 + np.exp(-log_odds))
+
+    def state(self) -> dict[str, Any]:
+        """Its numbers, as JSON can hold them, without the trees."""
+        return {
+            "base": self.base,
+            "linear_share": self.linear_share,
+            "linear_weights": list(map(float, self.linear)),
+        }
 
     def restore(self, stored: Stored) -> None:
         """Take over numbers, and trees if there are any, that were stored.
@@ -129,145 +155,144 @@ class FinalRanker:
         Raises:
             ValueError: for a number or array that no `fit` leaves, such as a node that leads back.
         """
-        self.base, self.slope = stored.number("base"), stored.number("slope")
-        self.weights = stored.list_of("weights", len(self._ranks))
-        if "rank_share" in stored.numbers:  # Models of an earlier slide have trees alone.
-            self.rank_share = stored.number("rank_share", 0, 1)
-            self.rank_weights = stored.list_of("rank_weights", 1 + 2 * len(self._ranks))
-        if "roots" in stored:
-            self.trees = _stored_trees(stored, len(self.signs))
+        self.base, count = stored.number("base"), len(self._ranks)
+        self.trees = _stored_trees(stored, len(self.signs)) if "roots" in stored else None
+        nothing = [0.0] * count
+        if "linear_weights" in stored.numbers:
+            self.linear_share = stored.number("linear_share", 0, 1)
+            self.linear = stored.list_of("linear_weights", 1 + 4 * count)
+        elif self.trees is None:  # Models of an earlier slide have a vote of reciprocal ranks,
+            slope, votes = stored.number("slope"), stored.list_of("weights", count)
+            votes = [slope * vote for vote in votes]
+            self.linear_share = 1.0
+            self.linear = [self.base, *nothing, *votes, *nothing, *nothing]
+        else:  # or regressions of ranks beside their trees.
+            self.linear_share = 0.0
+            if "rank_share" in stored.numbers:
+                self.linear_share = stored.number("rank_share", 0, 1)
+                first, *ranks = stored.list_of("rank_weights", 1 + 2 * count)
+                self.linear = [first, *nothing, *nothing, *ranks]
 
     def _grow(
         self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, most: int
     ) -> tuple[Trees, float]:
-        """Trees whose sum and a base are log-odds: the mean of up to ``most`` models."""
-        share = min(_WRONG * hits.sum() / (~hits).sum(), 1.0)
-        few, draws = hits.sum() < FEW_HITS, np.random.default_rng(0)
-        settings, models = _SETTINGS | (_FEW if few else _ENOUGH), []
-        # All draws are equal if they take all candidates.
+        """Trees whose sum and a base are log-odds: of few true labels the mean of ``most`` models.
+
+        All draws are equal if they take all candidates.
+        """
+        few, draws, models = hits.sum() < FEW_HITS, np.random.default_rng(0), []
+        share = _drawn_share(hits, _WRONG)
+        settings = _SETTINGS | (_FEW if few else _ENOUGH)
         for _ in range(most if few and share < 1 else 1):
             drawn = hits | (draws.random(len(hits)) < share)
             model = load_learner()(**settings, monotonic_cst=self.signs)
-            counts = None if weights is None else weights[drawn]
             # There are thousands of short parallel regions, whose threads spin at their ends: a
             # second thread saves little, and takes 20 times as long if it has to wait for its core.
             with threadpool_limits(1, "openmp"):
+                counts = None if weights is None else weights[drawn]
                 models.append(model.fit(columns[drawn], hits[drawn], counts))
         # The odds are larger by 1 / share among the drawn ones.
         base = np.mean([model._baseline_prediction[0, 0] for model in models]) + np.log(share)
         return _mean_trees(models), float(base)
 
-    def _blend(
-        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, rows: np.ndarray
-    ) -> None:
-        """Choose how much ranks count beside the trees, by logistic loss on rows of other folds.
-
-        Wolpert 1992, "Stacked generalization": each fold is scored by models of the others.
-        """
-        order: np.ndarray = np.random.default_rng(0).permutation(int(rows.max(initial=0)) + 1)
-        fold, scorers = order[rows] % _FOLDS, len(self._ranks)
-        found = np.empty((2 + scorers, len(hits)))  # By trees, all ranks, those of each scorer.
+    def _share(
+        self, columns: np.ndarray, hits: np.ndarray, starts: np.ndarray, weights: np.ndarray | None
+    ) -> float:
+        """How much the linear model counts beside the trees, by rows of other folds."""
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        fold = np.random.default_rng(0).permutation(len(starts) - 1)[rows] % _FOLDS
+        numbers, trees, linear = self._numbers(columns, starts), *np.empty((2, len(hits)))
         for number in range(_FOLDS):
             own, other = fold == number, fold != number
             if min(hits[other].sum(), (~hits[other]).sum()) < _LEAST_HITS // 2:
-                return  # Smaller trees than those of all rows would be compared.
+                return 1.0  # So few rows have all true labels.
             counts = None if weights is None else weights[other]
-            learnt = columns[other], hits[other], counts
-            grown, base = self._grow(*learnt, 1)
-            found[0, own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
-            for place, scorer in enumerate([None, *range(scorers)], 1):
-                ranks = self._weigh_ranks(*learnt, scorer)
-                found[place, own] = self._rank_log_odds(columns[own], ranks)
-        signs = np.where(hits, -1.0, 1.0)
+            grown, base = self._grow(columns[other], hits[other], counts, 1)
+            trees[own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
+            intercept, *found = self._fit_linear(numbers, hits, weights, other)
+            linear[own] = intercept + numbers[own] @ np.array(found)[: numbers.shape[1]]
+        signs, counts = np.where(hits, -1.0, 1.0), 1.0 if weights is None else weights
+        losses = np.stack(
+            [
+                np.bincount(rows, counts * np.logaddexp(0, signs * (s * linear + (1 - s) * trees)))
+                for s in _SHARES
+            ]
+        )
+        more = losses - losses[losses.sum(1).argmin()]
+        near = more.sum(1) <= more.std(1) * np.sqrt(more.shape[1])
+        return float(_SHARES[near.argmax()])
 
-        def loss(log_odds: np.ndarray) -> float:
-            return float(np.average(np.logaddexp(0, signs * log_odds), weights=weights))
-
-        def best_share(one: np.ndarray, other: np.ndarray) -> float:
-            return float(min(_SHARES, key=lambda share: loss((1 - share) * one + share * other)))
-
-        of_all = best_share(*found[:2])
-        blend = (1 - of_all) * found[0] + of_all * found[1]
-        best = int(np.argmin([loss(each) for each in found[2:]]))
-        alone = best_share(blend, found[2 + best])
-        self.rank_share = 1 - (1 - alone) * (1 - of_all)
-        if self.rank_share:
-            both = (self._weigh_ranks(columns, hits, weights, each) for each in (None, best))
-            shares = (1 - alone) * of_all / self.rank_share, alone / self.rank_share
-            self.rank_weights = np.dot(shares, list(both)).tolist()
-
-    def _weigh_ranks(
-        self,
-        columns: np.ndarray,
-        hits: np.ndarray,
-        weights: np.ndarray | None,
-        scorer: int | None = None,
+    def _fit_linear(
+        self, numbers: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, some: np.ndarray
     ) -> list[float]:
-        """A logistic regression of ranks, by one scorer or all: its intercept, then weights."""
-        from sklearn.linear_model import LogisticRegression
+        """Intercept and weights, none below 0, that minimise the loss of some candidates."""
+        from scipy.optimize import minimize
 
-        numbers, scorers = self._rank_numbers(columns), len(self._ranks)
-        used = slice(None) if scorer is None else slice(scorer, None, scorers)
-        model = LogisticRegression(C=_RANKS_C if scorer is None else _SINGLE_C, max_iter=300)
-        model.fit(numbers[:, used], hits, weights)
-        found = np.zeros(2 * scorers)
-        found[used] = np.ravel(model.coef_)
-        return [*map(float, np.ravel(model.intercept_)), *map(float, found)]
+        share, count = _drawn_share(hits[some], _WRONG_OF_LINEAR), len(self._ranks)
+        drawn = some & (hits | (np.random.default_rng(0).random(len(hits)) < share))
+        numbers, right = numbers[drawn].astype(np.float64), hits[drawn].astype(np.float64)
+        counts = np.ones(len(right)) if weights is None else weights[drawn]
+        counts = counts / max(counts.sum() / max(len(counts), 1), 1e-9)
+        mean = numbers.mean(0) if len(numbers) else np.zeros(2 * count)
+        scale = numbers.std(0) if len(numbers) else np.ones(2 * count)
+        scale[scale < 1e-6] = 1  # It says the same of each candidate.
+        standard, start = (numbers - mean) / scale, np.repeat([0, _START], count)
 
-    def _rank_log_odds(self, columns: np.ndarray, weights: list[float]) -> np.ndarray:
-        return weights[0] + self._rank_numbers(columns) @ np.array(weights[1:])
+        def loss(found: np.ndarray) -> tuple[float, np.ndarray]:
+            # Half a candidate more of each: the intercept stays finite.
+            first, away = found[0], found[1:] - start
+            log_odds = first + standard @ found[1:]
+            lost = counts @ (np.logaddexp(0, log_odds) - right * log_odds)
+            wrong = counts * (1 / (1 + np.exp(-log_odds)) - right)
+            slope = np.concatenate([[wrong.sum()], standard.T @ wrong + _PENALTY * away])
+            slope[0] += 1 / (1 + np.exp(-first)) - 0.5
+            lost += np.logaddexp(0, first) - first / 2 + _PENALTY / 2 * (away @ away)
+            return lost, slope
 
-    def _rank_numbers(self, columns: np.ndarray) -> np.ndarray:
-        """Reciprocals and logarithms of the ranks by each scorer, float64."""
-        ranks = columns[:, self._ranks]
-        found = np.empty((len(columns), 2 * ranks.shape[1]))  # In place: there are many candidates.
-        reciprocals, logarithms = np.split(found, 2, axis=1)
-        reciprocals[:] = logarithms[:] = ranks
-        np.divide(1, np.add(reciprocals, 1, out=reciprocals), out=reciprocals)
-        np.negative(np.log1p(logarithms, out=logarithms), out=logarithms)
+        bounds = [(None, None)] + [(0, None)] * (2 * count)
+        found = minimize(loss, np.array([0, *start]), jac=True, method="L-BFGS-B", bounds=bounds).x
+        slopes = found[1:] / scale
+        first = found[0] - mean @ slopes + np.log(share)
+        return [float(first), *map(float, slopes), *[0.0] * (2 * count)]
+
+    def _numbers(self, columns: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """What the linear model knows of each candidate ``(pairs, 2 * scorers)``, float32."""
+        found = np.empty((len(columns), 2 * len(self._ranks)), np.float32)
+        for place in range(found.shape[1]):
+            kind, scorer = divmod(place, len(self._ranks))
+            found[:, place] = self._number(columns, starts, kind, scorer)
         return found
 
-    def _vote(self, columns: np.ndarray) -> np.ndarray:
-        """The weighted sum of the reciprocal ranks of each candidate, float64."""
-        reciprocal = 1 / (1 + columns[:, self._ranks].astype(np.float64))
-        return (self.weights * reciprocal * self._knows(columns)).sum(1)
+    def _number(
+        self, columns: np.ndarray, starts: np.ndarray, kind: int, scorer: int
+    ) -> np.ndarray:
+        """A number that a scorer says of each candidate."""
+        place, nothing = self.ranked[scorer]
+        if kind == _STANDARDISED:
+            return _standardised(columns[:, place].astype(np.float64), starts)
+        ranks = columns[:, self._ranks[scorer]].astype(np.float64)
+        if kind == _LOGARITHM:
+            return -np.log1p(ranks)
+        # Of candidates of which it knows nothing, ranks tell one from the other by their ids alone.
+        knows = columns[:, place] != np.float32(nothing)
+        return (knows if kind == _RECIPROCAL else 1) / (1 + ranks)
 
-    def _knows(self, columns: np.ndarray) -> np.ndarray:
-        """Whether each scorer knows something of each candidate ``(pairs, scorers)``.
 
-        Of equal candidates its rank tells one from the other by their numbers alone.
-        """
-        if self.ranked is None:
-            return np.ones((len(columns), len(self._ranks)), bool)
-        places, nothing = zip(*self.ranked, strict=True)
-        return columns[:, places] != np.array(nothing, np.float32)
+def _drawn_share(hits: np.ndarray, wrong: int) -> float:
+    """The share of the wrong candidates that is drawn: ``wrong`` for each true label."""
+    return float(min(wrong * max(hits.sum(), 1) / max((~hits).sum(), 1), 1.0))
 
-    def _weigh(self, columns: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> list[float]:
-        """The weight of each scorer; all the same where none is better than chance."""
-        first = (columns[:, self._ranks] == 0) & self._knows(columns)
-        best = first * counts[:, None]
-        # Each scorer has one best candidate a row at most.
-        chance = min(int(first.sum(0).max(initial=0)) / max(len(columns), 1), 0.5) or 0.5
-        # As if each had named two more at random.
-        right = (2 * chance + (best * hits[:, None]).sum(0)) / (2 + best.sum(0))
-        odds = np.log(right / (1 - right)) - np.log(chance / (1 - chance))
-        odds = np.where(odds > 1e-9, odds, 0)
-        return list(odds) if odds.any() else [1.0] * len(odds)
 
-    def _scale(self, votes: np.ndarray, hits: np.ndarray, counts: np.ndarray) -> None:
-        """Fit slope and base to a few hits."""
-        from sklearn.linear_model import LogisticRegression
+def _standardised(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """The values less their mean in a row, in its standard deviations; 0 where all are equal."""
+    sizes = np.diff(starts)
+    sizes, starts = sizes[sizes > 0], starts[:-1][sizes > 0]
 
-        right, wrong = counts[hits].sum(), counts[~hits].sum()
-        if right and wrong:
-            model = LogisticRegression(C=_SOFT).fit(votes[:, None], hits, counts)
-            slope, base = float(model.coef_[0, 0]), float(model.intercept_[0])
-            if slope > 0:  # Else it would turn the order round.
-                self.slope, self.base = slope, base
-                return
-        # Their share, as if there had been half a pair more of each.
-        mean = votes.mean() if len(votes) else 0.0
-        self.base = float(np.log((right + 0.5) / (wrong + 0.5)) - self.slope * mean)
+    def means(of: np.ndarray) -> np.ndarray:
+        return np.repeat(np.add.reduceat(of, starts) / sizes, sizes) if len(of) else of
+
+    values = values - means(values)
+    return values / np.sqrt(means(values**2) + 1e-9)
 
 
 def _log_odds(columns: np.ndarray, splits: Splits, base: float) -> np.ndarray:
@@ -275,10 +300,6 @@ def _log_odds(columns: np.ndarray, splits: Splits, base: float) -> np.ndarray:
     found = np.empty(len(columns), np.float32)
     sum_trees(np.ascontiguousarray(columns), splits, base, found)
     return found.astype(np.float64)
-
-
-def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-log_odds))
 
 
 def load_learner() -> Any:

@@ -33,7 +33,8 @@ table { border-collapse: collapse; } .wide { overflow-x: auto; margin: 1em 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1em; } img { width: 29em; max-width: 100%; }
 th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid; font-weight: 600; } th, small { white-space: normal; }
-small { color: #555; } td[colspan] { padding-bottom: .8em; max-width: 90vw; }
+small { color: #555; } td[colspan] { padding-bottom: .8em; max-width: 88vw; }
+@media (max-width: 40em) { th, td { padding-right: .5em; } td:first-child { white-space: normal; } }
 """
 
 # Precision on held-out rows is the mean of these; so are the other points of its picture.
@@ -75,6 +76,7 @@ class Answers(NamedTuple):
         probabilities: whether the scores are probabilities.
         label_name: the name of a label's number.
         feature_name: the name of a feature's number.
+        row_name: the name of a row's number.
 
     Example:
         >>> import numpy as np
@@ -95,6 +97,7 @@ class Answers(NamedTuple):
     probabilities: bool
     label_name: Callable[[int], str] = lambda label: f"label {label}"
     feature_name: Callable[[int], str] = lambda feature: f"feature {feature}"
+    row_name: Callable[[int], str] = lambda row: f"row {row}"
 
 
 class Bin(NamedTuple):
@@ -351,7 +354,7 @@ def _labels(answers: Answers) -> Iterator[str]:
 
 def _example(answers: Answers, row: int) -> str:
     parts = {
-        f"row {row}": strongest_features(answers, row),
+        answers.row_name(row): strongest_features(answers, row),
         "labels": right_labels(answers, row),
         "answers": answered_labels(answers, row),
     }
@@ -414,7 +417,8 @@ def draw_precision(run: RunFiles) -> "Figure":
     for label, (style, steps, values) in curves.items():
         if steps:
             panel.plot(steps, values, style, ms=5, lw=1.2, label=label)
-    panel.set_ylim(bottom=0)
+    panel.set_ylim(0, 1.1 * panel.dataLim.ymax if panel.lines else 1)
+    panel.set_xlim(left=0)
     if panel.lines:
         panel.legend(frameon=False, loc="lower right")
     return figure
@@ -498,6 +502,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         panels, ["step", "seconds"] * 2, ["loss"] * 2 + [_PRECISIONS[common]] * 2, strict=True
     ):
         panel.set(xlabel=x, ylabel=y)
+        panel.set_xlim(left=0)
     place = "outside lower center"
     figure.legend(*panels[0].get_legend_handles_labels(), loc=place, ncols=2, frameon=False)
     return figure

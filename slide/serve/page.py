@@ -59,12 +59,14 @@ const table = (title, rows) => {
   }
   return parts;
 };
-fetch("openapi.json").then(found => found.json()).then(({paths, components: {schemas}}) => {
+fetch("openapi.json").then(found => found.json()).then(({paths}) => {
   const ways = Object.entries(paths).flatMap(([path, each]) => Object.entries(each).map(
     ([method, way]) => [`${method.toUpperCase()} ${path}`, way.description || way.summary]));
   at("paths").replaceChildren(...table("", ways).slice(1));
-  for (const [name, title] of [["Query", "Keys of a request"], ["Row", "Keys of a row"]])
-    at("keys").append(...table(title, Object.entries(schemas[name].properties).map(
+  const query = paths["/predict"].post.requestBody.content["application/json"].schema.properties;
+  const row = query.rows.items.properties;
+  for (const [title, keys] of [["Keys of a request", query], ["Keys of a row", row]])
+    at("keys").append(...table(title, Object.entries(keys).map(
       ([key, each]) => [key, [each.description, "default" in each && each.default !== null ?
         `default ${each.default}` : ""].filter(Boolean).join("; ")])));
 });
@@ -77,8 +79,10 @@ def docs_page(model: Model) -> str:
     """The page for a model, with a row of its kind as the example."""
     first = Numbering.of(model).first_feature
     row: dict[str, object] = {"indices": [first, first + 1], "values": [1, 0.5]}
-    if model.vectorizer is not None:
-        row = {"text": "a text"}
+    if model.columns is not None:
+        row = dict.fromkeys(model.columns.text, "a text")
+        means = (float(f"{mean:.3g}") for mean in model.columns.means)
+        row |= dict(zip(model.columns.numbers, means, strict=True))
     elif model.feature_names is not None:
         row = {"features": {str(model.feature_names[0]): 1}}
     about = f"{model.num_features:,} features, {model.num_labels:,} labels. A row gets the best"

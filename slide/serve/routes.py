@@ -28,6 +28,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    create_model,
     model_validator,
 )
 from starlette.exceptions import HTTPException as HTTPError
@@ -102,10 +103,30 @@ class Row(BaseModel):
     def _first_unknown_key(cls, given: Any) -> Any:
         """A large row that is all wrong gets one error, and not millions."""
         if isinstance(given, dict) and len(given) > len(cls.model_fields):
-            unknown = next(key for key in given if key not in cls.model_fields)
-            kept = {*cls.model_fields, unknown}
+            known = _keys(cls)
+            kept = {*known, *[key for key in given if key not in known][:1]}
             return {key: given[key] for key in kept if key in given}
         return given
+
+
+def _keys(form: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in form.model_fields.items()]
+
+
+def row_form(model: Model) -> type[Row]:
+    """What a row may be: for a model of a table, also cells by the name of their column."""
+    fields: dict[str, Any] = {}
+    columns = model.columns if "columns" in model.settings else None
+    for column in () if columns is None else columns.names:
+        if column not in Row.model_fields:
+            number = columns is not None and column in columns.numbers
+            said = f"a {'number' if number else 'text'}, in the table's column"
+            kind: Any = _Value if number else str
+            fields[f"column_{len(fields)}"] = (
+                kind | None,
+                Field(None, alias=column, description=said),
+            )
+    return create_model("Row", __base__=Row, __doc__=Row.__doc__, **fields) if fields else Row
 
 
 class Query(BaseModel):
@@ -193,8 +214,10 @@ class _Json:
             raise json.JSONDecodeError("Extra data", self.text, self.at)
 
 
-def read_query(body: bytes, most: int) -> Query:
+def read_query(body: bytes, most: int, form: type[Row] = Row) -> Query:
     """The query in a body. It is parsed row by row, and between two rows other threads go on.
+
+    ``form`` is what a row may be, from `row_form`.
 
     Raises:
         HTTPException: with its status, for a body that is no query, or has more rows than ``most``;
@@ -203,18 +226,18 @@ def read_query(body: bytes, most: int) -> Query:
     try:
         parsed = _Json(body.decode(json.detect_encoding(body), "surrogatepass"))
         if body and parsed.skips("{"):
-            return _read_fields(parsed, most)
+            return _read_fields(parsed, most, form)
         if body:
             parsed.value()
             parsed.finish()
     except ValidationError as error:
-        raise HTTPException(422, _fault(error)) from error
+        raise HTTPException(422, _fault(error, form)) from error
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is no JSON: {error}") from error
     raise HTTPException(422, f"the body must be {_WANTED}")
 
 
-def _read_fields(parsed: _Json, most: int) -> Query:
+def _read_fields(parsed: _Json, most: int, form: type[Row]) -> Query:
     found = {}
     for _ in parsed.items("}"):
         key = parsed.value()
@@ -229,20 +252,20 @@ def _read_fields(parsed: _Json, most: int) -> Query:
             if number == most:
                 raise HTTPException(413, f"a request has at most {most} rows; this one has more")
             try:
-                rows.append(Row.model_validate(parsed.value()))
+                rows.append(form.model_validate(parsed.value()))
             except ValidationError as error:
-                raise HTTPException(422, _fault(error, "rows", number)) from error
+                raise HTTPException(422, _fault(error, form, "rows", number)) from error
     parsed.finish()
     return Query.model_validate(found)
 
 
-def _fault(error: ValidationError, *above: str | int) -> str:
+def _fault(error: ValidationError, form: type[Row], *above: str | int) -> str:
     """Where the first fault is, and what it is; in other words where pydantic names our classes."""
     first = error.errors()[0]
     path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in (*above, *first["loc"]))
     said = first["msg"]
     if above and first["type"] == "extra_forbidden":
-        said = _unknown_key("a row", Row)
+        said = _unknown_key("a row", form)
     elif above and first["type"] in ("model_type", "model_attributes_type"):
         given = json.dumps(first["input"])
         said = f"a row is {_ROW_FORMS}, not {given if len(given) < 50 else given[:50] + ' ...'}"
@@ -250,14 +273,14 @@ def _fault(error: ValidationError, *above: str | int) -> str:
 
 
 def _unknown_key(where: str, known: type[BaseModel]) -> str:
-    return f"there is no such key; {where} has {', '.join(known.model_fields)}"
+    return f"there is no such key; {where} has {', '.join(_keys(known))}"
 
 
 def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up."""
     counted, texts = Numbering.of(model), iter(())
-    given = [row.text for row in rows if row.text is not None]
-    if given and model.vectorizer is not None:  # All texts in one call.
+    given = [cells for row in rows if (cells := _cells(row))]
+    if given and model.columns is not None:  # All texts in one call.
         indptr, indices, values = model.rows_of(given)
         texts = ((indices[start:end], values[start:end]) for start, end in pairwise(indptr))
     found = []
@@ -271,14 +294,25 @@ def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     return CSR(indptr, indices, values)
 
 
+def _cells(row: Row) -> dict[str, Any]:
+    """The cells of a row, and its text, that are given."""
+    found = {} if row.text is None else {"text": row.text}
+    for name in row.model_fields_set:
+        if name not in Row.model_fields:
+            found[type(row).model_fields[name].alias or name] = getattr(row, name)
+    return found
+
+
 def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -> _Arrays:
     """Numbers of features, int32, and their values, float32; those of a text are the next."""
-    if [row.indices, row.features, row.text].count(None) != 2:
-        raise ValueError("give it either indices (and values), or features, or a text")
+    cells = _cells(row)
+    if [row.indices, row.features, cells or None].count(None) != 2:
+        columns = " and columns" if type(row) is not Row else ""
+        raise ValueError(f"give it either indices (and values), or features, or a text{columns}")
     if row.values is not None and row.indices is None:
         raise ValueError("values go with indices; features and texts have their own")
-    if row.text is not None:
-        if model.vectorizer is None:
+    if cells:
+        if model.columns is None:
             raise ValueError("the model takes rows of features, not texts")
         return next(texts)
     if row.features is not None:
@@ -437,7 +471,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
             raise TimeoutError from error
 
     def read(body: bytes) -> tuple[Query, CSR]:
-        query = read_query(body, limits.rows)
+        query = read_query(body, limits.rows, form)
         if query.k > limits.k:
             raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
         rows = rows_to_csr(query.rows, model)
@@ -470,8 +504,9 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
     async def docs() -> Response:
         return HTMLResponse(docs_page(model))
 
-    schema = Query.model_json_schema()
-    schema["properties"]["rows"]["items"] = schema.pop("$defs")["Row"]
+    form, schema = row_form(model), Query.model_json_schema()
+    schema.pop("$defs")
+    schema["properties"]["rows"]["items"] = form.model_json_schema()
     wanted = {"required": True, "content": {"application/json": {"schema": schema}}}
 
     @app.post(

@@ -256,7 +256,9 @@ def draw(rows: list[Row], folder: Path) -> None:
         )
         drawn = answers >= LEAST
         axes.plot(scores[drawn] / answers[drawn], right[drawn] / answers[drawn], ".-", label=name)
+        axes.lines[-1].set_clip_on(False)  # A point at 1 is whole.
     axes.set(xlabel="mean score of the answers", ylabel="share of right answers")
+    axes.set_title("Scores of the re-ranker, whole test sets")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.grid(alpha=0.3)
     if own:

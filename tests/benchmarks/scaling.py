@@ -20,6 +20,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 from report import RESULTS, Row, Store, add_store_options, origin, table
 from sized import BATCHES, CASES, LABELS, NONZEROS, SECONDS, Size, in_own_process, settings
 
@@ -85,13 +86,15 @@ def page(found: dict[str, Any]) -> str:
 
 
 def sets_in_words() -> str:
-    lines = ""
-    for case in CASES:
-        config = settings(case, BASE.outputs)
-        active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
-        each = "for each sample" if config.sampler.mode == "per_sample" else "for the batch"
-        lines += f"* {case}: batch {config.trainer.batch_size}, {active} {each}\n"
-    return f"\n{lines}"
+    return "\n" + "".join(f"* {in_words(case)}\n" for case in CASES)
+
+
+def in_words(case: str) -> str:
+    """A case with its batch and the size of its sets."""
+    config = settings(case, BASE.outputs)
+    active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
+    each = "for each sample" if config.sampler.mode == "per_sample" else "for the batch"
+    return f"{case}: batch {config.trainer.batch_size}, {active} {each}"
 
 
 def measured(rows: list[Row]) -> list[Row]:
@@ -102,8 +105,7 @@ def along(rows: list[Row], axis: str) -> list[Row]:
     """The rows that differ from `BASE` in ``axis`` at most, by case and size."""
     others = [name for name in TITLES if name != axis]
     own = [row for row in rows if all(row[name] == getattr(BASE, name) for name in others)]
-    order = list(CASES)
-    return sorted(own, key=lambda row: (order.index(row["case"]), row[axis]))
+    return sorted(own, key=lambda row: (list(CASES).index(row["case"]), row[axis]))
 
 
 def threads_of(rows: list[Row]) -> list[str]:
@@ -139,20 +141,29 @@ def draw(rows: list[Row], folder: Path) -> None:
     def last_ms(row: Row) -> float:
         return row["ms"][max(row["ms"], key=int)]
 
-    figure, axes = plt.subplots(figsize=(7, 4.5))
+    sizes = {
+        "outputs": f"{BASE.outputs:,} outputs",
+        "features": f"{BASE.features:,} features",
+        "hidden": f"{BASE.hidden} hidden units",
+    }
+
+    def others(axis: str) -> str:
+        return ", ".join(said for name, said in sizes.items() if name != axis)
+
+    figure, axes = plt.subplots(figsize=(7, 5.5), layout="constrained")
     lines_of(axes, along(rows, "outputs"), "outputs", last_ms)
-    axes.set(title="Time of a training step", ylabel="ms a step")
-    axes.legend(fontsize="small")
+    threads = f"{threads_of(rows)[-1]} threads"
+    axes.set(title=f"A training step\n{others('outputs')}, {threads}", ylabel="ms a step")
+    legend_below(figure, 1)
     saved(figure, folder / PICTURE)
-    figure, grid = plt.subplots(1, 3, figsize=(14, 4))
+    figure, grid = plt.subplots(1, 3, figsize=(14, 5), layout="constrained")
     for axes, axis in zip(grid, ("features", "hidden"), strict=False):
         own = [row for row in along(rows, axis) if row["case"] == BASE.case]
         lines_of(axes, own, axis, last_ms)
-        axes.set(ylabel="ms a step")
-        axes.legend(fontsize="small")
+        axes.set(ylabel="ms a step", title=f"A step\n{others(axis)}")
     lines_of(grid[2], along(rows, "outputs"), "outputs", lambda row: row["bytes"] / 2**30)
-    grid[2].set(ylabel="memory, GiB", title="Memory of the process")
-    grid[2].legend(fontsize="small")
+    grid[2].set(ylabel="memory, GiB", title=f"Memory of the process\n{others('outputs')}")
+    legend_below(figure, 2)
     saved(figure, folder / MORE)
 
 
@@ -160,15 +171,28 @@ def lines_of(axes: Any, rows: list[Row], axis: str, value: Any) -> None:
     for case in CASES:
         points = [(row[axis], value(row)) for row in rows if row["case"] == case]
         if points:
-            axes.plot(*zip(*points, strict=True), "o-", label=case)
-    axes.set_xscale("log", base=2)
+            color = f"C{list(CASES).index(case)}"
+            axes.plot(*zip(*points, strict=True), "o-", color=color, label=in_words(case))
+    axes.set_xscale("log", base=10 if axis == "features" else 2)
     axes.set_yscale("log")
+    # Some panels span less than a decade.
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(TITLES[axis])
     axes.grid(alpha=0.3)
 
 
+def legend_below(figure: Any, columns: int) -> None:
+    """One legend of all lines, each of them once."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        found |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    place = "outside lower center"
+    figure.legend(found.values(), found, loc=place, ncols=columns, frameon=False)
+
+
 def saved(figure: Any, path: Path) -> None:
-    figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
 

@@ -10,7 +10,7 @@ rank. Writes results/stacking.{json,md} after each run.
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.config.build import put_together
 from slide.data import SparseDataset
 from slide.ranking import choose_kind
-from slide.sparse import hits
+from slide.sparse import hits, row_bounds
 from slide.training import Trainer
 
 KEYS = ("dataset", "rows", "seed")
@@ -54,9 +54,9 @@ def divided(data: SparseDataset, rows: int, seed: int) -> SparseDataset:
     return SparseDataset(data.name, *split, data.num_features, data.num_labels)
 
 
-def trained(data: SparseDataset, seed: int, folder: Path) -> Trainer:
-    """The default call."""
-    config = read_config([f"seed={seed}"])
+def trained(data: SparseDataset, seed: int, folder: Path, overrides: Sequence[str] = ()) -> Trainer:
+    """The default call, or one with other settings."""
+    config = read_config([f"seed={seed}", *overrides])
     fill_in(config, len(data.train), data.num_labels)
     network = build_network(config, data.num_features, data.num_labels)
     trainer = put_together(config, network, build_optimizer(config, network), data, folder)
@@ -79,7 +79,7 @@ def judge(trainer: Trainer) -> dict[str, list[float]]:
             for place, name in enumerate(found.names)
             if name.endswith("_rank")
         }
-        values[FINAL] = ranker.final_ranker.probabilities(found.columns)
+        values[FINAL] = ranker.final_ranker.probabilities(found.columns, row_bounds(named.sum(1)))
         for name, own in values.items():
             scores[named] = own
             best = np.argsort(-scores, axis=1, kind="stable")[:, : CUT_OFFS[-1]]

@@ -324,6 +324,7 @@ def draw(rows: list[Row], folder: Path) -> None:
         return
     size = 4 * len(sets) + 1, 3 * len(AXES)
     figure, grid = plt.subplots(len(AXES), len(sets), figsize=size, sharex="col", squeeze=False)
+    figure.set_layout_engine("constrained")
     for column, name in enumerate(sets):
         for line, (key, label) in enumerate(AXES.items()):
             axes, place = grid[line][column], 1 + SHOWN.index(key)
@@ -331,7 +332,12 @@ def draw(rows: list[Row], folder: Path) -> None:
                 points = [(each[0], 100 * each[place]) for each in row["curve"]]
                 color = f"C{list(TITLES).index(row['method'])}"
                 mark = ".-" if len(points) > 1 else "D"
-                axes.plot(*zip(*points, strict=True), mark, color=color, label=row["method"])
+                axes.plot(
+                    *zip(*points, strict=True),
+                    mark,
+                    color=color,
+                    label=TITLES[row["method"]].strip("*"),
+                )
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.grid(alpha=0.3)
@@ -340,10 +346,7 @@ def draw(rows: list[Row], folder: Path) -> None:
     handles = {}
     for axes in figure.axes:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(), handles.keys(), loc="lower center", ncols=min(len(handles), 2 * len(sets))
-    )
-    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2 * len(sets))
     figure.savefig(folder / PICTURE, dpi=120)
     plt.close(figure)
 

@@ -174,8 +174,13 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert "quote each path" in job.failure("-m", "resume=a_lr=0.1,b_lr=0.2")
 
 
-def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
-    arguments = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none"]
+LAUNCHERS = pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]], ids=str)
+
+
+@LAUNCHERS
+def test_a_failing_job_does_not_end_a_sweep(tmp_path, capsys, launcher):
+    arguments = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none", *launcher]
+    arguments += [f"hydra.sweep.dir={tmp_path}/sweep"] * len(launcher)
     message = job.failure("-m", *arguments, "optimizer.lr=-1,0.1")
     assert message == "error: 1 of 2 jobs failed"
     said = capsys.readouterr()
@@ -186,8 +191,10 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, monkeypatch, capsys):
     assert second.endswith(f"  {tmp_path}/run/lr=0.1")
 
 
-def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys):
-    words = [*job.tiny(tmp_path, "sampler=index"), "trainer.max_steps=1", "ranker=none"]
+@LAUNCHERS
+def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys, launcher):
+    words = [*job.tiny(tmp_path, "sampler=index"), "trainer.max_steps=1", "ranker=none", *launcher]
+    words += [f"hydra.sweep.dir={tmp_path}/sweep"] * len(launcher)
     said = job.failure("-m", *words, "schedule=fixed,backoff,backof", "schedule.first=9")
     assert said == "error: 2 of 3 jobs failed"
     shown = capsys.readouterr()
@@ -200,6 +207,10 @@ def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys):
     assert third.endswith("choices of schedule are backoff, fixed; did you mean backoff?")
     assert shown.err.splitlines()[0] == f"warning   1 of 3 runs cannot be: {told}"
     assert job.failure("-m", *words, "schedule=fixed,fixed", "schedule.first=9,3").endswith(told)
+    if launcher:
+        said = job.failure("-m", *words, "seed=1,2", "hydra/launcher=mine")
+        assert "Could not find 'hydra/launcher/mine'" in said
+        return
     with pytest.raises(SystemExit) as ended:  # A word that is no key is Hydra's to refuse.
         job.main("-m", *words, "seed=1,2", "word")
     assert ended.value.code == 2

@@ -189,16 +189,18 @@ def peak_and_needs(every, candidates):
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.compiled_only
 @pytest.mark.parametrize(
-    ("rows", "labels", "nonzeros"), [(4000, 2000, 40), (30_000, 2000, 10), (30_000, 9000, 20)]
+    ("rows", "labels", "nonzeros", "own"),
+    # Of one label a row, a tree of labels learns, too.
+    [(4000, 2000, 40, 4), (30_000, 2000, 10, 4), (30_000, 9000, 20, 4), (30_000, 9000, 20, 1)],
 )
-def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
+def test_the_re_ranker(tmp_path, rows, labels, nonzeros, own):
     data = job.make_data(
         tmp_path,
         train_samples=rows,
         num_features=3000,
         num_labels=labels,
         nonzeros=nonzeros,
-        labels_per_row=4,
+        labels_per_row=own,
     )
     peak, needed = peak_and_needs(replace(data.train, kind="other"), 180)
     assert needed == pytest.approx(peak, rel=0.2)

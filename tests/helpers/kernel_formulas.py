@@ -20,6 +20,7 @@ from slide.ops.kernels.base_scorers import (
     relate_candidates,
 )
 from slide.ops.kernels.conjunctions import list_sets, mix_shares
+from slide.ops.kernels.item_factors import solve_factors, sum_products
 from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
 from slide.ops.kernels.largest import keep_largest_bounds
 from slide.ops.kernels.linear_classifiers import (
@@ -490,6 +491,25 @@ def _label_clusters(rng: np.random.Generator) -> None:
     equal("halves of a node", halves, {tuple(range(half)), tuple(range(half, _ROWS))})
 
 
+def _item_factors(rng: np.random.Generator) -> None:
+    """The solution of each row's equations, and sums of products."""
+    rows, dense = random_csr(rng, _ROWS, _COLUMNS)
+    other = rng.standard_normal((_COLUMNS, 5)).astype(np.float32)
+    parts = np.empty((4, 5, 5), np.float32)
+    sum_products(other, parts)
+    gram = torch.from_numpy(other).T @ torch.from_numpy(other)
+    near("sums of products", parts.sum(0), gram)
+    penalty, found = rng.random(_ROWS).astype(np.float32) + 1, np.ones((_ROWS, 5), np.float32)
+    solve_factors(
+        *(Pattern(rows.indptr, rows.indices), other, gram.numpy() / 8, penalty, 30),
+        *(np.empty((1, 3, 5), np.float32), found),
+    )
+    for b, has in enumerate(dense != 0):
+        own = torch.from_numpy(other)[has]
+        matrix = gram / 8 + own.T @ own + float(penalty[b]) * torch.eye(5)
+        near("factors of a row", found[b], torch.linalg.solve(matrix, own.sum(0)), 1e-3)
+
+
 def _index(rng: np.random.Generator) -> None:
     """Few rows are all seen, so the index misses none of the best."""
     x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
@@ -542,4 +562,5 @@ FORMULAS: dict[str, Test] = {
     "sets of features": _sets_of_features,
     "shares of labels": _shares,
     "clusters of labels": _label_clusters,
+    "factors of items": _item_factors,
 }

@@ -31,7 +31,8 @@ def fitted(tmp_path_factory):
 
 def earlier(settings, tensors):
     """Settings and tensors by the names of the version before."""
-    numbers = {**settings["scorers"], "final_ranker": settings["final_ranker"]}
+    final = {"base": settings["final_ranker"]["base"], "slope": 1.0, "weights": [1.0] * 4}
+    numbers = {**settings["scorers"], "final_ranker": final}
     old = {name: settings[name] for name in ("objective", "known", "kind")}
     for name, (new, *_) in _NUMBERS.items():
         scorer, _, key = new.rpartition(".")
@@ -91,7 +92,7 @@ def test_models_of_the_version_before_answer_as_before(request, which):
     rows, network, ranker = request.getfixturevalue(which)
     features = rows.features if which == "of_graph" else rows.test.features
     settings, tensors = ranker_state(ranker)
-    settings["final_ranker"]["rank_share"] = 0.0  # Trees alone counted.
+    settings["final_ranker"]["linear_share"] = 0.0  # Trees alone counted.
     ranker = restored(settings, tensors)
     settings, tensors = earlier(settings, tensors)
     assert {"judge_base", "idf", "excludes_known"} < settings.keys()
@@ -130,13 +131,38 @@ def test_it_is_kept_whether_values_count(fitted, items):
     assert not restored(settings, tensors).scorers["linear"].counts_items
 
 
-def test_weights_of_a_final_ranker_without_trees_are_kept(fitted):
-    _, _, ranker = fitted
+def test_an_earlier_final_ranker_without_trees_votes_as_before(fitted):
+    data, network, ranker = fitted
     settings, tensors = ranker_state(ranker)
-    settings["final_ranker"]["weights"] = [0.5, 0.25, 0.125, 1.0]
+    votes = np.array([0.5, 0.25, 0.125, 1.0])
+    settings["final_ranker"] = {"base": -3.0, "slope": 2.0, "weights": votes.tolist()}
     other = restored(settings, without_trees(tensors))
-    assert other.final_ranker.trees is None
-    assert list(other.final_ranker.weights) == [0.5, 0.25, 0.125, 1.0]
+    found = other.ranking_features(network, data.test.features, 5, "exact")
+    of_scorers = other.layout.ranked
+    ranks = found.columns[:, [i for i, sign in enumerate(other.layout.signs) if sign < 0]]
+    knows = np.stack([found.columns[:, i] != np.float32(none) for i, none in of_scorers], 1)
+    expected = -3 + 2 * (votes * knows / (1 + ranks.astype(np.float64))).sum(1)
+    probabilities = other.final_ranker.probabilities(found.columns)
+    np.testing.assert_allclose(np.log(probabilities / (1 - probabilities)), expected, rtol=1e-9)
+
+
+def test_earlier_regressions_of_ranks_count_beside_trees_as_before(fitted):
+    data, network, ranker = fitted
+    settings, tensors = ranker_state(ranker)
+    weights = np.linspace(-1, 1, 8)
+    beside = {"rank_share": 0.3, "rank_weights": [-2.0, *weights.tolist()]}
+    base = {"base": settings["final_ranker"]["base"], "slope": 1.0, "weights": [1.0] * 4}
+    by_share = {}
+    for share in (0.0, 0.3):
+        settings["final_ranker"] = base | beside | {"rank_share": share}
+        other = restored(settings, tensors)
+        found = other.ranking_features(network, data.test.features, 5, "exact").columns
+        p = other.final_ranker.probabilities(found)
+        by_share[share] = np.log(p / (1 - p))
+    ranks = found[:, [i for i, sign in enumerate(other.layout.signs) if sign < 0]].astype(float)
+    numbers = np.hstack([1 / (1 + ranks), -np.log1p(ranks)])
+    expected = 0.7 * by_share[0.0] + 0.3 * (numbers @ weights - 2)
+    np.testing.assert_allclose(by_share[0.3], expected, rtol=1e-7, atol=1e-7)
 
 
 def test_an_earlier_model_without_trees_is_refused(fitted):

@@ -216,20 +216,26 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
 
 
 @pytest.mark.not_as_python
-def test_with_few_held_out_rows_all_scorers_vote(data, network):
+def test_with_few_held_out_rows_the_linear_model_alone_decides(data, network):
     train, held = holdout(data.train, 0.01, 0)
     ranker = EnsembleRanker().fit(network, train, held, every=data.train)
     assert ranker.final_ranker.trees is None
-    assert len(ranker.final_ranker.weights) == 6
     found = ranker.rank(network, data.test.features, 5)
     better = hits(found.ids[:, :1], data.test.labels).mean()
     assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02
-    # Too few rows for a final ranker are not worth less to the classifiers.
-    other = EnsembleRanker().fit(network, train, held)
-    assert (
-        ranker.scorers["linear"].weights.values.shape
-        != other.scorers["linear"].weights.values.shape
-    )
+
+
+@pytest.mark.not_as_python
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_all_scorers_learn_from_all_rows_in_the_end(data, network, share):
+    train, held = holdout(data.train, share, 0)
+    ranker = EnsembleRanker().fit(network, train, held, every=data.train)
+    whole = EnsembleRanker().fit(network, train, held)
+    whole._learn(data.train, exclude=False)
+    _, found = ranker.state()
+    for name, array in whole.state()[1].items():
+        if not name.startswith("final_ranker."):
+            np.testing.assert_array_equal(found[name], array)
 
 
 @pytest.mark.parametrize(

@@ -102,65 +102,59 @@ def test_more_features_never_speaks_against_a_label(pairs):
     assert (np.diff(ranker.probabilities(line)) <= 0).all()
 
 
-def ranked_pairs(rows, right_of_first, right_of_second, seed=0):
-    """Ten candidates of each row, ranked by two scorers, and which of them are right.
+def ranked_pairs(rows, *shares, seed=0):
+    """Ten candidates of each row, ranked by scorers, which are right, and where rows begin.
 
-    ``right_of_first`` is the share of rows in which the best one of the first scorer is right.
+    The best candidate of each scorer is right in its share of the rows.
     """
     rng = np.random.default_rng(seed)
-    columns, hits = np.zeros((rows, 10, 3), np.float32), np.zeros((rows, 10), bool)
+    columns = np.zeros((rows, 10, len(shares) + 1), np.float32)
     for row in range(rows):
-        hits[row, 0] = True
-        for column, share in enumerate((right_of_first, right_of_second)):
+        for column, share in enumerate(shares):
             place = 0 if rng.random() < share else rng.integers(1, 10)
             order = np.concatenate([[0], 1 + rng.permutation(9)])
-            ranks = np.argsort(np.roll(order, place))
-            columns[row, :, column] = ranks
-    return columns.reshape(-1, 3), hits.ravel()
+            columns[row, :, column] = np.argsort(np.roll(order, place))
+    hits = np.tile(np.arange(10) == 0, rows)
+    return columns.reshape(-1, len(shares) + 1), hits, np.arange(0, 10 * rows + 1, 10)
 
 
-def best_are_right(ranker, columns, hits):
-    found = ranker.probabilities(columns).reshape(-1, 10)
+def best_are_right(ranker, columns, hits, starts):
+    found = ranker.probabilities(columns, starts).reshape(-1, 10)
     return hits.reshape(-1, 10)[np.arange(len(found)), found.argmax(1)].mean()
 
 
-def test_too_few_hits_make_a_vote_of_the_ranks():
+def test_with_too_few_hits_for_trees_the_better_scorer_decides():
     few = ranked_pairs(40, 0.9, 0.3)
     ranker = FinalRanker([-1, -1, 0]).fit(*few)
     assert ranker.trees is None
-    assert (
-        ranker.weights[0] > 3 > ranker.weights[1] > 0
-    )  # Of ten candidates 0.3 is more than chance.
-    columns, hits = ranked_pairs(500, 0.9, 0.3, seed=1)
-    assert best_are_right(ranker, columns, hits) > 0.85
-    turned = FinalRanker([-1, -1, 0]).fit(few[0][:, [1, 0, 2]], few[1])
-    assert best_are_right(turned, columns[:, [1, 0, 2]], hits) > 0.85
+    assert min(ranker.linear[1:]) == 0, "no weight is negative"
+    later = ranked_pairs(500, 0.9, 0.3, seed=1)
+    assert best_are_right(ranker, *later) > 0.85
     # A column that is no rank does not count.
-    columns[:, 2] = np.random.default_rng(0).random(len(columns))
-    assert best_are_right(ranker, columns, hits) > 0.85
+    later[0][:, 2] = np.random.default_rng(0).random(len(later[0]))
+    assert best_are_right(ranker, *later) > 0.85
 
 
-def test_chance_has_no_vote():
-    """Of ten candidates the best one of an scorer is right in a tenth of the rows by chance."""
-    columns, hits = ranked_pairs(45, 0.45, 0.1)
-    trust = FinalRanker([-1, -1, 0]).fit(columns, hits).weights
-    assert trust[0] > 1.5
-    assert trust[1] < 0.6
+def test_chance_hardly_counts():
+    """Of ten candidates the best one of a scorer is right in a tenth of the rows by chance."""
+    ranker = FinalRanker([-1, -1, 0]).fit(*ranked_pairs(45, 0.45, 0.1))
+    good, chance = ranker.linear[3:5]
+    assert good > 3 * chance
 
 
 def test_without_any_hit_all_ranks_count_the_same():
-    columns, hits = ranked_pairs(300, 0.7, 0.7)
-    ranker = FinalRanker([-1, -1, 0]).fit(columns, hits & False)
-    assert ranker.weights == [1, 1]
+    columns, hits, starts = ranked_pairs(300, 0.7, 0.7)
+    ranker = FinalRanker([-1, -1, 0]).fit(columns, hits & False, starts)
     best = np.array([[0, 3], [1, 1], [2, 0]])
     found = ranker.probabilities(np.column_stack([best, [0, 0, 0]]).astype(np.float32))
     np.testing.assert_array_equal(np.argsort(-found), [2, 0, 1])
-    assert ranker.probabilities(columns).max() < 0.01
+    assert ranker.probabilities(columns, starts).max() < 0.01
 
 
 def test_too_few_hits_still_give_probabilities():
-    columns, hits = ranked_pairs(45, 0.8, 0.5)
-    probabilities = FinalRanker([-1, -1, 0]).fit(columns, hits).probabilities(columns)
+    columns, hits, starts = ranked_pairs(45, 0.8, 0.5)
+    ranker = FinalRanker([-1, -1, 0]).fit(columns, hits, starts)
+    probabilities = ranker.probabilities(columns, starts)
     assert probabilities.sum() == pytest.approx(45, rel=0.1)
     best = columns[:, 0] == 0
     assert probabilities[best].mean() == pytest.approx(hits[best].mean(), abs=0.15)
@@ -168,81 +162,75 @@ def test_too_few_hits_still_give_probabilities():
 
 
 def test_answers_that_are_all_right_are_nearly_certain():
-    columns = np.zeros((30, 3), np.float32)
-    found = FinalRanker([-1, -1, 0]).fit(columns, np.ones(30, bool)).probabilities(columns)
-    np.testing.assert_allclose(found, 30.5 / 31)
-    assert (
-        0 < FinalRanker([-1, 0, 0]).fit(columns[:0], np.ones(0, bool)).probabilities(columns)[0] < 1
-    )
+    columns, starts = np.zeros((30, 3), np.float32), np.arange(31)
+    ranker = FinalRanker([-1, -1, 0]).fit(columns, np.ones(30, bool), starts)
+    np.testing.assert_allclose(ranker.probabilities(columns, starts), 30.5 / 31, rtol=1e-4)
+    nothing = FinalRanker([-1, 0, 0]).fit(columns[:0], np.ones(0, bool))
+    assert 0 < nothing.probabilities(columns)[0] < 1
 
 
 @pytest.mark.parametrize("nothing", [0.0, -0.3])
-def test_an_scorer_that_knows_nothing_of_a_candidate_has_no_vote(nothing):
-    """Its rank is that of the candidates' numbers."""
-    columns, hits = ranked_pairs(40, 0.6, 0.9)
-    blind = columns.copy()
-    blind[:, 2] = nothing
-    ranker = FinalRanker([-1, -1, 1], ranked=[(2, nothing), (0, -1.0)]).fit(blind, hits)
-    assert ranker.weights[0] == 0 < ranker.weights[1]
-    both = FinalRanker([-1, -1, 1], ranked=[(2, nothing), (2, nothing)]).fit(blind, hits)
-    assert both.weights == [1, 1], "nobody knows anything"
-    assert len(np.unique(both.probabilities(blind))) == 1
+def test_of_candidates_that_a_scorer_does_not_know_its_ranks_say_nothing(nothing):
+    columns, hits, starts = ranked_pairs(40, 0.6, 0.9)
+    columns[:, 2] = nothing
+    ranker = FinalRanker([-1, -1, 1], ranked=[(2, nothing), (2, nothing)]).fit(
+        columns, hits, starts
+    )
+    assert len(np.unique(ranker.probabilities(columns, starts).round(12))) == 1
+
+
+def test_scores_count_by_their_distance_within_a_row():
+    """The second scorer has the ranks of chance, but its scores say which one is right."""
+    columns, hits, starts = ranked_pairs(60, 0.2, 0.1)
+    scores = hits + 0.1 * np.random.default_rng(0).random(len(hits))
+    columns[:, 2] = 1000 * np.repeat(np.random.default_rng(1).random(60), 10) + scores
+    ranker = FinalRanker([-1, -1, 1], ranked=[(0, -1.0), (2, -1.0)]).fit(columns, hits, starts)
+    assert best_are_right(ranker, columns, hits, starts) == 1
 
 
 def test_heavy_rows_count_more_for_few_hits():
-    columns, hits = ranked_pairs(40, 0.9, 0.1)
-    other, right = ranked_pairs(5, 0.0, 1.0, seed=1)
+    columns, hits, _ = ranked_pairs(40, 0.9, 0.1)
+    other, right, _ = ranked_pairs(5, 0.0, 1.0, seed=1)
     columns, hits = np.concatenate([columns, other]), np.concatenate([hits, right])
-    weights = np.repeat([1.0, 100.0], [400, 50])
-    plain, heavy = (FinalRanker([-1, -1, 0]).fit(columns, hits, each) for each in (None, weights))
-    assert plain.weights[0] > plain.weights[1]
-    assert heavy.weights[0] < heavy.weights[1]
+    weights, starts = np.repeat([1.0, 100.0], [400, 50]), np.arange(0, 451, 10)
+    plain, heavy = (
+        FinalRanker([-1, -1, 0]).fit(columns, hits, starts, each) for each in (None, weights)
+    )
+    assert plain.linear[3] > plain.linear[4]
+    assert heavy.linear[3] < heavy.linear[4]
 
 
 SCORERS = 6
 
 
-def scored_rows(rows, seed):
-    """Ten candidates of each row, ranked by six scorers, and the numbers of their rows."""
-    parts = [ranked_pairs(rows, 0.45, 0.35, 10 * seed + n) for n in range(SCORERS // 2)]
-    columns = np.hstack([columns[:, :2] for columns, _ in parts])
-    return columns, parts[0][1], np.repeat(np.arange(rows), 10)
-
-
 @pytest.mark.compiled_only
-def test_of_few_rows_the_ranks_count_beside_trees_that_know_little(monkeypatch):
-    columns, hits, rows = scored_rows(200, 0)
+def test_of_few_rows_the_linear_model_counts_beside_trees_that_know_little(monkeypatch):
+    shares = [0.45, 0.35] * (SCORERS // 2)
+    columns, hits, starts = ranked_pairs(200, *shares)
     monkeypatch.setitem(module._FEW, "max_iter", 2)
-    alone = FinalRanker([-1] * SCORERS).fit(columns, hits)
-    ranker = FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows)
-    assert alone.rank_share == 0
-    assert ranker.rank_share > 0.5
-    later, right, _ = scored_rows(1000, 1)
-    losses = [
-        -np.log(np.where(right, p, 1 - p)).mean()
-        for p in (each.probabilities(later) for each in (alone, ranker))
-    ]
+    ranker = FinalRanker([-1] * SCORERS + [0]).fit(columns, hits, starts)
+    chosen = ranker.linear_share
+    assert chosen > 0.5
+    later, right, starts = ranked_pairs(1000, *shares, seed=1)
+    losses, precision = [], []
+    for ranker.linear_share in (0.0, chosen):
+        p = ranker.probabilities(later, starts)
+        losses.append(-np.log(np.where(right, p, 1 - p)).mean())
+        precision.append(best_are_right(ranker, later, right, starts))
     assert losses[1] < losses[0] - 0.02
-    assert best_are_right(ranker, later, right) > best_are_right(alone, later, right)
-
-
-def one_good_scorer(rows, seed):
-    """Ten candidates of each row; one of six scorers knows something."""
-    parts = [ranked_pairs(rows, 0.6 if n == 0 else 0.1, 0.1, 10 * seed + n) for n in range(3)]
-    columns = np.hstack([columns[:, :2] for columns, _ in parts])
-    return columns, parts[0][1], np.repeat(np.arange(rows), 10)
+    assert precision[1] > precision[0]
 
 
 @pytest.mark.compiled_only
 def test_of_few_rows_it_is_as_good_as_its_best_scorer():
-    later, right, _ = one_good_scorer(2000, 9)
-    alone = right.reshape(-1, 10)[later[:, 0].reshape(-1, 10) == 0].mean()
+    shares = [0.6] + [0.1] * (SCORERS - 1)
+    later, right, places = ranked_pairs(2000, *shares, seed=9)
+    alone = right[later[:, 0] == 0].mean()
     found = []
     for seed in range(3):
-        columns, hits, rows = one_good_scorer(55, seed)
-        ranker = FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows)
-        assert ranker.rank_share > 0.5
-        found.append(best_are_right(ranker, later, right))
+        ranker = FinalRanker([-1] * SCORERS + [0]).fit(*ranked_pairs(55, *shares, seed=seed))
+        assert ranker.linear_share > 0.5
+        found.append(best_are_right(ranker, later, right, places))
     assert np.mean(found) > alone - 0.01
 
 
@@ -251,17 +239,19 @@ def test_trees_that_know_more_than_ranks_count_alone(pairs):
     columns, right, _ = pairs
     ranks = np.random.default_rng(0).integers(0, 9, (6000, 1)).astype(np.float32)
     ranker = FinalRanker([1, -1, 0, -1])
-    ranker.fit(np.hstack([columns, ranks]), right, rows=np.arange(6000) // 10)
-    assert ranker.rank_share <= 0.2
+    ranker.fit(np.hstack([columns, ranks]), right, np.arange(0, 6001, 10))
+    assert ranker.linear_share <= 0.2
 
 
-def test_folds_without_enough_hits_leave_the_trees_alone():
-    columns, hits, _ = scored_rows(200, 0)
-    rows = np.where(hits, 0, 1 + np.arange(len(hits)) % 9)  # All hits are of one row.
-    assert FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows).rank_share == 0
+def test_without_enough_hits_in_other_folds_the_linear_model_counts_alone():
+    columns, hits, _ = ranked_pairs(200, *[0.5] * SCORERS)
+    order = np.argsort(~hits, kind="stable")  # All hits are of the first row.
+    starts = np.array([0, 200, *range(300, 2001, 100)])
+    ranker = FinalRanker([-1] * SCORERS + [0]).fit(columns[order], hits[order], starts)
+    assert ranker.linear_share == 1
 
 
 def test_many_hits_need_no_folds(monkeypatch):
-    columns, hits, rows = scored_rows(200, 0)
     monkeypatch.setattr(module, "FEW_HITS", 200)
-    assert FinalRanker([-1] * SCORERS).fit(columns, hits, rows=rows).rank_share == 0
+    ranker = FinalRanker([-1] * SCORERS + [0]).fit(*ranked_pairs(200, *[0.5] * SCORERS))
+    assert ranker.linear_share == 0

@@ -138,6 +138,7 @@ def test_other_pages(client):
     assert client.get("/").text == page
     assert not re.search(r"(src|href)=.?(https?:)?//", page), "it loads from somewhere else"
     assert escape('{"rows": [{"indices": [0, 1], "values": [1, 0.5]}], "k": 5}') in page
+    assert 'post.requestBody.content["application/json"].schema.properties' in page
     body = interface["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
     assert set(body["schema"]["properties"]["rows"]["items"]["properties"]) == set(Row.model_fields)
     assert client.get("/nowhere").json() == {"error": "Not Found"}
@@ -286,12 +287,12 @@ def test_others_are_answered_while_a_large_body_is_parsed(monkeypatch):
     """In another thread, and one body after the other."""
     begun, free, threads = threading.Event(), threading.Event(), set()
 
-    def read(body, most):
+    def read(body, *others):
         if len(body) > 1 << 16:
             threads.add(threading.current_thread().name)
             begun.set()
             free.wait(20)
-        return read_query(body, most)
+        return read_query(body, *others)
 
     monkeypatch.setattr(routes, "read_query", read)
     large = {"rows": [{"indices": [3] * 30_000}]}

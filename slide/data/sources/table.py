@@ -32,7 +32,7 @@ from slide.utils.progress_bar import log
 __all__ = ["table"]
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
-_VERSION = 1
+_VERSION = 2
 # Texts that become rows at a time.
 _ROWS = 4096
 _COLUMNS = "columns.json"
@@ -199,9 +199,10 @@ class _Source(NamedTuple):
             if test != (part == "test"):
                 continue
             try:
-                yield columns.row(cells)
+                row = columns.row(cells)
             except ValueError as error:
                 raise DataError(f"{place}: {error}") from error
+            yield row._replace(name=columns.named(Path(place).name, cells)) if test else row
 
 
 class _Counted(NamedTuple):
@@ -210,6 +211,7 @@ class _Counted(NamedTuple):
     vectorizer: TextVectorizer | None
     labels: Names
     columns: Columns | None
+    test_rows: Names | None
 
     @property
     def num_features(self) -> int:
@@ -286,7 +288,13 @@ def texts_and_labels(
         )
         assert found.folder is not None
         own = _opened(found.folder, options)
-    return replace(found, label_names=own.labels, vectorizer=own.vectorizer, columns=own.columns)
+    return replace(
+        found,
+        label_names=own.labels,
+        vectorizer=own.vectorizer,
+        columns=own.columns,
+        test_row_names=own.test_rows,
+    )
 
 
 def _count(
@@ -316,15 +324,18 @@ def _count(
     else:
         for _ in texts():
             pass
+    test_rows = []
     for row in parts["test"]():
         labels.update(row.labels)
+        test_rows += [row.name] if row.name else []
     if columns is not None:
         counts, totals, squares = sums
         means = totals / np.maximum(counts, 1)
         scales = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0))
         scales[scales <= 1e-9 * np.abs(means)] = 1  # All values are the same.
         columns = replace(columns, means=tuple(means.tolist()), scales=tuple(scales.tolist()))
-    return _Counted(vectorizer, Names.of(sorted(labels)), columns)
+    names = Names.of(test_rows) if test_rows else None
+    return _Counted(vectorizer, Names.of(sorted(labels)), columns, names)
 
 
 def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> Split:
@@ -342,6 +353,8 @@ def _arrays(counted: _Counted) -> dict[str, np.ndarray | str]:
     """What stands beside the rows."""
     found: dict[str, np.ndarray | str] = {}
     names = {"labels": counted.labels}
+    if counted.test_rows is not None:
+        names["test_rows"] = counted.test_rows
     if counted.vectorizer is not None:
         assert counted.vectorizer.terms is not None
         assert counted.vectorizer.idf is not None
@@ -367,4 +380,5 @@ def _opened(folder: Path, options: TextOptions) -> _Counted:
         )
     if (folder / _COLUMNS).is_file():
         columns = Columns.restored(json.loads((folder / _COLUMNS).read_text()))
-    return _Counted(vectorizer, names("labels"), columns)
+    test_rows = names("test_rows") if (folder / "test_rows_text.npy").is_file() else None
+    return _Counted(vectorizer, names("labels"), columns, test_rows)

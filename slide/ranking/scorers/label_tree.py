@@ -79,7 +79,7 @@ class LabelTree(BaseScorer):
     """
 
     # A recommender, a graph and dense rows have base scorers of their own kind.
-    name, slow, kinds = "label_tree", True, ("other",)
+    name, kinds = "label_tree", ("other",)
     features: ClassVar = {
         "label_tree": FOR,
         "label_tree_behind": BEHIND,

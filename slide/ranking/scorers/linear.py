@@ -111,7 +111,7 @@ class LinearClassifiers(BaseScorer):
         [0, 1]
     """
 
-    name, slow = "linear", True
+    name = "linear"
     features: ClassVar = {"linear": FOR, "linear_behind": BEHIND, "linear_rank": RANK}
 
     def __init__(

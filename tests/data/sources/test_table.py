@@ -1,9 +1,11 @@
 """Tables of texts, numbers and labels, in all forms that people have them."""
 
 import csv
+import html
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import UserList
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 from helpers import datafiles, job
 from helpers.naive_rows import to_lists
+from helpers.serving import serving_model
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import slide
@@ -256,13 +259,42 @@ def test_separators_are_guessed_where_parts_repeat():
     ]
 
 
+def answered_as_in_python(model):
+    """Cells, and a text in place of all columns of texts, get the same answers over HTTP."""
+    cells = {"title": "a red car", "body": None, "price": 20}
+    rows = [cells, {"text": "a red car", "price": 20.0}, {"text": "a red car"}]
+    labels, scores = model.predict(rows, k=2)
+    assert labels[0].tolist() == labels[1].tolist()
+    with serving_model(model) as client:
+        found = client.post(json={"rows": rows, "k": 2}).json()["answers"]
+        assert [each["labels"] for each in found] == labels.tolist()
+        np.testing.assert_allclose([each["scores"] for each in found], scores, rtol=1e-5)
+        for wrong, said in (
+            (
+                {"prise": 1},
+                "rows[0].prise: there is no such key; a row has indices, values, "
+                "features, text, title, body, price",
+            ),
+            ({"price": "dear"}, "rows[0].price: Input should be a valid number"),
+            (
+                {**cells, "indices": [1]},
+                "row 0: give it either indices (and values), or features, or a text and columns",
+            ),
+        ):
+            assert client.post(json={"rows": [wrong]}).json() == {"error": said}
+        assert '"body": "a text", "price": ' in html.unescape(client.get("/docs").text)
+
+
 def test_from_a_table_to_answers(tmp_path, capsys):
     """A run, then the same table as CSV, JSON and Parquet through `slide-predict`."""
     path = write_csv(tmp_path / "rows.csv", flat(), encoding="utf-8-sig")
     words = [f"dataset.path={path}", f"dataset.cache={tmp_path}/c", "dataset.min_rows=1"]
     sizes = [word for word in job.tiny(tmp_path) if not word.startswith("dataset.")]
     job.main("dataset=table", *words, "dataset.split=part", *sizes, "report=true")
-    assert "column:price" in (tmp_path / "run" / "report.html").read_text()
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "column:price" in report
+    # A row of a CSV file is named by its last line: texts may have several.
+    assert re.search(r"<small>rows\.csv:\d+ \(id r\d*[05]\): ", report)
     answers = []
     sources = {"a.csv": path, "b.jsonl": write_lines(tmp_path / "rows.jsonl", ROWS)}
     if "pyarrow" in sys.modules:
@@ -277,11 +309,16 @@ def test_from_a_table_to_answers(tmp_path, capsys):
     found = [json.loads(line)["labels"] for line in answers[0].splitlines()]
     assert len(found) == len(ROWS)
     write_lines(tmp_path / "texts.jsonl", [{"text": "an old car"}, {"other": 1}])
-    with pytest.raises(SystemExit, match=r"texts\.jsonl:3: a line must be"):
+    reads = "the model reads the columns title, body, price; "
+    with pytest.raises(SystemExit, match=rf"texts\.jsonl:3: {reads}.* are not among other"):
         main([str(tmp_path / "run"), str(tmp_path / "texts.jsonl"), "-o", str(tmp_path / "x")])
-    write_csv(tmp_path / "other.csv", [{"x": 1}])
-    with pytest.raises(SystemExit, match="the model reads the columns title, body, price, not x"):
-        main([str(tmp_path / "run"), str(tmp_path / "other.csv"), "-o", str(tmp_path / "x")])
+    for name, write in {"near.csv": write_csv, "near.jsonl": write_lines}.items():
+        write(tmp_path / name, [{"title": "a red car", "body": "", "prise": 1}])
+        with pytest.raises(
+            SystemExit, match=r"price is not among .*\(for prise did you mean price"
+        ):
+            main([str(tmp_path / "run"), str(tmp_path / name), "-o", str(tmp_path / "x")])
+    answered_as_in_python(model)
     with pytest.raises(ValueError, match="a model of a table with numbers takes no new features"):
         model.add_features(["new"])
 
