@@ -29,25 +29,25 @@ assert ROWS * WIDTH > 1 << 31
 
 @pytest.fixture
 def huge():
-    """Makes zeros ``(ROWS, WIDTH)``."""
+    """Makes zeros ``(ROWS, WIDTH)``, float32 if no other type is asked for."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
 
-    def make():
+    def make(dtype=torch.float32):
         try:
-            buffer = mmap.mmap(-1, ROWS * WIDTH * 4, flags=flags)
+            buffer = mmap.mmap(-1, ROWS * WIDTH * dtype.itemsize, flags=flags)
         except OSError as error:
             pytest.skip(f"no addresses: {error}")
-        return torch.frombuffer(buffer, dtype=torch.float32).view(ROWS, WIDTH)
+        return torch.frombuffer(buffer, dtype=dtype).view(ROWS, WIDTH)
 
     yield make
     gc.collect()
 
 
-@pytest.fixture
-def twins(huge):
+@pytest.fixture(params=[torch.float32, torch.bfloat16])
+def twins(huge, request):
     """The same rows in a large and in a small weight, each with an optimizer."""
-    small = torch.nn.Parameter(torch.randn(len(LAST), WIDTH))
-    weight = huge()
+    small = torch.nn.Parameter(torch.randn(len(LAST), WIDTH).to(request.param))
+    weight = huge(request.param)
     for place, row in zip(LAST.tolist(), small.detach(), strict=True):
         weight[place] = row
     large = torch.nn.Parameter(weight)
@@ -78,7 +78,7 @@ def assert_equal_after_steps(twins, losses):
 
 @pytest.mark.parametrize("mode", ["shared", "per_sample"])
 def test_an_output_layer(twins, mode):
-    x = torch.randn(2, WIDTH)
+    x = torch.randn(2, WIDTH).to(twins[0].dtype)
     targets = Pattern(np.array([0, 1, 2]), np.array([0, 1], np.int32))
 
     def loss(weight, ids, outputs):
@@ -94,6 +94,7 @@ def test_an_output_layer(twins, mode):
     )
 
 
+@pytest.mark.parametrize("twins", [torch.float32], indirect=True)
 def test_an_input_layer(twins):
     def loss(weight, columns):
         rows = CSR(np.array([0, 3, 5]), columns, np.linspace(0.5, 1, 5, dtype=np.float32))
@@ -106,7 +107,7 @@ def test_an_input_layer(twins):
 def test_scores_of_candidates(twins):
     large, small, *_ = twins
     candidates = Pattern(np.array([0, 5]), LAST)
-    x = torch.randn(1, WIDTH)
+    x = torch.randn(1, WIDTH).to(large.dtype)
     scores, ids = index_top_k(x, large.detach(), None, candidates, 2)
     wanted = (x @ small.detach().T).topk(2)
     torch.testing.assert_close(scores, wanted.values)

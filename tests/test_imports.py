@@ -42,7 +42,11 @@ ROOMS = {
 ONLY = {
     "numba": ("slide.ops.kernels", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
-    "faiss": ("slide.sampling.search_proposers", "slide.ranking.scorers.neighbours"),
+    "faiss": (
+        "slide.sampling.search_proposers",
+        "slide.ranking.scorers.neighbours",
+        "slide.search.faiss_bytes",
+    ),
     "tensorboard": (),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -473,9 +473,15 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
             )
 
 
+@cache
+def _pages() -> list[Any]:
+    """All files of ``conf/``."""
+    return [OmegaConf.to_container(OmegaConf.load(path)) for path in find_conf().rglob("*.yaml")]
+
+
 def foreign_targets(config: DictConfig) -> list[str]:
     """What a configuration names that is neither in ``conf/`` nor a class that slide exports."""
-    pages = [OmegaConf.to_container(OmegaConf.load(path)) for path in find_conf().rglob("*.yaml")]
+    pages = _pages()
     known = {str(each["_target_"]) for page in pages for each in _parts(page)}
     mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
     foreign = []

@@ -220,6 +220,10 @@ class LSHProposer(Proposer):
         super().resize(out_features)
         self._size()
 
+    @property
+    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.sketches) == self.out_features
+
     def forget(self) -> None:
         self._noted, self._found = [], np.empty(0, np.int32)
 

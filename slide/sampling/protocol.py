@@ -125,6 +125,7 @@ class Proposer:
             layer with labels, and neither prediction nor hidden layers.
         cpu_only: whether weights must be on the CPU.
         holds_vectors: whether the index has a vector for each output, which needs memory.
+        has_index: whether there is what a search needs, after a state was loaded.
 
     Example:
         >>> import slide, torch
@@ -144,6 +145,7 @@ class Proposer:
     needs_labels: bool = False
     cpu_only: bool = False
     holds_vectors: bool = False
+    has_index: bool = True
 
     def __init__(self, in_features: int, out_features: int, *, seed: int = 0):
         self.in_features = in_features

@@ -376,6 +376,8 @@ class ActiveSampler(Sampler):
             self.proposer.load_state_dict(state["proposer"])
             # A proposer that saves no index is rebuilt. Earlier states do not say "built".
             self._built = bool(state.get("built", state["rebuilds"]))
+            if self._built and not self.proposer.has_index:
+                raise ValueError(f"the state of an ActiveSampler with {own} lacks its index")
         for name in _COUNTERS:  # Earlier states have no "asides".
             count = check_counter("the state of an ActiveSampler", name, state.get(name, 0))
             setattr(self, name, count)

@@ -23,8 +23,9 @@ from slide.sampling.protocol import (
     ranked,
     without_labels,
 )
-from slide.search import RowIndex
-from slide.search.row_index import kept_state, unchanged
+from slide.search import RowIndex, faiss_index
+from slide.search.faiss_bytes import HNSW_CANDIDATES, HNSW_LINKS
+from slide.search.row_index import check_state, kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_counter
@@ -215,6 +216,10 @@ class IndexProposer(Proposer):
         super().resize(out_features)
         self.forget()
 
+    @property
+    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._index is not None or bool(self._saved)
+
     def state_dict(self) -> dict[str, Any]:
         """The index, if there is one, without the weights, and the rows that have moved."""
         index = self._saved if self._index is None else self._index.state_dict()
@@ -228,13 +233,15 @@ class IndexProposer(Proposer):
         return unchanged(self._followed, self._index.weight, self._index.bias)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the index itself is checked when it is used."""
+        """Restore what `state_dict` returned."""
         what, number = "the state of an IndexProposer", self.out_features
         # Earlier states may name a row twice, and do not say which rows are to move or wait.
         known = {"steps": np.full(number, _STEPS, np.uint8)} | state
         rows = Expected((None,), "int32", 0, number - 1)
         check_arrays(what, known, {"moved": rows, "steps": Expected((number,), "uint8")})
         self.rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        if state["index"]:
+            check_state(state["index"], (number, self.in_features))
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self._forget_moves()
         moved = np.unique(known["moved"])
@@ -316,20 +323,28 @@ class FaissProposer(Proposer):
         if self.kind == "ivf" and num_rows:  # Of no rows there are no lists.
             lists = max(1, min(4096, round(4 * num_rows**0.5), num_rows // 39))
             index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width + 1), width + 1, lists, inner)
-            index.nprobe = min(self.probes, lists)
             index.cp.seed = 1 + (self.seed + self.rebuilds) % (2**31 - 1)
             index.cp.niter = 5
             index.train(rows)  # pyright: ignore[reportCallIssue]
         elif self.kind == "hnsw":
-            graph = faiss.IndexHNSWFlat(width + 1, 16, inner)
-            graph.hnsw.efConstruction = 40
-            graph.hnsw.efSearch = self.probes
+            graph = faiss.IndexHNSWFlat(width + 1, HNSW_LINKS, inner)
+            graph.hnsw.efConstruction = HNSW_CANDIDATES
             index = faiss.IndexIDMap(graph)
         else:
             index = faiss.IndexIDMap(faiss.IndexFlatIP(width + 1))
         index.add_with_ids(rows, ids)  # pyright: ignore[reportCallIssue]
-        self.index = index
+        self._take(index)
         self.rebuilds += 1
+
+    def _take(self, index: Any) -> None:
+        import faiss
+
+        self.index = index
+        if hasattr(index, "nprobe"):
+            index.nprobe = min(self.probes, index.nlist)
+        elif self.kind == "hnsw":
+            graph: Any = faiss.downcast_index(index.index)
+            graph.hnsw.efSearch = self.probes
 
     def search(self, queries: Queries, k: int) -> np.ndarray:
         """Ids ``(B, k)`` int32 of large inner products with ``[query, 1]``, best first; -1: none.
@@ -358,6 +373,10 @@ class FaissProposer(Proposer):
         """See `Proposer.propose`; looks up as many ids as a sample may have."""
         return ranked(self.search(queries, int(wanted.max(initial=1))), wanted)
 
+    @property
+    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.index is not None
+
     def state_dict(self) -> dict[str, Any]:
         """The index as bytes, and the number of rebuilds."""
         import faiss
@@ -366,14 +385,14 @@ class FaissProposer(Proposer):
         return {"rebuilds": self.rebuilds} | index
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. FAISS does not check the bytes: see docs/trust.md."""
-        import faiss
-
-        self.rebuilds = check_counter("the state of a FaissProposer", "rebuilds", state["rebuilds"])
-        self.index = faiss.deserialize_index(state["index"]) if "index" in state else None
-        sizes = self.out_features, self.in_features + 1
-        if self.index is not None and (self.index.ntotal > sizes[0] or self.index.d != sizes[1]):
-            raise ValueError(
-                f"a FAISS index of {self.index.ntotal} rows of length {self.index.d} does not fit "
-                f"{sizes[0]} rows of length {sizes[1]}"
-            )
+        """Restore what `state_dict` returned; the links of ``"hnsw"`` are made anew."""
+        what, kind = "the state of a FaissProposer", self.kind
+        self.rebuilds, self.index = check_counter(what, "rebuilds", state["rebuilds"]), None
+        if "index" in state:
+            check_arrays(what, state, {"index": Expected((None,), "uint8")})
+            kinds = ("ivf", "ids of flat") if kind == "ivf" else (f"ids of {kind}",)
+            try:
+                found = faiss_index(state["index"], kinds, self.in_features + 1, self.out_features)
+            except ValueError as error:
+                raise ValueError(f"{what} is damaged: in its index, {error}") from error
+            self._take(found)

@@ -95,8 +95,7 @@ class RowIndex:
     ) -> "RowIndex":
         """The index of this weight that had this `state_dict`."""
         index = cls.__new__(cls)
-        levels = np.array(state.get("levels", [0]), np.int64)
-        _check_state(state, levels)
+        levels = check_state(state, tuple(weight.shape))
         lists = RowLists(*(state[name].copy() for name in RowLists._fields))
         _check_lists_fit(lists, _WeightRows(weight, bias))
         index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
@@ -349,8 +348,11 @@ def _explained_share(lists: RowLists) -> float:
     return float(between / max(within + between, 1e-30))
 
 
-def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
-    """Raise ValueError unless saved lists are lists: kernels read and write at their numbers."""
+def check_state(state: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Raise ValueError unless saved lists are lists: kernels read and write where they say.
+
+    ``shape`` is that of the weight; returns the levels.
+    """
     what, codes, means = "the state of an index", state.get("codes"), state.get("means")
     check_arrays(
         what,
@@ -360,6 +362,9 @@ def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
     assert codes is not None
     assert means is not None
     (number, width), lists = codes.shape, len(means)
+    if codes.shape != shape:
+        raise ValueError(f"an index of {codes.shape} does not fit rows of {shape}")
+    levels = np.array(state.get("levels", [0]), np.int64)
     if means.shape[1] not in (width, width + 1):
         raise ValueError(f"{what} is damaged: means must have {width} or {width + 1} columns")
     # The scale of a row that is not finite is NaN.
@@ -378,6 +383,9 @@ def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
         raise ValueError(f"{what} is damaged: ids must hold each row once")
     if not len(levels) or levels[0] != 0 or levels[-1] > lists or (np.diff(levels) < 0).any():
         raise ValueError(f"{what} is damaged: levels must rise from 0 to at most {lists}")
+    explained = np.asarray(state.get("explained", 0.0))
+    check_arrays(what, {"explained": explained}, {"explained": Expected((), "float", 0, 1)})
+    return levels
 
 
 def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:

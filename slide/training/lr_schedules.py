@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 
 LRSchedule = Callable[[Optimizer, int], LRScheduler]
 
@@ -242,10 +243,14 @@ class AutoSchedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` gave, but for the limits: a resumed run may have others."""
-        for name in ("steps", "scores", "decay_from", "total"):
-            setattr(self, name, state[name])
+        stored = Stored(state, {}, "the state of an AutoSchedule")
+        self.steps = stored.list_of("steps", whole=True)
+        self.scores = stored.list_of("scores", len(self.steps))
+        self.decay_from = stored.count("decay_from")
+        self.total = stored.count("total", self.decay_from)
         # Earlier checkpoints have none.
-        self._saved_limits = tuple(state.get(name) or math.inf for name in _LIMITS)
+        limits = (stored.number(name, 0) if state.get(name) else math.inf for name in _LIMITS)
+        self._saved_limits = tuple(limits)
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:

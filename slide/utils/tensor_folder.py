@@ -178,6 +178,8 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     if not path.exists() and not new.is_symlink() and (new / kind.list_file).is_file():
         _install(kind, folder)  # A process was killed between two of the files.
         shutil.rmtree(new, ignore_errors=True)
+    if path.is_symlink():
+        raise ValueError(f"{path} must be a file of the folder itself, and no link")
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
     try:

@@ -4,6 +4,7 @@ Each run is a process that `fork` makes of one that has loaded all programs, so 
 milliseconds and a kill hits the work, not the imports.
 """
 
+import importlib
 import json
 import math
 import os
@@ -14,12 +15,15 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from slide.config import command
+from slide.ranking.base_scorer import BaseScorer
 from slide.training.checkpoint import read_checkpoint
 from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
 from slide.training.stopping import BEST
@@ -56,14 +60,15 @@ class Chain:
         self.first = [*overrides, *places]
         home.mkdir(parents=True, exist_ok=True)
 
-    def start(self) -> int:
-        """Begin or go on in a new process; returns its number."""
+    def start(self, prepare: Callable[[], object] = bool) -> int:
+        """Begin or go on in a new process, which prepares itself; returns its number."""
         words = self.first
         if (self.run / "config.yaml").exists():
             words = [f"resume={self.run}"]
         sys.stdout.flush()
         process = os.fork()
         if not process:
+            prepare()
             _become(words, self.home / "said.txt")
         return process
 
@@ -219,6 +224,83 @@ def kill_chains(
         print(f"{phases.total()} kills, {chains} runs", flush=True)
     counts = {"phases": dict(phases), "statuses": dict(statuses)}
     return counts | {"chains": chains, "steps": steps, "seconds": seconds}
+
+
+# What phases call, at whose beginning or end a run is stopped; `scorers` has more of them.
+PARTS = {
+    "reading": "slide.data.sources.synthetic:generate_rows",
+    "cache building": "slide.data.cache:write_split",
+    "steps": "slide.training.loop:TrainingLoop.update",
+    "checkpoint writing": "slide.utils.tensor_folder:write_file",
+    "evaluation": "slide.training.trainer:predict_split",
+    "final ranker": "slide.ranking.final_ranker:FinalRanker.fit",
+    "summary": "slide.training.trainer:write_summary",
+    "model": "slide.config.command:write_model",
+    "report": "slide.config.command:write_report",
+}
+# Calls of it before the one that is stopped.
+BEFORE = {"steps": 10, "checkpoint writing": 5}
+
+
+def scorers(chain: Chain) -> dict[str, str]:
+    """The base scorers that a run has trained, as `PARTS` has phases."""
+    names = json.loads((chain.run / "model.json").read_text())["ranker"]["scorers"]
+    known = {each.name: each for each in BaseScorer.__subclasses__()}
+    return {
+        f"scorer {name}": f"{known[name].__module__}:{known[name].__name__}.learn"
+        for name in names
+        if name in known
+    }
+
+
+def stopped_in(part: str, calls: int, number: int, late: bool) -> None:
+    """Let this process get a signal where it calls a function for the time after some ``calls``."""
+    room, _, path = part.partition(":")
+    *above, name = path.split(".")
+    owner: Any = importlib.import_module(room)
+    for each in above:
+        owner = getattr(owner, each)
+    whole, left = getattr(owner, name), [calls]
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] == -1 and not late:
+            os.kill(os.getpid(), number)
+        found = whole(*given, **named)
+        if left[0] == -1 and late:
+            os.kill(os.getpid(), number)
+        return found
+
+    setattr(owner, name, stopped)
+
+
+def stop_in_each(home: Path, only: Collection[str] = (), job: tuple[str, ...] = ()) -> list[dict]:
+    """Stop runs once in each phase, by each signal, and compare what they come to when resumed."""
+    words = (*JOB, *SMALL, *job)
+    warm, undisturbed = warm_up(home / "warm", words), Chain(home / "undisturbed", words)
+    finish(undisturbed)
+    expected, rows = undisturbed.result(), []
+    assert not compare(warm.result(), expected), "two runs that nothing disturbed differ"
+    for phase, part in {**PARTS, **scorers(warm)}.items():
+        for number, late in product((signal.SIGKILL, signal.SIGTERM), (False, True)):
+            if only and phase not in only:
+                continue
+            chain = Chain(home / f"{phase}-{number}-{late}", words)
+            hook = partial(stopped_in, part, BEFORE.get(phase, 0), number, late)
+            status = os.waitstatus_to_exitcode(os.waitpid(chain.start(hook), 0)[1])
+            said = (chain.home / "said.txt").read_text()
+            wanted = (-signal.SIGKILL,) if number == signal.SIGKILL else (-signal.SIGTERM, 143)
+            assert status in wanted, f"{phase}: status {status}, {said}"
+            assert "Traceback" not in said, f"{phase}: {said}"
+            chain.check()
+            finish(chain)
+            chain.check()
+            differing = compare(chain.result(), expected)
+            assert not differing, f"{phase}, {number}: {', '.join(differing)}"
+            rows.append({"phase": phase, "signal": signal.Signals(number).name, "status": status})
+            shutil.rmtree(chain.home)
+            print(rows[-1], flush=True)
+    return rows
 
 
 def compare(found: dict, expected: dict) -> list[str]:

@@ -2,6 +2,7 @@
 
     python tests/benchmarks/trust.py                      # 100 kills, some minutes
     python tests/benchmarks/trust.py --kills 3 --no-page  # a short trial
+    python tests/benchmarks/trust.py --phases             # one kill of each kind in each phase
     python tests/benchmarks/trust.py --parts stall spread  # these anew, the other figures stay
 
 Writes results/trust.{json,md}.
@@ -18,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
-from kills import PATIENT, PHASES, kill_chains, one_process
+from kills import PATIENT, PHASES, kill_chains, one_process, stop_in_each
 from report import PAGES, last, publish, table
 from runs import run_train
 
@@ -164,12 +165,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--phases", nargs="*", help="stop runs once in each phase, or in these")
     parser.add_argument("--no-page", action="store_true", help="kill runs of a smaller job only")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     given = parser.parse_args()
     before = one_process() if "kills" in given.parts else nullcontext()
     with before, tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
+        if given.phases is not None:
+            stop_in_each(home, given.phases)
+            return
         if given.no_page:
             print(kill_chains(home, given.kills, given.seed, small=True))
             return

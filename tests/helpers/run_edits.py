@@ -1,89 +1,178 @@
 """Edits of run folders with correct hashes, and what comes of a run that is resumed there.
 
-``python -m helpers.run_edits FOLDER COUNT SEED`` makes the edits, each of the folder as it is,
-resumes the edited folders in this process, and prints a line of JSON for each.
+``python -m helpers.run_edits FOLDER COUNT SEED KINDS...`` makes small runs of some `KINDS`, edits
+them, each time as they were, goes on in this process, and prints a line of JSON for each edit.
 """
 
 import json
-import shutil
 import sys
 import warnings
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
+from copy import deepcopy
+from functools import cache
+from io import StringIO
+from itertools import islice
 from pathlib import Path
+from unittest import mock
 
 import torch
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from helpers import job
 from helpers.damage import rng_of
 from helpers.edits import MEMORY, edit_array, edit_list
 from helpers.limits import more_memory
-from slide.training.checkpoint_files import CHECKPOINT, last_checkpoint
+from slide import runtime
+from slide.config import build, read_config
+from slide.config.compose import asked_for, resumed, user_errors
+from slide.training import DivergenceError, Trainer
+from slide.training.checkpoint_files import CHECKPOINT, find_checkpoints, network_state
+from slide.utils import tensor_folder
+from slide.utils.checks import error_message
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
+KINDS = {
+    "lsh": ["sampler=lsh"],
+    "published": ["sampler=slide2020", "sampler.mode=per_sample"],
+    "auto": ["sampler=neighbours", "trainer.epochs=auto", "trainer.max_epochs=3"],
+    "index": ["sampler=index", "trainer.patience=1"],
+    "faiss": ["sampler=faiss", "sampler.proposer.kind=hnsw"],
+    "recent": ["sampler=recent", "network.precision=bfloat16"],
+}
 # A checkpoint is resumed for two more steps.
-MORE = 2
+STEPS, MORE = 6, 2
 
 
-def edit(rng, run):
-    """Change one number of a configuration, or one number or array of the last checkpoint."""
-    if rng.random() < 0.2:
-        path = run / "config.yaml"
-        config = OmegaConf.to_container(OmegaConf.load(path))
-        what, how = edit_list(rng, config, set(config) - {"hydra", "allow_targets"})
-        path.write_text(OmegaConf.to_yaml(config))
-        return f"config.yaml:{what}", how
-    last = last_checkpoint(run)
-    content = read_folder(CHECKPOINT, last)
-    files = {Path(name).stem: read_tensors(last, Path(name).stem) for name in content.pop("files")}
+def edit_checkpoint(rng, folder, content, files):
+    """Change one number or array of a checkpoint, and write it to a folder."""
+    content, files = json.loads(json.dumps(content)), {n: dict(each) for n, each in files.items()}
     if rng.random() < 0.3:
         what, how = edit_list(rng, content, ("run", "state"))
         what = f"checkpoint.json:{what}"
     else:
         what, how = edit_array(rng, {name: each for name, each in files.items() if each})
-    write_folder(CHECKPOINT, last, content, files)
+    write_folder(CHECKPOINT, folder, content, files)
     return what, how
 
 
-def weights(run):
-    """All weights of the newest checkpoint."""
-    state = job.checkpoint(run)["network"]
-    return {name: each.clone() for name, each in state.items() if isinstance(each, torch.Tensor)}
+def edit_config(rng, run):
+    """Change one value of a configuration."""
+    path = run / "config.yaml"
+    config = OmegaConf.to_container(OmegaConf.load(path))
+    what, how = edit_list(rng, config, set(config) - {"hydra", "allow_targets"})
+    path.write_text(OmegaConf.to_yaml(config))
+    return f"config.yaml:{what}", how
 
 
-def resumed(run, steps):
-    """The weights after these steps, or the sentence of the error."""
+class Resuming:
+    """Resumes a run again and again; what does not depend on the checkpoint is made once."""
+
+    def __init__(self, run):
+        self.run, self.words = run, [f"resume={run}", f"trainer.max_steps={STEPS + MORE}"]
+        self.composed = read_config(asked_for(self.words))
+
+    def config(self):
+        return resumed(self.composed, self.words)
+
+    def all(self):
+        """The weights after some steps of a run whose configuration was edited."""
+        with user_errors():
+            trainer = build.build_trainer(self.config(), self.words)
+        return self.steps(trainer)
+
+    def prepare(self):
+        config = self.config()
+        data = build.open_dataset(config)
+        build.fill_in(config, len(data.train), data.num_labels)
+        sizes = data.num_features, data.num_labels
+
+        network = build.build_network(config, *sizes)
+        parts = network, build.build_optimizer(config, network), build.build_loss(config)
+        options = instantiate(config.trainer, holdout=config.dataset.holdout)
+        schedule = instantiate(config.lr_schedule)
+
+        def checkpoint():
+            """The weights after some steps of a run whose checkpoint was edited."""
+            runtime.set_deterministic(True, config.seed)
+            network, optimizer, loss = deepcopy(parts)
+            made = network, optimizer, loss, data, options, self.run, schedule
+            with user_errors():
+                return self.steps(Trainer(*made, resume=True))
+
+        return checkpoint
+
+    @staticmethod
+    def steps(trainer):
+        try:
+            for _ in islice(trainer.loop.steps(trainer._batches()), MORE):
+                pass
+        except DivergenceError as error:
+            sys.exit(f"error: {error_message(error)}")
+        finally:
+            trainer.monitor.close()
+            trainer.checkpoint.close()
+        state = network_state(trainer.network)
+        return {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
+
+
+def outcome(resume):
+    """The weights, or the sentence of the error."""
     try:
-        with redirect_stdout(sys.stderr):
-            job.main(f"resume={run}", f"trainer.max_steps={steps}")
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()), more_memory(MEMORY):
+            found = resume()
     except SystemExit as ended:
         return None, str(ended.code)
-    found = weights(run)
-    assert all(each.isfinite().all() for each in found.values() if each.is_floating_point())
-    return found, None
+    for name, each in found.items():
+        assert not each.is_floating_point() or each.isfinite().all(), name
+    return {name: each.clone() for name, each in found.items()}, None
 
 
-def main(run, count, seed):
-    run = Path(run)
-    warnings.simplefilter("ignore")
-    steps, copy = job.checkpoint(run)["step"] + MORE, run.with_name("edited")
-    shutil.copytree(run, copy)
-    expected, said = resumed(copy, steps)
+def tell(what, how, found, said, expected):
+    same = found is not None and all(torch.equal(found[n], each) for n, each in expected.items())
+    print(json.dumps([what, how, "same" if same else said or "other"]), flush=True)
+
+
+def edits_of(kind, folder, count, seed):
+    more = [f"trainer.max_steps={STEPS}", "runtime.deterministic=true", "ranker=none"]
+    with redirect_stdout(sys.stderr):
+        job.main(*job.tiny(folder, *more, *KINDS[kind]))
+    run = folder / "run"
+    (last,) = find_checkpoints(run)
+    content = read_folder(CHECKPOINT, last)
+    files = {Path(name).stem: read_tensors(last, Path(name).stem) for name in content.pop("files")}
+    files = {n: {key: x.clone() for key, x in each.items()} for n, each in files.items()}
+    resuming = Resuming(run)
+    checkpoint = resuming.prepare()
+    expected, said = outcome(checkpoint)
     assert said is None, said
-    for number in range(int(count)):
-        shutil.rmtree(copy)
-        shutil.copytree(run, copy)
-        what, how = edit(rng_of(run.parent.name, seed, number), copy)
+    for number in range(count):
+        rng = rng_of(kind, seed, number)
+        if number % 32:  # A configuration takes ten times as long.
+            what, how = edit_checkpoint(rng, last, content, files)
+            resume = checkpoint
+        else:
+            whole = (run / "config.yaml").read_text()
+            write_folder(CHECKPOINT, last, content, files)
+            what, how = edit_config(rng, run)
+            resume = resuming.all
         # Before it is resumed: a process that dies has said of what.
         print(json.dumps([number, what, how]), file=sys.stderr, flush=True)
-        with more_memory(MEMORY):
-            found, said = resumed(copy, steps)
-        same = found is not None and all(
-            torch.equal(found[n], each) for n, each in expected.items()
-        )
-        line = json.dumps([what, how, "same" if same else said or "other"])
-        print(line, flush=True)
+        tell(what, how, *outcome(resume), expected)
+        if resume is not checkpoint:
+            (run / "config.yaml").write_text(whole)
+
+
+def main(folder, count, seed, *kinds):
+    warnings.simplefilter("ignore")
+    for kind in kinds:
+        home = Path(folder) / kind
+        home.mkdir()
+        edits_of(kind, home, int(count), seed)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # Nothing is to outlive this process, and versions stay.
+    versions = mock.patch("slide.utils.tensor_folder.versions", cache(tensor_folder.versions))
+    with mock.patch("os.fsync"), versions:
+        main(*sys.argv[1:])

@@ -141,6 +141,9 @@ def test_files_lie_in_the_folder_and_are_no_links(tmp_path):
     (folder / "network.safetensors").rename(tmp_path / "network.safetensors")
     (folder / "network.safetensors").symlink_to(tmp_path / "network.safetensors")
     refused(folder, "which must be a file of the folder itself, and no link")
+    (folder / "model.json").rename(tmp_path / "model.json")
+    (folder / "model.json").symlink_to(tmp_path / "model.json")
+    refused(folder, r"model\.json must be a file of the folder itself, and no link")
 
 
 def test_trees_have_no_way_back_and_few_leaves():

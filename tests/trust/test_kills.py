@@ -22,11 +22,23 @@ def test_the_page_of_kills():
     assert found["stall"]["next"] < 2
 
 
+def said_by(*words):
+    """What the program of the page says, which must end well."""
+    program = job.ROOT / "tests/benchmarks/trust.py"
+    command = [sys.executable, "-W", "ignore", program, *words]
+    environment = {**os.environ, "PYTHONPATH": str(job.ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.compiled_only
 def test_killed_runs_end_as_others_do():
-    program = job.ROOT / "tests/benchmarks/trust.py"
-    words = [sys.executable, "-W", "ignore", program, "--kills", KILLS, "--no-page", "--seed", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(job.ROOT)}
-    done = subprocess.run(words, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{KILLS} kills" in done.stdout
+    assert f"{KILLS} kills" in said_by("--kills", KILLS, "--no-page", "--seed", "1")
+
+
+@pytest.mark.compiled_only
+def test_runs_that_are_stopped_where_they_write_the_model():
+    """Without names ``--phases`` stops them in all phases."""
+    said = said_by("--phases", "model")
+    assert [said.count(name) for name in ("SIGKILL", "SIGTERM")] == [2, 2]

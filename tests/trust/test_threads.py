@@ -21,15 +21,26 @@ SIZES = {
     "test_samples": 100,
     "nonzeros": 30,
 }
+SHARED = [
+    *("network.hidden=[256]", "sampler.active=1024", "trainer.batch_size=256", "ranker=none"),
+    "trainer.max_steps=4",
+]
+PER_SAMPLE = [
+    *("sampler.mode=per_sample", "sampler.active=64", "network.hidden=[64]", "ranker=none"),
+    "trainer.max_steps=3",
+]
+# All samplers; the default one with the re-ranker.
 CASES = {
     "shared": [
         *("network.hidden=[256]", "sampler.active=1024", "trainer.batch_size=256"),
         *("ranker.depth=10", "ranker.voted=10", "ranker.associated=5", "ranker.negatives=10"),
     ],
-    "per sample": [
-        *("sampler=lsh", "sampler.mode=per_sample", "sampler.active=64", "trainer.max_steps=4"),
-        *("hash.num_tables=8", "ranker=none", "network.hidden=[64]"),
-    ],
+    "full": ["sampler=full", "network.hidden=[64]", "ranker=none", "trainer.max_steps=3"],
+    **{
+        f"{name} {mode}": [f"sampler={name}", *words]
+        for name in ("lsh", "slide2020", "index", "faiss", "recent", "neighbours", "uniform")
+        for mode, words in (("shared", SHARED), ("per sample", PER_SAMPLE))
+    },
 }
 
 

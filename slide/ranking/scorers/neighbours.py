@@ -27,7 +27,7 @@ from slide.ranking.base_scorer import (
     named_arrays,
 )
 from slide.runtime import openmp_threads
-from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.search import column_lists, faiss_index, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
@@ -55,6 +55,8 @@ _NEARLY = 1 / 8
 _LISTS, _LIST_ROWS = 2, 39
 # 32 lists are visited for a query, 4 for negatives.
 _VISITED, _OWN_VISITED = 32, 4
+# Rows of an index have the length 1, but for rounding.
+_LENGTH = 1.01
 # A deviation below a millionth of the mean may come from rounding.
 _ROUNDING = 1e-6
 # 5 passes of k-means over 39 rows a list; 8 million numbers are made dense at a time.
@@ -250,23 +252,19 @@ class DenseSearch:
         cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
     ) -> "DenseSearch":
         """The search that had this `state` and these attributes, without the rows themselves."""
-        import faiss
-
         search = cls.__new__(cls)
         search.weights = stored.array("feature_weights", Expected((None,), "float32", 0))
         search.means = stored.array("search.means", Expected(search.weights.shape, "float32"))
         search.features, width = None, len(search.weights)
-        # FAISS checks little of its own bytes.
-        index: Any = stored.array("search.index", Expected((None,), "uint8"))
-        try:
-            index = search.index = faiss.deserialize_index(index)
-        except RuntimeError:
-            stored.refuse_array("search.index", "be an index of FAISS")
-        kinds = faiss.IndexFlatIP, faiss.IndexIVFFlat
-        if not isinstance(index, kinds) or (index.d, index.ntotal) != (width, num_rows):
-            stored.refuse_array("search.index", f"hold {num_rows} rows of {width} features")
         if width > num_features:  # Features that came later do not count.
             stored.refuse_array("feature_weights", f"be {num_features} at most")
+        index = stored.array("search.index", Expected((None,), "uint8"))
+        try:
+            search.index = faiss_index(index, ("flat", "ivf"), width, num_rows, _LENGTH)
+        except ValueError as error:
+            stored.refuse_array("search.index", f"be an index of {num_rows} rows: {error}")
+        if search.index.ntotal != num_rows:
+            stored.refuse_array("search.index", f"hold {num_rows} rows of {width} features")
         search.num_rows, search.weighted = num_rows, weighted
         return search
 
