@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from helpers import job
 from helpers.damage import rng_of
 from helpers.edits import MEMORY, edit_array, edit_list
-from helpers.limits import more_memory
+from helpers.limits import more_memory, wait_for_no_disk
 from slide.training.checkpoint_files import CHECKPOINT, last_checkpoint
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
@@ -66,6 +66,7 @@ def resumed(run, steps):
 def main(run, count, seed):
     run = Path(run)
     warnings.simplefilter("ignore")
+    wait_for_no_disk()
     steps, copy = job.checkpoint(run)["step"] + MORE, run.with_name("edited")
     shutil.copytree(run, copy)
     expected, said = resumed(copy, steps)

@@ -123,8 +123,7 @@ class TestCompile:
         return losses
 
     @every_mode
-    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-    def test_training(self, mode, backend):
+    def test_training(self, mode):
         class Model(nn.Module):
             def __init__(self):
                 super().__init__()
@@ -141,7 +140,7 @@ class TestCompile:
         torch.manual_seed(0)
         model, x, labels = Model(), torch.randn(B, 3), draw_labels()
         twin = copy.deepcopy(model)
-        compiled = torch.compile(model, backend=backend)
+        compiled = torch.compile(model, backend="aot_eager")
         found, wanted = self.train(compiled, x, labels), self.train(twin, x, labels)
         assert found == pytest.approx(wanted, rel=1e-5)
         torch.testing.assert_close(model.output.weight, twin.output.weight)
