@@ -3,7 +3,7 @@
 Tests in the folders and files of `KERNEL_TESTS` get the marker ``kernels``. Continuous integration
 runs them once more as plain Python, where an index beyond its array is an error. Tests that are too
 slow there have the marker ``compiled_only``, or ``not_as_python`` if they are only slow, or run no
-kernels; those of ranking and search run with checked bounds.
+kernels. ``NUMBA_BOUNDSCHECK=1`` checks indices of compiled kernels, too.
 
 Processes of xdist take the files of `FIRST` before all others, so that none of them is left alone
 with a slow file at the end.
