@@ -1,7 +1,6 @@
 """The benchmarks: they start, measure small sizes, and their pages follow from their figures."""
 
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +20,6 @@ FOLDER = ROOT / "tests/benchmarks"
 PUBLISHED = json.loads((ROOT / "tests/benchmarks/published.json").read_text())
 CLAIMS = [(name, row) for name, known in PUBLISHED["sets"].items() for row in known["rows"]]
 STEPS = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
-KEYS = ("dataset", "seed")
-CASES = [{"dataset": "a", "seed": 0}, {"dataset": "a", "seed": 1}]
-STAMP = {"date": "d", "code": "c", "machine": "m", "threads": 2, "commit": "c"}
 
 
 def test_they_import_and_their_settings_exist(bench):
@@ -37,33 +33,6 @@ def test_they_import_and_their_settings_exist(bench):
     for case in cases:
         read_config(case)
     assert len(cases) > 20
-
-
-def store(bench, folder, again=False, minutes=0):
-    options = Namespace(results=folder, again=again, minutes=minutes)
-    page = lambda found: f"{len(found['rows'])} rows\n"  # noqa: E731
-    return bench("report").Store("page", KEYS, page, options)
-
-
-def test_only_rows_that_are_missing_are_measured(bench, tmp_path):
-    store(bench, tmp_path).add([CASES[0] | {"p": 1}])
-    assert list(store(bench, tmp_path).missing(CASES)) == CASES[1:]
-    assert list(store(bench, tmp_path, again=True).missing(CASES)) == CASES
-    assert list(store(bench, tmp_path).missing(CASES, code="another version")) == CASES
-    late = store(bench, tmp_path, again=True, minutes=1e-9)
-    assert list(late.missing(CASES)) == []
-    assert late.left == 2
-
-
-def test_rows_of_two_calls_are_kept_and_a_new_row_replaces_its_old_one(bench, tmp_path):
-    first, second = store(bench, tmp_path), store(bench, tmp_path)
-    first.add([CASES[1] | {"p": 1}])
-    second.add([CASES[0] | {"p": 2}])
-    second.add([CASES[1] | {"p": 3}])
-    rows = json.loads((tmp_path / "page.json").read_text())["rows"]
-    assert [(row["seed"], row["p"]) for row in rows] == [(0, 2), (1, 3)]
-    assert all({"date", "commit", "machine"} <= set(row) for row in rows)
-    assert (tmp_path / "page.md").read_text().endswith("2 rows\n")
 
 
 def test_the_networks_are_the_default_ones(bench):
@@ -149,11 +118,6 @@ def line(commit, committed, ratio, machine="m"):
     return case | {"ratio": ratio} | stamp
 
 
-def test_a_row_has_the_medians_of_its_rounds(bench):
-    found = bench("distributed").middle([{"samples_s": speed} for speed in (4, 1, 2)])
-    assert found == {"samples_s": 2, "rounds": [4, 1, 2]}
-
-
 def test_it_measures_steps(bench):
     found = bench("rank_steps").measure(STEPS, Group.alone())
     assert found["step_ms"] >= found["compute_ms"] > 0
@@ -209,9 +173,8 @@ def test_the_bins_give_the_calibration_error(bench):
     assert expected > 0.1
 
 
-@pytest.mark.parametrize("variant", ["no linear classifiers", "no network"])
-def test_a_partly_blind_ranker_sees_zeros(bench, variant, tmp_path):
-    ablation = bench("ablation")
+def test_a_partly_blind_ranker_sees_zeros(bench, tmp_path):
+    ablation, variant = bench("ablation"), "no network"
     data = job.make_data(tmp_path, train_samples=300, test_samples=50)
     torch.manual_seed(0)
     network = SlideNetwork(60, [8], 80, FullSampler)

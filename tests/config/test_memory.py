@@ -189,9 +189,7 @@ def peak_and_needs(every, candidates):
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.compiled_only
-@pytest.mark.parametrize(
-    ("rows", "labels", "nonzeros"), [(4000, 2000, 40), (12_000, 2000, 10), (12_000, 9000, 20)]
-)
+@pytest.mark.parametrize(("rows", "labels", "nonzeros"), [(4000, 2000, 40), (12_000, 9000, 20)])
 def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
     data = job.make_data(
         tmp_path,
