@@ -126,13 +126,6 @@ class TestLabels:
 
 
 @every_sampler
-def test_duplicates_are_refused(kind):
-    labels = Pattern.from_lists([[3, 3], [1]])
-    with pytest.raises(ValueError, match="has 3 twice"):
-        make_layer(kind).loss(torch.randn(2, D), labels, ActiveLoss("bce"))
-
-
-@every_sampler
 def test_a_network_of_one_feature_one_label_and_one_row(kind):
     def sampler(inputs, outputs):
         return SAMPLERS[kind](inputs, outputs, active=4)
