@@ -24,6 +24,8 @@ from slide.ranking.final_ranker import FEW_HITS
 from slide.ranking.row_blocks import MOST_ROOM
 from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
+from slide.ranking.scorers.item_factors import ItemFactors
+from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
 from slide.ranking.scorers.neighbours import count_as_dense
 from slide.utils.progress_bar import log
@@ -94,11 +96,16 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     rows, features, labels = max(len(split), 1), split.num_features, split.num_labels
     entries, targets = len(split.features.indices), len(split.labels.indices)
     pairs, associated = _pairs(split)
-    learnt = targets + rows * negatives
+    learnt, classifiers, similarities = targets + rows * negatives, pairs, 0
+    tree = LabelTree()
+    if kind in (tree.kinds or ()) and tree.suits(split):
+        height = max(math.ceil(math.log2(labels / tree.cluster)), 0)
+        # A level of nodes has about half as many weights as there are pairs, labels have twice.
+        classifiers += (2 + height // 2) * pairs
+        learnt = max(learnt, (1 + tree.cluster) * targets, 2 * height * targets)
     room = min(MOST_ROOM, entries // rows * learnt, features * labels)
-    classifiers, learning = pairs, 12 * learnt + 10 * room + ENTRY * pairs
+    learning = 12 * learnt + 10 * room + ENTRY * pairs
     learning += runtime.num_threads() * ENTRY * min(MOST_COPIED, entries)
-    similarities = 0
     if kind == "items":
         items = entries + targets
         # Pairs of items that share a row, as if all were equally frequent.
@@ -109,6 +116,9 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
         learning = max(learning, counting_items)
         if counts_items(kind, split.weights is not None):
             classifiers, learning = min(shared, WEIGHTS * labels), counting_items
+        factor = 4 * ItemFactors().factors
+        similarities += factor * max(labels, features)
+        learning = max(learning, factor * (rows + labels) + 16 * items)
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features

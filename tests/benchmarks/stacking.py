@@ -10,7 +10,7 @@ rank. Writes results/stacking.{json,md} after each run.
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,9 @@ def divided(data: SparseDataset, rows: int, seed: int) -> SparseDataset:
     return SparseDataset(data.name, *split, data.num_features, data.num_labels)
 
 
-def trained(data: SparseDataset, seed: int, folder: Path) -> Trainer:
-    """The default call."""
-    config = read_config([f"seed={seed}"])
+def trained(data: SparseDataset, seed: int, folder: Path, overrides: Sequence[str] = ()) -> Trainer:
+    """The default call, or one with other settings."""
+    config = read_config([f"seed={seed}", *overrides])
     fill_in(config, len(data.train), data.num_labels)
     network = build_network(config, data.num_features, data.num_labels)
     trainer = put_together(config, network, build_optimizer(config, network), data, folder)

@@ -173,12 +173,17 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
 
 
-def peak_and_needs(every, candidates):
+def peak_and_needs(every, candidates, warm=400):
     """Bytes that training a re-ranker takes, and what is foretold. NumPy tells Python of arrays."""
     train, held = validation_split(every, 0)
     network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
     # Compilers take memory; a few rows need the same kernels.
-    EnsembleRanker().fit(network, train.slice(0, 400), held.slice(0, 100), every=train)
+    EnsembleRanker().fit(
+        network,
+        train.slice(0, min(warm, len(train))),
+        held.slice(0, min(warm, len(held))),
+        every=train,
+    )
     ranker = EnsembleRanker()
     tracemalloc.start()
     ranker.fit(network, train, held, every=every)
@@ -189,17 +194,21 @@ def peak_and_needs(every, candidates):
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.compiled_only
-@pytest.mark.parametrize(("rows", "labels", "nonzeros"), [(4000, 2000, 40), (12_000, 9000, 20)])
-def test_the_re_ranker(tmp_path, rows, labels, nonzeros):
+@pytest.mark.parametrize(
+    ("rows", "labels", "nonzeros", "own"),
+    # Of one label a row, a tree of labels learns, too.
+    [(4000, 2000, 40, 4), (12_000, 9000, 20, 4), (30_000, 9000, 20, 1)],
+)
+def test_the_re_ranker(tmp_path, rows, labels, nonzeros, own):
     data = job.make_data(
         tmp_path,
         train_samples=rows,
         num_features=3000,
         num_labels=labels,
         nonzeros=nonzeros,
-        labels_per_row=4,
+        labels_per_row=own,
     )
-    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180)
+    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180, rows if own == 1 else 400)
     assert needed == pytest.approx(peak, rel=0.2)
 
 

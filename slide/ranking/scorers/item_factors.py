@@ -1,0 +1,251 @@
+"""Factors of the items of a recommender by alternating least squares: rows of few items, too."""
+
+import copy
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from slide.data import first_unseen, labels_and_items
+from slide.data.dataset import take_labels
+from slide.ops.kernels.item_factors import solve_factors, sum_products
+from slide.ranking.base_scorer import (
+    BEHIND,
+    FOR,
+    RANK,
+    BaseScorer,
+    Candidates,
+    Named,
+    Queries,
+    Training,
+)
+from slide.ranking.scorers.network import rows_by_depth
+from slide.runtime import num_threads
+from slide.search import column_lists, exact_top_k
+from slide.sparse import CSR, Pattern, check_pattern, hits
+from slide.utils import checks
+from slide.utils.array_checks import Expected, Stored
+from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import validation_cutoffs
+
+# 3 steps of conjugate gradients from the factors of the pass before; a query, which has none, 16.
+_STEPS, _QUERY_STEPS = 3, 16
+# First factors of this size: scores near 0.
+_FIRST = 0.1
+# Sums of products are of 64 parts of the rows, whatever the number of threads.
+_PARTS = 64
+# What is tried for `ItemFactors.unobserved`: on six sets, 30, 100, 300 and 1,000 were each the best
+# of some. The models that are compared have 16 factors, which take a tenth of the time of 64, and
+# say the same.
+_TRIED, _FACTORS_OF_TRIAL = (30.0, 100.0, 300.0, 1000.0), 16
+# 1,000 held-out rows decide.
+_TRIAL_ROWS = 1000
+
+
+class ItemFactors(BaseScorer):
+    """Scores items by products of factors of a row and of each item (iALS).
+
+    Items that never share a row may have similar factors, because they share rows with the same
+    further items; counts of pairs do not know that. The factors minimise the squared error of 1 for
+    the items of rows and of 0 for all pairs of a row and an item, which count less (Hu et al. 2008,
+    "Collaborative filtering for implicit feedback datasets"). The penalty of a row or item is
+    larger, the more items or rows it has (Rendle et al. 2022, "Revisiting the performance of iALS
+    on item recommendation benchmarks", section 3). Each half of a pass makes some steps of
+    conjugate gradients (Takács et al. 2011, "Applications of the conjugate gradient method for
+    implicit feedback collaborative filtering").
+
+    Args:
+        factors: number of factors of an item.
+        unobserved: all items together count as so many items of a row; None: held-out rows decide.
+        penalty: of the squared factors of a row or an item, for each of its items or rows.
+        passes: over rows and items.
+        proposed: number of candidates.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.ranking.scorers.item_factors import ItemFactors
+        >>> from slide.sparse import CSR, Pattern
+        >>> baskets = Pattern.from_lists([[0, 1], [1, 2], [3, 4], [4, 5]] * 20)
+        >>> model = ItemFactors(factors=2, unobserved=1).fit(baskets, 6, 6)
+        >>> row = CSR(*Pattern.from_lists([[0]]), np.ones(1, np.float32))
+        >>> scores = model.scores(row, np.array([[2, 5]]))[0]
+        >>> bool(scores[0] > scores[1])  # 0 and 2 share no row, but both go with 1.
+        True
+    """
+
+    name, kinds = "item_factors", ("items",)
+    features: ClassVar = {
+        "item_factors": FOR,
+        "item_factors_behind": BEHIND,
+        "item_factors_rank": RANK,
+    }
+
+    def __init__(
+        self,
+        factors: int = 64,
+        unobserved: float | None = None,
+        penalty: float = 0.01,
+        passes: int = 5,
+        proposed: int = 20,
+    ):
+        for name, value in {"factors": factors, "passes": passes, "proposed": proposed}.items():
+            checks.whole(name, value, 1)
+        if unobserved is not None:
+            checks.positive("unobserved", unobserved)
+        checks.positive("penalty", penalty)
+        self.factors, self.passes, self.proposed = factors, passes, proposed
+        self.penalty, self.unobserved = penalty, unobserved or _TRIED[1]
+        self._tried = _TRIED if unobserved is None else (unobserved,)
+        # Factors of labels and of features, which may become other items; the weighted sum of the
+        # products of those of all items.
+        self.labels = self.own = self.gram = np.zeros((0, factors), np.float32)
+
+    def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemFactors":
+        """Learn factors.
+
+        Args:
+            items: R rows of items, each once, in [0, N).
+            num_features: D; items from here on are no features.
+            num_items: N.
+
+        Returns:
+            The object itself.
+
+        Raises:
+            ValueError: for items out of range.
+        """
+        check_pattern("items", items, None, num_items)
+        turned = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
+        of_items = Pattern(turned.indptr, turned.indices)
+        draws, share = np.random.default_rng(0), self.unobserved / max(num_items, 1)
+        found = draws.standard_normal((num_items, self.factors), np.float32)
+        found *= _FIRST / self.factors**0.5
+        rows = np.zeros((items.num_rows, self.factors), np.float32)
+        for _ in ProgressBar(range(self.passes), "factors of items", self.passes, leave=False):
+            self._solve(items, found, self._gram(found, share), self.unobserved, _STEPS, rows)
+            weight = share * items.num_rows
+            self._solve(of_items, rows, self._gram(rows, share), weight, _STEPS, found)
+        self.labels, self.gram = found, self._gram(found, share)
+        self.own = _resized(found, num_features)
+        return self
+
+    def _gram(self, factors: np.ndarray, share: float) -> np.ndarray:
+        """The sum of all products of factors, times a share."""
+        found = np.empty((_PARTS, self.factors, self.factors), np.float32)
+        sum_products(factors, found)
+        return np.float32(share) * found.sum(0)
+
+    def _solve(
+        self,
+        rows: Pattern,
+        other: np.ndarray,
+        gram: np.ndarray,
+        more: float,
+        steps: int,
+        found: np.ndarray,
+    ) -> None:
+        """Factors of rows, of which ``more`` further items count in the penalty."""
+        penalty = (self.penalty * (np.diff(rows.indptr) + more)).astype(np.float32)
+        scratch = np.empty((num_threads(), 3, self.factors), np.float32)
+        solve_factors(rows, other, gram, penalty, steps, scratch, found)
+
+    def of_rows(self, features: CSR) -> np.ndarray:
+        """The factors ``(B, factors)`` float32 of rows of items; values do not count.
+
+        Raises:
+            ValueError: for features out of range.
+        """
+        check_pattern("features", features, None, len(self.own))
+        found = np.zeros((features.num_rows, self.factors), np.float32)
+        rows = Pattern(features.indptr, features.indices)
+        self._solve(rows, self.own, self.gram, self.unobserved, _QUERY_STEPS, found)
+        return found
+
+    def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
+        """Scores ``(B, K)`` float32 of the items ``ids`` ``(B, K)``; ids below 0 do not count."""
+        return np.einsum("bf,bkf->bk", self.of_rows(features), self.labels[ids])
+
+    def best(self, rows: np.ndarray, k: int, left_out: Pattern | None = None) -> np.ndarray:
+        """The k items ``(B, k)`` int64 with the largest scores, best first; -1: there are no more.
+
+        Args:
+            rows: ``(B, factors)`` factors of rows.
+            k: number of items.
+            left_out: B rows of items that are not returned; None: none.
+        """
+        found, labels = np.full((len(rows), k), -1, np.int64), torch.from_numpy(self.labels)
+        left_out = Pattern.from_lists([[]] * len(rows)) if left_out is None else left_out
+        for some, depth in rows_by_depth(left_out, k, len(labels)):
+            ids = exact_top_k(torch.from_numpy(rows[some]), labels, None, depth)[1].numpy()
+            found[some] = first_unseen(ids, take_labels(left_out, some), k)
+        return found
+
+    def learn(self, training: Training) -> None:
+        train, held = training.train, training.held
+        learnt = labels_and_items(train), train.num_features, train.num_labels
+        if held is not None and len(self._tried) > 1:
+            # Files may be sorted, so the rows come from all of them.
+            some = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
+            trial, cut_offs = held.take(some), validation_cutoffs(train.num_labels)
+            seen = None if training.seen is None else training.seen.of(trial.features)
+            found: dict[float, float] = {}
+            for unobserved in self._tried:
+                few = min(self.factors, _FACTORS_OF_TRIAL)
+                model = ItemFactors(few, unobserved, self.penalty, self.passes).fit(*learnt)
+                ids = model.best(model.of_rows(trial.features), cut_offs[-1], seen)
+                right = hits(ids, trial.labels)
+                found[unobserved] = 100 * float(np.mean([right[:, :k].mean() for k in cut_offs]))
+            self.unobserved = max(found, key=lambda each: found[each])
+            figures = ", ".join(f"{value:.1f} with {each:g}" for each, value in found.items())
+            training.notes.append(
+                f"factors of items: all items count as {self.unobserved:g} of a row; precision "
+                f"{figures} on {len(trial):,} held-out rows"
+            )
+        self.fit(*learnt)
+
+    def propose(self, queries: Queries) -> Named:
+        rows = self.of_rows(queries.features)
+        return Named(self.best(rows, min(self.proposed, queries.num_labels), queries.seen), rows)
+
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+        rows = np.repeat(np.arange(len(more)), np.diff(candidates.starts))
+        found = np.einsum("cf,cf->c", more[rows], self.labels[candidates.flat(candidates.ids)])
+        return {"item_factors": found}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        names = "factors", "unobserved", "penalty", "passes", "proposed"
+        arrays = {"labels": self.labels, "gram": self.gram}
+        if not np.shares_memory(self.own, self.labels):  # Else they are the first labels.
+            arrays["own"] = self.own
+        return {name: getattr(self, name) for name in names}, arrays
+
+    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        for name in ("factors", "passes", "proposed"):
+            setattr(self, name, stored.count(name, 1))
+        self.unobserved, self.penalty = (stored.number(n, 0) for n in ("unobserved", "penalty"))
+        for name, rows in {"labels": num_labels, "gram": self.factors, "own": num_features}.items():
+            if name != "own" or name in stored:
+                setattr(self, name, stored.array(name, Expected((rows, self.factors), "float32")))
+            else:
+                self.own = _resized(self.labels, num_features)
+
+    def grown(self, labels: int, features: int) -> "ItemFactors":
+        large = copy.copy(self)
+        large.labels = _resized(self.labels, len(self.labels) + labels)
+        large.own = _resized(self.own, len(self.own) + features)
+        return large
+
+    def selected(self, kept: np.ndarray, num_labels: int) -> "ItemFactors":
+        small = copy.copy(self)
+        small.labels = self.labels[kept]
+        return small
+
+
+def _resized(rows: np.ndarray, count: int) -> np.ndarray:
+    """The first ``count`` rows, or all, and then rows of 0."""
+    if count <= len(rows):
+        return rows[:count]  # A view: mostly labels and features are the same items.
+    return np.pad(rows, ((0, count - len(rows)), (0, 0)))
