@@ -3,7 +3,7 @@
 Tests in the folders and files of `KERNEL_TESTS` get the marker ``kernels``. Continuous integration
 runs them once more as plain Python, where an index beyond its array is an error. Tests that are too
 slow there have the marker ``compiled_only``, or ``not_as_python`` if they are only slow, or run no
-kernels; those of ranking and search run with checked bounds.
+kernels. ``NUMBA_BOUNDSCHECK=1`` checks indices of compiled kernels, too.
 
 Processes of xdist take the files of `FIRST` before all others, so that none of them is left alone
 with a slow file at the end.
@@ -20,7 +20,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
-from helpers import damage
+from helpers import damage, limits
 from numba.core import config as numba_config
 
 from slide import runtime
@@ -70,7 +70,21 @@ FIRST = (
 )
 
 
+# A re-ranker of a test takes half of the time with these settings of `final_ranker`. Tests of its
+# precision have the fixture `all_trees`.
+FEW_TREES = {
+    "_FEW": {"max_iter": 20, "max_leaf_nodes": 15},
+    "_ENOUGH": {"max_iter": 30, "max_leaf_nodes": 31},
+    "_MODELS_OF_FEW": 2 if COMPILED else 1,
+    "_FOLDS": 2,
+}
+ALL_TREES = {name: getattr(final_ranker, name) for name in FEW_TREES}
+
+
 def pytest_configure(config):
+    limits.wait_for_no_disk()
+    for name, number in FEW_TREES.items():
+        setattr(final_ranker, name, number)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with files of many tests.
     if not COMPILED:
@@ -78,9 +92,6 @@ def pytest_configure(config):
         config.addinivalue_line(
             "filterwarnings", "ignore:overflow encountered in scalar:RuntimeWarning"
         )
-        # Fewer trees, because their sums are slow in plain Python.
-        final_ranker._FEW["max_iter"] = final_ranker._ENOUGH["max_iter"] = 30
-        final_ranker._MODELS_OF_FEW = 1
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -131,6 +142,14 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def all_trees(monkeypatch):
+    """The final ranker has its own settings, and not those of `FEW_TREES`."""
+    if COMPILED:  # Sums of trees are slow in plain Python.
+        for name, number in ALL_TREES.items():
+            monkeypatch.setattr(final_ranker, name, number)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 from helpers.samplers import full_sampler, lsh_sampler, uniform_sampler
 
 from slide.functional.losses import LOSSES
@@ -23,7 +24,6 @@ SAMPLERS = {
     "tables per sample": partial(lsh_sampler, mode="per_sample"),
     "all": lambda inputs, outputs, active: full_sampler(inputs, outputs),
 }
-every_loss = pytest.mark.parametrize("name", LOSSES)
 every_sampler = pytest.mark.parametrize("kind", SAMPLERS)
 
 
@@ -86,9 +86,7 @@ SCORES = {
 }
 
 
-@every_sampler
-@every_loss
-@pytest.mark.parametrize("scores", SCORES)
+@pairs(kind=SAMPLERS, name=LOSSES, scores=SCORES)
 def test_scores(scores, name, kind):
     layer = make_layer(kind)
     set_scores(layer, SCORES[scores])
@@ -100,8 +98,7 @@ def test_scores(scores, name, kind):
     assert sorted(ids[0].tolist()) == list(range(N))
 
 
-@every_sampler
-@every_loss
+@pairs(kind=SAMPLERS, name=LOSSES)
 class TestLabels:
     def test_more_than_there_are_places(self, name, kind):
         labels = Pattern.from_lists([list(range(12)), [3], [15, 14, 13, 1, 2, 5]])
@@ -126,11 +123,6 @@ class TestLabels:
             active = assert_step_is_right(layer, x, Pattern.from_lists(lists), name)
             assert active.row(0).tolist() == [0]
         assert layer.top_k(x, 1)[1].tolist() == [[0]]
-
-    def test_duplicates_are_refused(self, name, kind):
-        labels = Pattern.from_lists([[3, 3], [1]])
-        with pytest.raises(ValueError, match="has 3 twice"):
-            make_layer(kind).loss(torch.randn(2, D), labels, ActiveLoss(name))
 
 
 @every_sampler

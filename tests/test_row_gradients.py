@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.active_sets import B, D, N, draw, make_active
+from helpers.grids import pairs
 from helpers.matrices import make_csr
 from helpers.products import draw_product
 
@@ -61,9 +62,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-@pytest.mark.parametrize("kind", ["kernels", "torch"])
-@pytest.mark.parametrize("added", [0, 1, 2])
+@pairs(name=OPERATIONS, kind=["kernels", "torch"], added=[0, 1, 2])
 def test_a_backward_pass_of_other_rows_is_refused(name, kind, added):
     """Also where there are as many rows as before."""
     shape = (N, D, 3, 3) if name == "convolution" else (N, D)

@@ -23,7 +23,7 @@ def test_it_says_what_the_machine_has():
 
 
 def test_kernels_are_right_here(monkeypatch, capsys):
-    monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: run_self_tests(0.2))
+    monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: run_self_tests(0.02))
     main()
     said = capsys.readouterr().out
     assert said.count("  right  ") == len(SELF_TESTS)

@@ -22,7 +22,7 @@ def small(folder, group, choice):
         more += ["hash.num_tables=2"]
         published = group == "recipe" or choice == "slide2020"
         more += [f"hash.hashes_per_table={2 if published else 'null'}"]
-    more += ["ranker=none"] if group == "loss" else []
+    more += ["ranker=none"] if group not in ("ranker", "recipe") else []
     more += ["sampler.active=all"] if (group, choice) == ("sampler", "full") else []
     known = job.raw("dataset", choice if group == "dataset" else "synthetic")
     overrides = (re.match(r"(dataset\.)?(\w+)", override) for override in job.tiny(folder, *more))

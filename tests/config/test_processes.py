@@ -357,6 +357,7 @@ found["kept"] = open(f"{folder}/used/config.yaml").read() == before
 # Ranks that are given other words, and one that no other joins.
 one = [*quick, f"run_dir={folder}/apart"]
 found["apart"] = run([one, [*one, "optimizer.lr=0.5"]], 2)
+found["wrong"] = run([*one, "seed=-1"], 2)
 begin = time.perf_counter()
 (alone,) = [Rank([*small, "runtime.timeout=1"], 0, 2, free_port(), f"{folder}/said-alone")]
 found["alone"] = {**alone.wait(), "seconds": time.perf_counter() - begin}
@@ -414,6 +415,13 @@ def test_ranks_with_other_words_end(runs):
     said = "".join(rank["said"] for rank in runs["apart"])
     assert re.search(r"error: .* optimizer\.lr is \S+ on rank 0 and 0\.5 on rank 1: start", said)
     assert said.count("error: ") == 1
+
+
+@several_processes
+@pytest.mark.compiled_only
+def test_an_error_of_all_is_said_once(runs):
+    assert [rank["status"] for rank in runs["wrong"]] == [1, 1], runs["wrong"]
+    assert "".join(rank["said"] for rank in runs["wrong"]).count("error: seed") == 1
 
 
 @several_processes

@@ -40,19 +40,14 @@ def torchrun(folder, *words):
 
 
 def test_the_processes_part_at_the_end(tmp_path):
-    for number in range(2):
-        done = torchrun(tmp_path, f"run_dir={tmp_path}/run{number}")
-        assert not done.returncode, done.stderr
-        assert done.stdout.count("P@1") == 1
+    done = torchrun(tmp_path, f"run_dir={tmp_path}/run")
+    assert not done.returncode, done.stderr
+    assert done.stdout.count("P@1") == 1
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [("optimizer.lr=1e38", "error: the loss is nan at step"), ("seed=-1", "error: seed")],
-)
-def test_the_processes_part_after_an_error_of_all(tmp_path, word, said):
-    done = torchrun(tmp_path, f"run_dir={tmp_path}/run", word)
+def test_the_processes_part_after_an_error_of_all(tmp_path):
+    done = torchrun(tmp_path, f"run_dir={tmp_path}/run", "optimizer.lr=1e38")
     assert done.returncode
-    assert done.stderr.count(said) == 1, done.stderr
+    assert done.stderr.count("error: the loss is nan at step") == 1, done.stderr
     assert "parted" not in done.stderr
     assert "SIGABRT" not in done.stderr

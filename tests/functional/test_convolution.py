@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.convolution import ORDERS, I, O, draw
 from helpers.cost import tensor_bytes
+from helpers.grids import pairs
 from torch.nn import functional as torch_F
 
 from slide.functional.convolution import active_conv2d
@@ -51,10 +52,7 @@ def parameters(groups=1, dtype=torch.float64):
 
 
 class TestActiveConv2dFunction:
-    @pytest.mark.parametrize("shape", SHAPES)
-    @pytest.mark.parametrize("choice", CHOICES)
-    @pytest.mark.parametrize("groups", [1, 2])
-    @pytest.mark.parametrize("order", ORDERS)
+    @pairs(shape=SHAPES, choice=CHOICES, groups=[1, 2], order=ORDERS)
     def test_forward_and_backward(self, shape, choice, groups, order):
         (weight, bias), (ins, outs) = parameters(groups), CHOICES[choice]
         x = draw(2, I, 7, 6).detach().contiguous(memory_format=order).requires_grad_()
@@ -82,9 +80,7 @@ class TestActiveConv2dFunction:
         (found,) = bias.row_gradients
         assert found.ids.tolist() == outs
 
-    @pytest.mark.parametrize("shape", SHAPES)
-    @pytest.mark.parametrize("choice", CHOICES)
-    @pytest.mark.parametrize("groups", [1, 2])
+    @pairs(shape=SHAPES, choice=CHOICES, groups=[1, 2])
     def test_gradcheck(self, shape, choice, groups):
         (weight, bias), (ins, outs) = parameters(groups), CHOICES[choice]
         weight, bias = weight.detach(), bias.detach()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.csr import LENGTHS, D, N, make
+from helpers.grids import pairs
 from helpers.matrices import to_dense
 from scipy import sparse
 
@@ -21,9 +22,7 @@ SHAPES = {
     "one entry": ([1], 1),
 }
 
-every_shape = pytest.mark.parametrize("shape", SHAPES)
 every_width = pytest.mark.parametrize("width", [None, 1, 4])
-every_block = pytest.mark.parametrize("block_rows", [5, 1 << 18])
 
 
 def draw(rows, width, dtype=torch.float64):
@@ -31,9 +30,7 @@ def draw(rows, width, dtype=torch.float64):
     return x.requires_grad_()
 
 
-@every_shape
-@every_width
-@every_block
+@pairs(shape=SHAPES, width=[None, 1, 4], block_rows=[5, 1 << 18])
 class TestAgainstDense:
     def test_product_and_gradient_of_x(self, shape, width, block_rows, monkeypatch):
         monkeypatch.setattr(csr_product, "TRANSPOSE_BLOCK_ROWS", block_rows)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 from helpers.matrices import make_pattern
 
 from slide.active_set import ActiveSet
@@ -102,41 +103,36 @@ def assert_equals_dense(scores, active, name, tolerance):
 
 
 every_loss = pytest.mark.parametrize("name", LOSSES)
-every_case = pytest.mark.parametrize("case", CASES)
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
+BOTH = [False, True]
 
 
-@every_loss
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-class TestAgainstTorch:
-    @every_case
-    @pytest.mark.parametrize("seed", [0, 1])
-    def test_all_cases(self, case, seed, dtype, tolerance, weighted, name):
-        assert_equals_dense(*draw(case, weighted, dtype, seed), name, tolerance)
-
-    @pytest.mark.parametrize("size", [10.0, 1e4])
-    @pytest.mark.parametrize("case", ["per_sample", "shared"])
-    def test_extreme_scores(self, case, size, dtype, tolerance, weighted, name):
-        scores, active = draw(case, weighted, dtype)
-        scores = size * torch.sign(scores)
-        if dtype == torch.float32 and size == 1e4:
-            tolerance = 1e-3  # a score and the logarithm of a weight, added in single precision
-        assert_equals_dense(scores, active, name, tolerance)
-        assert torch.isfinite(loss_on_active(scores, active, name))
+@pairs(name=LOSSES, case=CASES, weighted=BOTH, dtype=TOLERANCES, seed=[0, 1])
+def test_all_cases(case, seed, dtype, weighted, name):
+    assert_equals_dense(*draw(case, weighted, dtype, seed), name, TOLERANCES[dtype])
 
 
-@every_loss
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_weights_of_shared_columns(dtype, tolerance, name):
-    scores, active = draw_shared_weights(dtype)
+@pairs(
+    name=LOSSES, case=["per_sample", "shared"], size=[10.0, 1e4], weighted=BOTH, dtype=TOLERANCES
+)
+def test_extreme_scores(case, size, dtype, weighted, name):
+    scores, active = draw(case, weighted, dtype)
+    scores, tolerance = size * torch.sign(scores), TOLERANCES[dtype]
+    if dtype == torch.float32 and size == 1e4:
+        tolerance = 1e-3  # a score and the logarithm of a weight, added in single precision
     assert_equals_dense(scores, active, name, tolerance)
+    assert torch.isfinite(loss_on_active(scores, active, name))
+
+
+@pairs(name=LOSSES, dtype=TOLERANCES)
+def test_weights_of_shared_columns(dtype, name):
+    scores, active = draw_shared_weights(dtype)
+    assert_equals_dense(scores, active, name, TOLERANCES[dtype])
     unweighted = ActiveSet(N, active.ids, None, active.targets)
     assert loss_on_active(scores, active, name) > loss_on_active(scores, unweighted, name)
 
 
-@every_loss
-@pytest.mark.parametrize("weighted", [False, True])
-@every_case
+@pairs(name=LOSSES, case=CASES, weighted=BOTH)
 def test_gradcheck(case, weighted, name):
     scores, active = draw(case, weighted, torch.float64, seed=3)
     if scores.numel() == 0:
@@ -155,13 +151,7 @@ def test_gradcheck_with_weights_of_shared_columns(name):
     )
 
 
-@every_loss
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "places",
-    [[0], [2], [3], [5], [0, 2], [1, 3, 4, 5], list(range(6))],
-    ids=lambda p: "".join(map(str, p)),
-)
+@pairs(name=LOSSES, places=[[0], [3], [5], [0, 2], [1, 3, 4, 5], [*range(6)]], dtype=TOLERANCES)
 def test_nan_is_not_swallowed(places, dtype, name):
     """Targets stand at places 0 and 2."""
     targets = Pattern(np.array([0, 2]), np.array([0, 2], np.int32))

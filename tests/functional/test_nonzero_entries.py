@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 from scipy.sparse import csr_array
 
 from slide import clip_grad_norm_
@@ -110,9 +111,7 @@ def test_backward_of_the_layer(layer, monkeypatch, hard):
 
 
 @pytest.mark.kernels_only
-@pytest.mark.parametrize("hard", [1.0, 0.4])
-@pytest.mark.parametrize("factor", [1.0, 0.5])
-@pytest.mark.parametrize("sparse_grad", [False, True])
+@pairs(hard=[1.0, 0.4], factor=[1.0, 0.5], sparse_grad=[False, True])
 def test_backward_of_a_loss(layer, monkeypatch, hard, factor, sparse_grad):
     x, weight, bias, active = layer
     with torch.no_grad():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
+from helpers.grids import pairs
 from helpers.matrices import chi_square_p, rows_of
 
 from slide.backend import backend, uses_reference
@@ -55,9 +56,7 @@ class Dictionaries:
         return [[table.get(c, []) for c in range(self.like.num_buckets)] for table in self.kept]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("capacity", [1, 4, 100, None])
-@pytest.mark.parametrize("policy", POLICIES)
+@pairs(seed=[0, 1], capacity=[1, 4, 100, None], policy=POLICIES)
 class TestContents:
     def test_build(self, policy, capacity, seed):
         codes = as_codes(draw_codes(seed))

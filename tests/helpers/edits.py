@@ -15,7 +15,7 @@ import torch
 
 import slide
 from helpers.damage import rng_of
-from helpers.limits import more_memory
+from helpers.limits import more_memory, wait_for_no_disk
 from slide.model.folder import MODEL_FOLDER
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
@@ -162,6 +162,7 @@ def answers(folder, rows):
 def main(folder, rows, count, seed):
     folder, rows = Path(folder), np.load(rows)
     warnings.simplefilter("ignore")
+    wait_for_no_disk()
     expected, said = answers(folder, rows)
     assert said is None, said
     names = [path.stem for path in folder.glob("*.safetensors")]

@@ -22,7 +22,10 @@ SMALL = (
 START = """
 import contextlib, json, os, resource, signal, socket, sys, time, traceback
 import torch.distributed, torch.utils.tensorboard
+from helpers import limits
 from slide.config import command
+
+limits.wait_for_no_disk()
 
 read_config, known = command.read_config, {}
 

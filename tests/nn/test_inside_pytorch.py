@@ -122,13 +122,13 @@ class TestCompile:
             losses.append(loss.item())
         return losses
 
-    @every_mode
-    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-    def test_training(self, mode, backend):
+    def test_training(self):
+        """A shared set behind one for each sample."""
+
         class Model(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.encoder, self.output = nn.Linear(3, D), make_layer(mode)
+                self.encoder, self.output = nn.Linear(3, D), make_layer("shared")
                 self.hidden, self.loss = make_layer("per_sample", D, D), ActiveLoss("softmax")
 
             def forward(self, x, labels):
@@ -141,7 +141,7 @@ class TestCompile:
         torch.manual_seed(0)
         model, x, labels = Model(), torch.randn(B, 3), draw_labels()
         twin = copy.deepcopy(model)
-        compiled = torch.compile(model, backend=backend)
+        compiled = torch.compile(model, backend="aot_eager")
         found, wanted = self.train(compiled, x, labels), self.train(twin, x, labels)
         assert found == pytest.approx(wanted, rel=1e-5)
         torch.testing.assert_close(model.output.weight, twin.output.weight)
@@ -474,9 +474,8 @@ print("refused")
 
 
 @pytest.mark.compiled_only
-@every_mode
-def test_a_process_does_not_crash(mode):
-    assert output_of(HAMMER, mode) == "refused"
+def test_a_process_does_not_crash():
+    assert output_of(HAMMER, "per_sample") == "refused"
 
 
 @every_mode

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from helpers.grids import pairs
 from helpers.samplers import (
     faiss_sampler,
     full_sampler,
@@ -184,9 +185,7 @@ def test_an_optimizer_of_one_parameter_changes_nothing(change, name):
     assert layer(torch.randn(3, D), [[1], [2], [4]]).values.shape == (3, 4)
 
 
-@pytest.mark.parametrize("change", ["add", "remove", "replace"])
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
-@pytest.mark.parametrize("fused", [True, False])
+@pairs(change=["add", "remove", "replace"], mode=["shared", "per_sample"], fused=[True, False])
 def test_a_backward_pass_of_before_is_refused(fused, mode, change):
     layer = SampledLinear(D, N, uniform_sampler(D, N, active=40, mode=mode))
     loss = ActiveLoss("bce")

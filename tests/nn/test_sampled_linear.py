@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 from helpers.matrices import make_csr, make_pattern, to_dense
 from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
 
@@ -155,9 +156,7 @@ class TestSampledLinear:
             layer(torch.randn(B, D))
         assert (layer.sampler.rebuilds, layer.sampler.samples) == (2, 3 * B)
 
-    @pytest.mark.parametrize("name", ["uniform", "lsh"])
-    @pytest.mark.parametrize("mode", ["shared", "per_sample"])
-    @pytest.mark.parametrize("hard", [1.0, 0.4])
+    @pairs(name=["uniform", "lsh"], mode=["shared", "per_sample"], hard=[1.0, 0.4])
     def test_loss_is_that_of_the_values(self, name, mode, hard):
         layer, x, labels = make_layer(name, mode), torch.randn(B, D), draw_labels()
         twin, loss = copy.deepcopy(layer), ActiveLoss("softmax", hard)
@@ -290,9 +289,7 @@ def use_both(use, second, first):
     use(first)  # If no layer had used the sampler before, the second one now has it.
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("used", [False, True])
-@pytest.mark.parametrize("given", ["by the constructor", "by assignment", "by a copy"])
+@pairs(use=USES, used=[False, True], given=["by the constructor", "by assignment", "by a copy"])
 def test_an_assigned_sampler_of_another_layer(use, used, given):
     if given == "by the constructor":
         first = SampledLinear(D, N, lsh_sampler(D, N, active=8))

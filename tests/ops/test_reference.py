@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
+from helpers.grids import pairs
 from helpers.matrices import make_csr, make_pattern
 from helpers.products import SHAPES, draw_product
 
@@ -29,8 +30,9 @@ from slide.ops.reference.random import random_below
 from slide.row_gradients import FactoredRowGradient
 from slide.sparse import CSR, Pattern, as_csr
 
-every_shape = pytest.mark.parametrize("shape", SHAPES)
-every_type = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+TYPES = [np.float32, np.float64]
+every_type = pytest.mark.parametrize("dtype", TYPES)
+BOTH = [False, True]
 CPU = torch.device("cpu")
 tensor = torch.from_numpy
 
@@ -40,21 +42,17 @@ def assert_near(found, expected, dtype=np.float64):
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("key", [0, 7, 2**63 + 5, 2**64 - 1])
-@pytest.mark.parametrize("bound", [1, 10, 2**31 - 1])
+@pairs(key=[0, 7, 2**63 + 5, 2**64 - 1], bound=[1, 10, 2**31 - 1])
 def test_random_numbers(key, bound):
     counters = np.concatenate([np.arange(50), 2**40 + np.arange(50)])
     expected = [kernel_below(np.uint64(key), c, bound) for c in counters]
     assert random_below(key, tensor(counters), bound).tolist() == expected
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@every_type
-@every_shape
 class TestProducts:
-    @pytest.mark.parametrize("has_bias", [False, True])
-    def test_sampled_product(self, shape, dtype, seed, has_bias):
-        pattern, _, *factors = draw_product(shape, dtype, seed)
+    @pairs(shape=SHAPES, dtype=TYPES, has_bias=BOTH)
+    def test_sampled_product(self, shape, dtype, has_bias):
+        pattern, _, *factors = draw_product(shape, dtype, seed=0)
         vectors, rows, bias = map(tensor, factors)
         active = ActiveSet(len(rows), pattern.indices, pattern.indptr)
         own = bias if has_bias else None
@@ -65,9 +63,9 @@ class TestProducts:
             found = ops.sampled_product.kernel(active, vectors, rows, own, grouped)
             assert_near(found, expected, dtype)
 
-    @pytest.mark.parametrize("has_bias", [False, True])
-    def test_weighted_sum(self, shape, dtype, seed, has_bias):
-        pattern, coefficients, _, rows, _ = draw_product(shape, dtype, seed)
+    @pairs(shape=SHAPES, dtype=TYPES, has_bias=BOTH)
+    def test_weighted_sum(self, shape, dtype, has_bias):
+        pattern, coefficients, _, rows, _ = draw_product(shape, dtype, seed=0)
         coefficients[::3] = 0
         bias = torch.arange(rows.shape[1]).to(tensor(rows).dtype) if has_bias else None
         words = *pattern, coefficients, tensor(rows), bias
@@ -77,8 +75,9 @@ class TestProducts:
         assert_near(expected, tensor(dense @ rows) + (bias if has_bias else 0), dtype)
         assert_near(ops.weighted_sum.kernel(*words), expected, dtype)
 
-    def test_row_gradient(self, shape, dtype, seed):
-        pattern, coefficients, vectors, rows, _ = draw_product(shape, dtype, seed)
+    @pairs(shape=SHAPES, dtype=TYPES)
+    def test_row_gradient(self, shape, dtype):
+        pattern, coefficients, vectors, rows, _ = draw_product(shape, dtype, seed=0)
         words = ActiveSet(len(rows), *pattern[::-1]), coefficients, tensor(vectors)
         found, total = ops.row_gradient.kernel(*words), ops.row_gradient.reference(*words)
         gradient = FactoredRowGradient(*found)
@@ -116,11 +115,7 @@ def draw_losses(mode, weighted, dtype, seed, large=1):
     return tensor(scores.astype(dtype)), ActiveSet(40, ids, indptr, targets, logs)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@every_type
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("mode", ["per_sample", "shared"])
-@pytest.mark.parametrize("name", LOSSES)
+@pairs(name=LOSSES, mode=["per_sample", "shared"], weighted=BOTH, dtype=TYPES, seed=[0, 1, 2])
 def test_losses(name, mode, weighted, dtype, seed):
     # Where exponentials overflow; squares of such numbers would lose the digits of others.
     large = 400 if dtype == np.float64 and name != "squared_hinge" else 5
@@ -201,13 +196,16 @@ def assert_states_equal(state, expected, dtype):
             assert_near(tensor(array), wanted, dtype)
 
 
-@pytest.mark.parametrize("hyper", [HYPER, HYPER._replace(beta1=0.0)])
-@pytest.mark.parametrize("rowwise", [False, True])
-@pytest.mark.parametrize("corrected", [False, True])
-@every_type
+VARIANTS = {
+    "hyper": [HYPER, HYPER._replace(beta1=0.0)],
+    "rowwise": BOTH,
+    "corrected": BOTH,
+    "dtype": TYPES,
+}
+
+
 class TestAdam:
-    @pytest.mark.parametrize("shape", ADAM_SHAPES)
-    @pytest.mark.parametrize("repeated", [False, True])
+    @pairs(shape=ADAM_SHAPES, repeated=BOTH, **VARIANTS)
     def test_rows(self, shape, dtype, corrected, rowwise, hyper, repeated):
         (num_rows, num_touched, width), rng = shape, np.random.default_rng(shape[1])
         state, twin = draw_adam(rng, num_rows, width, dtype, corrected, rowwise, hyper)
@@ -221,9 +219,7 @@ class TestAdam:
         products.adam_rows(twin, hyper, *summands)
         assert_states_equal(state, twin, dtype)
 
-    @pytest.mark.parametrize("num_chunks", [1, 3, 16])
-    @pytest.mark.parametrize("lengths", [[3, 0, 5, 2], [1], [], [0, 0]])
-    @pytest.mark.parametrize("width", [1, 3])
+    @pairs(lengths=[[3, 0, 5, 2], [1], [], [0, 0]], num_chunks=[1, 3, 16], width=[1, 3], **VARIANTS)
     def test_factors(self, lengths, num_chunks, width, dtype, corrected, rowwise, hyper):
         rng = np.random.default_rng(num_chunks)
         state, twin = draw_adam(rng, 8, width, dtype, corrected, rowwise, hyper)
@@ -320,9 +316,7 @@ def test_projections_of_sparse_rows(lengths, dtype):
     assert_near(tensor(out), expected, dtype)
 
 
-@every_type
-@pytest.mark.parametrize("num_vectors", [0, 1, 6])
-@pytest.mark.parametrize("bin_size", [2, 8])
+@pairs(num_vectors=[0, 1, 6], bin_size=[2, 8], dtype=TYPES)
 def test_maxima(bin_size, num_vectors, dtype):
     """Few different values, so that ties occur: the first of equal coordinates counts."""
     family, rng = DWTA(19, 3, 4, bin_size=bin_size), np.random.default_rng(0)
@@ -381,9 +375,7 @@ def test_codes(family):
         np.testing.assert_array_equal(own, wanted)
 
 
-@pytest.mark.parametrize("family", [SimHash, DWTA])
-@pytest.mark.parametrize("probes", [1, 4, 9])
-@pytest.mark.parametrize("count", [0, 30])
+@pairs(family=[SimHash, DWTA], probes=[1, 4, 9], count=[0, 30])
 def test_codes_of_further_buckets(family, probes, count):
     hashed = family(20, hashes_per_table=3, num_tables=5)
     vectors = torch.randn(count, 20, dtype=torch.float64)
@@ -434,9 +426,7 @@ def draw_ranking(rng, count=7, num_rows=90):
     return queries, sketches, scores * floats[:, SCALE] + floats[:, PRIOR].astype(float)
 
 
-@pytest.mark.parametrize("most", [1, 9, 90, 95])
-@pytest.mark.parametrize("at_a_time", [1, 200, 2**24])
-@pytest.mark.parametrize("count", [0, 1, 7])
+@pairs(most=[1, 9, 90, 95], at_a_time=[1, 200, 2**24], count=[0, 1, 7])
 def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
     monkeypatch.setattr(reference, "_SCORES", at_a_time)
     rng = np.random.default_rng(most)

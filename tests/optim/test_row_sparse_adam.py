@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
 from torch import nn
 
@@ -81,11 +82,13 @@ def leave_gradient(parameter, gradient, how, generator):
         add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
 
 
-@pytest.mark.parametrize("beta1", [0.0, 0.8])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("how", ["dense", "rows", "factored"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-@pytest.mark.parametrize("shape", [(6, 4), (5,)])
+@pairs(
+    beta1=[0.0, 0.8],
+    corrected=[False, True],
+    how=["dense", "rows", "factored"],
+    weight_decay=[0.0, 0.3],
+    shape=[(6, 4), (5,)],
+)
 def test_equals_torch_when_all_rows_are_touched(shape, weight_decay, how, corrected, beta1):
     generator = torch.Generator().manual_seed(1)
     ours = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64, generator=generator))
@@ -164,9 +167,7 @@ def test_corrected_moments_are_those_of_dense_adam():
         )
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("how", ["rows", "factored"])
-@pytest.mark.parametrize("shape", [(5, 3), (5,)])
+@pairs(dtype=[torch.float64, torch.bfloat16], how=["rows", "factored"], shape=[(5, 3), (5,)])
 def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
     generator = torch.Generator().manual_seed(4)
     weight = torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
@@ -317,9 +318,7 @@ def test_the_state_of_another_optimizer_is_refused(kind):
     step(optimizer, weight, [3])
 
 
-@pytest.mark.parametrize("rowwise", [False, True])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("shape", [(3, 2), (4, 3)])
+@pairs(rowwise=[False, True], corrected=[False, True], shape=[(3, 2), (4, 3)])
 def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
     """Kernels would read and write outside of them."""
     options = {"correct_skipped": corrected, "rowwise": rowwise}

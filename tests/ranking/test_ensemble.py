@@ -140,7 +140,6 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
 
-@pytest.mark.not_as_python
 @pytest.mark.parametrize("kind", ["items", "graph", "other"])
 def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     """Neither labels of a row, nor its own items, nor other answers to the same question."""
@@ -271,6 +270,7 @@ def test_use_before_training(data, network):
         EnsembleRanker().rank(network, data.test.features, 5)
 
 
+@pytest.mark.not_as_python
 def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     data = job.make_data(tmp_path, train_samples=300)
     train, held = holdout(data.train, 0.5, seed=0)

@@ -7,6 +7,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from slide.ranking import final_ranker as module
 from slide.ranking.final_ranker import FinalRanker
 
+pytestmark = pytest.mark.usefixtures("all_trees")
+
 
 @pytest.fixture
 def pairs():

@@ -67,6 +67,7 @@ class TestCandidates:
 
 
 class TestState:
+    @pytest.mark.not_as_python
     @every_mode
     def test_resumes(self, mode):
         """Bit for bit, in the middle of an interval between rebuilds."""

@@ -291,6 +291,7 @@ class TestRegroup:
         centres, _ = draw_clusters(len(rows), weight.shape[1], seed)
         weight[rows] = 1.5 * centres
 
+    @pytest.mark.not_as_python
     def test_rows_that_moved_are_found_among_fewer(self, rounded):
         """Without it they are far from their lists, of which the search sees more, and misses."""
         weight, bias = draw_clusters()
@@ -344,6 +345,7 @@ class TestRegroup:
         del earlier["levels"]
         assert RowIndex.restored(weight, bias, earlier).state_dict()["levels"].tolist() == [0]
 
+    @pytest.mark.not_as_python
     def test_other_rows_than_the_named_ones(self, rounded):
         """Lists that say nothing about their rows any more are made anew."""
         weight, bias = draw_clusters()

@@ -18,10 +18,11 @@ WORDS = (
     *("trainer.batch_size=512", "trainer.epochs=1", "runtime.threads=1", "report=false"),
 )
 # In the last one the re-ranker takes the most.
-WIDE = ("network.hidden=[256]", "trainer.checkpoint_every=3", "dataset.train_samples=4000")
 RUNS = {
-    "no re-ranker": (*WIDE, "ranker=none"),
-    "hash tables": (*WIDE, "ranker=none", "sampler=lsh", "hash.num_tables=64"),
+    "hash tables": (
+        *("network.hidden=[256]", "trainer.checkpoint_every=3", "dataset.train_samples=4000"),
+        *("ranker=none", "sampler=lsh", "hash.num_tables=64"),
+    ),
     "re-ranker": ("network.hidden=[32]", "dataset.train_samples=25000"),
 }
 
@@ -45,17 +46,13 @@ def held(process):
 def test_the_prediction_holds(tmp_path, run):
     # Compilers take memory in a first run, which the prediction leaves out.
     more = [word for word in RUNS[run] if word.startswith(("ranker=", "sampler="))]
-    small = job.tiny(tmp_path / "small", "trainer.checkpoint_every=3", *more)
-    for words in (small, [*WORDS, *RUNS[run], *places(tmp_path)]):
-        most, text = measured(tmp_path, words)
+    job.main(*job.tiny(tmp_path / "small", "trainer.checkpoint_every=3", *more))
+    places = f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run"
+    most, text = measured(tmp_path, [*WORDS, *RUNS[run], *places])
     found = re.search(r"needs about ([\d.,]+) (GiB|MiB)", text)
     assert found, text
     predicted = float(found[1].replace(",", "")) * {"GiB": 1024, "MiB": 1}[found[2]]
     assert predicted == pytest.approx(most, rel=0.2)
-
-
-def places(folder):
-    return f"dataset.cache={folder}/cache", f"run_dir={folder}/run"
 
 
 def measured(folder, words):

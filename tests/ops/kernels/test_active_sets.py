@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.buckets import contents
+from helpers.grids import pairs
 from helpers.matrices import chi_square_p, make_pattern, rows_of
 
 from slide.hashing.tables import HashTables
@@ -108,10 +109,7 @@ def vote(tables, codes, key, budgets, runs=1):
     return [ranked.ids[b, :count].tolist() for b, count in enumerate(ranked.counts)]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("probes", [0, 2])
-@pytest.mark.parametrize("runs", [1, 3])
-@pytest.mark.parametrize("budget", [0, 3, 24])
+@pairs(seed=[0, 1], probes=[0, 2], runs=[1, 3], budget=[0, 3, 24])
 def test_votes(budget, runs, probes, seed):
     """Of ids with equal votes the first to be found stay, from a random table on."""
     rng, key, samples = np.random.default_rng(seed), random_key(seed, 7), 7
@@ -148,9 +146,7 @@ def test_ties_are_not_always_won_by_the_first_table():
     assert winners == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("best", [1, 4, 20])
+@pairs(dtype=[np.float32, np.float64], has_bias=[False, True], best=[1, 4, 20])
 def test_best_of_lists(best, has_bias, dtype):
     rng = np.random.default_rng(best)
     # Few different values, so that scores are equal now and then.

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.grids import pairs
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.ops.kernels.largest import (
@@ -128,9 +129,7 @@ def test_the_largest_of_blocks_are_those_of_the_whole(bounds, dtype, k):
     np.testing.assert_allclose(-np.sort(-best, 1), -np.sort(-every, 1)[:, :k], rtol=1e-6)
 
 
-@pytest.mark.parametrize("k", [1, 5, 40])
-@pytest.mark.parametrize("limit", [1, 12, 400])
-@pytest.mark.parametrize("lists", [1, 2, 64, 65, 200])
+@pairs(k=[1, 5, 40], limit=[1, 12, 400], lists=[1, 2, 64, 65, 200])
 def test_lists_are_scanned_in_the_order_of_their_bounds(k, limit, lists):
     """Also if all bounds are negative; there are up to four groups of lists."""
     rng = np.random.default_rng(k + limit)

@@ -1,7 +1,7 @@
 """The best rows of buckets by their sketches; `slide.check` has the formulas of rounding."""
 
 import numpy as np
-import pytest
+from helpers.grids import pairs
 from helpers.matrices import rows_of
 
 from slide.hashing.tables import HashTables
@@ -44,9 +44,7 @@ def rank(queries, tables, asked, built, sketches, most, left_out=None, largest=R
     return ids, looked
 
 
-@pytest.mark.parametrize("share", [0, 0.4, 1])
-@pytest.mark.parametrize("most", [1, 3, ROWS])
-@pytest.mark.parametrize("largest", [0, 25, ROWS])
+@pairs(share=[0, 0.4, 1], most=[1, 3, ROWS], largest=[0, 25, ROWS])
 def test_it_ranks_the_head_and_what_is_in_the_buckets(largest, most, share):
     rng = np.random.default_rng(most)
     codes = rng.integers(1, BUCKETS, (TABLES, ROWS)).astype(np.int32)

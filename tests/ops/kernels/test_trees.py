@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.grids import pairs
 
 from slide.ops.kernels.trees import LEAVES, Trees, splits_of, sum_trees
 
@@ -43,9 +44,7 @@ def summed(rows, trees, base):
 
 
 # Rows of a whole block, one more, and one alone.
-@pytest.mark.parametrize("count", [1, 64, 65, 150])
-@pytest.mark.parametrize("leaves", [1, 2, 17, LEAVES])
-@pytest.mark.parametrize("exact", [True, False])
+@pairs(count=[1, 64, 65, 150], leaves=[1, 2, 17, LEAVES], exact=[True, False])
 def test_it_adds_the_leaves_that_a_row_reaches(count, leaves, exact):
     rng = np.random.default_rng(count)
     trees = random_trees(rng, 5, 3, leaves, exact)
