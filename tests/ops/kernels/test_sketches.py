@@ -5,7 +5,17 @@ import pytest
 from helpers.matrices import rows_of
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, Head, rank_buckets
+from slide.ops.kernels.sketches import (
+    CODES,
+    LINE,
+    NUMBERS,
+    PRIOR,
+    REST,
+    SCALE,
+    WIDTH,
+    Head,
+    rank_buckets,
+)
 from slide.sparse import Pattern
 
 ROWS, TABLES, BUCKETS, QUERIES = 150, 4, 6, 9
@@ -15,8 +25,9 @@ def draw_sketches(rng, num_rows):
     """Sketches of which many have equal scores, and some no score that counts."""
     sketches = np.zeros((num_rows, WIDTH), np.int8)
     # Whole numbers, so that sums are exact in any order.
-    sketches[:, :CODES] = rng.integers(-1, 2, (num_rows, CODES)) * (rng.random(CODES) < 0.05)
+    sketches[:, NUMBERS] = rng.integers(-1, 2, (num_rows, CODES)) * (rng.random(CODES) < 0.05)
     floats = sketches.view(np.float32)
+    floats[:, REST] = np.linalg.norm(sketches[:, LINE:].astype(float), axis=1)
     floats[:, SCALE] = rng.choice([0, 0.5, 1], num_rows)
     floats[:, PRIOR] = rng.integers(-2, 3, num_rows)
     lost = rng.random(num_rows) < 0.2
@@ -27,7 +38,7 @@ def draw_sketches(rng, num_rows):
 
 def draw_queries(rng, count):
     queries = np.zeros((count, WIDTH), np.float32)
-    queries[:, :CODES] = rng.integers(-2, 3, (count, CODES))
+    queries[:, NUMBERS] = rng.integers(-2, 3, (count, CODES))
     return queries
 
 
@@ -38,7 +49,7 @@ def rank(queries, tables, asked, built, sketches, most, left_out=None, largest=R
     floats = sketches.view(np.float32)
     scales, priors = floats[rows, SCALE], floats[rows, PRIOR]
     with np.errstate(invalid="ignore"):
-        products = queries[:, :CODES] @ sketches[rows, :CODES].T.astype(np.float32)
+        products = queries[:, NUMBERS] @ sketches[rows, NUMBERS].T.astype(np.float32)
     first = products, Head(rows, scales, priors), queries, tables, asked, built.arrays()
     looked = rank_buckets(*first, (sketches, floats), left_out, largest, ids)
     return ids, looked
@@ -63,7 +74,7 @@ def test_it_ranks_the_head_and_what_is_in_the_buckets(largest, most, share):
     left_out = Pattern.from_lists(labels)
     ids, looked = rank(queries, tables, asked, built, sketches, most, left_out, largest, head)
     floats = sketches.view(np.float32)
-    scores = queries[:, :CODES].astype(float) @ sketches[:, :CODES].T.astype(float)
+    scores = queries[:, NUMBERS].astype(float) @ sketches[:, NUMBERS].T.astype(float)
     with np.errstate(invalid="ignore"):
         scores = scores * floats[:, SCALE] + floats[:, PRIOR]
     scores[np.isnan(scores)] = -np.inf
