@@ -302,7 +302,8 @@ def _best_sketches(rng: np.random.Generator) -> None:
     head = Head(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
     asked = np.repeat(np.array([[1], [2]], np.int32), _ROWS, 1)
     arrays = np.zeros(2, np.int64), asked, tables.arrays(), (sketches, floats)
-    looked = rank_buckets(products, head, queries, *arrays, labels, _OUTPUTS, ids)
+    limits = labels, _OUTPUTS, np.float32(2)  # No row is passed over.
+    looked = rank_buckets(products, head, queries, *arrays, *limits, ids)
     pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
     every = torch.from_numpy(queries[:, NUMBERS]), torch.from_numpy(sketches), pairs
     equal("the best rows", ids.tolist(), reference.rank_all(*every, 6).tolist())

@@ -489,6 +489,8 @@ def test_ranking_of_all_rows_as_in_the_head():
     products = queries @ sketches[:, NUMBERS].T.astype(np.float32)
     head = Head(np.arange(90, dtype=np.int32), *floats[:, [SCALE, PRIOR]].T.copy())
     nowhere = np.zeros(0, np.int64), np.zeros((0, 7), np.int32), tables.arrays()
-    rank_buckets(products, head, padded, *nowhere, (sketches, floats), labels, 0, ids)
+    rank_buckets(
+        products, head, padded, *nowhere, (sketches, floats), labels, 0, np.float32(2), ids
+    )
     found = rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
     np.testing.assert_array_equal(found.numpy(), ids)

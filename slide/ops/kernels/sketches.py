@@ -2,7 +2,7 @@
 
 A sketch is two lines of the cache. It has `CODES` numbers of 8 bits, which times its scale are a
 rounded row in few directions, the score of the row for the mean input, its prior, and the norm of
-the numbers in its second line, which bounds what that line may add to a score.
+the numbers in its second line, which says how much that line may add to a score.
 """
 
 from typing import NamedTuple
@@ -22,8 +22,10 @@ NUMBERS = slice(FIRST, WIDTH)
 _ROWS = np.int64(0x7FFFFFFF)
 # Sketches ahead: each is at a random address.
 _AHEAD = 16
-# The bound of a score is larger by this part of what the second line may add, for rounding.
-_MARGIN = np.float32(1.0001)
+# The second line hardly ever adds more than this part of the largest sum that it may add: 3 standard
+# deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one in a
+# hundred of the best rows is passed over. The largest sum itself rules out a fifth of the rows.
+UNLIKELY = 3 / 8
 # Rows of the head whose largest score is kept, and the key of a row that has no score.
 _BLOCK = 32
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
@@ -139,19 +141,22 @@ def _rank_head(products, head, known, keys):
 
 
 @parallel
-def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left_out, most, ids):
+def rank_buckets(
+    products, head, queries, tables, codes, buckets, sketches, left_out, most, part, ids
+):
     """The rows with the largest rounded scores in the head and in some buckets, the best first.
 
     Equal scores are in the order of the rows, so the order of rows in a bucket has no effect.
 
     products (B, n) float32, products of the inputs and the numbers of the head's sketches; head
     `Head` of n rows, which are in none of the buckets; queries (B, WIDTH) float32 inputs in few
-    directions, at the positions of `NUMBERS`, and zeros before them; tables (T,) int64, the table of each bucket that a query looks into; codes (T, B)
-    int32, which bucket of the table it is; buckets `hashing.Buckets` that keep all of their ids;
-    sketches (N, WIDTH) int8 and (N, WIDTH / 4) float32, the same memory; left_out `Pattern` of B
-    rows, ids that are not returned; most: a bucket with more ids than this is passed over; ids (B,
-    k) int32 output. Returns ``(B,)`` int64, number of rows that each query looked at, with
-    repetitions.
+    directions, at the positions of `NUMBERS`, and zeros before them; tables (T,) int64, the table
+    of each bucket that a query looks into; codes (T, B) int32, which bucket of the table it is;
+    buckets `hashing.Buckets` that keep all of their ids; sketches (N, WIDTH) int8 and (N, WIDTH /
+    4) float32, the same memory; left_out `Pattern` of B rows, ids that are not returned; most: a
+    bucket with more ids than this is passed over; part: float32, of the largest sum that second
+    lines may add, what counts (see `UNLIKELY`); ids (B, k) int32 output. Returns ``(B,)`` int64,
+    number of rows that each query looked at, with repetitions.
     """
     looked = np.zeros(len(queries), np.int64)
     starts, seen, pools = buckets.starts, buckets.seen, buckets.pool
@@ -176,11 +181,11 @@ def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left
             for p in range(begins[t], begins[t] + sizes[t]):
                 rows[end] = pools[tables[t], p]
                 end += 1
-        # First lines tell which rows may be among the best: few of them.
+        # First lines tell which rows are likely to be among the best: few of them.
         rest, least = np.float32(0), np.int32(keys[0] >> 32)
         for j in range(LINE, WIDTH):
             rest += query[j] * query[j]
-        rest = np.sqrt(rest) * _MARGIN
+        rest = part * np.sqrt(rest)
         first_lines, kept = np.empty(total, np.float32), 0
         for p in range(min(_AHEAD, total)):
             ask_for(numbers, np.int64(rows[p]) * WIDTH)
@@ -250,8 +255,8 @@ def largest_scores(sketches, variances, deviations, out):
     """The score that a row may have for one of few inputs.
 
     sketches (n, WIDTH) int8 and (n, WIDTH / 4) float32, the same memory; variances (WIDTH,)
-    float32, of inputs in the directions, at the positions of `NUMBERS`; deviations: number of standard deviations that are added
-    to the prior; out (n,) float32 output.
+    float32, of inputs in the directions, at the positions of `NUMBERS`; deviations: number of
+    standard deviations that are added to the prior; out (n,) float32 output.
     """
     numbers, floats = sketches
     for i in prange(len(numbers)):

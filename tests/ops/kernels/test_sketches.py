@@ -7,6 +7,7 @@ from helpers.matrices import rows_of
 from slide.hashing.tables import HashTables
 from slide.ops.kernels.sketches import (
     CODES,
+    FIRST,
     LINE,
     NUMBERS,
     PRIOR,
@@ -42,7 +43,9 @@ def draw_queries(rng, count):
     return queries
 
 
-def rank(queries, tables, asked, built, sketches, most, left_out=None, largest=ROWS, head=()):
+def rank(
+    queries, tables, asked, built, sketches, most, left_out=None, largest=ROWS, head=(), part=2
+):
     """`rank_buckets` with some rows as the head."""
     left_out = Pattern.from_lists([[]] * len(queries)) if left_out is None else left_out
     ids, rows = np.full((len(queries), most), -7, np.int32), np.array(head, np.int32)
@@ -51,7 +54,8 @@ def rank(queries, tables, asked, built, sketches, most, left_out=None, largest=R
     with np.errstate(invalid="ignore"):
         products = queries[:, NUMBERS] @ sketches[rows, NUMBERS].T.astype(np.float32)
     first = products, Head(rows, scales, priors), queries, tables, asked, built.arrays()
-    looked = rank_buckets(*first, (sketches, floats), left_out, largest, ids)
+    limits = left_out, largest, np.float32(part)
+    looked = rank_buckets(*first, (sketches, floats), *limits, ids)
     return ids, looked
 
 
@@ -111,3 +115,16 @@ def test_no_queries_no_ids_and_empty_buckets():
     assert (ids.tolist(), looked.tolist()) == ([[-1, -1, -1]], [0])
     ids, looked = rank(queries[:0], tables, empty[:, :0], built, sketches, 3)
     assert (ids.shape, looked.shape) == ((0, 3), (0,))
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_second_lines_count_where_first_ones_are_likely(part):
+    """Row 1 is better than row 0 of the head by its second line alone."""
+    built, sketches = HashTables(1, 2, bucket_capacity=None), np.zeros((2, WIDTH), np.int8)
+    built.build(np.array([[0, 1]], np.int32))
+    floats, queries = sketches.view(np.float32), np.ones((1, WIDTH), np.float32)
+    queries[:, :FIRST], sketches[1, LINE] = 0, 5
+    floats[:, SCALE], floats[:, PRIOR], floats[1, REST] = 1, [2, 0], 5
+    asked = np.ones((1, 1), np.int32)
+    ids, _ = rank(queries, np.zeros(1, int), asked, built, sketches, 1, head=[0], part=part)
+    assert ids.tolist() == [[part]]
