@@ -22,9 +22,9 @@ NUMBERS = slice(FIRST, WIDTH)
 _ROWS = np.int64(0x7FFFFFFF)
 # Sketches ahead: each is at a random address.
 _AHEAD = 16
-# The second line hardly ever adds more than this part of the largest sum that it may add: 3 standard
-# deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one in a
-# hundred of the best rows is passed over. The largest sum itself rules out a fifth of the rows.
+# The second line hardly ever adds more than this part of the largest sum that it may add: 3
+# standard deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one
+# in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
 UNLIKELY = 3 / 8
 # Rows of the head whose largest score is kept, and the key of a row that has no score.
 _BLOCK = 32
@@ -167,11 +167,16 @@ def rank_buckets(
         keys = np.full(ids.shape[1], np.iinfo(np.int64).min, np.int64)
         _rank_head(products[b], head, known, keys)
         begins, sizes = np.empty(len(tables), np.int64), np.empty(len(tables), np.int64)
+        for t in range(len(tables)):
+            bucket = tables[t] * seen.shape[1] + codes[t, b]
+            ask_for(seen, bucket)
+            ask_for(starts, bucket)
         total = 0
         for t in range(len(tables)):
             size = np.int64(seen[tables[t], codes[t, b]])
             sizes[t] = size if size <= most else 0
             begins[t] = starts[tables[t], codes[t, b]]
+            ask_for(pools, tables[t] * pools.shape[1] + begins[t])
             total += sizes[t]
         looked[b] = len(head.ids) + total
         # One list of all rows, since most buckets are too short to request memory ahead.
