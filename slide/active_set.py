@@ -19,13 +19,9 @@ from slide.utils.profiling import profiled
 
 
 class Scratch:
-    """Arrays with one entry for each output, which all steps of a layer use.
+    """Arrays with one entry for each of N outputs, so that no step clears or allocates one.
 
-    A kernel that changes an array of `filled` restores its content before it returns. So no step
-    clears or allocates an array of length N.
-
-    Args:
-        out_features: N, number of outputs of the layer.
+    A kernel that changes an array of `filled` restores its content before it returns.
     """
 
     def __init__(self, out_features: int):
@@ -37,11 +33,7 @@ class Scratch:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A part of a step that must not run in two threads at a time.
-
-        Raises:
-            RuntimeError: if another thread is in such a part now.
-        """
+        """A part of a step that must not run in two threads at a time: RuntimeError."""
         if not self._user.acquire(blocking=False):
             raise RuntimeError(
                 "another thread is training this layer now, and a layer has one set of scratch "
@@ -55,11 +47,7 @@ class Scratch:
 
     @contextmanager
     def in_turn(self, first: bool = True) -> Iterator[None]:
-        """A part that changes an index; other threads that change or search it wait.
-
-        Args:
-            first: whether it comes before searches that begin while it waits.
-        """
+        """A part that changes an index while none searches; ``first``: before later searches."""
         with self._turns:
             self._changers += first
             try:
@@ -73,11 +61,7 @@ class Scratch:
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """A part that searches an index; others may search it, too, and those that change it wait.
-
-        It must not change the index itself. Training that waits to change the index comes first, so
-        that searches that overlap without end do not stop it.
-        """
+        """A part that searches an index beside others; changes that wait come first."""
         with self._turns:
             self._turns.wait_for(lambda: not self._changers)
             self._readers += 1
@@ -97,20 +81,14 @@ class Scratch:
         return self.filled("marks", (runs, self.out_features), np.uint8, 0)
 
     def filled(self, name: str, shape: tuple[int, ...], dtype: type, fill: int = 0) -> np.ndarray:
-        """The array of that name and shape; it is made and filled at the first call.
-
-        Its first entries serve where fewer are asked for, as for fewer threads.
-        """
+        """The array of that name, filled at the first call; its first entries for fewer."""
         found = self._arrays.get(name)
         if found is None or found.shape[1:] != shape[1:] or len(found) < shape[0]:
             found = self._arrays[name] = np.full(shape, fill, dtype)
         return found if len(found) == shape[0] else found[: shape[0]]
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised tensor for use within one call.
-
-        A large new tensor is slow, because the system must fill its memory with zeros first.
-        """
+        """An uninitialised tensor for one call; the system would fill a new one with zeros."""
         found = self._tensors.get(name)
         if found is None or found.dtype != dtype or found.numel() < math.prod(shape):
             with torch.inference_mode(False):
@@ -128,13 +106,10 @@ class Scratch:
 
 
 class Transposed(NamedTuple):
-    """The entries of a pattern, grouped by id; kernels take it as it is.
+    """The entries of a pattern, grouped by id.
 
-    Attributes:
-        ids: ``(R,)`` int32, distinct; those of `transpose` are ascending.
-        starts: ``(R + 1,)`` int64, bounds of the groups.
-        entries: ``(nnz,)`` int64 positions in the pattern.
-        samples: ``(nnz,)`` int32, row of the pattern for each of these positions.
+    ids (R,) int32, distinct; starts (R + 1,) int64 bounds of the groups; entries (nnz,) int64
+    positions in the pattern; samples (nnz,) int32, their rows in the pattern.
     """
 
     ids: np.ndarray
@@ -145,10 +120,7 @@ class Transposed(NamedTuple):
 
 @profiled("transpose")
 def transpose(pattern: Pattern, num_rows: int) -> Transposed:
-    """Group the entries of ``pattern`` by id, in time proportional to their number.
-
-    All ids must lie in ``[0, num_rows)``.
-    """
+    """Group the entries of ``pattern`` by id, in time proportional to their number."""
     nnz = int(pattern.indptr[-1])
     touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
     entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
@@ -172,7 +144,7 @@ class ActiveSet:
         targets: pattern of B rows with the positions of the labels: row b holds positions within
             the set of sample b. None: there are no labels.
         log_weights: float32, as long as ``ids``, an array or a tensor like them: the logarithm of
-            the number of outputs that each id stands for, which is 0 at targets, as these stand for
+            the number of outputs that each id stands for, which is 0 at targets, as they stand for
             themselves; None if each id does.
         scratch: scratch arrays of the layer; None makes new ones.
 
@@ -206,7 +178,7 @@ class ActiveSet:
         """Whether the set is shared and holds all N outputs, in order."""
         if not self.shared or len(self.ids) != self.out_features:
             return False
-        if isinstance(self.ids, Tensor):  # To look at it would wait for its device.
+        if isinstance(self.ids, Tensor):  # Reading it would wait for its device.
             return False
         return np.array_equal(self.ids, np.arange(self.out_features))
 

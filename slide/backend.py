@@ -1,9 +1,7 @@
 """Which backend computes, numba kernels or the reference in torch; devices of tensors.
 
-Kernels read the memory of the CPU. Where a tensor lies on another device, the functions of
-`slide.ops.reference` compute the same there. ``SLIDE_BACKEND=torch`` chooses them on the CPU, too:
-tests compare the two, and it helps where numba does not run well. Nothing else decides this, and
-nothing depends on an import of CUDA.
+Kernels read the memory of the CPU; on other devices, and with ``SLIDE_BACKEND=torch``, the
+functions of `slide.ops.reference` compute the same.
 """
 
 import functools
@@ -28,10 +26,7 @@ checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
 def uses_reference(*operands: Any) -> bool:
-    """Whether an operation on these tensors runs in the reference backend.
-
-    Operands that are no tensors or devices, such as arrays or None, are on the CPU.
-    """
+    """Whether the reference computes; what is no tensor and no device is on the CPU."""
     if _chosen["backend"] == "torch":
         return True
     for operand in operands:  # A loop, because a step asks this a dozen times.
@@ -45,14 +40,7 @@ def uses_reference(*operands: Any) -> bool:
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Choose how the CPU computes, within a ``with`` block, for all threads.
-
-    Args:
-        name: ``"kernels"``, or ``"torch"`` for the reference.
-
-    Raises:
-        ValueError: for another name.
-    """
+    """Let ``"kernels"`` or ``"torch"``, the reference, compute on the CPU in a ``with`` block."""
     checks.one_of("backend", name, BACKENDS)
     before, _chosen["backend"] = _chosen["backend"], name
     try:
@@ -62,10 +50,7 @@ def backend(name: str) -> Iterator[None]:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name.
-
-    Raises ValueError for another name, or a device that PyTorch does not find.
-    """
+    """The device of that name; ValueError for another name, or one that PyTorch does not find."""
     kind, _, number = str(name).partition(":")
     if name == "cpu":
         return CPU
@@ -109,18 +94,12 @@ def number_of(scalar: Tensor) -> float | Tensor:
 
 
 def native(values: Tensor) -> Any:
-    """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is.
-
-    Row numbers and codes have this form outside of `slide.ops.reference`.
-    """
+    """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is."""
     return values.numpy() if values.device.type == "cpu" else values
 
 
 def array_view(tensor: torch.Tensor) -> np.ndarray:
-    """The memory of a tensor as an array, without a copy.
-
-    The version counter of autograd does not count writes to the array.
-    """
+    """The memory of a tensor as an array; autograd does not count writes to it."""
     if not tensor.is_cpu:
         check_on_cpu("with kernels", tensor)
     if not tensor.is_contiguous():

@@ -1,21 +1,9 @@
-"""Gradients that are zero outside of some rows, and how they reach an optimizer.
+"""Gradients that are zero outside of some rows: a backward pass leaves them on the weight.
 
-A backward pass leaves them on the weight (`add_row_gradient`), and `slide.RowSparseAdam` takes
-them from the weight (`take_row_gradients`).
-
-Two marks lie on parameters, too. The numbering (`numbering`) changes when rows are added or
-removed: a backward pass that ran with the former numbers would give rows the gradients of others,
-or write outside of the weight, so operations note it in the forward pass and compare. And
-`mark_shared` notes the group whose processes have other rows each; layers mark their parameters
-whenever they use them, because a copy of a layer has new parameters.
-
-Example:
-    >>> import numpy as np, torch
-    >>> from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
-    >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
-    >>> add_row_gradient(weight, RowGradient(np.array([1], np.int32), torch.ones(1, 2)))
-    >>> dense_gradient(weight)
-    tensor([[0., 0.], [1., 1.], [0., 0.]])
+`slide.RowSparseAdam` takes them from there (`take_row_gradients`). Two marks lie on parameters,
+too: `numbering` changes when rows get other numbers, which operations compare with that of the
+forward pass, and `mark_shared` notes the group whose processes have other rows each, whenever a
+layer is used, because a copy has new parameters.
 """
 
 import math
@@ -53,12 +41,9 @@ before_first_rows: list[Callable[[], None]] = []
 class RowGradient:
     """A gradient that is zero outside of some rows.
 
-    Attributes:
-        ids: ``(R,)`` int32 row numbers, distinct unless ``first`` is given: an array, or a tensor
-            on the device of the rows. None: all rows, in order.
-        rows: ``(R, D)`` floats, their gradients.
-        first: ``(R,)`` bools if ids may repeat: true for the first of equal ids, whose rows are
-            equal (`slide.ops.reference.products.TotalRows`). None: ids are distinct.
+    ids (R,) int32, an array or a tensor on the device of the rows, None: all rows; rows (R, D)
+    floats; first (R,) bools if ids may repeat, true for the first of equal ids, whose rows are
+    equal (`TotalRows`).
     """
 
     ids: Any
@@ -79,10 +64,8 @@ class RowGradient:
 class FactoredRowGradient:
     """A row gradient as the product ``G^T H``, which is not computed yet.
 
-    Attributes:
-        transposed: the pattern of the sparse matrix G, grouped by row of the weight.
-        coefficients: ``(nnz,)`` floats, the entries of G in the pattern's order.
-        vectors: ``(B, D)`` floats, the matrix H.
+    transposed: the pattern of G, grouped by row of the weight; coefficients (nnz,) floats, the
+    entries of G in the pattern's order; vectors (B, D) floats, H.
     """
 
     transposed: Transposed
@@ -120,19 +103,17 @@ def check_leaves(*parameters: torch.Tensor | None) -> None:
             )
 
 
-def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient, sparse: bool):
+def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
-    With ``sparse`` it is a sparse tensor, which goes through autograd. Otherwise it is None, and
-    the gradient stays on the parameter for `slide.RowSparseAdam`. But only ``loss.backward()``
-    leaves gradients on parameters: ``torch.autograd.grad`` gets a sparse tensor, and a parameter
-    that is not among the ``inputs`` of a backward pass gets nothing. A parameter with hooks gets a
-    sparse tensor, too, as the hooks do.
+    ``loss.backward()`` leaves it on the parameter, for `slide.RowSparseAdam`, and autograd gets
+    None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. A
+    parameter that is not among the ``inputs`` of the backward pass gets none.
     """
-    if sparse:
+    if ctx.sparse_grad:
         return to_sparse(parameter, gradient)
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-        # Hooks get what those of a sparse embedding get; a copy, which they may change.
+        # As hooks of a sparse embedding do; a copy, which they may change.
         return to_sparse(parameter, gradient.scaled(1, copy=True))
     try:
         if _is_accumulated(ctx, parameter):
@@ -152,10 +133,7 @@ def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
 
 
 def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:
-    """A row gradient as ``torch.sparse_coo`` tensor of the shape and type of ``parameter``.
-
-    Each row occurs once, but rows are not sorted, so PyTorch does not call the tensor coalesced.
-    """
+    """A row gradient as ``torch.sparse_coo`` tensor; its rows are distinct, but not sorted."""
     axes = row_axes(parameter)
     # Rows of the host may have been fetched to another device.
     values = gradient.values().to(parameter.device, parameter.dtype)
@@ -191,7 +169,7 @@ def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
 
 @cache
 def _watch() -> None:
-    """From the first row gradient on, look at each step of any optimizer of PyTorch."""
+    """From the first row gradient on, check each step of any optimizer of PyTorch."""
     for call in before_first_rows:
         call()
     _clear_with_modules()
@@ -217,8 +195,7 @@ def _clear_with_modules() -> None:
 def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """Raise RuntimeError if another optimizer has made a step with the same gradient of a weight.
 
-    A dense gradient beside rows, as of an embedding that is tied to the output layer, would move
-    the weight twice.
+    A dense gradient beside rows, as of a tied embedding, would move the weight twice.
     """
     for p in _parameters(optimizer):
         if p.grad is None or p not in _stepped:
@@ -263,11 +240,8 @@ def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
     """The sum of all gradients of ``parameter``; None if there are none.
 
-    The sum includes ``parameter.grad``, sparse or dense, which is not removed. The gradients of
-    `add_row_gradient` are removed from the parameter.
-
-    Raises:
-        ValueError: for a sparse ``grad`` that is not made of rows.
+    It includes ``parameter.grad``, which stays; row gradients are removed. ValueError for a
+    ``grad`` without rows.
     """
     gradients: list[AnyRowGradient] = list(getattr(parameter, "row_gradients", ()))
     if gradients:
@@ -344,10 +318,10 @@ def num_rows(parameter: torch.Tensor) -> int:
 def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     """A contiguous parameter as rows ``(N, D)``, in the same memory.
 
-    A bias ``(N,)`` counts as ``(N, 1)``. A convolution's weight ``(O, I, kh, kw)`` counts as
-    ``(O * I, kh * kw)``; row ``o * I + i`` is the kernel of output ``o`` and input ``i``.
+    A bias is ``(N, 1)``; a convolution's ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``, row ``o * I +
+    i``.
     """
-    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 would say nothing.
+    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
     return parameter.detach().view(num_rows(parameter), width)
 
 

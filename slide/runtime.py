@@ -1,7 +1,4 @@
-"""How this process computes: threads, kept memory, determinism, and versions.
-
-This module is imported first: it sets environment variables that libraries read as they load.
-"""
+"""How this process computes: threads, kept memory, determinism, versions. It is imported first."""
 
 import ctypes
 import os
@@ -63,15 +60,10 @@ _keep_freed_memory()
 
 
 def set_threads(threads: int) -> None:
-    """Set the number of threads of numba and torch.
+    """Set the number of threads of numba and torch; 0: all cores that this process may use.
 
-    Args:
-        threads: number of threads; 0: all cores that this process may use, in a container those
-            that it has the time of. A process that ``fork`` made may use one thread. torch takes
-            one thread after ``set_deterministic(True, ...)``.
-
-    Raises:
-        ValueError: if ``threads`` is negative, or more than numba was started with.
+    A process that ``fork`` made may use one; torch takes one after ``set_deterministic(True,
+    ...)``. ValueError for a number below 0, or above what numba was started with.
     """
     check_threads(threads)
     threads = threads or min(_most_threads(), core_limit() or sys.maxsize)
@@ -93,25 +85,19 @@ def _most_threads() -> int:
 
 
 def openmp_threads() -> int:
-    """The number of threads for the products of torch and FAISS.
+    """The number of threads of torch and FAISS: 1 in deterministic mode, else that of the kernels.
 
-    It is that of the kernels. But in deterministic mode it is 1: these libraries cut a product into
-    one piece for each thread, and the last bits of a sum depend on the cut. In kernels they do not.
+    These libraries cut a product into one piece for each thread, on which the last bits depend.
     """
     return 1 if torch.are_deterministic_algorithms_enabled() else num_threads()
 
 
 def set_deterministic(deterministic: bool, seed: int) -> None:
-    """Seed torch, and choose whether results may vary from run to run or with the threads.
+    """Seed torch by a number in [0, 2^64), and choose whether results may vary from run to run.
 
-    Args:
-        deterministic: if true, operations that vary from run to run raise an error
-            (``torch.use_deterministic_algorithms``), and products of torch run on one thread, so
-            that results do not depend on the number of threads. Kernels of slide use all threads.
-        seed: a whole number in [0, 2^64).
-
-    Raises:
-        ValueError: if the flag is no bool, or the seed is not a whole number in [0, 2^64).
+    If not, operations that vary raise an error (``torch.use_deterministic_algorithms``), and
+    products of torch run on one thread, so that results do not depend on the number of threads;
+    kernels of slide use all.
     """
     checks.flag("deterministic", deterministic)
     checks.whole("seed", seed, 0)
@@ -126,11 +112,7 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
 
 
 def start_threads() -> None:
-    """Start numba's threads, and leave torch's number of threads as it is.
-
-    Starting them resets it (numba issue 9387). Kernels take no more threads than there are cores,
-    in each Python thread; `set_threads` can ask for more.
-    """
+    """Start numba's threads, and set torch's number of threads again (numba issue 9387)."""
     if not hasattr(_LOCAL, "started") and not forked():
         _LOCAL.started = True
         threads = torch.get_num_threads()
@@ -146,10 +128,7 @@ def num_threads() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run kernels on one thread within a ``with`` block, for this Python thread alone.
-
-    Waking other threads takes longer than what a single row has for them to do.
-    """
+    """Run kernels of this Python thread on one: waking others takes longer than a row."""
     threads = num_threads()
     if threads > 1:
         numba.set_num_threads(1)

@@ -1,8 +1,6 @@
-"""The two sparse containers of the library, `CSR` and, without values, `Pattern`, and their checks.
+"""The sparse containers `CSR` and, without values, `Pattern`, their checks, and conversions.
 
-`as_csr` and `as_pattern` cast features and labels in the forms that users have. What is `CSR` or
-`Pattern` already, with the right types, is returned as it is. SciPy is not imported here: its
-matrices are known by their methods.
+SciPy is not imported here: its matrices are known by their methods.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,7 +56,7 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_padded(cls, ids: np.ndarray) -> "Pattern":
-        """A pattern of the ids ``(B, k)`` of each row, int32; those below 0 are none.
+        """A pattern of the ids ``(B, k)`` of each row, int32; ids below 0 are none.
 
         Example:
             >>> import numpy as np, slide
@@ -73,7 +71,7 @@ class Pattern(NamedTuple):
 
     def entry_rows(self) -> np.ndarray:
         """The row of each entry, ``(nnz,)`` int64."""
-        return _entry_rows(self.indptr)
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
     def slice(self, start: int, stop: int) -> "Pattern":
         """The rows from ``start`` to before ``stop``, or to the last one; indices are a view.
@@ -151,13 +149,8 @@ class CSR(NamedTuple):
     indices: np.ndarray
     values: np.ndarray
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.indptr) - 1
-
-    def entry_rows(self) -> np.ndarray:
-        """The row of each entry, ``(nnz,)`` int64."""
-        return _entry_rows(self.indptr)
+    num_rows = Pattern.num_rows
+    entry_rows = Pattern.entry_rows
 
     def slice(self, start: int, stop: int) -> "CSR":
         """The rows from ``start`` to before ``stop``, or to the last; the entries are views.
@@ -193,12 +186,8 @@ def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
     return bounds - bounds[0], slice(bounds[0], bounds[-1])
 
 
-def _entry_rows(indptr: np.ndarray) -> np.ndarray:
-    return np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-
-
 def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Some of the entries; a plain array also of entries that lie in a file."""
+    """Some of the entries, as an array in memory."""
     entries, mask = np.asarray(entries), np.asarray(mask)
     if mask.dtype != bool or mask.shape != entries.shape:
         raise ValueError(
@@ -208,7 +197,7 @@ def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
-    """The bounds of rows of these sizes, as in ``Pattern.indptr``."""
+    """The bounds of rows of ``sizes`` entries, as in ``Pattern.indptr``."""
     bounds = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=bounds[1:])
     return bounds
@@ -217,15 +206,11 @@ def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
 def check_pattern(
     name: str, pattern: Pattern | CSR, num_rows: int | None, num_columns: int
 ) -> None:
-    """Raise unless all entries of ``pattern`` lie inside of a matrix.
-
-    Kernels do not check indices. The check takes time proportional to the number of entries.
+    """Raise unless all entries lie inside of a matrix, in time proportional to their number.
 
     Args:
         name: what the columns are, for the message: "labels", "features".
-        pattern: the pattern to be checked.
         num_rows: number of rows that it must have; None: any number.
-        num_columns: columns must lie in ``[0, num_columns)``.
 
     Raises:
         ValueError: for a wrong shape, or columns out of range.
@@ -276,12 +261,7 @@ def _are_arrays(parts: Sequence[Any], dtypes: Sequence[type]) -> bool:
 
 
 def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: int) -> None:
-    """`check_pattern`, and raise for a label that a row has twice: a loss would count it twice.
-
-    Raises:
-        ValueError: as `check_pattern`, or for a repeated label.
-        TypeError: as `check_pattern`.
-    """
+    """`check_pattern`, and ValueError for a label that a row has twice: it would count twice."""
     check_pattern(name, labels, num_rows, num_columns)
     indptr, indices = labels.indptr, labels.indices
     rises = np.diff(indices) > 0
@@ -306,18 +286,9 @@ def check_ids(ids: np.ndarray, num_rows: int, num_labels: int) -> None:
 
 
 def hits(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
-    """Which predictions are labels of their row.
+    """Which predictions ``(n, k)`` are labels of their row, ``(n, k)`` bool.
 
-    Args:
-        predicted: ``(n, k)`` integers.
-        labels: of n rows, in any order within a row.
-
-    Returns:
-        ``(n, k)`` bool.
-
-    Raises:
-        ValueError: if the numbers of rows differ, or for predictions of another shape.
-        TypeError: for predictions that are no whole numbers.
+    Raises ValueError for another shape or number of rows, TypeError for numbers that are not whole.
     """
     predicted = _id_matrix("predictions", predicted)
     labels = as_pattern(labels, _MOST)
@@ -339,7 +310,7 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
     row and column are added up. The order of the entries of a row stays.
 
     Args:
-        x: ``(B, D)``: `CSR` (not copied, and its values are not looked at), a SciPy sparse matrix
+        x: ``(B, D)``: `CSR` (not copied, and its values are not checked), a SciPy sparse matrix
             of any kind, a torch tensor (dense, COO, CSR, CSC), a numpy array, or lists of numbers.
         num_columns: D; None: any number.
         name: what the matrix holds, for messages.
@@ -358,15 +329,8 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
     """
     if isinstance(x, CSR):
         return x if _is_exact(x) else CSR(*_indexes(x, name), _values(x.values, name))
-    if hasattr(x, "tocsr"):
-        return _from_scipy(x, num_columns, name)
-    x = without_frame(x)
-    if isinstance(x, torch.Tensor):
-        x = _on_host(x, name)
-        if x.layout != torch.strided:
-            return _from_torch(x, num_columns, name)
-        x = x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
-    return _from_dense(x, num_columns, name)
+    found = _csr_or_array(x, num_columns, name, _values)
+    return found if isinstance(found, CSR) else _from_dense(found, num_columns, name)
 
 
 def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
@@ -398,19 +362,25 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         if not _is_exact(labels):
             labels = CSR(*_indexes(labels, name), _marks(labels.values, name))
         return _nonzeros(labels)
-    if hasattr(labels, "tocsr"):
-        return _nonzeros(_from_scipy(labels, num_columns, name, _marks))
-    labels = without_frame(labels)
-    if isinstance(labels, torch.Tensor):
-        labels = _on_host(labels, name)
-        if labels.layout != torch.strided:
-            return _nonzeros(_from_torch(labels, num_columns, name, _marks))
-        labels = labels.float().numpy() if labels.dtype == torch.bfloat16 else labels.numpy()
+    labels = _csr_or_array(labels, num_columns, name, _marks)
+    if isinstance(labels, CSR):
+        return _nonzeros(labels)
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return _from_array(labels, num_columns, name)
     if isinstance(labels, Iterable) and not isinstance(labels, str | bytes | dict):
         return _from_lists(list(labels), name)
     raise TypeError(f"{name} must be {_LABELS}, not {type(labels).__name__}")
+
+
+def _csr_or_array(x: Any, num_columns: int | None, name: str, cast: _Cast) -> Any:
+    """Sparse matrices as `CSR`, tensors and frames as arrays, anything else as it is."""
+    if hasattr(x, "tocsr"):
+        return _from_scipy(x, num_columns, name, cast)
+    x = without_frame(x)
+    if isinstance(x, torch.Tensor):
+        x = _on_host(x, name)
+        return _plain(x) if x.layout == torch.strided else _from_torch(x, num_columns, name, cast)
+    return x
 
 
 def without_frame(x: Any) -> Any:
@@ -503,7 +473,7 @@ def _check_columns(found: int, wanted: int | None, name: str) -> None:
         raise ValueError(f"a matrix of {found} columns does not fit {wanted} {name}")
 
 
-def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
+def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast) -> CSR:
     if len(matrix.shape) != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
     _check_columns(matrix.shape[1], num_columns, name)
@@ -521,7 +491,7 @@ def as_wide(matrix: Any) -> Any:
 
 
 def _is_short(dtype: Any) -> bool:
-    """Whether sums may leave a type of numbers, as those of bytes wrap around at 256."""
+    """Whether sums may leave a type of numbers, as sums of bytes wrap around at 256."""
     return np.dtype(dtype).kind in "biu"
 
 
@@ -534,7 +504,7 @@ def _has_duplicates(matrix: Any) -> bool:
     return bool(same.any())
 
 
-def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:
+def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast) -> CSR:
     if x.ndim != 2:
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {tuple(x.shape)}")
     _check_columns(x.shape[1], num_columns, name)
@@ -543,8 +513,7 @@ def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast
             x = x.double()  # `coalesce` adds up, and short types wrap around.
         x = x.coalesce()
         rows, columns = x.indices().numpy()
-        sizes = np.bincount(rows, minlength=x.shape[0])
-        bounds = row_bounds(sizes)
+        bounds = row_bounds(np.bincount(rows, minlength=x.shape[0]))
         columns = _whole(columns, np.int32, name)
         return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
     if x.layout != torch.sparse_csr:
@@ -569,8 +538,7 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {array.shape}")
     _check_columns(array.shape[1], num_columns, name)
     rows, columns = np.nonzero(array)
-    sizes = np.bincount(rows, minlength=len(array))
-    bounds = row_bounds(sizes)
+    bounds = row_bounds(np.bincount(rows, minlength=len(array)))
     found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
     return found.without_zeros()  # Of numbers that are zero in float32.
 
@@ -604,6 +572,5 @@ def _from_lists(rows: Sequence[Any], name: str) -> Pattern:
         if part.ndim != 1:
             raise ValueError(f"{name} of row {number} must be a list, not of shape {part.shape}")
         parts.append(_whole(part, np.int32, f"{name} of row {number}"))
-    sizes = [len(part) for part in parts]
-    bounds = row_bounds(sizes)
+    bounds = row_bounds([len(part) for part in parts])
     return Pattern(bounds, np.concatenate([np.empty(0, np.int32), *parts]))

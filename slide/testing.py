@@ -1,7 +1,4 @@
-"""Checks of samplers, proposers and hash families that a user writes.
-
-The checks raise AssertionError with a reason, so a test can call them.
-"""
+"""Checks of samplers, proposers and hash families that a user writes; they raise AssertionError."""
 
 import itertools
 from collections.abc import Callable
@@ -23,19 +20,16 @@ def check_sampler(
     sparse_inputs: bool = False,
     seed: int = 0,
 ) -> None:
-    """Raise unless samplers do what `slide.Sampler` says.
+    """Raise unless samplers do what `slide.Sampler` says; a proposer is checked in its sampler.
 
-    The check looks at ids and targets in training and outside of training, with and without labels,
-    for a batch and for a single sample. Equal samplers must choose equal sets. A sampler that loads
-    the state of another sampler must then choose the same sets as that sampler. A proposer is
-    checked as part of a `slide.ActiveSampler`.
+    The check compares ids and targets in training and prediction, with and without labels. Equal
+    samplers, also one that loaded the state of another, must choose equal sets.
 
     Args:
         make: returns a new sampler; each call returns an equal one.
         in_features: D, length of the inputs.
         num_samples: B, samples in a batch.
         sparse_inputs: whether to check inputs in CSR form, too.
-        seed: seed of weights, inputs and labels.
 
     Raises:
         AssertionError: if a sampler breaks a rule; the message names the rule.
@@ -133,10 +127,8 @@ def check_hash_family(
 ) -> None:
     """Raise unless hash families do what `slide.hashing.families.HashFamily` says.
 
-    The check looks at shapes, types and range of codes. The codes of a row must not depend on the
-    other rows or on earlier calls. ``redraw`` must change the codes. Equal vectors must collide in
-    all tables. Near vectors must collide in more tables than unrelated vectors. If the family has
-    ``probe_codes``, further buckets must be others.
+    Codes of a row must not depend on other rows or earlier calls, ``redraw`` must change them, and
+    near vectors must collide in more tables than others.
 
     Args:
         make: returns a new family; each call returns an equal one.
@@ -144,7 +136,6 @@ def check_hash_family(
             agree with ``codes``.
         least_agreement: share of tables in which two vectors at an angle of about 3 degrees must
             collide, on average, in [0, 1].
-        seed: seed of the vectors.
 
     Raises:
         AssertionError: if a family breaks a rule; the message names the rule.

@@ -27,7 +27,7 @@ ROOMS = {
     "testing": "utils structures hashing sampling",
     "nn": "utils structures functional optim sampling search",
     "distributed": "utils ops structures functional sampling nn",
-    "check": "utils ops structures functional hashing optim data sampling search",
+    "check": "utils ops structures functional hashing optim sampling search",
     "ranking": "utils ops data search nn",
     "training": "utils structures data optim search nn distributed ranking",
     "model": "utils hashing functional optim data sampling nn ranking training",

@@ -9,13 +9,13 @@ from slide.utils.progress_bar import until_reader_goes
 
 def main() -> None:
     """Print what the machine has, then the outcome of each test."""
-    for name, said in describe_machine().items():
-        print(f"{name}: {said}")
-    print("\nkernels against their references and formulas:")
+    for name, found in describe_machine().items():
+        print(f"{name}: {found}")
+    print("\nkernels against their references:")
     wrong = 0
-    for name, trials, said in run_self_tests():
-        wrong += said is not None
-        outcome = f"WRONG  {name}: {said}" if said else f"right  {name} ({trials} trials)"
+    for name, trials, error in run_self_tests():
+        wrong += error is not None
+        outcome = f"WRONG  {name}: {error}" if error else f"right  {name} ({trials} trials)"
         print(f"  {outcome}", flush=True)
     if wrong:
         sys.exit(f"error: {wrong} kernels are wrong on this machine; results cannot be trusted")

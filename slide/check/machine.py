@@ -12,7 +12,7 @@ from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory
 
 
 def describe_machine() -> dict[str, str]:
-    """What slide finds here; what the system does not tell is left out.
+    """What slide finds here; what the system does not report is left out.
 
     Example:
         >>> from slide.check import describe_machine
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, str]:
         "threads": f"{num_threads()} of {os.cpu_count()} cores",
         "memory": _memory(),
     }
-    return {name: said for name, said in found.items() if said}
+    return {name: text for name, text in found.items() if text}
 
 
 def _processor() -> str:

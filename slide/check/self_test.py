@@ -1,4 +1,4 @@
-"""Slide's kernels against their references in torch, and against formulas, on small inputs."""
+"""Slide's kernels against their references in torch, on small random inputs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,8 +10,6 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import backend
-from slide.check.formulas import FORMULAS, Test, equal, gradient, near, random_csr
-from slide.data.dataset import Split
 from slide.functional import (
     CSRMatrix,
     active_conv2d,
@@ -45,43 +43,74 @@ from slide.ops.reference.random import random_below, random_bits
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
 from slide.sampling.protocol import best_of_voted
-from slide.search import RowIndex, exact_top_k
-from slide.sparse import Pattern
+from slide.search import exact_top_k
+from slide.sparse import CSR, Pattern
 
 SECONDS = 10.0
 # Sizes of the random inputs: samples, inputs and outputs.
 _ROWS, _WIDTH, _OUTPUTS = 24, 40, 300
 # What an operation gives, by name: floats are compared up to rounding, all else exactly.
 Found = dict[str, Any]
+# It raises an error if what it tests is wrong.
+Test = Callable[[np.random.Generator], None]
+
+
+def near(what: str, found: Any, expected: Any, tolerance: float = 1e-4) -> None:
+    """Raise ValueError unless two tensors or arrays agree up to rounding."""
+    found, expected = (torch.as_tensor(each).detach() for each in (found, expected))
+    if found.shape != expected.shape:
+        raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
+    error = float((found - expected).abs().max()) if found.numel() else 0.0
+    # Not "error > ...", because of NaN.
+    if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
+        raise ValueError(f"{what} is off by {error:.2g}")
+
+
+def equal(what: str, found: object, expected: object) -> None:
+    """Raise ValueError unless two values are equal."""
+    if found != expected:
+        raise ValueError(f"{what} is {found}, not {expected}"[:300])
+
+
+def gradient(x: Tensor) -> Tensor:
+    """The gradient of a leaf."""
+    if x.grad is None:
+        raise ValueError("there is no gradient")
+    return x.grad
+
+
+def random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, Tensor]:
+    """A sparse matrix, and the same one dense."""
+    dense = rng.standard_normal((rows, columns)).astype(np.float32)
+    dense[rng.random(dense.shape) < 0.7] = 0
+    lists = [np.flatnonzero(row).tolist() for row in dense]
+    indptr, indices = Pattern.from_lists(lists)
+    return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
 
 
 def run_self_tests(
     seconds: float = SECONDS, seed: int = 0
 ) -> Iterator[tuple[str, int, str | None]]:
-    """Each test on random inputs, for its share of the time, but at least once.
+    """Each test on random inputs for its share of ``seconds``, compiling not counted; at least
+    once.
 
-    Args:
-        seconds: how long all of them take, without compiling kernels.
-        seed: seed of the inputs.
-
-    Yields:
-        The name of the test, the number of trials, and what was wrong; None: nothing.
+    Yields the name of the test, the number of trials, and what was wrong or None.
 
     Example:
         >>> from slide.check import run_self_tests
-        >>> name, trials, said = next(run_self_tests(seconds=0))  # The first test.
-        >>> said is None
+        >>> name, trials, error = next(run_self_tests(seconds=0))  # The first test.
+        >>> error is None
         True
     """
     rng = np.random.default_rng(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, test in SELF_TESTS.items():
-            trials, said = 1, _outcome(test, rng)  # The first trial compiles kernels.
+            trials, error = 1, _outcome(test, rng)  # The first trial compiles kernels.
             end = time.perf_counter() + seconds / len(SELF_TESTS)
-            while said is None and time.perf_counter() < end:
-                said, trials = _outcome(test, rng), trials + 1
-            yield name, trials, said
+            while error is None and time.perf_counter() < end:
+                error, trials = _outcome(test, rng), trials + 1
+            yield name, trials, error
 
 
 def _outcome(test: Test, rng: np.random.Generator) -> str | None:
@@ -345,30 +374,6 @@ def _largest(rng: np.random.Generator) -> Found:
     return {"the scores": scores, "the ids": ids}
 
 
-def _index(rng: np.random.Generator) -> None:
-    """Few rows are all seen, so the index misses none of the best."""
-    x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
-    scores, ids = RowIndex(weight, bias, int(rng.integers(99))).top_k(x, 7)
-    dense = torch.nn.functional.linear(x, weight, bias)
-    near("the scores", scores, dense.topk(7).values)
-    # Rounding may swap equal scores, so each id is compared by its score.
-    near("the scores of the ids", dense.gather(1, ids), scores)
-    equal("the number of distinct ids", [len(set(row)) for row in ids.tolist()], [7] * _ROWS)
-
-
-def _rows(rng: np.random.Generator) -> None:
-    sparse, dense = random_csr(rng, _ROWS, _WIDTH)
-    labels = Pattern.from_lists([[row] for row in range(_ROWS)])
-    rows = rng.integers(0, _ROWS, 30)
-    taken = Split(sparse, labels, _WIDTH, _ROWS).take(rows)
-    indptr, indices, values = taken.features
-    found = torch.zeros(30, _WIDTH)
-    owner = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
-    found[owner, torch.from_numpy(indices).long()] = torch.from_numpy(values)
-    near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
-    equal("their labels", taken.labels.indices.tolist(), rows.tolist())
-
-
 SELF_TESTS: dict[str, Test] = {
     "products on a shared set": _both(lambda rng: _linear(rng, shared=True)),
     "products on a set for each sample": _both(lambda rng: _linear(rng, shared=False)),
@@ -388,7 +393,4 @@ SELF_TESTS: dict[str, Test] = {
     "largest scores of rows": _largest_scores,
     "best ids of lists": _both(_best_of_lists),
     "largest scores": _both(_largest),
-    "index over rows": _index,
-    "rows of data": _rows,
-    **FORMULAS,
 }

@@ -18,7 +18,7 @@ _Rows = TypeVar("_Rows", CSR, Pattern)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 # Arrays of a transform, as files beside its rows and in the folder of a model.
-STEP_ARRAYS = ("tf_idf_weights", "label_ids")
+STEP_ARRAYS = ("tf_idf_weights", "label_ids", "feature_means", "feature_scales")
 
 
 def row_counts(features: CSR | Pattern, num_columns: int) -> np.ndarray:
@@ -47,6 +47,22 @@ def normalize_rows(features: CSR) -> CSR:
     norms = np.sqrt(np.bincount(rows, squares, features.num_rows))
     norms[norms == 0] = 1
     return features._replace(values=_float32(features.values / norms[rows]))
+
+
+def standardize_rows(features: CSR, means: np.ndarray, scales: np.ndarray) -> CSR:
+    """Brings features to mean 0 and deviation 1, and adds one that is the same in all rows.
+
+    Without the constant, rows of length 1 would have lost how far they lie from the mean.
+    """
+    rows, width = features.num_rows, len(means)
+    dense = np.zeros((rows, width + 1))
+    dense[features.entry_rows(), features.indices] = features.values
+    dense[:, :width] = (dense[:, :width] - means) * scales
+    # The length of an average row: the constant weighs as much as all features together.
+    dense[:, width] = max(np.count_nonzero(scales), 1) ** 0.5
+    indices = np.tile(np.arange(width + 1, dtype=np.int32), rows)
+    indptr = np.arange(rows + 1, dtype=np.int64) * (width + 1)
+    return CSR(indptr, indices, _float32(dense.ravel()))
 
 
 def hash_columns(num_features: int, columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +135,8 @@ class RowTransform:
         hashed_features: number of columns after hashing; 0: no hashing.
         tf_idf_weights: ``(num_features,)`` float64 factors of the values; None: no tf-idf.
         label_ids: ``(labels,)`` int32, the old number of each label that is left; None: all are.
+        feature_means, feature_scales: ``(num_features,)`` float64, what is subtracted from each
+            feature, and its factor then; None: features are not standardized.
 
     Example:
         >>> import numpy as np
@@ -136,6 +154,8 @@ class RowTransform:
     hashed_features: int = 0
     tf_idf_weights: np.ndarray | None = None
     label_ids: np.ndarray | None = None
+    feature_means: np.ndarray | None = None
+    feature_scales: np.ndarray | None = None
 
     @functools.cached_property
     def _hashed(self) -> tuple[np.ndarray, np.ndarray]:
@@ -149,6 +169,8 @@ class RowTransform:
         """
         if self.tf_idf_weights is not None:
             features = tf_idf_values(features, self.tf_idf_weights)
+        if self.feature_means is not None and self.feature_scales is not None:
+            features = standardize_rows(features, self.feature_means, self.feature_scales)
         if self.hashed_features:
             features = hash_features(features, *self._hashed, self.hashed_features)
         return normalize_rows(features) if self.l2_norm else features
@@ -165,10 +187,15 @@ class RowTransform:
         return bool(self.hashed_features) or self.label_ids is not None
 
     @property
+    def standardizes(self) -> bool:
+        """Whether features are standardized, and a constant one added."""
+        return self.feature_means is not None
+
+    @property
     def num_columns(self) -> tuple[int, int]:
         """Numbers of features and of labels after the steps."""
         labels = self.num_labels if self.label_ids is None else len(self.label_ids)
-        return self.hashed_features or self.num_features, labels
+        return self.hashed_features or self.num_features + self.standardizes, labels
 
     def settings(self) -> dict[str, Any]:
         """The numbers; with `arrays`, everything."""

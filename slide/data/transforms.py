@@ -1,4 +1,4 @@
-"""Data sets made from data sets: tf-idf, hashed features, rows of length 1, frequent labels only.
+"""Data sets made from data sets: other features, rows of length 1, frequent labels only.
 
 `transform` reads the rows of a cached data set in blocks and caches the result beside it. The steps
 that are asked for are done in this order; memory is bounded by a block and a few numbers a column.
@@ -7,6 +7,11 @@ tf-idf
     The value of feature j becomes ``value * (ln((1 + n) / (1 + n_j)) + 1)``, where n_j of the n
     training rows have the feature. The values should be counts. Rows that a run later uses for
     validation count as training rows here.
+
+Standardization
+    Features are brought to mean 0 and deviation 1 over the training rows, and a constant feature is
+    added, so that rows of length 1 still tell how far they lie from the mean. ``"auto"`` does it to
+    dense rows whose nearest neighbours then know their labels better (`choose_standardized`).
 
 Hashing
     Feature j is added, with a random sign, to a random one of fewer columns (Weinberger et al.
@@ -44,8 +49,9 @@ from slide.data.row_transform import (
     row_counts,
     tf_idf_weights,
 )
+from slide.data.standardization import choose_standardized, feature_moments
 from slide.utils import checks
-from slide.utils.progress_bar import ProgressBar
+from slide.utils.progress_bar import ProgressBar, log
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TRANSFORM_VERSION = 2
@@ -55,6 +61,7 @@ def transform(
     data: SparseDataset,
     *,
     tf_idf: bool = False,
+    standardize: bool | str = False,
     l2_norm: bool = False,
     hashed_features: int = 0,
     min_label_count: int = 0,
@@ -66,6 +73,8 @@ def transform(
     Args:
         data: a data set with a cache folder.
         tf_idf: weight counts by tf-idf.
+        standardize: bring features to mean 0 and deviation 1, and add a constant one; ``"auto"``:
+            where rows are dense, ``l2_norm`` is true, no other step changes features, and it helps.
         l2_norm: divide rows by their length.
         hashed_features: number of columns after hashing; 0: no hashing.
         min_label_count: n, the fewest training rows of a label; 0: all labels stay.
@@ -86,9 +95,15 @@ def transform(
         >>> data.num_features, small.num_features, small.num_labels < data.num_labels
         (10000, 100, True)
     """
-    arguments: dict[str, Any] = {"tf_idf": tf_idf, "l2_norm": l2_norm}
+    arguments: dict[str, Any] = {"tf_idf": tf_idf, "standardize": standardize, "l2_norm": l2_norm}
     arguments |= {"hashed_features": hashed_features, "min_label_count": min_label_count}
     check_transform(**arguments)
+    if standardize == "auto":
+        arguments["standardize"], why = choose_standardized(data.train, arguments)
+        if why:
+            log(f"rows      {why}")
+    if not arguments["standardize"]:
+        del arguments["standardize"]
     if not any(arguments.values()):
         return data
     if data.folder is None:
@@ -105,7 +120,7 @@ def transform(
         name=data.name,
         key={"transform": arguments, "version": TRANSFORM_VERSION, "of": data.folder.name},
         state=data.source["state"],
-        num_features=hashed_features or data.num_features,
+        num_features=lambda: steps().num_columns[0],
         num_labels=lambda: steps().num_columns[1],
         train=lambda: _blocks(steps(), data.train),
         test=lambda: _blocks(steps(), data.test),
@@ -121,12 +136,15 @@ def transform(
 def check_transform(
     *,
     tf_idf: bool = False,
+    standardize: bool | str = False,
     l2_norm: bool = False,
     hashed_features: int = 0,
     min_label_count: int = 0,
 ) -> None:
     """Raises ValueError unless these can be arguments of `transform`."""
     checks.flag("tf_idf", tf_idf)
+    if standardize != "auto":
+        checks.flag("standardize", standardize)
     checks.flag("l2_norm", l2_norm)
     checks.whole("hashed_features", hashed_features, 0)
     checks.whole("min_label_count", min_label_count, 0)
@@ -136,12 +154,18 @@ def count_steps(
     train: Split,
     *,
     tf_idf: bool = False,
+    standardize: bool | str = False,
     l2_norm: bool = False,
     hashed_features: int = 0,
     min_label_count: int = 0,
 ) -> RowTransform:
     """The steps of these arguments of `transform`, with what they count in training rows."""
-    weights = kept = None
+    if standardize == "auto":
+        asked = {"tf_idf": tf_idf, "l2_norm": l2_norm, "hashed_features": hashed_features}
+        standardize = choose_standardized(train, asked)[0]
+    weights = kept = means = scales = None
+    if standardize:
+        means, scales = feature_moments(train)
     if tf_idf:
         counts = np.zeros(train.num_features, np.int64)
         for part in train.blocks():
@@ -152,9 +176,8 @@ def count_steps(
         for part in train.blocks():
             counts += row_counts(part.labels, len(counts))
         kept = frequent_labels(counts, min_label_count)
-    return RowTransform(
-        train.num_features, train.num_labels, l2_norm, hashed_features, weights, kept
-    )
+    numbers = train.num_features, train.num_labels, l2_norm, hashed_features
+    return RowTransform(*numbers, weights, kept, means, scales)
 
 
 def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:

@@ -16,7 +16,7 @@ from slide.utils.profiling import clock
 _OPERATIONS = ("sum", "max")
 
 
-# What gloo and NCCL say when another process is gone.
+# What errors of gloo and NCCL contain when another process is gone.
 _LOST = (
     *("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process"),
     *("No route to host", "connection abort"),
@@ -46,12 +46,11 @@ class Group:
     Attributes:
         rank: number of this process, in [0, size).
         size: number of processes.
-        seconds: time spent in the operations so far, in seconds; it includes waiting for others.
-            NCCL goes on by itself, so its operations count until they have begun.
+        seconds: time spent in the operations so far, with waiting for others; those of NCCL count
+            until they have begun.
         bytes_sent: bytes that this process sent so far, if the ranks stand in a ring, as with gloo.
         patient: the same processes, for waits of any length; else the group itself.
-        calls: how often each collective operation of ``torch.distributed`` was called so far, by
-            its name.
+        calls: how often each collective operation was called so far, by its name.
 
     Example:
         >>> import torch
@@ -165,7 +164,7 @@ class Group:
         return [_decoded(part) for part in self.all_gather(_encoded(value))]
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
-        """The value of rank ``root``; the values of the others are not looked at."""
+        """The value of rank ``root``; the values of the others are ignored."""
         if self.size == 1:
             return _decoded(_encoded(value))
         sends = self.rank == root

@@ -20,7 +20,7 @@ _LONG = 30 * 24 * 3600
 
 
 class Place(NamedTuple):
-    """Which of the processes of a run this one is, and which of those on its machine."""
+    """The rank of this process in the run and on its machine."""
 
     rank: int = 0
     size: int = 1
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that ``torchrun`` gave this process; without it, that of a single process."""
+    """The `Place` that ``torchrun`` gave this process; without it, of a single process."""
     if any(name not in environment for name in _NEEDED):
         return Place()
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
@@ -41,27 +41,20 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    said = environment.get(name, str(default))
-    if not said.isdecimal():
-        raise ValueError(f"the variable {name} of the environment must be a number, not {said!r}")
-    return int(said)
+    text = environment.get(name, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"the variable {name} of the environment must be a number, not {text!r}")
+    return int(text)
 
 
 class Errors:
-    """Lets one process alone say what several processes find.
-
-    Without a ``store`` of `torch.distributed` that all share, they have not joined yet, and each
-    speaks: the others may not know what it has found.
-    """
+    """Lets one process report what several find; without a ``store`` each reports it."""
 
     def __init__(self, store: Any = None):
         self._store = store
 
     def first(self, sentence: str, of_another: bool = False) -> bool:
-        """Whether this process is to say a sentence: no other process has said it.
-
-        One about ``of_another`` process, that has ended, is not said if that one has said why.
-        """
+        """Whether no other process reported this, or, ``of_another`` process, anything."""
         if self._store is None:  # Better twice than never.
             return True
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"
@@ -96,10 +89,7 @@ def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
 
 
 def find_rank_device(name: str, place: Place) -> torch.device:
-    """The device of that name for one process; with ``"cuda"`` each one of a machine takes its own.
-
-    Raises ValueError for fewer GPUs than processes there, or one GPU that all would take.
-    """
+    """The device of one process; with ``"cuda"`` each of a machine has its own, or ValueError."""
     device = find_device(name)
     if device.type == "cpu" or place.size == 1:
         return device
@@ -121,18 +111,12 @@ def find_rank_device(name: str, place: Place) -> torch.device:
 
 
 def backends_for(device: torch.device) -> str:
-    """What carries tensors between processes, as ``init_process_group`` takes it.
-
-    Labels and sizes are on the host, so gloo is always there; NCCL carries what is on GPUs.
-    """
+    """What ``init_process_group`` takes: gloo for labels and sizes on the host, NCCL for GPUs."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def patient_group() -> Group:
-    """All processes of the run once more, for waits of any length: one of them does long work.
-
-    All processes call this at the same time, when they have met.
-    """
+    """All processes once more, for waits of any length; all of them call this at the same time."""
     import torch.distributed as dist
 
     return Group(dist.new_group(timeout=timedelta(seconds=_LONG), backend="gloo"))

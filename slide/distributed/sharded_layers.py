@@ -30,21 +30,19 @@ class ShardedInputLinear(nn.Module):
     """`slide.SparseInputLinear` with the rows of its weight shared out among processes.
 
     Each rank sums the weight rows of its own features, and one all-reduce of ``(B, H)`` adds up
-    these sums. The backward pass sends nothing, if the gradient of the output is equal on all
+    the sums. The backward pass sends nothing, if the gradient of the output is equal on all
     ranks.
 
     Args:
         shares: which rank owns which of the D features.
-        out_features: H, number of outputs.
-        group: the processes.
+        out_features: H.
         init_scale: see `slide.SparseInputLinear`.
-        seed: seed of the first weights. They do not depend on the number of processes.
+        seed: of the first weights, which do not depend on the number of processes.
 
     Raises:
         ValueError: for a number out of range.
 
     Attributes:
-        in_features: D.
         weight: ``(d, H)`` float32, the rows of this rank, in the order of ``shares.ids``.
         bias: ``(H,)`` float32, equal on all ranks.
 
@@ -77,10 +75,7 @@ class ShardedInputLinear(nn.Module):
 
     @untraced
     def forward(self, x: Any) -> Activation:
-        """All H outputs of a matrix ``(B, D)``, the same on all ranks.
-
-        x: any form that `slide.as_csr` takes, the same on all ranks.
-        """
+        """All H outputs of a matrix ``(B, D)`` for `slide.as_csr`; both the same on all ranks."""
         x = as_csr(x, self.in_features)
         # Here, so that all ranks raise: one that raised alone would leave the others waiting.
         check_pattern("features", x, None, self.in_features)
@@ -116,19 +111,13 @@ class ShardedOutputLinear(nn.Module):
     the softmaxes exchange some numbers for each sample before.
 
     Args:
-        in_features: H, length of the inputs.
+        in_features: H.
         shares: which rank owns which of the N outputs.
-        group: the processes.
         sampler: makes the sampler of a rank's own outputs; called as
-            ``sampler(in_features, own_outputs)``. An `slide.ActiveSampler` chooses ``active``
-            outputs on all ranks together: its ``active`` is divided by the number of processes.
-            None: all outputs.
-        init_scale: see `slide.SampledLinear`.
-        seed: seed of the first weights, which do not depend on the number of processes.
+            ``sampler(in_features, own_outputs)``. The ``active`` of an `slide.ActiveSampler` is
+            divided by the number of processes. None: all outputs.
+        seed: of the first weights, which do not depend on the number of processes.
         options: ``bias``, ``precision`` and ``sparse_grad`` of `slide.SampledLinear`.
-
-    Raises:
-        ValueError: see `slide.SampledLinear`.
 
     Attributes:
         out_features: N.
@@ -198,10 +187,7 @@ class ShardedOutputLinear(nn.Module):
     ) -> tuple[Tensor, ActiveSet]:
         """The loss over the active sets of all ranks, a scalar, and the active set of this rank.
 
-        The loss is the same on all ranks, and so is the gradient of ``x``.
-
-        x (B, H) inputs, the same on all ranks; loss: a loss; weights (B,) factors of the losses of
-        the samples.
+        Inputs ``x`` ``(B, H)``, their gradient and the loss are the same on all ranks.
         """
         local, group = self.local, self.group
         check_loss_of_group(loss, group)
@@ -230,11 +216,9 @@ class ShardedOutputLinear(nn.Module):
     @untraced
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each input: each rank's own, merged. The same on all ranks.
+        """`slide.SampledLinear.top_k` of all ranks; inputs and results are the same on all of them.
 
-        x (B, H), the same on all ranks; k: number of outputs to return for each input, in [1, N];
-        search see `slide.SampledLinear.top_k`. Returns scores and ids (int64), both ``(B, k)``,
-        best first; of equal scores the smaller id is first. Missing ones are -inf and -1.
+        Of equal scores the smaller id is first.
         """
         if not 1 <= k <= self.out_features:
             raise ValueError(f"k must be in [1, {self.out_features}], not {k}")
@@ -255,10 +239,7 @@ class ShardedOutputLinear(nn.Module):
     @untraced
     @torch.no_grad()
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
-        """The scores of some outputs of each input, each by the rank that owns it.
-
-        x (B, H), the same on all ranks; ids (B, K), the same on all ranks.
-        """
+        """`slide.SampledLinear.scores_of` of all ranks, which have the same ``x`` and ids."""
         own = (ids >= 0) & (self.shares.owners(ids) == self.group.rank)
         found = self.local.scores_of(x, np.where(own, self.shares.local_ids(ids), -1))
         return on_host(self.group.all_reduce(torch.from_numpy(found)))
@@ -268,11 +249,7 @@ class ShardedOutputLinear(nn.Module):
 
 
 def own_sampler(factory: SamplerFactory, in_features: int, outputs: int, group: Group) -> Sampler:
-    """The sampler of one rank, which chooses among its own outputs.
-
-    An `slide.ActiveSampler` chooses this rank's part of ``active``, by draws of its own: with the
-    draws of the other ranks, the same local numbers would come up everywhere.
-    """
+    """The sampler of one rank: its part of ``active``, by draws of its own."""
     sampler = factory(in_features, outputs)
     if isinstance(sampler, ActiveSampler) and group.size > 1:
         sampler.active = -(-sampler.active // group.size)
@@ -296,12 +273,12 @@ class ShardedSampledLinear(nn.Module):
     are different on each process: keep the layer outside of ``DistributedDataParallel``.
 
     Args:
-        in_features: H, length of the inputs.
-        out_features: N, number of outputs on all processes together.
-        sampler: makes the sampler of a process's own outputs; see `ShardedOutputLinear`.
-        group: the processes; None: all that ``torch.distributed`` knows.
+        in_features: H.
+        out_features: N, on all processes together.
+        sampler: see `ShardedOutputLinear`.
+        group: None: all processes that ``torch.distributed`` knows.
         counts: ``(N,)``, how often each output is a label, the same on all processes; see `Shares`.
-        seed: seed of the first weights, the same on all processes.
+        seed: of the first weights, the same on all processes.
         options: ``init_scale``, ``bias``, ``precision`` and ``sparse_grad`` of
             `slide.SampledLinear`.
 
@@ -347,13 +324,11 @@ class ShardedSampledLinear(nn.Module):
     ) -> tuple[Tensor, ActiveSet]:
         """The mean loss over the samples of all processes, and the active set of this process.
 
-        The loss is the same on all processes. The gradient of ``x`` is that of the loss times the
-        number of processes, since ``DistributedDataParallel`` divides by it: so the encoder gets
-        the gradient that it would get from all samples in one process.
+        The gradient of ``x`` is that of the loss times the number of processes, since
+        ``DistributedDataParallel`` divides by it.
 
-        x (b, H), the inputs of this process; labels: their targets, b rows in any form that
-        `slide.as_pattern` takes; loss see `ShardedOutputLinear.loss`; weights (b,) factors of the
-        losses of the samples, on all processes or on none.
+        x (b, H), the inputs of this process; labels: b rows as `slide.as_pattern` takes them;
+        weights (b,) of the samples, on all processes or on none.
         """
         pattern, factors, wrong = None, None, None
         try:
@@ -403,8 +378,8 @@ class ShardedSampledLinear(nn.Module):
         widths, types = [each[2] for each in found], [str(_DTYPES[each[3]]) for each in found]
         for name, values in (("width", widths), ("type", types)):
             if len(set(values)) > 1:
-                said = ", ".join(map(str, values))
-                raise ValueError(f"inputs must have one {name} on all processes, not {said}")
+                found = ", ".join(map(str, values))
+                raise ValueError(f"inputs must have one {name} on all processes, not {found}")
         return [[samples, *rest] for _, samples, _, _, *rest in found]
 
     def _labels(self, own: Pattern, sizes: list[list[int]]) -> Pattern:
@@ -419,12 +394,7 @@ class ShardedSampledLinear(nn.Module):
     @untraced
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each input of this process, out of all N.
-
-        x (b, H), the inputs of this process; k: number of outputs to return for each input, in [1,
-        N]; search see `slide.SampledLinear.top_k`. Returns scores and ids (int64), both ``(b, k)``;
-        see `ShardedOutputLinear.top_k`.
-        """
+        """`ShardedOutputLinear.top_k` for the inputs ``(b, H)`` of this process."""
         wrong, number = None, 0
         try:
             self._check_input(x)
@@ -433,8 +403,8 @@ class ShardedSampledLinear(nn.Module):
             wrong = error
         found = self._exchanged(x, wrong, number)
         if len({number for _, number in found}) > 1:
-            said = ", ".join(str(number) for _, number in found)
-            raise ValueError(f"k must be the same on all processes, not {said}")
+            numbers = ", ".join(str(number) for _, number in found)
+            raise ValueError(f"k must be the same on all processes, not {numbers}")
         counts = [samples for samples, _ in found]
         scores, ids = self.rows.top_k(torch.cat(self.group.all_gather(x, counts)), k, search)
         begin = sum(counts[: self.group.rank])

@@ -1,8 +1,4 @@
-"""The loss of a layer whose outputs are shared out among processes, and its gradients.
-
-Each rank has the scores of its own active set. What the ranks exchange for a loss is small: see
-`loss_over_ranks`. No gradient of a weight is sent.
-"""
+"""The loss of a layer whose outputs are shared out among processes, and its gradients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,15 +9,15 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from slide.active_set import ActiveSet, check_targets
-from slide.backend import number_of, on_device
+from slide.backend import on_device
 from slide.distributed.group import Group
-from slide.functional.autograd import FirstDerivatives
+from slide.functional.autograd import EarlyGradients
 from slide.functional.linear import LinearOptions, linear_loss_on_set, linear_on_set
 from slide.functional.losses import hardest_count
 from slide.nn import ActiveLoss
 from slide.ops.reference.losses import aimed_at, score_matrix
 from slide.ops.reference.products import samples_of
-from slide.row_gradients import hand_over, take_row_gradients
+from slide.row_gradients import take_row_gradients
 from slide.sparse import Pattern
 from slide.utils import checks
 
@@ -38,11 +34,7 @@ class Task(NamedTuple):
 
 
 def check_loss_of_group(loss: Any, group: Group) -> None:
-    """Raise an error for a loss that the processes of a group cannot compute together.
-
-    A function of values and active set is none, because each process has the values of its own
-    outputs only (TypeError); nor is a softmax that is not in `SOFTMAXES` (ValueError).
-    """
+    """Raise unless a loss is an `ActiveLoss` that several ranks can compute."""
     if not isinstance(loss, ActiveLoss):
         raise TypeError(
             f"on several processes a loss must be an ActiveLoss, not {type(loss).__qualname__}"
@@ -62,13 +54,10 @@ def check_loss_of_group(loss: Any, group: Group) -> None:
 def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) -> Tensor:
     """The mean loss over the samples, of the active sets of all ranks together; a scalar.
 
-    ``bce`` and ``squared_hinge`` are sums over outputs, so one all-reduce adds up the gradients of
-    ``x``, with the loss as one number more. The softmaxes gather B log-sum-exps and scores of
-    targets from each rank before. ``decoupled_softmax`` then adds up 2 B numbers, and so does any
-    sum over outputs if ``hard_fraction`` is below 1, B numbers. The forward pass computes all
-    gradients, and the backward pass leaves the gradients of the rows.
-
-    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank.
+    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank. One
+    all-reduce adds up the gradients of ``x`` and the loss. The softmaxes exchange 2 B numbers of
+    each rank before, ``decoupled_softmax`` 4 B, and sums over outputs B if ``hard_fraction`` is
+    below 1.
     """
     check_targets(task.active, len(x))
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))
@@ -76,7 +65,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     return _LossOverRanks.apply(x, weight, bias, task, learns)  # type: ignore[return-value]
 
 
-class _LossOverRanks(FirstDerivatives):
+class _LossOverRanks(EarlyGradients):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, task: Task, learns: bool):
         # Leaves in the same memory: the gradients that the operations of one process leave on them
@@ -90,20 +79,6 @@ class _LossOverRanks(FirstDerivatives):
         ctx.parameters, ctx.sparse_grad = (weight, bias), task.products.sparse_grad
         ctx.rows = [None if leaf is None else take_row_gradients(leaf) for leaf in leaves[1:]]
         return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        _ = ctx.saved_tensors
-        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
-        upstream, sparse, found = number_of(grads[0]), ctx.sparse_grad, []
-        wanted = ctx.needs_input_grad[1:3]
-        for parameter, gradient, needed in zip(ctx.parameters, ctx.rows, wanted, strict=True):
-            if not needed or gradient is None:
-                found.append(None)
-                continue
-            gradient = gradient.scaled(upstream, sparse)
-            found.append(hand_over(ctx, parameter, gradient, sparse))
-        return grad_x, *found, None, None
 
 
 def _leaf(tensor: Tensor | None) -> Any:
@@ -201,7 +176,7 @@ def _over_ranks(
 
 # Softmaxes over outputs that are shared out: each function takes the scores of this rank's active
 # sets, and returns the losses of the samples (B,) float64, equal on all ranks, and their gradients
-# (B, A) by these scores.
+# (B, A) by the scores.
 
 
 class OwnTargets(NamedTuple):

@@ -34,18 +34,14 @@ class ShardedNetwork(SlideNetwork):
     rounding.
 
     Args:
-        in_features: number of features.
-        hidden: widths of the hidden layers, at least one.
-        out_features: number of outputs (labels).
+        in_features, hidden, out_features: see `slide.SlideNetwork`.
         sampler: makes the sampler of a rank's outputs; see `ShardedOutputLinear`.
-        group: the processes.
         feature_counts: ``(in_features,)``, how often each feature occurs, the same on all ranks;
             see `Shares`.
         label_counts: ``(out_features,)``, how often each label occurs.
-        seed: seed of first weights and dropout, the same on all ranks.
+        seed: of first weights and dropout, the same on all ranks.
         options: ``dropout``, ``precision``, ``init_scale``, ``output_scale``, ``input_dropout`` and
-            ``hidden_samplers`` of `slide.SlideNetwork`. These draw uniformly, and the first one is
-            None.
+            ``hidden_samplers`` of `slide.SlideNetwork`, which draw uniformly, the first one None.
 
     Raises:
         ValueError: for more processes than features or labels, another hidden sampler, or as in
@@ -132,7 +128,7 @@ class ShardedNetwork(SlideNetwork):
         return torch.Generator().manual_seed(self._key(_DROPOUT, int(self.draws)))
 
     def shared_rows(self) -> dict[str, Shares]:
-        """The parameters that have the rows of this rank only, by name, and which rows these are.
+        """The parameters that have the rows of this rank only, by name, with their rows.
 
         All other parameters are the same on all ranks.
         """
@@ -152,12 +148,9 @@ def single_name(name: str) -> str:
 def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
     """Inside of it, the first process uses a network as if it had all of its rows.
 
-    The others help to compute. They enter when the first process has left, so a part of a run that
-    one process does, and that calls the network now and then, such as training the re-ranker, needs
-    no schedule that all of them follow.
-
-    Yields what the first process uses, a `MainProcessNetwork`, and None on the others; with one
-    process, ``network``. The time-out of ``group`` bounds the time between two calls.
+    The others compute with it until it leaves, so that training the re-ranker needs no schedule
+    that all follow. Yields a `MainProcessNetwork` there and None on the others; with one process,
+    ``network``. The time-out of ``group`` bounds the time between two calls.
     """
     if group.size == 1:
         yield network
@@ -170,7 +163,7 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
             yield main
         except Exception as error:
             # Processes that compute do not listen: to tell them would be to wait for them.
-            if not main.output.computing:
+            if not main.computing:
                 with suppress(Exception):  # The others may be gone.
                     _announce(group, "failed", said=str(error))
             raise
@@ -178,18 +171,10 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
 
 
 class MainProcessNetwork:
-    """What a re-ranker needs of a network, for the first process; see `run_on_main_process`."""
+    """A network and its last layer as the first process's re-ranker uses them.
 
-    def __init__(self, network: ShardedNetwork, group: Group):
-        self.output = MainProcessOutput(network, group)
-
-    def embed(self, features: Any) -> Tensor:
-        """The last hidden layer ``(B, H)`` of features ``(B, D)``; see `slide.SlideNetwork`."""
-        return self.output.embed(features)
-
-
-class MainProcessOutput:
-    """The last layer of a `MainProcessNetwork`; it takes only what ``embed`` has returned last."""
+    The layer takes only what ``embed`` has returned last; see `run_on_main_process`.
+    """
 
     def __init__(self, network: ShardedNetwork, group: Group):
         self._network, self._group = network, group
@@ -197,8 +182,12 @@ class MainProcessOutput:
         self._hidden: Tensor | None = None
         self.out_features = network.output.out_features
 
+    @property
+    def output(self) -> "MainProcessNetwork":
+        return self
+
     def embed(self, features: Any) -> Tensor:
-        """See `MainProcessNetwork`."""
+        """The last hidden layer ``(B, H)`` of features ``(B, D)``; see `slide.SlideNetwork`."""
         rows = as_csr(features, self._network.first.in_features)
         with self._announced("embed", rows):
             self._hidden = self._network.embed(rows)
@@ -273,10 +262,9 @@ def full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
 
 
 def full_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
-    """Consecutive rows of all parameters, in the order of `full_shapes`; float32.
+    """Rows of all parameters in the order of `full_shapes`, float32, each valid until the next.
 
-    All processes of the network's group must go through them at the same time. A block is valid
-    until the next one is asked for.
+    All processes of the network's group must go through the blocks at the same time.
     """
     shared = network.shared_rows()
     for name, weight in network.named_parameters():

@@ -13,25 +13,22 @@ from slide.sparse import CSR, Pattern
 from slide.utils import checks
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
-# Rounds that look at the work of the ranks so far: a weight row of later rounds is little work.
+# Rounds that compare the work of the ranks so far: a weight row of later rounds is little work.
 _WEIGHED = 4096
 
 
 class Shares:
     """Rows of a weight, shared out among ranks.
 
-    Some features and labels are far more frequent than others, and a row costs work in each step
-    that uses it. With ``counts`` rows are dealt in rounds, by falling count. Each rank gets one row
-    of a round, so ranks have equally many rows of each frequency; the rank with the least work so
-    far gets the most frequent one (as in Graham 1969, "Bounds on multiprocessing timing
-    anomalies"). Without counts, row i goes to rank i modulo ``size``. A rank keeps its rows in
-    rising order; a row's index there is its local number.
+    A row costs work in each step that uses it. With ``counts`` rows are dealt in rounds, by falling
+    count, one row to each rank; the rank with the least work so far gets the most frequent one (as
+    in Graham 1969, "Bounds on multiprocessing timing anomalies"). Without counts, row i goes to
+    rank i modulo ``size``. A row's index among the rising rows of its rank is its local number.
 
     Args:
         what: what the rows are, for messages: "features", "labels".
-        rows: N, number of rows.
-        rank: number of this process.
-        size: number of processes.
+        rows: N.
+        rank: number of this process, in [0, size).
         counts: ``(N,)``, how often each row is used, in any unit, the same on all ranks. None:
             unknown.
 
@@ -101,7 +98,7 @@ def _deal(counts: np.ndarray, size: int) -> np.ndarray:
     """The owner of each row, ``(N,)`` uint16."""
     order = np.argsort(-counts.astype(np.float64), kind="stable")
     rounds = -(-len(counts) // size)
-    # Forwards and backwards by turns, as far as nobody looks at the work.
+    # Forwards and backwards by turns, in rounds that do not compare the work.
     there = np.arange(size, dtype=np.uint16)
     turns = np.resize(np.concatenate([there, there[::-1]]), rounds * size)
     work = np.zeros(size)
@@ -119,11 +116,9 @@ _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 
 
 def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
-    """Weight rows that are uniform in [-bound, bound), ``(n, width)`` float32.
+    """Weight rows ``(n, width)`` float32 in [-bound, bound), by a key and a row's number.
 
-    They are functions of a key in [0, 2^64) and a row's number. So they do not depend on how many
-    processes share out the rows, and each process draws only its own. The generator is that of
-    `slide.ops.reference.random`.
+    Each process draws its own rows alone, and they do not depend on the number of processes.
     """
     out = torch.empty(len(ids), width)
     for part, bits in _blocks(key, ids, width):
@@ -132,11 +127,7 @@ def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
 
 
 def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tensor:
-    """Likewise weight rows of normal numbers with mean 0, ``(n, width)`` float32.
-
-    They are made in pairs (Box and Muller 1958, "A note on the generation of random normal
-    deviates").
-    """
+    """`uniform_rows`, but normal with mean 0 (Box and Muller 1958)."""
     out = torch.empty(len(ids), width)
     half = -(-width // 2)
     for part, bits in _blocks(key, ids, half):

@@ -108,6 +108,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         threshold: `predict` answers with the labels of at least this probability, in [0, 1].
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
+        standardize: whether features are brought to mean 0 and deviation 1, and a constant one is
+            added; ``"auto"``: where rows are dense, and nearest neighbours answer better then.
         l2_norm: whether rows are brought to length 1.
         epochs: passes over the rows; ``"auto"``: until the next one is expected to raise precision
             on held-out rows only a little; then the learning rate falls to 0.
@@ -156,6 +158,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     threshold: float = 0.5
     search: Any = DEFAULTS["trainer.evaluation"]
     tf_idf: bool = DEFAULTS["transform.tf_idf"]
+    standardize: Any = DEFAULTS["transform.standardize"]
     l2_norm: bool = DEFAULTS["transform.l2_norm"]
     epochs: Any = DEFAULTS["trainer.epochs"]
     max_epochs: Any = DEFAULTS["trainer.max_epochs"]
@@ -188,10 +191,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         check_run_dir(self.run_dir)
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _given_weights(self.label_weights, split.num_labels)
-        steps = count_steps(split, tf_idf=self._plain("tf_idf"), l2_norm=self._plain("l2_norm"))
-        train = replace(split, features=steps.features(split.features))
+        asked = {name: self._plain(name) for name in ("tf_idf", "standardize", "l2_norm")}
+        steps = count_steps(split, **asked)
+        sizes = steps.num_columns
+        train = replace(split, features=steps.features(split.features), num_features=sizes[0])
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
-        held, sizes = train.slice(0, 1), (split.num_features, split.num_labels)
+        held = train.slice(0, 1)
         data = SparseDataset("classifier", train, held, *sizes, steps=(steps,))
         with _seeded(self._seed()) as seed, _folder(self.run_dir) as folder:
             config.seed = seed
@@ -241,6 +246,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         config = self._config()
         if self.tf_idf:
             raise ValueError("tf_idf needs all rows: weight them before partial_fit")
+        if self._plain("standardize") is True:
+            raise ValueError("standardize needs all rows: standardize them before partial_fit")
         first = not hasattr(self, "model_")
         if first and classes is None and not is_matrix(y):
             raise ValueError("the first call of partial_fit needs all classes")
@@ -369,6 +376,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         checks.within("threshold", self._plain("threshold"), 0, 1)
         for name in ("verbose", "tf_idf", "l2_norm"):
             checks.flag(name, self._plain(name))
+        if self._plain("standardize") != "auto":
+            checks.flag("standardize", self._plain("standardize"))
         if self.search is not None:
             checks.one_of("search", self.search, ("exact", "index"))
         if self.ranker not in RANKERS:

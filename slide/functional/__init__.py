@@ -1,10 +1,9 @@
-"""Operations with manual gradients: one in each file, and files of what they share.
+"""Operations with manual gradients.
 
-The gradients of inputs go through autograd. The gradient of a weight is a list of row numbers and
-the gradients of these rows, because autograd would scatter it into a zero matrix of the weight's
-size. The backward pass leaves it on the weight (`slide.row_gradients.add_row_gradient`) for
-`slide.RowSparseAdam`. With ``sparse_grad=True`` it goes through autograd as a ``torch.sparse_coo``
-tensor instead, for the optimizers of PyTorch that take such gradients.
+The gradient of a weight is a list of row numbers and their gradients, which the backward pass
+leaves on the weight (`slide.row_gradients`) for `slide.RowSparseAdam`. With ``sparse_grad=True`` it
+goes through autograd as a ``torch.sparse_coo`` tensor instead, for the optimizers of PyTorch that
+take such gradients.
 """
 
 from slide.functional.convolution import active_conv2d as active_conv2d

@@ -1,9 +1,4 @@
-"""What all operations with manual gradients share.
-
-They have no second derivatives, and say so when one is asked for. Their products are outside of
-``torch.autocast``. Their backward passes notice that their ids are no longer those of the forward
-pass, and that DistributedDataParallel would average a weight with row gradients.
-"""
+"""What operations with manual gradients share: no second derivatives, no autocast, no averaging."""
 
 import functools
 import gc
@@ -19,25 +14,24 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from slide.backend import CPU, on_device
-from slide.row_gradients import numbering
+from slide.backend import CPU, number_of, on_device
+from slide.row_gradients import hand_over, numbering
+from slide.utils.profiling import profiled
 
 
 class FirstDerivatives(torch.autograd.Function):
     """An operation whose gradients cannot be differentiated; its ``backward`` needs no decorator.
 
-    The backward pass runs without autograd. With ``create_graph=True`` its gradients can be used,
-    and to differentiate them raises a RuntimeError. PyTorch's ``once_differentiable`` does this
-    only where the gradient that comes in requires one itself, and does not tell autograd what the
-    gradients depend on: a gradient penalty would be left out, and a Hessian would be zero.
-
-    The backward pass raises a RuntimeError if rows of a weight were added or removed after the
-    forward pass, since its row numbers are those of before.
+    PyTorch's ``once_differentiable`` does not tell autograd what the gradients depend on: a
+    gradient penalty would be left out, and a Hessian would be zero. Here the gradients of
+    ``create_graph=True`` can be used, and differentiating them raises a RuntimeError; so does a
+    backward pass after rows of a weight got other numbers.
     """
 
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
-        cls.backward = staticmethod(_guarded(cls.backward, cls.__name__.lstrip("_")))
+        if "backward" in vars(cls):
+            cls.backward = staticmethod(_guarded(cls.backward))
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:
@@ -54,14 +48,14 @@ def _learns(value: Any) -> bool:
 
 
 def _edge(tensor: Tensor) -> Tensor:
-    """A tensor in the place of another in the graph; it does not keep the other's memory."""
+    """A tensor that stands for another in the graph; it does not keep the other's memory."""
     if tensor.is_leaf:
         return tensor  # The graph holds it anyway.
     with torch.enable_grad():
         return (tensor[:0] if tensor.ndim else tensor).clone()
 
 
-def _guarded(backward: Callable, name: str) -> Callable:
+def _guarded(backward: Callable) -> Callable:
     """A backward pass whose gradients depend on all that they are computed from."""
 
     @functools.wraps(backward)
@@ -73,6 +67,7 @@ def _guarded(backward: Callable, name: str) -> Callable:
         if not torch.is_grad_enabled():  # Nobody wants a graph: the usual case.
             return found
         sources = [*ctx.sources, *filter(_learns, grads)]
+        name = type(ctx).__name__.removesuffix("Backward").lstrip("_")
         return tuple(
             None if each is None else _Refused.apply(name, each, *sources) for each in found
         )
@@ -107,14 +102,31 @@ class _Refused(torch.autograd.Function):
         )
 
 
+class EarlyGradients(FirstDerivatives):
+    """A loss whose forward pass computes ``ctx.grad_x`` and ``ctx.rows`` of ``ctx.parameters``.
+
+    Its arguments begin with x, weight and bias; ``ctx.sparse_grad`` see `hand_over`.
+    """
+
+    @staticmethod
+    @profiled("output_layer")
+    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        _ = ctx.saved_tensors  # It raises in a second backward pass, as PyTorch's do.
+        needed, upstream = ctx.needs_input_grad, number_of(grads[0])
+        # What autograd gets is in new memory, since it or a caller may change it in place.
+        found = [ctx.grad_x * grads[0] if needed[0] else None]
+        for parameter, rows, wanted in zip(ctx.parameters, ctx.rows, needed[1:3], strict=True):
+            gradient = None
+            if wanted and rows is not None:
+                gradient = hand_over(ctx, parameter, rows.scaled(upstream, ctx.sparse_grad))
+            found.append(gradient)
+        return *found, *(None,) * (len(needed) - 3)
+
+
 def outside_autocast(
     x: torch.Tensor, weight: torch.Tensor, precision: str = "float32"
 ) -> tuple[torch.Tensor, str, AbstractContextManager]:
-    """Translate ``torch.autocast`` into a precision of slide's products.
-
-    These products round their own factors. If autocast rounded some of their steps, the types would
-    not fit the kernels and the gradients.
-    """
+    """Translate ``torch.autocast`` into a precision of products that round their factors."""
     device = weight.device.type
     if not _has_autocast(device):
         return x, precision, nullcontext()
@@ -135,17 +147,13 @@ def _has_autocast(device: str) -> bool:
 
 
 def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
-    """The ids as a tensor for ``save_for_backward``; ``ctx`` keeps those of the first time."""
+    """The ids as a tensor for ``save_for_backward``; ``ctx`` keeps the first ones."""
     ctx.drawn = ids if isinstance(ids, Tensor) else on_device(ids, CPU)
     return ctx.drawn
 
 
 def check_drawn(ctx: Any, saved: Tensor | None) -> None:
-    """Raise unless the saved ids are those of the first forward pass.
-
-    Nothing is compared where the tensor itself comes back, as in all usual steps,
-    or where none was saved.
-    """
+    """Raise unless the saved ids, if any, are those of the first forward pass."""
     if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
         return
     if not torch.equal(saved, ctx.drawn):
@@ -159,8 +167,7 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
 def in_reentrant_checkpoint() -> bool:
     """Whether a backward pass runs a forward pass again, and then through its graph.
 
-    A checkpoint with ``use_reentrant=False`` runs it under hooks, only to get saved tensors, which
-    `check_drawn` compares.
+    With ``use_reentrant=False`` it runs under hooks, only to get saved tensors: see `check_drawn`.
     """
     if torch._C._current_graph_task_id() == -1:
         return False
@@ -170,7 +177,7 @@ def in_reentrant_checkpoint() -> bool:
     return isinstance(torch._C._current_autograd_node(), BackwardCFunction)
 
 
-# The ids of the weights that each living wrapper averages; None: not looked at yet.
+# The ids of the weights that each living wrapper averages; None: not known yet.
 _WRAPPERS: WeakKeyDictionary[nn.Module, frozenset[int] | None] = WeakKeyDictionary()
 
 
@@ -185,10 +192,7 @@ register_module_module_registration_hook(_remember)
 
 
 def check_not_averaged(*parameters: Tensor | None) -> None:
-    """Raise if a wrapper would average weights that are about to get row gradients.
-
-    Without a wrapper in the process this takes less than a microsecond.
-    """
+    """Raise if a wrapper would average weights that get row gradients; under a microsecond."""
     running = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if running is not None:  # It may have come from a pickle, and not from its constructor.
         _WRAPPERS.setdefault(running, None)

@@ -1,12 +1,8 @@
 """Convolution on some input and output channels, with manual gradients.
 
-The used channels are copied into one array, and the convolution of PyTorch (oneDNN) computes on it.
-The backward pass makes no array of the size of the weight. The gradient of the weight has one row
-for each pair of a used output and a used input channel (`slide.row_gradients.as_rows`).
-
-All images are channels-last in memory, because oneDNN has its fastest kernels for this format. On
-two cores a forward pass in the default format took twice as long, because oneDNN first reordered
-the values.
+The used channels are copied into one array for PyTorch's convolution, and the gradient of the
+weight has one row for each pair of a used output and a used input channel. Images are channels-last
+in memory, because oneDNN reorders others first, which took as long as the convolution.
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +32,7 @@ IntPair = int | tuple[int, int]
 class ChannelSelection(NamedTuple):
     """What a convolution on some channels computes."""
 
-    places: Tensor | None  # (A_in,) int64, positions of the used inputs in x; None: all.
+    positions: Tensor | None  # (A_in,) int64, positions of the used inputs in x; None: all.
     out_ids: np.ndarray  # (A_out,) int32, the computed outputs.
     rows: np.ndarray  # (A_out, J) int64, the weight row (output, input) of each used kernel.
     linked: np.ndarray | None  # (A_out, J) bools, whether both are in one group; None: all are.
@@ -124,7 +120,7 @@ def select_kernels(
             f"x has {num_channels} channels, neither all {num_in} nor the {len(in_ids)} used ones"
         )
     whole = num_channels == num_in
-    places = in_ids.astype(np.int64) if whole else np.arange(len(in_ids))
+    positions = in_ids.astype(np.int64) if whole else np.arange(len(in_ids))
     rows = out_ids[:, None].astype(np.int64) * per_group_in + in_ids % per_group_in
     linked = None
     if groups > 1:
@@ -135,11 +131,11 @@ def select_kernels(
         ordered = (np.diff(in_group) >= 0).all() and (np.diff(out_group) >= 0).all()
         groups = 1
         if ordered and ins[0] and len({*ins}) == len({*outs}) == 1:
-            places = places[np.isin(in_group, used)]
+            positions = positions[np.isin(in_group, used)]
             rows, linked, groups = rows[linked].reshape(len(out_ids), ins[0]), None, len(used)
-    everything = np.array_equal(places, np.arange(num_channels))
+    everything = np.array_equal(positions, np.arange(num_channels))
     return ChannelSelection(
-        None if everything else on_device(places, x.device),
+        None if everything else on_device(positions, x.device),
         out_ids,
         rows,
         None if linked is None or linked.all() else linked,
@@ -151,11 +147,8 @@ def select_kernels(
 _LANES = 16
 
 
-class _Geometry(NamedTuple):
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
+# Stride, padding and dilation.
+_Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 
 @untraced
@@ -207,7 +200,7 @@ def active_conv2d(
     if not sparse_grad:
         check_leaves(weight, bias)
     sides = as_pair("stride", stride, 1), as_pair("padding", padding, 0)
-    geometry = _Geometry(*sides, as_pair("dilation", dilation, 1), groups)
+    geometry = *sides, as_pair("dilation", dilation, 1)
     selection = select_kernels(x, weight, groups, in_channels, out_channels)
     with outside:
         return _ActiveConv2d.apply(x, weight, bias, selection, geometry, sparse_grad)  # type: ignore[return-value]
@@ -225,10 +218,11 @@ class _ActiveConv2d(FirstDerivatives):
         sparse_grad: bool,
     ):
         ctx.shape, ctx.pixels_first = x.shape, not x.is_contiguous() and ops.is_channels_last(x)
-        if selection.places is None:
+        if selection.positions is None:
             x = x.contiguous(memory_format=torch.channels_last)
         else:
-            x = ops.take_channels(x, selection.places)
+            # By pixels: channels-last, and faster than a selection of planes.
+            x = x.permute(0, 2, 3, 1).index_select(3, selection.positions).permute(0, 3, 1, 2)
         device = weight.device
         rows = on_device(selection.rows, device)
         kernels = weight.detach().flatten(0, 1)[rows]
@@ -239,9 +233,7 @@ class _ActiveConv2d(FirstDerivatives):
         ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, sparse_grad
         ctx.selection, ctx.geometry = selection, geometry
         some = None if bias is None else bias.detach()[on_device(selection.out_ids, device)]
-        return torch.conv2d(
-            x, kernels, some, geometry.stride, geometry.padding, geometry.dilation, selection.groups
-        )
+        return torch.conv2d(x, kernels, some, *geometry, selection.groups)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -256,18 +248,16 @@ class _ActiveConv2d(FirstDerivatives):
             x,
             kernels,
             [len(kernels)],
-            geometry.stride,
-            geometry.padding,
-            geometry.dilation,
+            *geometry,
             False,
             [0, 0],
             selection.groups,
             [needed[0] and not in_pairs, *needed[1:]],
         )
         if in_pairs:
-            grad_x = _input_gradient_in_pairs(grad, kernels, geometry.padding)
-        if grad_x is not None and selection.places is not None:
-            grad_x = ops.put_channels(grad_x, selection.places, ctx.shape, ctx.pixels_first)
+            grad_x = _input_gradient_in_pairs(grad, kernels, geometry[1])
+        if grad_x is not None and selection.positions is not None:
+            grad_x = ops.put_channels(grad_x, selection.positions, ctx.shape, ctx.pixels_first)
         grad_weight = grad_some = None
         if ctx.needs_input_grad[1]:
             ids, rows = selection.rows.ravel(), grad_kernels.flatten(2).flatten(0, 1)
@@ -275,27 +265,26 @@ class _ActiveConv2d(FirstDerivatives):
                 linked = np.flatnonzero(selection.linked)
                 ids, rows = ids[linked], rows[on_device(linked, rows.device)]
             gradient = RowGradient(ids.astype(np.int32), rows.contiguous())
-            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(selection.out_ids, grad_bias[:, None])
-            grad_some = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
+            grad_some = hand_over(ctx, ctx.bias, gradient)
         return grad_x, grad_weight, grad_some, None, None, None
 
 
 def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> bool:
     """Whether `_input_gradient_in_pairs` applies, and is faster."""
-    plain = geometry.stride == geometry.dilation == (1, 1) and x.shape[1] == kernels.shape[1]
-    fits = all(p < k for p, k in zip(geometry.padding, kernels.shape[2:], strict=True))
+    stride, padding, dilation = geometry
+    dense = stride == dilation == (1, 1) and x.shape[1] == kernels.shape[1]
+    fits = all(p < k for p, k in zip(padding, kernels.shape[2:], strict=True))
     on_cpu = x.device.type == "cpu"
-    return on_cpu and plain and fits and 2 * x.shape[1] <= _LANES and x.shape[3] % 2 == 0
+    return on_cpu and dense and fits and 2 * x.shape[1] <= _LANES and x.shape[3] % 2 == 0
 
 
 def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, int]) -> Tensor:
-    """The gradient of the input, computed for two neighbouring pixels at a time.
+    """The input's gradient for two neighbouring pixels at a time, which fill a register.
 
-    The gradient is the convolution of ``grad`` with flipped kernels. The channels of one pixel
-    would leave half of a vector register empty. The channels of two pixels fill it, and their order
-    is that of a channels-last image.
+    The order of their channels is that of a channels-last image.
     """
     flipped = kernels.flip(2, 3).transpose(0, 1)
     both = torch.cat([pad(flipped, (0, 1)), pad(flipped, (1, 0))])

@@ -19,17 +19,12 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) 
     """``dropout(relu(x), p)`` in training mode, in one pass over the values.
 
     PyTorch draws random numbers on one core, which takes as long as a matrix product of the layer.
-    Here all cores draw them, by a counter-based generator, and other
-    devices draw the same. Its key comes from the generator of
-    torch, so ``torch.manual_seed`` determines the draws.
+    Here all cores draw them, by a counter-based generator, and other devices draw the same. Its key
+    comes from ``generator``, or that of torch, so ``torch.manual_seed`` determines the draws.
 
     Args:
         x: floats of any shape.
         p: probability that a value is set to 0, in [0, 1); others are divided by ``1 - p``.
-        generator: what the key comes from, on the CPU; None: the generator of torch.
-
-    Returns:
-        A tensor of the shape and type of ``x``.
 
     Raises:
         ValueError: for a share out of range.
@@ -71,16 +66,11 @@ def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) ->
     A network that learns from such rows cannot rely on single features, and learns rows by heart
     more slowly (Vincent et al. 2008, "Extracting and composing robust features with denoising
     autoencoders", section 2.3; for recommenders Liang et al. 2018, "Variational autoencoders for
-    collaborative filtering", section 2). The draws come from the generator of torch, so
-    ``torch.manual_seed`` determines them.
+    collaborative filtering", section 2). ``generator`` draws, or that of torch.
 
     Args:
-        x: CSR ``(B, D)``.
+        x: ``(B, D)``; itself the result for p = 0.
         p: probability that a non-zero is left out, in [0, 1); others are divided by ``1 - p``.
-        generator: what draws, on the CPU; None: the generator of torch.
-
-    Returns:
-        ``x`` itself for p = 0; else a CSR matrix ``(B, D)`` with fewer non-zeros, in their order.
 
     Raises:
         ValueError: for a share out of range.

@@ -1,7 +1,4 @@
-"""A linear layer on an active set, ``x @ weight.T + bias``, and its loss, with their gradients.
-
-Below them is what turns values on a set into a dense matrix, and back.
-"""
+"""A linear layer on an active set, ``x @ weight.T + bias``, and its loss, with their gradients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,10 +14,10 @@ from slide.backend import (
     check_together,
     device_of,
     has_bfloat16,
-    number_of,
     on_device,
 )
 from slide.functional.autograd import (
+    EarlyGradients,
     FirstDerivatives,
     check_drawn,
     check_not_averaged,
@@ -69,7 +66,7 @@ def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {out_features} rows"
         )
-    # Off the CPU numbers are not looked at, since the host would wait for the device.
+    # Off the CPU numbers are not checked, since the host would wait for the device.
     ids = active.ids
     if len(ids) and device_of(ids).type == "cpu" and not 0 <= ids.min() <= ids.max() < out_features:
         raise ValueError(
@@ -102,15 +99,12 @@ def active_linear(
         active: the active set, out of N outputs.
         precision: ``"float32"``, ``"bfloat16"`` or ``"auto"``. With ``"bfloat16"`` the matrix
             products of a shared set, forward and backward, round their factors and results to
-            bfloat16. This is faster if the processor has instructions for it, and slower if not.
-            ``"auto"`` rounds only if rounding is faster. The weight itself is not rounded. If most
-            entries of a gradient are zero, sums over the others are not rounded
-            (`slide.ops.nonzeros`).
+            bfloat16; ``"auto"`` does if that is faster. The weight itself is not rounded, nor sums
+            over gradients that are mostly zero (`slide.ops.nonzeros`).
         sparse_grad: whether gradients of weight and bias go through autograd as sparse tensors.
 
     Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``. It has the type
-        of the weight.
+        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
 
     Raises:
         ValueError: if shapes or devices do not fit, or weight or bias is not a leaf while
@@ -215,11 +209,10 @@ class _PerSampleLinear(FirstDerivatives):
             grad_x = grad_x.to(weight.dtype)
         if ctx.needs_input_grad[1]:
             # A copy: the optimizer computes the product later, and x may change before that.
-            gradient = pattern_gradient(active, grad, x.clone())
-            grad_weight = hand_over(ctx, weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, weight, pattern_gradient(active, grad, x.clone()))
         if ctx.needs_input_grad[2]:
-            gradient = pattern_gradient(active, grad, x.new_ones(len(x), 1))
-            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
+            ones = x.new_ones(len(x), 1)
+            grad_bias = hand_over(ctx, ctx.bias, pattern_gradient(active, grad, ones))
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -248,11 +241,7 @@ def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
 def weight_gradient(
     gradient: Tensor | CSR, x: Tensor, ids: Any, scratch: Scratch, dtype: torch.dtype
 ) -> AnyRowGradient:
-    """``gradient.T @ x``, with one row for each of the outputs ``ids``.
-
-    Outputs without a non-zero entry also have a row, of zeros. An optimizer with momentum moves a
-    row whose gradient is zero, but it does not move a row without a gradient.
-    """
+    """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
         return RowGradient(ids, (gradient.T @ x).to(dtype))
     if ids is None:
@@ -314,10 +303,10 @@ class _SharedLinear(FirstDerivatives):
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
             gradient = weight_gradient(grad, x, active.row_ids, active.scratch, dtype)
-            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.row_ids, given.sum(0)[:, None])
-            grad_bias = hand_over(ctx, ctx.bias, gradient, ctx.sparse_grad)
+            grad_bias = hand_over(ctx, ctx.bias, gradient)
         return grad_x, grad_weight, grad_bias, None, None
 
 
@@ -336,20 +325,16 @@ def active_linear_loss(
 ) -> Tensor:
     """The loss `loss_on_active` of the scores `active_linear`, a scalar.
 
-    With a shared set on the CPU this takes less time and memory than the two functions. It computes
-    the scores of some samples and at once their gradient, while both are in the cache. The forward
-    pass computes the gradients of ``x``, weight and bias, and the backward pass returns them.
+    With a shared set on the CPU this takes less time and memory than the two functions: the forward
+    pass computes scores and all gradients of some samples at a time, while they are in the cache.
 
     Args:
         x, weight, bias, active, precision, sparse_grad: see `active_linear`.
         loss, hard_fraction, weights: see `loss_on_active`.
 
     Returns:
-        The mean loss, a scalar of the type of the weight; float32 for bfloat16.
-
-    Raises:
-        ValueError: as in `active_linear` and `loss_on_active`.
-        TypeError: as in these.
+        The mean loss, a scalar of the type of the weight; float32 for bfloat16. Errors are those of
+        `active_linear` and `loss_on_active`.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -380,11 +365,7 @@ def linear_loss_on_set(
     weights: np.ndarray | None = None,
     early: Early | None = None,
 ) -> Tensor:
-    """`active_linear_loss`, without its checks of inputs and set.
-
-    Where the gradients are computed in blocks, ``early`` is called before the gradient of the
-    weight is computed.
-    """
+    """`active_linear_loss` without checks; ``early`` comes before the weight's gradient."""
     if not active.shared or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
@@ -402,7 +383,7 @@ def linear_loss_on_set(
         )
 
 
-class _SharedLinearLoss(FirstDerivatives):
+class _SharedLinearLoss(EarlyGradients):
     @staticmethod
     @profiled("output_layer")
     def forward(
@@ -435,7 +416,8 @@ class _SharedLinearLoss(FirstDerivatives):
         mean = ops.mean_loss(losses, exact)
         if not learns:
             return mean
-        ctx.weight, ctx.bias, ctx.sparse_grad = weight, bias, products.sparse_grad
+        ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
+        grad_weight = grad_bias = None
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
@@ -450,38 +432,18 @@ class _SharedLinearLoss(FirstDerivatives):
             if early is not None:
                 early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
-            ctx.grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
+            grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
-            ctx.grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+            grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+        ctx.rows = grad_weight, grad_bias
         return mean
-
-    @staticmethod
-    @profiled("output_layer")
-    def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        _ = ctx.saved_tensors
-        upstream, grad_weight, grad_bias = number_of(grads[0]), None, None
-        # What autograd gets is in new memory, since it or a caller may change it in place.
-        sparse = ctx.sparse_grad
-        grad_x = ctx.grad_x * grads[0] if ctx.needs_input_grad[0] else None
-        if ctx.needs_input_grad[1]:
-            gradient = ctx.grad_weight.scaled(upstream, sparse)
-            grad_weight = hand_over(ctx, ctx.weight, gradient, sparse)
-        if ctx.needs_input_grad[2]:
-            gradient = ctx.grad_bias.scaled(upstream, sparse)
-            grad_bias = hand_over(ctx, ctx.bias, gradient, sparse)
-        return grad_x, grad_weight, grad_bias, *(None,) * 7
 
 
 @untraced
 def gather_active(values: Tensor, active: ActiveSet) -> Tensor:
     """The entries of a dense ``(B, N)`` on the active set; the inverse of `scatter_active`.
 
-    Args:
-        values: ``(B, N)`` of any type.
-        active: the active set, out of N outputs.
-
-    Returns:
-        ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
+    They are ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -504,13 +466,7 @@ def scatter_active(values: Tensor, active: ActiveSet, num_samples: int) -> Tenso
 
     This is for hidden layers, where N is some thousands: it takes B x N numbers.
 
-    Args:
-        values: ``(nnz,)``; for a shared set ``(B, A)``, or ``(B, A, H, W)`` from a convolution.
-        active: the active set, out of N outputs.
-        num_samples: B.
-
-    Returns:
-        ``(B, N)``, or ``(B, N, H, W)``, of the type of ``values``.
+    ``values`` are ``(nnz,)``; for a shared set ``(B, A)``, or images ``(B, A, H, W)``.
 
     Example:
         >>> import numpy as np, slide, torch

@@ -1,8 +1,4 @@
-"""Losses of scores on an active set: by name, as an operation with a gradient, and as callables.
-
-The mean may be over the hardest samples of a batch (online hard example mining: Shrivastava, Gupta
-and Girshick 2016, "Training region-based object detectors with online hard example mining").
-"""
+"""Losses of scores on an active set: by name, as an operation with a gradient, and as callables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,16 +24,13 @@ class Loss:
     """A loss on scores of an active set.
 
     Attributes:
-        name: the name by which a configuration and `slide.ActiveLoss` find the loss.
         kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.losses.Rows`.
-        dense: the same loss in torch, for autograd. It is called as
-            ``dense(scores, targets, log_weights)``; see `slide.ops.reference.losses`.
-        prior_score: maps the probability that an output is a target to the score that minimises the
+        dense: the same in torch, ``dense(scores, targets, log_weights)``, for autograd; see
+            `slide.ops.reference.losses`.
+        prior_score: from the probability that an output is a target to the score that minimises the
             loss.
-        splits_target: whether the labels of a row share a target of 1, as in a softmax. Otherwise
-            each label has a target of 1.
-        score_range: the scores that the loss wants for negatives and for positives; None: there are
-            no such scores.
+        splits_target: whether the labels of a row share a target of 1, as in a softmax.
+        score_range: the scores that the loss wants for negatives and for positives, or None.
 
     Example:
         >>> import slide
@@ -55,14 +48,7 @@ class Loss:
     score_range: tuple[float, float] | None = None
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
-        """Scores ``(N,)`` float32 that minimise the loss if it knows only how often labels occur.
-
-        They are good first biases.
-
-        Args:
-            labels: labels of the training rows.
-            num_labels: N.
-        """
+        """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""
         counts = np.diff(labels.indptr)
         target = 1 / np.maximum(counts, 1) if self.splits_target else np.ones(len(counts))
         sums = np.bincount(labels.indices, np.repeat(target, counts), minlength=num_labels)
@@ -125,9 +111,6 @@ LOSSES = {
 def find_loss(loss: str | Loss) -> Loss:
     """The loss of that name; a record `Loss` is returned as it is.
 
-    Raises:
-        ValueError: if there is no loss of that name.
-
     Example:
         >>> from slide.functional.losses import find_loss
         >>> find_loss("squared_hinge").score_range
@@ -152,13 +135,8 @@ def loss_on_active(
     Args:
         scores: ``(B, A)`` for a shared set, else ``(nnz,)``: what `active_linear` returns.
         active: a set with targets. With its weights, sums over the set estimate sums over all N.
-        loss: the name of a loss, or its record; see `slide.ActiveLoss`.
-        hard_fraction: share of the samples that the mean is over, in (0, 1]; these samples have the
-            largest losses.
+        loss, hard_fraction: see `slide.ActiveLoss`.
         weights: ``(B,)`` factors of the losses of the samples, at least 0; None: all are 1.
-
-    Returns:
-        The mean loss, a scalar.
 
     Raises:
         ValueError: for an unknown loss, a share that is not in (0, 1], a set without targets, or
@@ -246,9 +224,8 @@ class ActiveLoss:
 
     Args:
         loss: the name of a loss above, or a record `slide.functional.losses.Loss` of another one.
-        hard_fraction: share of the batch that the mean is over, in (0, 1]: the samples with the
-            largest losses, at least one. The backward pass visits only these samples; see
-            `hardest`.
+        hard_fraction: share of the batch, in (0, 1], that has the largest losses, and that the mean
+            is over; see `hardest`.
         label_smoothing: of ``softmax``, in [0, 1): this share of the targets goes to all outputs
             equally, as in ``nn.CrossEntropyLoss``. Their sum is estimated by the set: with weights
             it is that over all N on average, without weights it is over the set alone.
@@ -296,7 +273,7 @@ class ActiveLoss:
                 raise ValueError("class_weights and label_smoothing do not go together")
             class_weights = np.asarray(torch.as_tensor(class_weights).detach().cpu(), np.float64)
             class_weights = checks.row_weights("class_weights", class_weights, class_weights.size)
-        # Another name, so that nothing takes these for the losses that have it.
+        # Another name, so that nothing takes it for the loss that has the name.
         if label_smoothing:
             record = replace(
                 record,
@@ -322,7 +299,7 @@ class ActiveLoss:
         return loss_on_active(scores, active, self.record, self.hard_fraction, weights)
 
     def sample_weights(self, active: ActiveSet, weights: Any) -> Any:
-        """``weights`` of the samples of a set, times those of their classes."""
+        """``weights`` of the samples of a set, times the weights of their classes."""
         if self.class_weights is None or active.targets is None:
             return weights
         if len(self.class_weights) != active.out_features:
@@ -350,21 +327,18 @@ class ActiveLoss:
 def hardest(fraction: float) -> Callable[[Tensor], Tensor]:
     """Online hard example mining for any loss: the mean over the samples with the largest losses.
 
-    The scores of the other samples get gradients of zero, and the layers of slide skip them. So one
-    forward pass is enough, and the backward pass of these layers visits only that share of the
-    samples (Shrivastava et al. 2016, "Training region-based object detectors with online hard
-    example mining", section 4).
+    The scores of the other samples get gradients of zero, and the backward passes of slide's layers
+    skip them, so one forward pass is enough (Shrivastava et al. 2016, "Training region-based object
+    detectors with online hard example mining", section 4).
 
     Args:
         fraction: share of the batch, in (0, 1]. The number of samples is rounded, to at least one.
 
     Returns:
-        A function from losses ``(B,)``, one for each sample, to their mean, a scalar; 0 if there
-        are no samples.
+        A function from losses ``(B,)``, one for each sample, to a scalar; 0 without samples.
 
     Raises:
-        ValueError: for a fraction out of range. The returned function raises it for losses of
-            another shape than ``(B,)``.
+        ValueError: for a fraction out of range, or losses of another shape.
 
     Example:
         >>> import slide, torch

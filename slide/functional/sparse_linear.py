@@ -34,9 +34,6 @@ def sparse_linear(
         bias: ``(H,)`` or None; its gradient is dense and goes through autograd.
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
-    Returns:
-        ``(B, H)``, of the type of the weight.
-
     Raises:
         ValueError: for a column out of range, a malformed matrix, or a weight that is not a leaf
             while ``sparse_grad`` is false.
@@ -88,7 +85,7 @@ class _SparseLinear(FirstDerivatives):
                 vectors = grad[torch.from_numpy(visited)]
             features = ActiveSet(len(ctx.weight), x.indices, x.indptr)
             gradient = pattern_gradient(features, x.values, vectors)
-            grad_weight = hand_over(ctx, ctx.weight, gradient, ctx.sparse_grad)
+            grad_weight = hand_over(ctx, ctx.weight, gradient)
         return None, grad_weight, grad.sum(0) if ctx.needs_input_grad[2] else None, None
 
 

@@ -1,8 +1,6 @@
-"""The few directions in which inputs vary: where rows and inputs are hashed.
+"""The few directions in which hidden vectors vary: a projection of all units sees mostly noise.
 
-Hidden vectors of some hundred units vary in few directions, and a random projection of all units
-sees mostly what no input has. Hashing along the principal directions of the data is known from
-Weiss, Torralba, Fergus 2008, "Spectral hashing", and Gong et al. 2013, "Iterative quantization".
+(Weiss, Torralba, Fergus 2008, "Spectral hashing"; Gong et al. 2013, "Iterative quantization".)
 """
 
 import math
@@ -23,12 +21,10 @@ def random_directions(in_features: int, number: int, seed: int) -> Tensor:
 def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:
     """The directions in which vectors vary most, by subspace iteration.
 
-    A round costs ``4 n D k`` operations, and there is no matrix of size ``D x D`` (Halko,
-    Martinsson, Tropp 2011, "Finding structure with randomness", section 4.5).
-
-    centered (n, D) floats, vectors without their mean; start (D, k) orthonormal columns; warm:
-    whether the start holds the directions of similar vectors. Returns ``(D, k)`` orthonormal
-    columns, the direction of the largest variance first; the start if a vector is not finite.
+    A round takes ``4 n D k`` operations. centered (n, D), vectors without their mean; start (D, k)
+    orthonormal columns, ``warm`` if of similar vectors. Returns ``(D, k)`` orthonormal columns, the
+    largest variance first; the start if a vector is not finite. (Halko, Martinsson, Tropp 2011,
+    "Finding structure with randomness", section 4.5.)
     """
     largest = centered.abs().amax()
     if not 0 < largest < math.inf:

@@ -1,8 +1,7 @@
-"""Hash families turn vectors into codes; they do not depend on hash tables.
+"""Hash families turn vectors into codes ``(L, n)`` int32 in ``[0, num_buckets)``.
 
-A family draws L = ``num_tables`` hash functions. Each combines K = ``hashes_per_table`` elementary
-hashes. The codes of n vectors are ``(L, n)`` int32 in ``[0, num_buckets)``. The file has the
-interface, the two families, and the further buckets in which an input is looked up.
+A family draws L = ``num_tables`` hash functions, each of K = ``hashes_per_table`` elementary
+hashes.
 """
 
 import math
@@ -33,10 +32,8 @@ class HashFamily(Protocol):
     follows this interface.
 
     A family may also have a method ``probe_codes(vectors, probes)``: codes ``((1 + probes) L, n)``
-    int32, first the codes of `codes`, then of the bucket of each table that the row would be in
-    if its least certain elementary hash were another, then the next ones. The buckets of a row in a
-    table are distinct; where a table has no more of them, there are fewer (`DWTA` has one other
-    position for each digit).
+    int32, first those of `codes`, then of the distinct buckets that the row would be in if its
+    least certain elementary hashes were others; fewer where a table has no more of them.
 
     Attributes:
         in_features: D, length of the vectors.
@@ -93,10 +90,9 @@ class SimHash:
     probabilities 1/6, 1/6 and 2/3 (Achlioptas 2003, "Database-friendly random projections").
 
     Args:
-        in_features: D, length of the vectors.
+        in_features: D.
         hashes_per_table: K, number of signs in a code, at most 31.
-        num_tables: L, number of codes of a vector.
-        seed: seed of the random directions.
+        num_tables: L.
 
     Raises:
         ValueError: for a number below 1, or for codes of more than 31 bits.
@@ -131,8 +127,8 @@ class SimHash:
     def codes(self, vectors: Tensor) -> Any:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
 
-        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16. Their
-        angles change by a fraction of a degree. Equal rows still have equal codes.
+        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16, which
+        changes angles by a fraction of a degree.
         """
         return self._pack(self._project(vectors))
 
@@ -188,15 +184,14 @@ class DWTA:
     ``D // bin_size`` bins, so that one pass over a sparse vector fills all bins.
 
     Args:
-        in_features: D, length of the vectors, at least ``bin_size``.
+        in_features: D, at least ``bin_size``.
         hashes_per_table: K, number of digits in a code, each of ``log2(bin_size)`` bits.
-        num_tables: L, number of codes of a vector.
+        num_tables: L.
         bin_size: number of coordinates in a bin, a power of two.
-        seed: seed of the permutations.
         packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
             C++ program released with Chen et al. 2020, which leaves ``floor(ln(bin_size))`` bits
             to a digit and adds digits up where they overlap, so there are fewer codes (9,556
-            in place of 2^18 for K = 6), and middle ones are the most frequent.
+            instead of 2^18 for K = 6), and middle ones are the most frequent.
 
     Raises:
         ValueError: for a number or name out of range, or for codes of more than 31 bits.
@@ -267,7 +262,7 @@ class DWTA:
         """`codes`, and the codes of the buckets behind the second-largest coordinates of bins.
 
         See `HashFamily`. A set of changed digits costs the sum of the squares of what
-        the largest coordinates of these bins are larger by.
+        the largest coordinates of their bins are larger by.
         """
         if self.packing != "exact":
             raise ValueError("probes need packing='exact': digits of released codes overlap")
@@ -302,15 +297,11 @@ def _check_width(vectors: Tensor, in_features: int) -> None:
 
 @cache
 def flip_sets(hashes_per_table: int, probes: int) -> Pattern:
-    """All sets of changes that can be among the cheapest, whatever the changes cost.
+    """All sets of changes, as ascending rows, that can be among the ``probes`` cheapest.
 
-    A set costs the sum of the costs of its changes, which are numbered from the cheapest on. So it
-    costs no less than a set that has one change less, or a cheaper change in place of one of its
-    own, and so on from there. If there are ``probes`` such sets or more, it is not needed. (Lv et
-    al. 2007, "Multi-probe LSH", section 4.4, reaches the cheapest sets by the same two steps.)
-
-    A row of the result is a set of changes, ascending; there are at least ``min(P, 2^K - 1)`` rows
-    for K hashes and P probes, and sets that are usually cheap come first.
+    Changes are numbered from the cheapest on, so a set costs no less than one with a change less,
+    or with a cheaper change: with ``probes`` such sets it is not needed (Lv et al. 2007,
+    "Multi-probe LSH", section 4.4).
     """
     below: dict[frozenset[int], set[frozenset[int]]] = {}
     ahead = [frozenset([0])]

@@ -184,6 +184,9 @@ def _restored_step(stored: Stored) -> RowTransform:
         arrays["label_ids"] = stored.array("label_ids", Expected((None,), "int", 0, labels - 1))
         if len(np.unique(arrays["label_ids"])) < len(arrays["label_ids"]):
             stored.refuse_array("label_ids", "differ")
+    if "feature_means" in stored or "feature_scales" in stored:
+        for name, least in (("feature_means", None), ("feature_scales", 0)):
+            arrays[name] = stored.array(name, Expected((features,), "float64", least))
     stored.flag("l2_norm")
     stored.count("hashed_features", 0, 2**31)
     return RowTransform.restored(stored.numbers, arrays)

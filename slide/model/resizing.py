@@ -42,9 +42,14 @@ def with_features(
 
     A new feature weighs in tf-idf as much as the rarest one. Where features are hashed, the network
     sees no more of them.
+
+    Raises:
+        ValueError: where features are standardized: nothing is known of the new ones.
     """
     found = []
     for step in steps:
+        if step.standardizes:
+            raise ValueError("features are standardized, so there can be no new ones: train anew")
         weights = step.tf_idf_weights
         if weights is not None:
             weights = padded(weights, count, weights.max(initial=0))

@@ -27,18 +27,15 @@ class SlideNetwork(nn.Module):
     """Sparse features, hidden layers with ReLU, sampled outputs.
 
     Args:
-        in_features: number of features.
         hidden: widths of the hidden layers, at least one.
-        out_features: number of outputs (labels).
         sampler: makes the sampler of the output layer; called as
             ``sampler(in_features, out_features)``.
         hidden_samplers: make the samplers of the hidden layers, in the same way; None for a layer
             that computes all its neurons. An empty list: all layers compute all neurons. The set of
             a layer depends on the output of the previous layer.
         dropout: probability that training sets a hidden value to 0, in [0, 1).
-        precision: precision of the products of the output layer; see `slide.active_linear`.
-        init_scale: scale of the weights of the first layer; see `slide.SparseInputLinear`.
-        output_scale: scale of the first weights of the output layer; see `slide.SampledLinear`.
+        precision: of the products of the output layer; see `slide.active_linear`.
+        init_scale, output_scale: of the first weights of the first and the last layer.
         input_dropout: share of the features of a row that training leaves out, in [0, 1); see
             `slide.functional.drop_features`.
 
@@ -143,16 +140,12 @@ class SlideNetwork(nn.Module):
         return self.output.top_k(self.embed(features), k, search)
 
     def to_torch(self, k: int = 5) -> "TorchTwin":
-        """A plain PyTorch network with copies of all weights, for ``torch.export`` and ONNX.
+        """A network of PyTorch alone with copies of all weights, for ``torch.export`` and ONNX.
 
         Its parameters have the same names: ``network.load_state_dict(twin.state_dict())`` takes
         them back, for example after training on another device.
 
-        Args:
-            k: number of outputs that it returns for each row.
-
-        Raises:
-            ValueError: if k is not in [1, number of outputs].
+        It returns k outputs for each row; ValueError unless k is in [1, number of outputs].
         """
         first, *others = self.layers()
         assert first.bias is not None
@@ -166,10 +159,6 @@ class SlideNetwork(nn.Module):
         the weights of a feature only if the feature occurs, and a step of Adam has about the same
         length for small and large gradients. With one rate for all layers, the weights of rare
         features change little.
-
-        Args:
-            lr: learning rate, above 0.
-            input_rate: learning rate of the first layer as a multiple of ``lr``, above 0.
         """
         checks.positive("lr", lr)
         checks.positive("input_rate", input_rate)
@@ -195,10 +184,10 @@ class TorchTwin(nn.Module):
     Args:
         first: weight ``(D, H)`` and bias ``(H,)`` of the first layer.
         others: the other layers, outputs last; at least one.
-        k: number of outputs that are returned for each row, in [1, number of outputs].
+        k: outputs that are returned for each row.
 
     Raises:
-        ValueError: for a k out of range.
+        ValueError: for a k that is not in [1, number of outputs].
 
     Example:
         >>> import scipy.sparse, slide, torch
@@ -222,13 +211,7 @@ class TorchTwin(nn.Module):
     def forward(self, indptr: Tensor, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The k best outputs of B rows, given as the arrays of a `slide.CSR`.
 
-        Args:
-            indptr: ``(B + 1,)`` integers.
-            indices: ``(nnz,)`` integers, numbers of features.
-            values: ``(nnz,)``, of the type of the weights.
-
-        Returns:
-            Scores and ids (int64), both ``(B, k)``, best first.
+        ``values`` have the type of the weights. Returns scores and ids (int64), both ``(B, k)``.
         """
         x = torch.relu(self.first(indptr, indices, values))
         for layer in self.hidden:

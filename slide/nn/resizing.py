@@ -31,7 +31,6 @@ def add_outputs(
     rows are copied, so add many outputs at a time.
 
     Args:
-        layer: the layer; it is changed.
         count: number of new outputs.
         optimizer: of weight and bias; None: no state follows.
         init_scale: scale of the first weights; see `slide.SampledLinear`.
@@ -73,7 +72,6 @@ def remove_outputs(
     The outputs that stay are numbered anew, in their order.
 
     Args:
-        layer: the layer; it is changed.
         outputs: numbers of outputs in [0, N); at least one output must stay.
         optimizer: of weight and bias; None: no state follows.
 
@@ -115,7 +113,6 @@ def add_features(
     """Append features to a layer with sparse input; the state of its optimizer follows.
 
     Args:
-        layer: the layer; it is changed.
         count: number of new features.
         optimizer: of the weight; None: no state follows.
         init_scale: scale of the first weights; see `slide.SparseInputLinear`.

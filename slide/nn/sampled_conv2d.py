@@ -32,31 +32,22 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 class SampledConv2d(SampledLayer):
     """``nn.Conv2d`` that computes only the output channels which its sampler chooses.
 
-    The sampler sees a filter as a row of ``I * kh * kw`` numbers. It sees an image as one patch of
-    the same length. The patches of a batch lie at different output positions, which are spread
-    evenly and are not random. (A mean over patches would be flat, and the filter of an edge gives
-    zero on it.) The batch shares one set, so candidates are channels whose filters fit many
-    patches.
-
-    The gradients of weight and bias have rows (see `slide.active_conv2d`), for
-    `slide.RowSparseAdam`; with ``sparse_grad`` they are sparse tensors.
+    The sampler sees a filter as a row of ``I * kh * kw`` numbers, and an image as one patch of the
+    same length; the patches of a batch lie at output positions that are spread evenly. (A mean over
+    patches would be flat, and the filter of an edge gives zero on it.) The batch shares one set.
 
     Args:
-        in_channels: I, number of input channels.
-        out_channels: O, number of output channels.
+        in_channels, out_channels: I and O.
         kernel_size, stride, padding, dilation: one number, or two, for height and width.
         groups: as in ``nn.Conv2d``.
-        bias: whether the layer has a bias.
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        device: a device, its name, or None: PyTorch's default.
-        dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
+        device, dtype: as in PyTorch: float32 or float64.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a
-            sampler with another number of outputs, or a sampler together with several groups:
-            filters of different groups see different channels and cannot be compared.
+            sampler with another number of outputs, or a sampler together with several groups.
         TypeError: for another dtype.
 
     Attributes:
@@ -107,17 +98,13 @@ class SampledConv2d(SampledLayer):
         self.dilation = as_pair("dilation", dilation, 1)
         self.groups = groups
         bound = 1 / math.sqrt(per_output)
-        place = {"device": device, "dtype": dtype}
-        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, **place)
+        options = {"device": device, "dtype": dtype}
+        weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, **options)
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.zeros(out_channels, **place)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(out_channels, **options)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
-        """Convert the module like other modules, but keep the order of the weight in memory.
-
-        After ``to(memory_format=torch.channels_last)`` the numbers of a kernel would no longer lie
-        side by side. The forward pass copies the used kernels into the order that it needs.
-        """
+        """Convert the module, but keep the numbers of a kernel side by side in memory."""
         super()._apply(fn, recurse)
         self.weight.data = self.weight.data.contiguous()
         return self
@@ -132,12 +119,9 @@ class SampledConv2d(SampledLayer):
 
         Returns:
             ``values`` ``(B, A, H', W')`` and the active set, with the weights of its sampler.
-            ``to_dense()`` gives ``(B, O, H', W')`` with zeros for the other channels. A second
-            such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
+            A second such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
 
-        Raises:
-            ValueError: see `slide.active_conv2d`; also for a sampler with a set for each sample.
-            TypeError: see `slide.active_conv2d`.
+        Errors are those of `slide.active_conv2d`; ValueError also for a set for each sample.
         """
         x, _, outside = outside_autocast(x, self.weight)
         check_convolution(x, self.weight, self.bias, self.groups)
@@ -176,9 +160,9 @@ class SampledConv2d(SampledLayer):
         )
         lines = [_Lines(*axis) for axis in axes]
         shares = torch.arange(len(x), dtype=torch.float64, device=x.device) * _GOLDEN % 1
-        places = (shares * lines[0].places * lines[1].places).long()
-        rows, row_inside = lines[0].seen_from(places // lines[1].places)
-        columns, column_inside = lines[1].seen_from(places % lines[1].places)
+        positions = (shares * lines[0].positions * lines[1].positions).long()
+        rows, row_inside = lines[0].seen_from(positions // lines[1].positions)
+        columns, column_inside = lines[1].seen_from(positions % lines[1].positions)
         samples = torch.arange(len(x), device=x.device)[:, None, None]
         seen = x[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
         seen = seen * (row_inside[:, :, None] & column_inside[:, None, :])[:, None]
@@ -212,16 +196,13 @@ class _Lines(NamedTuple):
     dilation: int
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """Positions of the kernel."""
         reach = self.dilation * (self.kernel - 1)
         return max(1, (self.size + 2 * self.padding - reach - 1) // self.stride + 1)
 
-    def seen_from(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The lines under the kernel at positions ``(B,)``, and whether the image has them.
-
-        Both are ``(B, kernel)``.
-        """
-        steps = torch.arange(self.kernel, device=places.device) * self.dilation
-        lines = places[:, None] * self.stride - self.padding + steps
+    def seen_from(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The lines ``(B, kernel)`` under kernels, and whether the image has them."""
+        steps = torch.arange(self.kernel, device=positions.device) * self.dilation
+        lines = positions[:, None] * self.stride - self.padding + steps
         return lines.clamp(0, self.size - 1), (lines >= 0) & (lines < self.size)

@@ -1,9 +1,7 @@
 """A linear layer that computes only the outputs which its sampler chooses, and searches them.
 
-Before it is what all sampled layers share: the base class, the output on an active set, and
-prediction. Predictions of a network in training mode do not call ``eval()`` and ``train()``: these
-would change modules that other threads may use at the same time, and would forget that some of them
-were in ``eval()`` before. So the thread that predicts says it by `predicting`.
+Predictions in training mode do not call ``eval()``, which would change modules that other threads
+may use: the thread that predicts calls `predicting`.
 """
 
 import math
@@ -99,7 +97,7 @@ class Activation(NamedTuple):
 class EveryOutput(Tensor):
     """The outputs of a layer in ``eval()``: a tensor of all N, which has what `Activation` has.
 
-    What PyTorch computes from it is a plain tensor.
+    What PyTorch computes from it is an ordinary tensor.
 
     Example:
         >>> import slide, torch
@@ -114,7 +112,7 @@ class EveryOutput(Tensor):
 
     @property
     def values(self) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The same as a plain tensor."""
+        """The same as an ordinary tensor."""
         return self.as_subclass(Tensor)
 
     @property
@@ -154,16 +152,7 @@ class ToDense(nn.Module):
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Networks and layers of slide compute as in ``eval()`` in this thread.
-
-    Example:
-        >>> import slide
-        >>> from slide.nn.sampled_linear import learns, predicting
-        >>> layer = slide.SampledLinear(4, 9)
-        >>> with predicting():
-        ...     learns(layer), layer.training
-        (False, True)
-    """
+    """Networks and layers of slide compute as in ``eval()`` in this thread."""
     before, _thread.predicts = getattr(_thread, "predicts", False), True
     try:
         yield
@@ -177,11 +166,7 @@ def learns(module: nn.Module) -> bool:
 
 
 def check_finite(scores: Tensor) -> None:
-    """Raise `slide.utils.checks.ScoresNotFinite` for a row of ``(B, n)`` that is not finite.
-
-    These are scores, or the hidden layer that they follow from: a search finds no output whose
-    score is NaN, so the scores that it found do not show it.
-    """
+    """Raise `ScoresNotFinite` for a row of ``(B, n)`` that is not finite: a search finds no NaN."""
     fine = scores.isfinite().all(1)
     if not fine.all():
         raise ScoresNotFinite(int(fine.logical_not().nonzero()[0]))
@@ -236,10 +221,7 @@ class SampledLayer(nn.Module):
         return sampler
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
-        """The active set of inputs ``x``; ``rows`` ``(N, D)`` holds the weights of the outputs.
-
-        Prediction computes all outputs, because it must not depend on draws or on the batch.
-        """
+        """The active set of inputs, for weights ``rows`` ``(N, D)``; of prediction, all."""
         check_not_averaged(*(getattr(self, name) for name in self._of_rows))
         training = learns(self)
         if not training and labels is None:
@@ -294,10 +276,7 @@ class SampledLayer(nn.Module):
             destination._metadata[prefix[:-1]][_SAMPLER] = self.sampler_state()
 
     def _load_from_state_dict(self, *arguments: Any, **keywords: Any) -> None:
-        """Take also a state without that of a sampler, such as of a layer of PyTorch.
-
-        The sampler then keeps its seeds and counters, and indexes the new rows before it is used.
-        """
+        """Take also a state without that of a sampler, which then indexes the new rows."""
         super()._load_from_state_dict(*arguments, **keywords)
         state, prefix, beside, _, missing, *_ = arguments  # As `nn.Module` passes them.
         key = f"{prefix}_extra_state"
@@ -360,17 +339,14 @@ class SampledLinear(SampledLayer):
     ``nn.Embedding(sparse=True)``, for ``torch.optim.SparseAdam``, ``SGD`` and ``Adagrad``.
 
     Args:
-        in_features: D, length of the inputs.
-        out_features: N, number of outputs.
+        in_features: D.
+        out_features: N.
         sampler: chooses among N outputs; None computes all.
-        bias: whether the layer has a bias.
         precision: precision of the products with a shared set; see `slide.active_linear`.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        init_scale: scale of the first weights. Small first weights help if most outputs are rarely
-            learnt: such outputs then add less noise to the gradients of other layers.
-        device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            plain torch (`slide.backend`).
-        dtype: type of weight and bias: float32, bfloat16 or float64; None: PyTorch's default.
+        init_scale: small first weights help if most outputs are rarely learnt: such outputs then
+            add less noise to the gradients of other layers.
+        device, dtype: as in PyTorch: float32, bfloat16 or float64.
 
     Raises:
         ValueError: for a number or name out of range, or a sampler with another number of outputs.
@@ -426,7 +402,6 @@ class SampledLinear(SampledLayer):
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
         Args:
-            linear: its ``out_features`` are N.
             sampler: chooses among N outputs; None computes all.
             options: ``precision`` and ``sparse_grad`` of the layer.
 
@@ -461,7 +436,6 @@ class SampledLinear(SampledLayer):
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
-            x: inputs, of the type of the weight.
             labels: outputs that must be in the set of each sample, in any form that
                 `slide.as_pattern` takes; a loss takes them as targets.
 
@@ -469,9 +443,7 @@ class SampledLinear(SampledLayer):
             The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set. In
             ``eval()`` without labels it is a tensor ``(B, N)`` that has the same attributes.
 
-        Raises:
-            ValueError: see `slide.active_linear`.
-            TypeError: see `slide.active_linear`.
+        Errors are those of `slide.active_linear`.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
@@ -496,7 +468,7 @@ class SampledLinear(SampledLayer):
 
         Args:
             x: ``(B, D)`` inputs, or ``(..., D)``, such as ``(B, T, D)`` of a language model: the
-                leading dimensions are those of samples.
+                leading dimensions count samples.
             labels: the targets, B rows in any form that `slide.as_pattern` takes; or one label for
                 each sample in the shape of the leading dimensions.
             loss: the name of a loss, such as ``"softmax"``, an `slide.ActiveLoss`, or a function
@@ -506,9 +478,7 @@ class SampledLinear(SampledLayer):
             ignore_index: samples with this label are left out, as in ``nn.CrossEntropyLoss``, if
                 labels are one for each sample. The mean is over the others.
 
-        Raises:
-            ValueError: see `slide.functional.active_linear_loss`.
-            TypeError: see `slide.functional.active_linear_loss`; or for weights and another loss.
+        Errors are those of `slide.functional.active_linear_loss`.
         """
         if isinstance(loss, str):
             loss = ActiveLoss(loss)
@@ -550,11 +520,10 @@ class SampledLinear(SampledLayer):
     @untraced
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each input.
+        """The k best outputs of each input ``(B, D)``.
 
         Args:
-            x: ``(B, D)``.
-            k: number of outputs to return for each input, in [1, N].
+            k: in [1, N].
             search: ``"exact"`` scores all outputs, in blocks. ``"index"`` scores the few that
                 `row_index` brings up; it may miss some of the best. ``"sampler"`` scores the
                 candidates of the sampler's index, which was made for training.
@@ -580,14 +549,9 @@ class SampledLinear(SampledLayer):
     @untraced
     @torch.no_grad()
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
-        """The scores of some outputs of each input.
+        """The scores ``(B, K)`` float32 of some outputs of each input ``(B, D)``.
 
-        Args:
-            x: ``(B, D)``.
-            ids: ``(B, K)`` integers below N, each output at most once in a row; below 0: none.
-
-        Returns:
-            ``(B, K)`` float32, 0 where there is no output.
+        ``ids`` ``(B, K)`` are distinct in a row; below 0 there is no output, and the score is 0.
         """
         x = x.to(self.weight.device)
         scored = partial(active_linear, x, self.weight.detach(), self.bias)
@@ -603,11 +567,7 @@ class SampledLinear(SampledLayer):
         return self._index.of(self.weight, self.bias)
 
     def candidates(self, x: Tensor) -> Pattern:
-        """The candidates of the sampler's index for inputs ``(B, D)``.
-
-        Raises:
-            ValueError: for a sampler without an index.
-        """
+        """The candidates of the sampler's index for inputs ``(B, D)``; ValueError without one."""
         check_has_index(self.sampler)
         sampler = self._own_sampler()
         sampler.update(self.weight, self.bias, None)

@@ -26,24 +26,18 @@ from slide.utils.profiling import untraced
 class SparseInputLinear(SampledLayer):
     """A linear layer with sparse input: a weighted sum of the weight rows of its features.
 
-    With a sampler the result holds only the chosen outputs. The other outputs and their gradients
-    count as zero. The layer still computes all outputs: the weights of a feature lie side by side
-    in memory, and to read all of them takes no longer than to read a quarter of them.
-
-    The gradient of the weight has rows (see `slide.functional`), for `slide.RowSparseAdam`.
+    With a sampler the result holds only the chosen outputs, but the layer computes all: the weights
+    of a feature lie side by side in memory, and reading all takes no longer than a quarter of them.
 
     Args:
-        in_features: D, number of features.
-        out_features: H, number of outputs.
+        in_features: D.
+        out_features: H.
         sampler: chooses among H outputs; None chooses all.
-        init_scale: with the first weights, an input of length 1 gives an output of about this
-            length. The weights of rare features change little, so a small value makes rare
-            features count less.
+        init_scale: length of the first outputs for inputs of length 1. Weights of rare features
+            change little, so a small value makes rare features count less.
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
-        device: a device, its name, or None: PyTorch's default. Off the CPU the layer computes in
-            plain torch (`slide.backend`).
-        dtype: type of weight and bias: float32 or float64; None: PyTorch's default.
+        device, dtype: as in PyTorch: float32 or float64.
 
     Raises:
         ValueError: for a number out of range, a sampler with another number of outputs, or a
@@ -96,12 +90,9 @@ class SparseInputLinear(SampledLayer):
         Without a bias in the ``nn.Linear``, the bias of the layer is zero.
 
         Args:
-            linear: its ``in_features`` are D, its ``out_features`` H.
-            sampler: chooses among H outputs; None chooses all.
-            sparse_grad: see `SparseInputLinear`.
+            sampler, sparse_grad: see `SparseInputLinear`.
 
         Raises:
-            ValueError: see `SparseInputLinear`.
             TypeError: for another module, or weights of another type.
 
         Example:
@@ -113,8 +104,8 @@ class SparseInputLinear(SampledLayer):
         """
         check_module(linear, nn.Linear, KERNEL_DTYPES)
         sizes, weight = (linear.in_features, linear.out_features), linear.weight
-        place = {"device": weight.device, "dtype": weight.dtype}
-        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, **place)
+        options = {"device": weight.device, "dtype": weight.dtype}
+        layer = cls(*sizes, sampler, sparse_grad=sparse_grad, **options)
         bias = torch.zeros_like(layer.weight[0]) if linear.bias is None else linear.bias
         layer.load_state_dict({"weight": linear.weight.T, "bias": bias})
         return layer
@@ -127,12 +118,7 @@ class SparseInputLinear(SampledLayer):
     def forward(self, x: Any) -> Activation | EveryOutput:
         """The outputs of the active set of a matrix ``(B, D)``; in ``eval()``, all H.
 
-        Args:
-            x: any form that `slide.as_csr` takes.
-
-        Raises:
-            ValueError: for a column out of range, or a malformed matrix.
-            TypeError: for an object that is no matrix.
+        ``x`` is as `slide.as_csr` takes it; errors are those of `slide.functional.sparse_linear`.
         """
         x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
@@ -148,7 +134,6 @@ class SparseWeightLinear(nn.Module):
 
     Args:
         matrix: ``(N, D)`` weight, float32 or float64.
-        bias: whether the layer has a bias.
         trainable: whether the entries are a parameter. If not, the layer does not copy the matrix,
             and several layers may share it.
         device: a device, its name, or None: the CPU.
@@ -199,9 +184,7 @@ class SparseWeightLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x @ matrix.T + bias``: ``(..., D)`` to ``(..., N)``.
 
-        Raises:
-            ValueError: if the last dimension is not D.
-            TypeError: if types differ.
+        ValueError if the last dimension is not D, TypeError if types differ.
         """
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"input {tuple(x.shape)} does not fit a matrix {self.matrix.shape}")

@@ -158,7 +158,7 @@ class StoredLinear(_StoredLayer):
 
 
 def make_float32(network: SlideNetwork) -> None:
-    """Put float32 layers in place of layers of quantized rows, so that a network can be trained."""
+    """Replace layers of quantized rows by float32 layers, so that a network can be trained."""
     for name in ("first", "output"):
         layer: Any = getattr(network, name)
         if isinstance(layer, StoredInputLinear | StoredLinear):

@@ -1,9 +1,8 @@
 """Each operation as numba kernel and as torch reference, and the table that picks.
 
-`slide.ops.kernels` has loops over arrays, which numba compiles. `slide.ops.reference` has the same
-operations in torch: the readable definition of each, which tests and ``python -m slide.check``
-compare with the kernels, and which computes on other devices than the CPU. A function of the table
-`OPERATIONS` picks by the device of its tensors and by ``SLIDE_BACKEND``.
+`slide.ops.kernels` has loops that numba compiles, `slide.ops.reference` the same operations in
+torch, with which tests and ``python -m slide.check`` compare them, and with which other devices
+compute.
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix
@@ -18,11 +17,11 @@ from slide.ops.layers import is_channels_last as is_channels_last
 from slide.ops.layers import put_channels as put_channels
 from slide.ops.layers import relu_dropout_backward as relu_dropout_backward
 from slide.ops.layers import relu_dropout_forward as relu_dropout_forward
-from slide.ops.layers import take_channels as take_channels
 from slide.ops.losses import clear_samples as clear_samples
 from slide.ops.losses import loss_rows as loss_rows
 from slide.ops.losses import losses_of_products as losses_of_products
 from slide.ops.losses import mean_loss as mean_loss
+from slide.ops.products import entry_products as entry_products
 from slide.ops.products import exact as exact
 from slide.ops.products import group_columns as group_columns
 from slide.ops.products import nonzeros as nonzeros

@@ -1,9 +1,8 @@
 """A large sparse matrix, and its products with dense matrices.
 
 Autograd through ``torch.sparse`` transposes the matrix in each backward pass, which takes many
-times as long as the product. Here the transpose is kept. So forward and backward pass use the same
-kernel: PyTorch's product of a CSR matrix. Its speed is limited by the memory only. Indices have 32
-bits, because PyTorch would convert 64-bit indices at each call.
+times as long as the product. Here the transpose is kept. Indices have 32 bits, since PyTorch
+converts others at each call.
 """
 
 import warnings
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor
 
 from slide.backend import array_view, on_device, uses_reference
-from slide.ops.kernels.products import sampled_product
 from slide.ops.kernels.ragged import gather_entries
-from slide.ops.reference.products import entry_products, samples_of, weighted_sum
+from slide.ops.products import entry_products
+from slide.ops.reference import products as reference
 from slide.sparse import CSR, check_pattern
 from slide.utils import checks
 
@@ -117,7 +116,7 @@ class CSRMatrix:
         if uses_reference(x):
             m = self._on(x.device)
             own = m.own if values is None else values
-            found = weighted_sum(m.indptr, m.columns, own, _as_columns(x))
+            found = reference.weighted_sum(m.indptr, m.columns, own, _as_columns(x))
             return found.view(num_rows, *x.shape[1:])
         used = self.values if values is None else values.contiguous()
         return _multiply(self.indptr, self.indices, used, x, num_rows)
@@ -127,7 +126,7 @@ class CSRMatrix:
         if uses_reference(grad):
             m = self._on(grad.device)
             ordered = (m.own if values is None else values)[m.order]
-            found = weighted_sum(m.turned, m.rows[m.order], ordered, _as_columns(grad))
+            found = reference.weighted_sum(m.turned, m.rows[m.order], ordered, _as_columns(grad))
             return found.view(self.shape[1], *grad.shape[1:])
         total = None
         for block in self.transpose(values):
@@ -142,18 +141,10 @@ class CSRMatrix:
         grad, x = _as_columns(grad), _as_columns(x)
         if uses_reference(x):
             m = self._on(x.device)
-            return entry_products(m.rows, m.columns, grad, x)
-        out = torch.zeros(len(self.indices), dtype=x.dtype)
-        if x.numel() and grad.numel():
-            sampled_product(
-                array_view(self.indptr),
-                array_view(self.indices),
-                array_view(grad),
-                array_view(x),
-                np.empty(0, array_view(out).dtype),
-                array_view(out),
-            )
-        return out
+            return reference.entry_products(m.rows, m.columns, grad, x)
+        if not x.numel() or not grad.numel():
+            return torch.zeros(len(self.indices), dtype=x.dtype)
+        return entry_products(array_view(self.indptr), array_view(self.indices), grad, x)
 
     def _on(self, device: torch.device) -> "_Elsewhere":
         """The matrix and its transpose on a device; copied once and kept."""
@@ -164,7 +155,7 @@ class CSRMatrix:
             ascending, order = columns.sort(stable=True)
             numbers = torch.arange(self.shape[1] + 1, dtype=columns.dtype, device=device)
             turned = torch.searchsorted(ascending, numbers)
-            rows = samples_of(indptr.diff(), len(columns))
+            rows = reference.samples_of(indptr.diff(), len(columns))
             self._elsewhere[device] = _Elsewhere(indptr, rows, columns, order, turned, own)
         return self._elsewhere[device]
 
@@ -175,10 +166,7 @@ class CSRMatrix:
             self._version, self._transpose, self._elsewhere = version, None, {}
 
     def transpose(self, values: Tensor | None = None) -> list[_Block]:
-        """The transpose in blocks; the order of its entries is computed once and kept.
-
-        values (nnz,) entries that replace the matrix's own.
-        """
+        """The transpose of ``values`` ``(nnz,)`` or its own, in blocks; its order is kept."""
         if values is None:
             self._forget_old_values()
             if self._transpose is None:

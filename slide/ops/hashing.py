@@ -64,9 +64,8 @@ def dwta_sparse(
 ) -> Tensor:
     """Densified codes of DWTA of sparse vectors; only stored coordinates take part.
 
-    indptr, indices, values: a CSR matrix (n, D); positions (D, P) int32; hashes_per_table, shift
-    see `dwta_dense`; bits: bits of a digit, log2 of M; key: key of the densification's draws;
-    num_tables: L.
+    indptr, indices, values: a CSR matrix (n, D); positions (D, P) int32; bits: log2 of M; key: of
+    the densification's draws; num_tables: L; others see `dwta_dense`.
     """
     out = np.empty((num_tables, len(indptr) - 1), np.int32)
     shape = hashes_per_table, bits, shift, key
@@ -78,10 +77,10 @@ def dwta_sparse(
 def dwta_runners(
     vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, bits: int
 ) -> tuple[Tensor, Tensor]:
-    """What the second-largest coordinate of each bin would change.
+    """What the second-largest coordinate of each bin would change, ``(n, L * K)`` each.
 
-    Returns by how much the largest coordinate is larger, ``(n, L * K)`` floats, and what the change
-    does to the code by xor, ``(n, L * K)`` int32.
+    Returns floats, by how much the largest coordinate is larger, and int32, the change of the code
+    by xor.
     """
     costs = vectors.new_empty(len(vectors), len(coordinates))
     flips = np.empty(costs.shape, np.int32)
@@ -105,13 +104,7 @@ def probe_codes(codes: Any, costs: Tensor, flips: Any, sets: Pattern, probes: in
 
 @operation(reference.fold)
 def fold(codes: Any, num_buckets: int) -> Any:
-    """Buckets for codes of which there are more than buckets: equal codes have equal buckets.
-
-    Different codes fall into the same bucket as if their buckets were drawn.
-
-    codes int32 of at least 0, an array or a tensor; num_buckets: number of buckets. Returns an
-    array, or a tensor on another device, in ``[0, num_buckets)``.
-    """
+    """Buckets ``[0, num_buckets)`` of int32 codes: equal for equal codes, otherwise as if drawn."""
     codes = np.ascontiguousarray(on_host(codes))
     out = np.empty_like(codes)
     kernels.fold(codes.reshape(-1), num_buckets, out.reshape(-1))

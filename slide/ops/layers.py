@@ -1,4 +1,4 @@
-"""Operations of hidden layers: ReLU with dropout, and copies of some channels of images."""
+"""Operations of hidden layers: ReLU with dropout, and some channels of images."""
 
 import numpy as np
 import torch
@@ -16,11 +16,7 @@ def _flat(x: Tensor) -> np.ndarray:
 
 @operation(reference.relu_dropout_forward)
 def relu_dropout_forward(x: Tensor, key: int, p: float) -> Tensor:
-    """``x / (1 - p)`` where x is above 0 and its draw is at least p, else 0; NaN stays.
-
-    x float32 or float64 of any shape, contiguous; key: in [0, 2^64); p: probability that a value is
-    set to 0.
-    """
+    """``x / (1 - p)`` where x is above 0 and its draw is at least p, else 0; NaN stays."""
     out, least = torch.empty_like(x), np.uint64(round(p * 2**32))
     kernels.relu_dropout_forward(_flat(x), np.uint64(key), least, 1 / (1 - p), _flat(out))
     return out
@@ -44,23 +40,9 @@ def _as_pixels(x: Tensor) -> np.ndarray:
     return array_view(x.permute(0, 2, 3, 1)).reshape(-1, x.shape[1])
 
 
-@operation(reference.take_channels)
-def take_channels(x: Tensor, channels: Tensor) -> Tensor:
-    """The channels ``(A,)`` int64 of images ``(B, C, H, W)``, channels-last in memory."""
-    if not is_channels_last(x):
-        return reference.take_channels(x, channels)
-    out = x.new_empty(len(x), *x.shape[2:], len(channels)).permute(0, 3, 1, 2)
-    kernels.take_pixels(_as_pixels(x), array_view(channels), _as_pixels(out))
-    return out
-
-
 @operation(reference.put_channels)
 def put_channels(x: Tensor, channels: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
-    """Zeros with ``x`` at some channels.
-
-    x (B, A, H, W); channels (A,) int64, distinct; shape (B, C, H, W), of the result; pixels_first:
-    whether the result is channels-last in memory.
-    """
+    """Images with ``x`` at some channels, else zeros; ``pixels_first``: channels-last."""
     pixels = _as_pixels(x.contiguous(memory_format=torch.channels_last))
     if pixels_first:
         out = x.new_empty(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)

@@ -99,11 +99,7 @@ def losses_of_products(
 
 @operation(reference.clear_samples)
 def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:
-    """Write zeros into the rows of some samples.
-
-    gradient (B, A), or (nnz,) with indptr; indptr (B + 1,) int64 bounds of the samples' entries, or
-    None; samples (R,) int64.
-    """
+    """Write zeros into some samples of ``(B, A)``, or of ``(nnz,)`` with bounds ``indptr``."""
     if indptr is None:
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
     _clear_rows(indptr, array_view(samples), array_view(gradient).reshape(-1))

@@ -47,22 +47,33 @@ def sampled_product(
     grouped: whether the pattern's transposed is needed anyway, for a backward pass. Returns
     ``(nnz,)`` of the type of ``vectors``.
     """
-    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
-    none = np.empty(0, array_view(out).dtype)
     if not grouped and rows.dtype != torch.bfloat16:
-        added = none if bias is None else array_view(bias)
-        factors = array_view(vectors), array_view(rows), added
-        kernels.sampled_product(pattern.indptr, pattern.ids, *factors, array_view(out))
-        return out
+        return entry_products(pattern.indptr, pattern.ids, vectors, rows, bias)
+    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
     groups = pattern.transposed
     if rows.dtype == torch.bfloat16:  # Kernels do not read it.
         at = torch.from_numpy(groups.ids)
         rows = rows.index_select(0, at).float()
         bias = None if bias is None else bias.index_select(0, at).float()
         groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
-    factors = array_view(vectors), array_view(rows), none if bias is None else array_view(bias)
+    factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
     kernels.grouped_product(groups, *factors, 4 * num_threads(), array_view(out))
     return out
+
+
+def entry_products(
+    indptr: np.ndarray, ids: np.ndarray, vectors: Tensor, rows: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """`sampled_product` by its kernel alone, of contiguous tensors on the CPU."""
+    out = torch.empty(len(ids), dtype=vectors.dtype)
+    factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
+    kernels.sampled_product(indptr, ids, *factors, array_view(out))
+    return out
+
+
+def _array_or_none(bias: Tensor | None, like: Tensor) -> np.ndarray:
+    """The entries of a bias for a kernel, which takes an empty array for none."""
+    return array_view(like.new_empty(0) if bias is None else bias)
 
 
 @operation(reference.weighted_sum)
@@ -75,9 +86,8 @@ def weighted_sum(
 ) -> Tensor:
     """``out[b] = bias + sum_p coefficients[p] * rows[ids[p]]`` over the entries of each sample b.
 
-    indptr (B + 1,) int64 bounds of the samples' entries; ids (nnz,) int32; coefficients (nnz,)
-    floats, an array or a tensor; rows (N, D) floats; bias (D,) or None. Returns ``(B, D)``, of the
-    type of ``rows``; float32 for bfloat16.
+    indptr (B + 1,) int64; ids (nnz,) int32; coefficients (nnz,) floats; rows (N, D); bias (D,) or
+    None. Returns ``(B, D)``, of the type of ``rows``; float32 for bfloat16.
     """
     if rows.dtype == torch.bfloat16:  # Kernels do not read it.
         distinct, ids = np.unique(ids, return_inverse=True)
@@ -94,26 +104,19 @@ def weighted_sum(
 def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     """``sum_p coefficients[p] * vectors[b]`` over the entries with the same id.
 
-    The kernels of an optimizer compute the sums when they use them (`adam_factored`), so nobody
-    may change the arguments afterwards.
-
-    pattern: B samples with nnz entries together; coefficients (nnz,) floats, an array or a tensor;
-    vectors (B, D) floats. Returns the factors ``(pattern.transposed, coefficients, vectors)`` as
-    arrays, or `slide.ops.reference.products.TotalRows`.
+    coefficients (nnz,) floats; vectors (B, D) floats. Returns the factors ``(pattern.transposed,
+    coefficients, vectors)``, which nobody may change, since the optimizer computes the sums
+    (`adam_factored`), or `TotalRows`.
     """
     return pattern.transposed, _array(coefficients), array_view(vectors)
 
 
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:
-    """The samples whose gradient is not zero: a backward pass visits only these.
+    """The samples ``(R,)`` int64 whose gradient is not zero; None if visiting all is faster.
 
     A loss over the hardest samples leaves zero gradients for the others. Shrivastava, Gupta and
-    Girshick (2016, "Training region-based object detectors with online hard example mining",
-    section 4.2) run a second forward pass over the hard samples for this reason.
-
-    gradient (B, A), or (nnz,) with indptr; indptr (B + 1,) int64 bounds of the samples' entries.
-    Returns ``(R,)`` int64, ascending,
-    or None if visiting all samples is faster or the host would wait for a device.
+    Girshick (2016, section 4.2) run a second forward pass instead. gradient (B, A), or (nnz,) with
+    bounds indptr.
     """
     if uses_reference(gradient) or len(gradient if indptr is None else indptr[1:]) < 2:
         return None
@@ -129,14 +132,10 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
 
 
 def nonzeros(gradient: Tensor) -> CSR | None:
-    """The non-zero entries of a gradient.
+    """The non-zero entries of a gradient ``(B, A)``; None if they are many, or on a device.
 
-    A hinge loss has a gradient of zero at outputs that are right by a margin. After some training
-    most outputs are, and the products of the backward pass need only the other entries.
-
-    gradient (B, A), contiguous. Returns the entries, or None if their share is above
-    `DENSE_ENTRY_SHARE`, the gradient is empty, its type is bfloat16, which kernels do not read, or
-    the host would wait for a device.
+    A hinge loss has a gradient of zero at outputs that are right by a margin, after some training
+    most.
     """
     if uses_reference(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
@@ -155,11 +154,7 @@ def nonzeros(gradient: Tensor) -> CSR | None:
 
 
 def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The entries of a matrix, column by column, with groups for empty columns.
-
-    Returns the bounds of the columns' entries ``(num_columns + 1,)`` int64, the positions of the
-    entries ``(nnz,)`` int64, and their rows ``(nnz,)`` int32.
-    """
+    """Bounds of all columns of a matrix, and positions and rows of their entries."""
     starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
     entries = np.empty(len(matrix.indices), np.int64)
     samples = np.empty(len(matrix.indices), np.int32)

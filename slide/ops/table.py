@@ -11,10 +11,7 @@ _R = TypeVar("_R")
 
 
 class Operation(Generic[_P, _R]):
-    """An operation that a kernel computes on the CPU, and its reference on any device.
-
-    kernel: the function that calls numba kernels; reference the same in torch.
-    """
+    """An operation that a kernel computes on the CPU, and its reference in torch on any device."""
 
     def __init__(self, kernel: Callable[_P, _R], reference: Callable[_P, _R]):
         self.kernel, self.reference = kernel, reference

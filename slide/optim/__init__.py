@@ -1,8 +1,4 @@
-"""An Adam that updates only the rows that a step touched, gradient clipping, and resizing.
-
-Optimizer and clipping use the row gradients that the layers of slide leave on their weights
-(`slide.row_gradients`).
-"""
+"""An Adam that updates only the rows that a step touched, gradient clipping, and resizing."""
 
 from slide.optim.clipping import clip_grad_norm_ as clip_grad_norm_
 from slide.optim.row_sparse_adam import RowSparseAdam as RowSparseAdam

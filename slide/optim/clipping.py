@@ -32,23 +32,18 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
-    This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients. PyTorch's function raises
-    for sparse gradients, and calls this one for parameters on which layers of slide have left row
-    gradients. The gradients of several backward passes on one weight are added up first.
+    This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients, which calls this function
+    for row gradients of slide's layers.
 
-    Layers of `slide.distributed` mark the parameters of which each process has other rows. Their
-    norm is that of the rows of all processes, so all processes must call this; gradients of other
-    parameters must be equal on all of them.
+    Layers of `slide.distributed` mark the parameters of which each process has other rows. All
+    processes must call this then; gradients of other parameters must be equal on all of them.
 
     Args:
-        parameters: one tensor or several; their gradients are scaled.
-        max_norm: largest total norm, above 0.
-        norm_type: the p of the p-norm, above 0; ``inf`` means the largest magnitude.
+        parameters, max_norm, norm_type, error_if_nonfinite: as in PyTorch, the numbers above 0.
         sharded: more parameters, which differ between processes: of layers of your own,
             which mark none.
         group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
             that of their mark.
-        error_if_nonfinite: whether a total norm that is not finite is an error.
 
     Returns:
         The total norm before the scaling, a scalar.
@@ -168,10 +163,7 @@ def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:
 
 
 def _values(parameter: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The values of a parameter's gradient, each once, and the memory that holds the gradient.
-
-    To scale the second tensor in place is to scale the gradient. None without a gradient.
-    """
+    """The distinct values of a gradient, and the memory to scale; None without a gradient."""
     if getattr(parameter, "row_gradients", ()):
         gradient = take_row_gradients(parameter)
         assert gradient is not None

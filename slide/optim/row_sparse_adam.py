@@ -1,8 +1,4 @@
-"""Row-sparse Adam: a step updates only the rows that have a gradient, in place.
-
-The file has the optimizer with its state, what ``torch.amp.GradScaler`` needs of it, and
-`resize_rows`, by which parameters and states get more or fewer rows.
-"""
+"""Row-sparse Adam, its state, `GradScaler`, and `resize_rows` of parameters with their state."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -58,17 +54,14 @@ class RowSparseAdam(torch.optim.Optimizer):
             ``(O, I, kh, kw)`` is one kernel ``(kh, kw)``.
         lr: learning rate, above 0.
         betas: decay rates of the two moments, each in [0, 1). If the first is 0, no first moment is
-            kept: a step uses the gradient itself, as RMSprop does. It then reads and writes a third
-            less memory, and the optimizer takes half of it.
+            kept, as in RMSprop: a step reads and writes a third less memory.
         eps: number added to the root of the second moment, at least 1e-37.
         weight_decay: decoupled weight decay, applied in steps that touch a row.
         correct_skipped: whether a step first decays the moments of a row for all steps without a
-            gradient for it, so that they equal the moments of dense Adam. This takes 4 bytes for
-            each row.
+            gradient for it, so that they equal the moments of dense Adam.
         rowwise: whether to keep one second moment for each row, of the mean square of its gradient,
             instead of one for each entry. A step then reads and writes a third less memory, and
-            half if there is no first moment. With a set for each sample, most of the time of a
-            step is spent on this memory.
+            half if there is no first moment.
         every_row: whether a step also changes the rows that have no gradient, by their moments, so
             that all steps equal those of ``torch.optim.AdamW``. It then takes time in proportion
             to all rows.
@@ -134,8 +127,8 @@ class RowSparseAdam(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
 
-        A scaler looks for infinities in the ``grad`` of parameters, so row gradients become sparse
-        tensors in ``grad`` here, and the step itself unscales them.
+        It looks for infinities in ``grad``, so row gradients become sparse tensors there, and the
+        step unscales them.
         """
         self._shown = []
         for p in self._parameters():
@@ -154,11 +147,7 @@ class RowSparseAdam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient, and remove their row gradients.
 
-        Args:
-            closure: computes the loss and its gradients before the update, as in PyTorch.
-
-        Returns:
-            The loss, or None without a closure.
+        Returns the loss of ``closure``, as in PyTorch.
 
         Raises:
             ValueError: for a parameter that is not contiguous or has other rows than its gradient,
@@ -336,8 +325,7 @@ def _check_values(state: dict[str, Any]) -> None:
 def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:
     """Make an infinite ``grad`` where another process has one for its rows; returns the parameters.
 
-    Where processes share out the rows of a parameter, each of them has other infinities; then all
-    scalers are to leave the step out and lower their factor, or none.
+    All scalers must leave the step out and lower their factor, or none.
     """
     of_group: dict[Any, list[Tensor]] = {}
     for p in parameters:
@@ -372,11 +360,8 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
         return
     chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
-        t = gradient.transposed
-        factors = kernels.Factors(
-            t.ids, t.starts, t.entries, t.samples, gradient.coefficients, gradient.vectors
-        )
-        kernels.adam_factored(_as_arrays(tensors), hyper, factors, chunks)
+        factors = gradient.transposed, gradient.coefficients, gradient.vectors
+        kernels.adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
         return
     ids = np.arange(num_rows(p), dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
@@ -399,7 +384,7 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
 
 
 def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
-    """A gradient of 0 for all rows but these."""
+    """A gradient of 0 for all rows ``but`` some."""
     idle = np.ones(num_rows(p), bool)
     idle[on_host(but)] = False
     ids, width = np.flatnonzero(idle).astype(np.int32), p.numel() // len(idle)
@@ -446,13 +431,11 @@ def resize_rows(
 ) -> None:
     """Keep some rows of a parameter and append others; the state of its optimizer follows.
 
-    The parameter stays the same object with new memory, so the optimizer keeps it. State with a row
-    for each row of the parameter (moments), or for each kernel of a convolution, keeps these rows;
-    the new ones begin at 0, as in an optimizer that has not seen them. Gradients that wait are
-    dropped. All rows are copied.
+    The parameter stays the same object with new memory. State with a row for each row of the
+    parameter, or for each kernel of a convolution, keeps these rows; new ones begin at 0. Gradients
+    that wait are dropped.
 
     Args:
-        p: ``(N, ...)``.
         kept: ``(n,)`` int64 numbers of rows, in their new order; None: all, in order.
         added: ``(m, ...)`` new rows, which come last.
         optimizer: of the parameter: `slide.RowSparseAdam`, or one of PyTorch's; None: no state

@@ -1,10 +1,4 @@
-"""Search for the outputs with the highest scores, for prediction.
-
-`exact_top_k` scores all outputs. `RowIndex` scores the outputs of some inverted lists.
-`index_top_k` scores the candidates of any other index, such as hash tables.
-`sparse_top_k` multiplies sparse inputs with sparse weights by inverted lists. `top_votes` counts
-the labels of nearest neighbours.
-"""
+"""Search for the outputs with the highest scores, for prediction."""
 
 from slide.search.exact import exact_top_k as exact_top_k
 from slide.search.exact import index_top_k as index_top_k

@@ -1,20 +1,19 @@
 """Search for the rows with the largest inner products, by scores of all rows or of candidates.
 
-Where processors multiply bfloat16 faster than float32, many queries are answered by a scan of
-rounded rows, and only what may be among the best is scored anew. Rounding changes a score by less
-than a bound (Higham 2002, "Accuracy and stability of numerical algorithms", sections 2.2 and 3.1).
-So a row whose rounded score is far below the scores of k others is not among the k best.
+Where processors multiply bfloat16 faster, many queries are answered by a scan of rounded rows.
+Rounding changes a score by less than a bound (Higham 2002, "Accuracy and stability of numerical
+algorithms", sections 2.2 and 3.1), and only what may be among the best is scored anew.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from slide import ops
 from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
 from slide.functional import active_linear
 from slide.ops.kernels.largest import keep_largest, keep_largest_bounds
-from slide.ops.kernels.products import sampled_product
 from slide.sparse import Pattern, check_pattern, row_bounds
 from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 
@@ -37,16 +36,15 @@ def exact_top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
-    All scores are computed, in blocks of at most 512 x 2,048. On processors that multiply bfloat16
-    faster, many queries are answered from rounded scores and the scores that matter. On other
-    devices than the CPU blocks have 2^27 scores.
+    All scores are computed, in blocks; where processors multiply bfloat16 faster, many queries are
+    answered from rounded scores and the exact scores that matter.
 
     Args:
         queries: ``(B, D)`` floats.
         weight: ``(N, D)``, of the type of ``queries``; or stored rows, which become float32 block
             by block.
         bias: ``(N,)`` or None.
-        k: number of rows to return for each query, in [1, N].
+        k: in [1, N].
 
     Returns:
         Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. The order
@@ -129,12 +127,9 @@ def _reference_search(
 def rounded_top_k(
     queries: Tensor, weight: Tensor | QuantizedRows, bias: Tensor | None, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k rows with the largest ``<query, row> + bias``, and whether that is proven.
+    """The k best scores ``(B, k)`` and ids in no order, and ``(B,)`` whether that is proven.
 
-    Returns scores ``(B, k)`` float32, which are not rounded to bfloat16, and ids ``(B, k)`` int64,
-    in no particular order; and ``(B,)`` bool: whether it is proven that no other row of the query
-    has a larger score. That is not so where numbers are not finite, or very many scores nearly
-    equal: such queries are to be searched by other means.
+    It is not where numbers are not finite, or very many scores nearly equal.
     """
     queries, rows = queries.detach().contiguous(), weight_rows(weight)
     bias = torch.zeros(rows.shape[0]) if bias is None else bias.detach()
@@ -199,12 +194,9 @@ def _scored(
     """The scores of the wanted ids ``(B, K)``; -inf for the others."""
     indptr = row_bounds(wanted.sum(1))
     weight, added, positions = stored.some(ids[wanted].astype(np.int32), bias)
-    assert added is not None
-    out = np.empty(indptr[-1], np.float32)
-    arrays = array_view(queries), array_view(weight.contiguous()), array_view(added)
-    sampled_product(indptr, positions, *arrays, out)
+    found = ops.entry_products(indptr, positions, queries, weight.contiguous(), added)
     scores = np.full(ids.shape, -np.inf, np.float32)
-    scores[wanted] = out
+    scores[wanted] = found.numpy()
     return scores
 
 
@@ -218,12 +210,11 @@ def index_top_k(
         weight: ``(N, D)``, of the type of ``queries``.
         bias: ``(N,)`` or None.
         candidates: B rows of ids in [0, N). An id may occur several times in a row.
-        k: number of ids to return for each query, at least 1.
+        k: at least 1.
 
     Returns:
-        Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first. If a
-        query has fewer than k candidates, the remaining scores are -inf and the ids are -1. So it
-        is for a candidate whose score is NaN or -inf.
+        Scores ``(B, k)`` of the type of ``queries`` and ids ``(B, k)`` int64, best first; -inf and
+        -1 where no candidate has a score above -inf.
 
     Raises:
         ValueError: if k is below 1, or for candidates of another number of rows, or out of range.

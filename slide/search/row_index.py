@@ -1,8 +1,4 @@
-"""An index over weight rows that finds large inner products without scoring all rows.
-
-The file has the index, the inverted lists in it, and the question whether weights have changed
-since an index followed them.
-"""
+"""An index over weight rows that finds large inner products without scoring all rows."""
 
 import math
 from collections.abc import Iterator
@@ -12,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide import ops
 from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
 from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
-from slide.ops.kernels.products import sampled_product
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_offsets
 from slide.utils.quantized import QuantizedRows, weight_rows
@@ -44,16 +40,14 @@ _WITNESSES, _NUMBERS = 64, 16
 class RowIndex:
     """Finds the rows with the largest ``<query, row> + bias`` among a small part of all rows.
 
-    The rows, with the bias as one more coordinate, are put into inverted lists, and kept in the
-    order of these lists, rounded to 8 bits with a scale for each row. A query sees the longest rows
-    first, then lists in the order of the score that their rows may have: that of the mean row, and
-    a number of standard deviations more. It ends where no other list is likely to hold one of the
-    best, or when it has seen its share of the rows. The best of the rounded rows are scored again
-    with the weight itself. So scores are exact, and which rows are found is not: a row far from the
-    others of its list can be missed. Up to 4,096 rows are all seen.
+    The rows, with the bias as one more coordinate, are put into inverted lists, rounded to 8 bits
+    with a scale for each row. A query sees the longest rows first, then lists in the order of the
+    score that their rows may have: that of the mean row, and a number of standard deviations more.
+    It ends where no other list is likely to hold one of the best, or when it has seen its share of
+    the rows. The best are scored again with the weight itself, so scores are exact, but a row far
+    from the others of its list can be missed. Up to 4,096 rows are all seen.
 
-    The index keeps the weight, not a copy of it. It follows the changes of rows that `update`
-    is told of, and no others: see `fits`.
+    The index keeps the weight, not a copy, and follows the changes that `update` is told of.
 
     Args:
         weight: ``(N, D)`` floats, or stored rows, on the CPU.
@@ -139,9 +133,8 @@ class RowIndex:
     def update(self, numbers: np.ndarray) -> None:
         """Follow the changes of some rows.
 
-        They stay in their lists, whose means and spreads follow. So the scores of the rows are
-        right again, while a row that went far away makes its list less tight until `regroup`. The
-        time is about proportional to the number of rows, and otherwise to that of lists.
+        They stay in their lists, whose means and spreads follow: scores are right again, while a
+        row that went far away makes its list less tight until `regroup`.
         """
         rows = _WeightRows(self.weight, self.bias)
         _put_rows_into(self._lists, rows, self._positions_of(numbers))
@@ -152,10 +145,8 @@ class RowIndex:
     def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
         """Put rows that moved into new inverted lists, and follow the changes of all rows.
 
-        The time of grouping is about proportional to the number of rows that moved: see
-        `_regrouped`. If the lists then say far less about their rows than
-        they did, other rows have moved, too, and all are grouped again. An error midway
-        leaves an index that must not be used.
+        If the lists then explain far less of their rows than they did, other rows have moved, too,
+        and all are grouped again. An error midway leaves an index that must not be used.
         """
         self._state = kept_state(self.weight, self.bias)
         positions, rows = self._positions_of(moved), _WeightRows(self.weight, self.bias)
@@ -188,10 +179,10 @@ class RowIndex:
 
         Args:
             queries: ``(B, D)``, of the type of the weight.
-            k: number of rows to return for each query, in [1, N].
+            k: in [1, N].
             share: in (0, 1]; a query begins no further list when it has seen this share of all
                 rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
-            most_seen: the same as a number of rows, in position of ``share``.
+            most_seen: the same as a number of rows, instead of ``share``.
             deviations: at least 0; how many standard deviations above the mean of a list the score
                 of a row may lie. With more of them a query sees more lists.
 
@@ -233,11 +224,7 @@ class RowIndex:
         return torch.from_numpy(np.where(positions < 0, -1, ids[positions]).astype(np.int64))
 
     def _bounds(self, x: Tensor, deviations: float) -> Tensor:
-        """What a row of each list may score, ``(B, L)``.
-
-        Distances from the mean in a random direction would have a standard deviation of spread /
-        sqrt(D), multiplied by the length of the query.
-        """
+        """What a row of each list may score, ``(B, L)``: its deviation is spread / sqrt(D)."""
         if self.bias is not None:
             x = torch.nn.functional.pad(x, (0, 1), value=1.0)
         scores = (x.to(self._centres.dtype) @ self._centres.T).float()
@@ -252,7 +239,11 @@ class RowIndex:
         weight, bias, positions = weight_rows(self.weight).some(known.numpy(), self.bias)
         known, bias = torch.from_numpy(positions), None if bias is None else bias.detach()
         if weight.dtype in KERNEL_DTYPES and weight.is_contiguous():
-            scores = _products(queries, weight, bias, known)
+            indptr = np.arange(len(known) + 1) * known.shape[1]
+            numbers = known.int().view(-1).numpy()
+            added = None if bias is None else bias.contiguous()
+            scores = ops.entry_products(indptr, numbers, queries.contiguous(), weight, added)
+            scores = scores.view(known.shape)
         else:
             scores = torch.bmm(weight[known], queries[:, :, None])[:, :, 0]
             if bias is not None:
@@ -260,19 +251,6 @@ class RowIndex:
         scores.masked_fill_(found < 0, -torch.inf)
         scores, order = scores.topk(k, 1)
         return scores, found.gather(1, order)
-
-
-def _products(queries: Tensor, rows: Tensor, added: Tensor | None, ids: Tensor) -> Tensor:
-    """``<query, row> + added`` for the rows ``ids`` ``(B, K)``; rows may be longer than queries."""
-    indptr = np.arange(len(ids) + 1) * ids.shape[1]
-    out = torch.empty(ids.shape, dtype=queries.dtype)
-    none = queries.new_empty(0)
-    sampled_product(
-        *(indptr, ids.int().view(-1).numpy(), array_view(queries.detach().contiguous())),
-        *(array_view(rows), array_view(none if added is None else added.contiguous())),
-        array_view(out.view(-1)),
-    )
-    return out
 
 
 class LazyRowIndex:
@@ -303,11 +281,7 @@ class _WeightRows:
         return self.stored.shape[0]
 
     def take(self, numbers: Tensor) -> Tensor:
-        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias.
-
-        A row with a number that is not finite, such as a bias of -inf, is read as zeros: it would
-        be in the mean of its list, and of all rows.
-        """
+        """Rows ``(n, D + 1)``, or ``(n, D)`` without a bias; zeros for a row that is not finite."""
         rows = self.stored.take(numbers)
         if self.bias is not None:
             rows = torch.cat([rows, self.bias[numbers].float()[:, None]], 1)
@@ -316,10 +290,7 @@ class _WeightRows:
         return torch.where(rows.isfinite().all(1, keepdim=True), rows, 0)
 
     def some(self, numbers: np.ndarray) -> tuple[Tensor, Tensor, np.ndarray]:
-        """Rows ``(r, D)``, their biases ``(r,)`` or ``(0,)``, and the numbers ``(n,)`` in these.
-
-        There is no copy if possible.
-        """
+        """Rows, biases, and positions ``(n,)`` in them; without a copy if possible."""
         rows, bias, positions = self.stored.some(numbers, self.bias)
         read = (rows,) if bias is None else (rows, bias)
         if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
@@ -341,15 +312,11 @@ def _regrouped(
 ) -> tuple[RowLists, np.ndarray]:
     """Lists in which rows that moved are near the others again; all rows are rounded anew.
 
-    To group all rows again would take long, and most rows of a large layer hardly move. So the rows
-    that moved get lists of their own, a new level, and the other rows stay in theirs. The rows of
-    the youngest levels join them, until the next older level has at least as many rows. So there
-    are usually few levels, and a row is grouped few times for each time that it moves (the
-    logarithmic method of Bentley and Saxe 1980, "Decomposable searching problems"). If the oldest
-    level joins, the lists of all rows are new.
-
-    ``levels`` are the numbers of the first list of each level, the oldest first, and ``moved`` the
-    positions of rows in the lists. The codes of the given lists are overwritten.
+    Rows ``moved``, positions in the lists, get lists of their own, a new level; the rows of the
+    youngest levels join them until the next older level has at least as many. So a row is grouped
+    few times for each time that it moves (the logarithmic method of Bentley and Saxe 1980,
+    "Decomposable searching problems"). ``levels`` are the first lists of levels, the oldest first.
+    The codes of the given lists are overwritten.
     """
     _check_lists_fit(lists, rows)
     kept = np.ones(len(rows), bool)
@@ -372,11 +339,7 @@ def _regrouped(
 
 
 def _explained_share(lists: RowLists) -> float:
-    """How much the lists say about their rows: 0 if rows might as well lie in any list.
-
-    This is the share of the mean squared distance of rows from each other that is between lists, in
-    [0, 1]; the list of the longest rows is left out.
-    """
+    """The share of the rows' mean squared distance that is between lists, in [0, 1]."""
     counts = np.diff(lists.starts)[:-1].astype(np.float64)
     if not len(counts):
         return 0.0
@@ -387,7 +350,7 @@ def _explained_share(lists: RowLists) -> float:
 
 
 def _check_state(state: dict[str, np.ndarray], levels: np.ndarray) -> None:
-    """Raise ValueError unless saved lists are lists: kernels read and write where they say."""
+    """Raise ValueError unless saved lists are lists: kernels read and write at their numbers."""
     what, codes, means = "the state of an index", state.get("codes"), state.get("means")
     check_arrays(
         what,
@@ -429,10 +392,7 @@ def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:
 
 
 def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) -> None:
-    """Round rows as they are now; means and spreads of their lists follow.
-
-    ``positions`` int32 are the positions of the rows in the lists, distinct and sorted.
-    """
+    """Round the rows at distinct ascending positions; means and spreads of their lists follow."""
     _check_lists_fit(lists, rows)
     owner = np.searchsorted(lists.starts, positions, side="right") - 1
     numbers, begins = np.unique(owner, return_index=True)
@@ -445,7 +405,7 @@ def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) ->
 def _filled(
     rows: _WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray
 ) -> RowLists:
-    """Lists that begin in these positions of ``order``, with all that they hold."""
+    """Lists that begin at ``starts`` of ``order``, with all that they hold."""
     count, size, biased = len(starts) - 1, len(rows), rows.bias is not None
     lists = RowLists(
         *(starts, order.astype(np.int32), codes),
@@ -462,18 +422,12 @@ def _filled(
 
 
 def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """Inverted lists of about the same length, and one of the longest rows.
+    """Inverted lists of about the same length, and one of the longest rows, which all queries see.
 
-    Inner products follow the lengths of rows. Among the rows of a trained layer some are many times
-    as long as most. In lists of all rows these would hide among short ones, and the mean of a list
-    would say nothing about them. So rows are ranked by length, and each of some ranges of this
-    ranking has lists of its own (the idea of norm ranges: Yan et al. 2018, "Norm-ranging LSH for
-    maximum inner product search"). The longest rows are far from each other and are the best ones
-    of most queries: they are one list. A length is the distance from the mean of a sample of the
-    rows: subtracting the same row from all of them changes no order of scores.
-
-    Returns where each list begins, ``(L + 1,)`` int64, the longest rows last, and the numbers of
-    rows in this order, ``(n,)`` int64.
+    Inner products follow the lengths of rows, so rows are ranked by length, their distance from the
+    mean of a sample, and each of some ranges has lists of its own (Yan et al. 2018, "Norm-ranging
+    LSH for maximum inner product search"). Returns where lists begin, ``(L + 1,)`` int64, the
+    longest rows last, and the rows in this order.
     """
     generator = torch.Generator().manual_seed(int(seed))
     mean = rows.take(_some(numbers, _READ_AT_ONCE, generator)).double().mean(0).float()
@@ -525,10 +479,7 @@ def _k_means(sample: Tensor, number: int, generator: torch.Generator) -> Tensor:
 
 
 def _nearest(rows: Tensor, centroids: Tensor) -> Tensor:
-    """The number of the nearest centroid of each row; of nearly equal ones, any.
-
-    Rows whose mean is zero lose little by being rounded to bfloat16.
-    """
+    """The number of the nearest centroid of each row, perhaps by products in bfloat16."""
     halves = centroids.square().sum(1).mul_(-0.5)
     if has_bfloat16():
         rows, centroids, halves = rows.bfloat16(), centroids.bfloat16(), halves.bfloat16()

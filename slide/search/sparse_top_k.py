@@ -32,11 +32,10 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
     Args:
         matrix: ``(R, D)``.
         num_columns: D.
-        longest: a longer list keeps only this number of entries, of the largest magnitude;
-            None: all lists are complete.
+        longest: see `shortened`; None: all lists are complete.
 
     Returns:
-        A CSR matrix ``(D, R)``; the rows in a list ascend.
+        ``(D, R)``; the rows in a list ascend.
 
     Raises:
         ValueError: for columns out of range, or ``longest`` below 1.
@@ -63,11 +62,8 @@ def shortened(lists: CSR, longest: int) -> CSR:
     """Lists without their smallest entries.
 
     Args:
-        lists: ``(D, N)``.
+        lists: ``(D, N)``; the order within a list stays.
         longest: a longer list keeps only this number of entries, of the largest magnitude.
-
-    Returns:
-        ``(D, N)``; the order within a list stays.
 
     Raises:
         ValueError: for ``longest`` below 1, or bounds that do not fit the entries.
@@ -105,7 +101,7 @@ def sparse_top_k(
         x: ``(B, D)``.
         lists: ``(D, N)``: for each column of ``x`` the outputs that have it, and their weights.
         num_outputs: N.
-        k: number of outputs to return for each row.
+        k: at least 1.
         left_out: B rows of outputs that are not returned; None: none.
 
     Returns:
@@ -147,10 +143,10 @@ def top_votes(
 
     Args:
         near: ``(B, C)`` int32 numbers of rows with labels, each at most once; -1 for none.
-        weights: ``(B, C)`` float32, how much the labels of each of these rows count, above 0.
+        weights: ``(B, C)`` float32, how much the labels of each row count, above 0.
         labels: R rows; see `sparse_top_k` for their check.
         num_labels: N.
-        k: number of labels to return for each row.
+        k: at least 1.
         left_out: B rows of labels that are not returned; None: none.
 
     Returns:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from slide import ops
-from slide.check import formulas, self_test
+from slide.check import self_test
 from slide.check.__main__ import main
 from slide.check.machine import describe_machine
 from slide.check.self_test import SELF_TESTS, run_self_tests
@@ -54,15 +54,15 @@ def test_wrong_operations_are_noticed(monkeypatch, name, column):
 
 def test_values_that_are_not_near():
     with pytest.raises(ValueError, match=r"the value is off by 0\.01"):
-        formulas.near("the value", torch.ones(2), torch.tensor([1, 1.01]))
+        self_test.near("the value", torch.ones(2), torch.tensor([1, 1.01]))
     with pytest.raises(ValueError, match=r"the value is \(2,\), not \(3,\)"):
-        formulas.near("the value", torch.ones(2), torch.ones(3))
+        self_test.near("the value", torch.ones(2), torch.ones(3))
     with pytest.raises(ValueError, match="is off by nan"):
-        formulas.near("the value", torch.tensor([torch.nan]), torch.ones(1))
+        self_test.near("the value", torch.tensor([torch.nan]), torch.ones(1))
     with pytest.raises(ValueError, match="the ids is 1, not 2"):
-        formulas.equal("the ids", 1, 2)
+        self_test.equal("the ids", 1, 2)
     with pytest.raises(ValueError, match="there is no gradient"):
-        formulas.gradient(torch.ones(1))
+        self_test.gradient(torch.ones(1))
 
 
 def test_wrong_hashes_are_noticed(monkeypatch):

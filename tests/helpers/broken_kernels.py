@@ -1,4 +1,4 @@
-"""Which tests of `slide.check` notice that a kernel is broken.
+"""Which tests of `slide.check` and `kernel_formulas` notice that a kernel is broken.
 
     NUMBA_DISABLE_JIT=1 PYTHONPATH=tests python -m helpers.broken_kernels
 
@@ -19,10 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from helpers.kernel_formulas import FORMULAS
 from helpers.limits import more_memory
 from slide.check import SELF_TESTS
 
 ROOT = Path(__file__).parents[2]
+TESTS = {**SELF_TESTS, **FORMULAS}
 TRIALS, SECONDS, MEMORY = 3, 60, 1 << 30
 # They ask for memory ahead of time, and have no result that could be wrong.
 WITHOUT_RESULT = {"prefetch_entries", "prefetch_row"}
@@ -143,7 +145,7 @@ def main():
     signal.signal(signal.SIGALRM, _late)
     torch.manual_seed(0)
     called, seconds = {}, {}
-    for name, test in SELF_TESTS.items():
+    for name, test in TESTS.items():
         begin = time.perf_counter()
         called[name] = called_in(test, functions)
         seconds[name] = time.perf_counter() - begin
@@ -151,8 +153,8 @@ def main():
     for kernel, function in functions.items():
         put_back = replace(function, broken(function))
         # The fastest first: one that notices is enough.
-        tests = sorted((name for name in SELF_TESTS if kernel in called[name]), key=seconds.get)
-        found[kernel] = next((name for name in tests if noticed(SELF_TESTS[name])), None)
+        tests = sorted((name for name in TESTS if kernel in called[name]), key=seconds.get)
+        found[kernel] = next((name for name in tests if noticed(TESTS[name])), None)
         put_back()
     print(json.dumps(found))
 

@@ -197,10 +197,9 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
 def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num_known):
     """One active set for each sample: its labels, then its proposed ids, then uniform fill.
 
-    labels `Pattern` of the positive outputs, distinct within a sample; proposed `RankedIds` of
-    distinct ids; num_rows N; key uint64; marks (T, N) uint8 scratch, zero at entry
-    and at exit; indptr (B + 1,) int64, the bounds of the sets asked for; ids (nnz,) int32, written;
-    num_known (B,) int64, written: how many ids of a set are labels or proposed.
+    labels `Pattern`, proposed `RankedIds`, distinct in a sample; marks (T, N) uint8 scratch of
+    zeros; indptr (B + 1,) int64 bounds of the sets; ids (nnz,) int32, num_known (B,) int64, labels
+    and proposed ids of a set, written.
     """
     num_samples = len(indptr) - 1
     num_runs = marks.shape[0]
@@ -231,10 +230,9 @@ def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num
 def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions):
     """One active set for a batch: all its labels, then the proposed ids, then uniform fill.
 
-    labels `Pattern` of the positive outputs; proposed (n,) int32 distinct ids; num_rows N; key
-    uint64; marks (N,) uint8 scratch, zero at entry and at exit; slots (N,) int32
-    scratch, all -1 at entry and at exit; ids (size,) int32, written; positions (number of labels,)
-    int32, written: where each label stands. Returns how many of the ids are labels or proposed.
+    labels `Pattern`; proposed (n,) distinct int32; marks (N,) uint8 scratch of zeros; slots (N,)
+    int32 scratch of -1; ids (size,) int32, positions of the labels, written. Returns how many ids
+    are labels or proposed.
     """
     size = 0
     for p in range(len(labels.indices)):

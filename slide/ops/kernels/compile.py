@@ -114,7 +114,7 @@ def _prefetch(typing, array, position):
 
 
 def _nothing(array, position):
-    """With kernels as plain Python there is nothing to request."""
+    """With kernels that are not compiled there is nothing to request."""
 
 
 _compiled = not config.DISABLE_JIT  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""Sets of features that rows have together, and what they say of labels."""
+"""Sets of features that rows have together, and their shares of labels."""
 
 import numpy as np
 
@@ -9,16 +9,9 @@ from slide.ops.kernels.compile import parallel, prange
 def list_sets(rows, hashes, groups, most, starts, keys, kinds):
     """The sets of the features of each row: single ones, then pairs and so on.
 
-    Args:
-        rows: `slide.sparse.Pattern` or `slide.sparse.CSR` of B rows.
-        hashes: ``(nnz,)`` uint64, for each entry that of its feature; the sum of those of a set is
-            its key.
-        groups: ``(nnz,)`` uint8, for each entry the group of its feature; the sum of those of a set
-            is its kind.
-        most: ``(B,)`` the largest size of the sets of each row, at least 1.
-        starts: ``(B,)`` int64, where the sets of each row begin in ``keys``.
-        keys: ``(S,)`` uint64 output.
-        kinds: ``(S,)`` uint8 output, modulo 256.
+    rows: a pattern of B rows; hashes (nnz,) uint64 and groups (nnz,) uint8 of the features, whose
+    sums over a set are its key and its kind; most (B,) largest size of a row's sets; starts (B,)
+    int64, where the sets of a row begin; keys (S,) uint64, kinds (S,) uint8, written.
     """
     for b in prange(len(most)):
         begin, first = rows.indptr[b], starts[b]
@@ -44,13 +37,9 @@ def list_sets(rows, hashes, groups, most, starts, keys, kinds):
 def mix_shares(sets, lists, ids, starts, positions, found):
     """The sum over the sets of a row of weight times share of each of its candidates.
 
-    Args:
-        sets: `slide.sparse.CSR` of B rows of sets, with their weights.
-        lists: `slide.sparse.CSR`: the labels of each set with the shares of its rows.
-        ids: ``(B, K)`` int64, each number once in a row. Numbers below 0, anywhere, are none.
-        starts: ``(B + 1,)`` int64, where the candidates of each row begin in ``found``.
-        positions: ``(T, N)`` int32 scratch, zero before and after.
-        found: ``(pairs,)`` float32 output.
+    sets `CSR` of B rows of sets; lists `CSR`, the labels of each set; ids (B, K) int64 distinct
+    candidates, below 0: none; starts (B + 1,) int64, where those of a row begin in found; positions
+    (T, N) int32 scratch of zeros; found (pairs,) float32, written.
     """
     threads = len(positions)
     for t in prange(threads):

@@ -21,10 +21,7 @@ MAX_DENSIFY_ATTEMPTS = 100
 
 @parallel
 def pack_signs(projections, hashes_per_table, out):
-    """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``.
-
-    projections (n, L * K) floats or integers; hashes_per_table: K, at most 31; out (L, n) int32.
-    """
+    """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``."""
     num_tables = out.shape[0]
     for i in prange(projections.shape[0]):
         for l in range(num_tables):
@@ -37,10 +34,7 @@ def pack_signs(projections, hashes_per_table, out):
 
 @parallel
 def project_sparse(indptr, indices, values, directions, out):
-    """Write ``out[b] = sum_j values[j] * directions[indices[j]]`` for a CSR matrix.
-
-    indptr, indices, values (B, D) CSR matrix; directions (D, L * K) int8; out (B, L * K) floats.
-    """
+    """Write ``out[b] = sum_j values[j] * directions[indices[j]]`` for a CSR matrix."""
     width = directions.shape[1]
     for b in prange(len(indptr) - 1):
         total = out[b]
@@ -55,11 +49,7 @@ def project_sparse(indptr, indices, values, directions, out):
 
 @parallel
 def dwta_dense(vectors, coordinates, hashes_per_table, shift, out):
-    """Winner-take-all codes of dense vectors: the digit of a bin is the position of its maximum.
-
-    vectors (n, D) floats; coordinates (L * K, M) int32; hashes_per_table: K digits a code; shift:
-    bits by which a digit is moved for each one that follows it in a code; out (L, n) int32.
-    """
+    """The digit of a bin is the position of its maximum; see `slide.ops.dwta_dense`."""
     bin_size = coordinates.shape[1]
     for i in prange(vectors.shape[0]):
         vector = vectors[i]
@@ -80,11 +70,7 @@ def dwta_dense(vectors, coordinates, hashes_per_table, shift, out):
 
 @serial
 def _densify(digits, key, found):
-    """Give each empty bin (digit -1) the digit of a filled bin, drawn by (bin, attempt).
-
-    ``found`` ``(L * K,)`` int32 is scratch for a copy of the digits: only bins that were filled at
-    the start pass their digit on.
-    """
+    """Give each empty bin (digit -1) the digit of a filled bin, drawn by (bin, attempt)."""
     num_bins = len(digits)
     for h in range(num_bins):
         found[h] = digits[h]
@@ -101,12 +87,7 @@ def _densify(digits, key, found):
 
 @parallel
 def dwta_sparse(indptr, indices, values, positions, hashes_per_table, bits, shift, key, out):
-    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part.
-
-    indptr, indices, values (B, D) CSR matrix; positions (D, P) int32; hashes_per_table: K digits a
-    code; bits: bits a digit, log2 of M; shift see `dwta_dense`; key uint64 key of the
-    densification's draws; out (L, B) int32.
-    """
+    """Densified winner-take-all codes of stored coordinates; see `slide.ops.dwta_sparse`."""
     num_tables = out.shape[0]
     num_bins = num_tables * hashes_per_table
     mask = (1 << bits) - 1
@@ -134,11 +115,7 @@ def dwta_sparse(indptr, indices, values, positions, hashes_per_table, bits, shif
 
 @parallel
 def dwta_runners(vectors, coordinates, hashes_per_table, bits, costs, flips):
-    """What the second-largest coordinate of each bin would change.
-
-    vectors (n, D) floats; coordinates (L * K, M) int32; hashes_per_table: K digits a code; bits:
-    bits a digit, log2 of M; costs (n, L * K) floats, written; flips (n, L * K) int32, written.
-    """
+    """What the second-largest coordinate of each bin would change; see `slide.ops.dwta_runners`."""
     num_bins, bin_size = coordinates.shape
     for i in prange(vectors.shape[0]):
         vector = vectors[i]
@@ -160,10 +137,7 @@ def dwta_runners(vectors, coordinates, hashes_per_table, bits, costs, flips):
 
 @serial
 def _sort(values, order, count):
-    """Order ``order[:count]`` by ``values``, which are sorted along; equal ones stay in order.
-
-    Insertion: there are few, and sets come nearly in order.
-    """
+    """Sort ``order[:count]`` and its ``values`` by insertion, as they come nearly in order."""
     for i in range(1, count):
         value, name, position = values[i], order[i], i
         while position > 0 and value < values[position - 1]:
@@ -174,11 +148,7 @@ def _sort(values, order, count):
 
 @parallel
 def probe_codes(codes, costs, flips, sets, out):
-    """Codes of the buckets that are reached at the least cost.
-
-    codes (L, n) int32; costs (n, L * K) floats of at least 0; flips (n, L * K) int32; sets: pattern
-    of S rows; out ((1 + P) * L, n) int32, with P at most S.
-    """
+    """Codes of the buckets that are reached at the least cost; see `slide.ops.probe_codes`."""
     num_tables, num_vectors = codes.shape
     hashes_per_table, num_sets = costs.shape[1] // num_tables, len(sets.indptr) - 1
     probes = out.shape[0] // num_tables - 1
@@ -255,11 +225,7 @@ def _counter(table, code, offered, own):
 
 @parallel
 def fold(codes, num_buckets, out):
-    """Write a bucket for each code ``(n,)`` int32 to ``out``: some bits of a mix of all its bits.
-
-    The mix is that of MurmurHash3 for 32 bits, whose result, as a fraction of 2^32, is multiplied
-    by the number of buckets.
-    """
+    """Write ``MurmurHash3(code) / 2^32 * num_buckets`` for each code ``(n,)`` int32 to ``out``."""
     for i in prange(len(codes)):
         mixed = np.int64(codes[i])
         for shift, factor in FOLDING:

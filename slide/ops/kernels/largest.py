@@ -19,7 +19,7 @@ _LEAST_KEY = np.iinfo(np.int32).min
 
 @serial
 def replace_least(scores, ids, score, number):
-    """Put a pair in place of the least score of a binary heap."""
+    """Replace the least score of a binary heap, and its id."""
     at, size = 0, len(scores)
     while True:
         child = 2 * at + 1
@@ -36,11 +36,10 @@ def replace_least(scores, ids, score, number):
 
 @serial
 def add_to_sum(total, seen, count, n, value):
-    """Add to the sum of output ``n``, and note the output if it is new.
+    """Add ``value`` to the sum of output ``n``; returns how many outputs have sums now.
 
-    total (N,) float32 sums, zero where an output is new; seen (N + 1,) int32, the outputs that have
-    sums; count: how many of them there are; n: output; value: what is added, or 0. Returns how
-    many there are now.
+    total (N,) float32, zero where an output is new; seen (N + 1,) int32, the first ``count``
+    outputs that have sums.
     """
     old = total[n]
     # In float32, in which it is kept: a number that is not 0 may become 0.
@@ -68,11 +67,7 @@ def best_first(scores, ids):
 
 @parallel
 def keep_largest(scores, first, best, ids):
-    """Keep the k largest scores of each row, in no particular order.
-
-    scores (B, n) floats; first: number of the output in column 0 of scores; best (B, k) of the type
-    of scores, the largest so far; ids (B, k) int64, their outputs.
-    """
+    """Keep the k largest scores of each row in ``best``, and their outputs ``first + j``."""
     for b in prange(len(scores)):
         own, numbers = best[b], ids[b]
         for j in range(scores.shape[1]):
@@ -82,11 +77,7 @@ def keep_largest(scores, first, best, ids):
 
 @parallel
 def keep_largest_bounds(products, of_query, of_row, biases, first, best, ids):
-    """`keep_largest` of upper bounds ``products + of_query * of_row + biases``.
-
-    products (B, n) float32; of_query (B,) float32; of_row (n,) float32; biases (n,) float32; first,
-    best, ids see `keep_largest`.
-    """
+    """`keep_largest` of upper bounds ``products + of_query * of_row + biases``."""
     for b in prange(len(products)):
         own, numbers, error = best[b], ids[b], of_query[b]
         for j in range(products.shape[1]):
@@ -97,13 +88,11 @@ def keep_largest_bounds(products, of_query, of_row, biases, first, best, ids):
 
 @parallel
 def top_products(x, lists, left_out, sums, touched, ids, scores):
-    """The largest positive entries of each row of ``x @ lists``, best first.
+    """The largest positive entries of each row of ``x @ lists``, best first, without ``left_out``.
 
-    Only the lists of the columns in which a row has an entry are read.
-
-    x `CSR` of B rows, D columns; lists `CSR` (D, N); left_out `Pattern` of B rows, outputs that are
-    not returned; sums (T, N) float32 scratch, zero before and after; touched (T, N + 1) int32
-    scratch; ids (B, k) int32 output, -1 before; scores (B, k) float32 output, zero before.
+    x `CSR` (B, D); lists `CSR` (D, N); left_out `Pattern` of B rows; sums (T, N) float32 scratch of
+    zeros, touched (T, N + 1) int32 scratch; ids (B, k) int32, -1 before; scores (B, k) float32,
+    zero before.
     """
     threads = len(sums)
     for t in prange(threads):
@@ -147,8 +136,8 @@ def _maximum(keys):
 
 
 @serial
-def _place(keys, key):
-    """The first position of an integer that is among these."""
+def _position(keys, key):
+    """The first position of an integer that is among ``keys``."""
     at = 0
     while keys[at] != key:
         at += 1
@@ -157,7 +146,7 @@ def _place(keys, key):
 
 @serial
 def _scan_list(query, begin, end, codes, scales, biases, best, positions):
-    """Score the rows of a list; each one above the least of the best takes its place."""
+    """Score the rows of a list; each one above the least of the best replaces it."""
     for p in range(begin, end):
         total = np.float32(0)
         for j in range(len(query)):
@@ -169,16 +158,11 @@ def _scan_list(query, begin, end, codes, scales, biases, best, positions):
 
 @parallel
 def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, positions, seen):
-    """The largest scores of each query, in no particular order, from lists of rounded rows.
+    """The largest scores of each query, in no order, from lists of rounded rows by their bounds.
 
-    The lists with the largest bounds come first. A query is done when no other list's bound is
-    above its least score, or when it has seen ``limit`` rows.
-
-    queries (B, D) float32; bounds (B, L) float32, the score that a row of each list may have;
-    starts (L + 1,) int64, where each list begins; codes (N, D) int8, the rows list by list; scales
-    (N,) float32; biases (N,) float32; limit: number of rows after which no further list begins;
-    best (B, k) float32 output, -inf before; positions (B, k) int32 output, where the rows are in
-    codes; seen (B,) int64 output, number of rows that were scored.
+    queries (B, D), bounds (B, L), the score that a row of a list may have; starts to biases see
+    `RowLists`; limit: rows after which no further list begins; best (B, k), -inf before; positions
+    (B, k), in codes; seen (B,), rows scored.
     """
     lists = bounds.shape[1]
     groups = -(-lists // _GROUP)
@@ -191,8 +175,8 @@ def scan_lists(queries, bounds, starts, codes, scales, biases, limit, best, posi
             tops[g] = _maximum(keys[g])
         while count < limit:
             top = _maximum(tops)
-            g = _place(tops, top)
-            at = _place(keys[g], top)
+            g = _position(tops, top)
+            at = _position(keys[g], top)
             number = g * _GROUP + at
             if top == _LEAST_KEY or bounds[b, number] <= own_best[0]:
                 break
@@ -258,7 +242,7 @@ def _scale(bits, r, width):
 
 @serial
 def _put_row(changed, i, lists, change):
-    """Put one row into its place, and add what this changes in the sum of the rounded rows."""
+    """Put one row at its position, and add what it changes in the sum of the rounded rows."""
     r, p, rows, codes = changed.ids[i], changed.positions[i], changed.rows, lists.codes
     width, biased = rows.shape[1], len(changed.biases) > 0
     scale, bias = _scale(changed.bits, r, width), changed.biases[r] if biased else np.float32(0)
@@ -310,10 +294,8 @@ def _put_rows(changed, begin, end, lists, number):
 def put_rows(changed, bounds, numbers, lists):
     """Put rows into the positions of others; means and spreads of their lists follow.
 
-    A position with a scale of 0 counts as a row of zeros.
-
     changed `ChangedRows`; bounds (m + 1,) int64, where the rows of each of m lists begin; numbers
-    (m,) int64, these lists; lists `RowLists`, changed in place.
+    (m,) int64, these lists; a position with a scale of 0 counts as a row of zeros.
     """
     for t in prange(len(numbers)):
         _put_rows(changed, bounds[t], bounds[t + 1], lists, numbers[t])

@@ -1,8 +1,4 @@
-"""Kernels of hidden layers: ReLU with dropout, and copies of some channels of images.
-
-P is the number of pixels, C the number of channels, and A the number of used channels, whose
-positions are ``positions`` ``(A,)`` int64, distinct.
-"""
+"""Kernels of hidden layers: ReLU with dropout, and images of channels ``positions``."""
 
 import numpy as np
 
@@ -14,13 +10,7 @@ _SHIFT = np.uint64(32)
 
 @parallel
 def relu_dropout_forward(x, key, least, scale, out):
-    """Write ``scale * x`` where x is above 0 and its draw is at least ``least``, else 0.
-
-    NaN stays.
-
-    x (n,) floats; key uint64; least uint64, smallest draw that keeps a value; scale: factor on the
-    kept values; out (n,) output of the type of x.
-    """
+    """Write ``scale * x`` where x is above 0 and its draw at least ``least``, else 0; NaN stays."""
     zero, factor = x.dtype.type(0), x.dtype.type(scale)
     for i in prange(len(x)):
         kept = random_bits(key, i) >> _SHIFT >= least or x[i] != x[i]
@@ -29,22 +19,10 @@ def relu_dropout_forward(x, key, least, scale, out):
 
 @parallel
 def relu_dropout_backward(out, grad, scale, grad_x):
-    """Write ``scale * grad`` where the output of `relu_dropout_forward` is not zero, else 0.
-
-    out (n,) floats, the output of `relu_dropout_forward`; grad (n,) floats of the same type; scale
-    the same factor; grad_x (n,) output of the type of out.
-    """
+    """Write ``scale * grad`` where ``out`` of `relu_dropout_forward` is not zero, else 0."""
     zero, factor = out.dtype.type(0), out.dtype.type(scale)
     for i in prange(len(out)):
         grad_x[i] = grad[i] * factor if out[i] != 0 else zero
-
-
-@parallel
-def take_pixels(pixels, positions, out):
-    """Write the used channels of ``pixels`` ``(P, C)`` to ``out`` ``(P, A)``."""
-    for p in prange(len(out)):
-        for a in range(len(positions)):
-            out[p, a] = pixels[p, positions[a]]
 
 
 @parallel

@@ -1,11 +1,8 @@
 """Losses of rows of scores, with their gradients, and the functions that they share.
 
-A row of scores is ``scores[indptr[b]:indptr[b + 1]]``. ``target_positions`` counts from the start
-of the row. ``log_weights`` holds the logarithm of how many outputs an entry stands for: one number
-for each entry, or, with ``shared``, one for each column, the same for all rows; empty means that
-all weights are 1. Targets have weight 1. The kernel of a loss writes
-``losses[b]`` and ``gradient``, which is ``scale`` times the derivative of ``losses[b]`` by the
-scores of the row, in one visit of each row.
+A kernel writes ``losses[b]`` and ``gradient``, which is ``scale`` times the derivative of
+``losses[b]``, in one visit of each row. ``log_weights`` are the logarithms of how many outputs an
+entry stands for, 0 at targets.
 """
 
 from typing import NamedTuple
@@ -18,10 +15,9 @@ from slide.ops.kernels.compile import parallel, prange, serial
 class Rows(NamedTuple):
     """Scores and what is known of them.
 
-    indptr (B + 1,) int64 bounds of the rows; scores (nnz,) floats; target_indptr (B + 1,) int64;
-    target_positions (number of targets,) int32, from the start of the row; log_weights (nnz,), or
-    (A,) with shared, or empty; shared: whether all rows have the same columns; scale: factor on the
-    gradient.
+    indptr (B + 1,) int64 bounds of the rows; scores (nnz,); target_indptr (B + 1,) int64;
+    target_positions int32, from the start of the row; log_weights (nnz,), or (A,) if all rows are
+    shared, or empty for 0.
     """
 
     indptr: np.ndarray
@@ -183,13 +179,7 @@ def smooth_labels(rows, smoothing, losses, gradient):
 
 @parallel
 def decoupled_softmax(rows, losses, gradient):
-    """Mean over the targets of the cross-entropy of each target against the negatives.
-
-    The denominator of a target does not contain the other targets (Gupta et al. 2024,
-    "Dual-encoders for extreme multi-label classification", section 4). With n the log-sum-exp of
-    the negatives, the loss of a target with score z is softplus(n - z). The loss of a row without
-    targets is 0.
-    """
+    """Mean over targets with scores z of softplus(n - z), n the log-sum-exp of the negatives."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, b)
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]

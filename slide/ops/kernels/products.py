@@ -1,21 +1,16 @@
-"""Products of dense vectors with the rows that a sparsity pattern names, and Adam on such rows.
+"""Products of vectors with the rows that a sparsity pattern names, and Adam on such rows.
 
-A pattern has one row for each sample; entry ``p`` of sample ``b`` names row ``ids[p]`` of a matrix
-with N rows. A layer needs three products (B samples, D columns, ``nnz`` entries):
+Entry ``p`` of sample ``b`` of a pattern names row ``ids[p]`` of a matrix with N rows. A layer needs
+three products (B samples, D columns, ``nnz`` entries), none in time proportional to N:
 
 * `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
 * `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
 * `row_gradient`     ``out[u] = sum_p coefficients[p] * vectors[b]`` over the entries with id ``u``
 
-An output layer uses them for its forward pass, its input gradient and its weight gradient. A layer
-with sparse input uses the second for its forward pass and the third for its weight gradient. No
-product takes time proportional to N.
-
 Adam is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
 steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
-the row missed, so that they equal the moments of dense Adam with zero gradients. The changes of the
-weight that dense Adam would have made in these steps are left out. With ``beta1 = 0`` the first
-moment is the gradient itself. So none is kept, and a step reads and writes a third less memory.
+the row missed, as moments of dense Adam with zero gradients do. With ``beta1 = 0`` no first moment
+is kept.
 """
 
 from typing import NamedTuple
@@ -39,11 +34,7 @@ _ENTRY = (1 << 32) - 1
 
 @parallel
 def sampled_product(indptr, ids, vectors, rows, bias, out):
-    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``.
-
-    indptr (B + 1,) int64; ids (nnz,) int32 row numbers; vectors (B, D) floats; rows (N, D) floats;
-    bias (N,) floats, or empty for none; out (nnz,) floats.
-    """
+    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``; an empty bias is none."""
     width = vectors.shape[1]
     has_bias = bias.shape[0] > 0
     for b in prange(len(indptr) - 1):
@@ -64,13 +55,7 @@ def sampled_product(indptr, ids, vectors, rows, bias, out):
 
 @parallel
 def grouped_product(groups, vectors, rows, bias, num_chunks, out):
-    """`sampled_product` for a pattern whose entries `transpose_pattern` has grouped by row.
-
-    Each row is read once, in the order of memory, while the vectors stay in the cache.
-
-    groups: has ids, starts, entries and samples; vectors, rows, bias, out see `sampled_product`;
-    num_chunks: number of runs that the rows are split into.
-    """
+    """`sampled_product` of grouped entries: each row is read once, vectors stay in the cache."""
     width, num_rows = vectors.shape[1], len(groups.ids)
     has_bias = bias.shape[0] > 0
     for chunk in prange(num_chunks):
@@ -109,11 +94,7 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
 
 @serial
 def group_entries(indptr, ids, slots, starts, entries, samples):
-    """Group the entries of a pattern by the slot of their id; a counting sort.
-
-    indptr, ids: the pattern; slots (N,) int32; starts (R + 1,) int64 output, the bounds of the
-    groups; entries (nnz,) int64 output, ascending in a group; samples (nnz,) int32 output, theirs.
-    """
+    """Group entries by the slot of their id, by a counting sort; see `Transposed`."""
     starts[:] = 0
     for p in range(indptr[-1]):
         starts[slots[ids[p]] + 1] += 1
@@ -164,14 +145,10 @@ def _sorted_entries(ids, num_rows):
 
 @serial
 def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
-    """Group the entries of a pattern by id, in time proportional to ``nnz``.
+    """Group the entries of a pattern by id, ascending, in time linear in ``nnz``; returns R.
 
-    The distinct ids are ascending: an optimizer that visits their rows in this order finds the next
-    row on the same page of memory, or a near one.
-
-    indptr, ids: the pattern; num_rows: ids are below this number; touched (nnz,) int32, the first R
-    get the distinct ids; starts (nnz + 1,) int64; entries, samples see `group_entries`. Returns R,
-    the number of distinct ids.
+    touched (nnz,) int32, the first R get the distinct ids, which then lie on the same page or a
+    near one; others see `slide.active_set.Transposed`.
     """
     keys, sample_of = _sorted_entries(ids, num_rows), np.empty(len(ids), np.int32)
     for b in range(len(indptr) - 1):
@@ -193,11 +170,7 @@ def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
 
 @parallel
 def row_gradient(starts, entries, samples, coefficients, vectors, out):
-    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``.
-
-    starts, entries, samples: groups of `transpose_pattern`, R of them; coefficients (nnz,) floats;
-    vectors (B, D) floats; out (R, D) floats.
-    """
+    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``."""
     width = vectors.shape[1]
     for u in prange(len(starts) - 1):
         total = out[u]
@@ -233,22 +206,6 @@ class AdamHyper(NamedTuple):
     eps: float
     weight_decay: float
     step: int
-
-
-class Factors(NamedTuple):
-    """A row gradient ``G^T H``, with the entries of G in the R groups of `transpose_pattern`.
-
-    ids (R,) int32, distinct rows of the weight; starts (R + 1,) int64 bounds of the groups; entries
-    (nnz,) int64 positions in coefficients; samples (nnz,) int32 rows of vectors; coefficients
-    (nnz,) floats, G; vectors (B, D) floats, H.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    entries: np.ndarray
-    samples: np.ndarray
-    coefficients: np.ndarray
-    vectors: np.ndarray
 
 
 class _Rates(NamedTuple):
@@ -362,10 +319,7 @@ def _update_rowwise(state, rates, r, factor, vector, decay1, decay2):
 
 @parallel
 def adam_rows(state, hyper, ids, grads, num_chunks):
-    """Adam on the rows ``ids`` ``(R,)``, all distinct, with gradients ``grads`` ``(R, D)``.
-
-    The rows are split into ``num_chunks`` runs.
-    """
+    """Adam on distinct rows ``ids`` with gradients ``grads`` ``(R, D)``, in ``num_chunks`` runs."""
     for chunk in prange(num_chunks):
         rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
         stop = (chunk + 1) * len(ids) // num_chunks
@@ -379,39 +333,34 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
 
 
 @parallel
-def adam_factored(state, hyper, factors, num_chunks):
-    """`slide.ops.kernels.products.row_gradient` and `adam_rows` in one pass.
-
-    The gradient of a row is summed in a buffer that stays in the cache, and is used at once. So the
-    ``(R, D)`` gradient is never written. Most rows have one entry, which needs no sum.
-    """
-    width = factors.vectors.shape[1]
-    num_rows = len(factors.ids)
+def adam_factored(state, hyper, groups, coefficients, vectors, num_chunks):
+    """`row_gradient` of groups (`Transposed`) and `adam_rows`: each sum is used in the cache."""
+    width, num_rows = vectors.shape[1], len(groups.ids)
     for chunk in prange(num_chunks):
-        grad = np.empty(width, factors.vectors.dtype)
-        rates, one = _rates(hyper, state.weight), factors.vectors.dtype.type(1)
+        grad = np.empty(width, vectors.dtype)
+        rates, one = _rates(hyper, state.weight), vectors.dtype.type(1)
         stop = (chunk + 1) * num_rows // num_chunks
         for u in range(chunk * num_rows // num_chunks, stop):
             if u + AHEAD < stop:
-                _ask_for(state, factors.ids[u + AHEAD])
+                _ask_for(state, groups.ids[u + AHEAD])
             if width == 1:
-                total = factors.vectors.dtype.type(0)
-                for q in range(factors.starts[u], factors.starts[u + 1]):
-                    c = factors.coefficients[factors.entries[q]]
-                    total += c * factors.vectors[factors.samples[q], 0]
-                _update_entry(state, hyper, rates, factors.ids[u], total)
+                total = vectors.dtype.type(0)
+                for q in range(groups.starts[u], groups.starts[u + 1]):
+                    c = coefficients[groups.entries[q]]
+                    total += c * vectors[groups.samples[q], 0]
+                _update_entry(state, hyper, rates, groups.ids[u], total)
                 continue
-            first = factors.starts[u]
-            if factors.starts[u + 1] == first + 1:
-                c = factors.coefficients[factors.entries[first]]
-                vector = factors.vectors[factors.samples[first]]
-                _update_row(state, hyper, rates, factors.ids[u], c, vector)
+            first = groups.starts[u]
+            if groups.starts[u + 1] == first + 1:
+                c = coefficients[groups.entries[first]]
+                vector = vectors[groups.samples[first]]
+                _update_row(state, hyper, rates, groups.ids[u], c, vector)
                 continue
             for d in range(width):
                 grad[d] = 0
-            for q in range(first, factors.starts[u + 1]):
-                c = factors.coefficients[factors.entries[q]]
-                vector = factors.vectors[factors.samples[q]]
+            for q in range(first, groups.starts[u + 1]):
+                c = coefficients[groups.entries[q]]
+                vector = vectors[groups.samples[q]]
                 for d in range(width):
                     grad[d] += c * vector[d]
-            _update_row(state, hyper, rates, factors.ids[u], one, grad)
+            _update_row(state, hyper, rates, groups.ids[u], one, grad)

@@ -27,11 +27,7 @@ class RowRoom(NamedTuple):
 
 @parallel
 def gather_ragged(indptr, data, rows, out_indptr, out):
-    """Copy some rows.
-
-    indptr (N + 1,) int64; data (nnz,) of any type; rows (B,) int64 in [0, N); out_indptr (B + 1,)
-    int64 bounds of the copied rows; out (out_indptr[-1],) output of the type of data.
-    """
+    """Copy rows of ``data`` with bounds ``indptr`` to ``out`` with bounds ``out_indptr``."""
     for i in prange(len(rows)):
         source = indptr[rows[i]]
         target = out_indptr[i]
@@ -40,11 +36,7 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
 
 
 def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Some rows of ragged arrays ``(nnz,)`` that share their bounds.
-
-    indptr (B + 1,) int64 bounds; rows (R,) int64; arrays (nnz,) each, of any types. Returns the
-    bounds of the selected rows, ``(R + 1,)`` int64, then the selected part of each array.
-    """
+    """The bounds ``(R + 1,)`` of some rows ``(R,)`` int64, then these rows of each ragged array."""
     bounds = row_bounds(indptr[rows + 1] - indptr[rows])
     taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
     for array, out in zip(arrays, taken, strict=True):
@@ -54,10 +46,7 @@ def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> li
 
 @parallel
 def clear_rows(indptr, rows, values):
-    """Write zeros into some rows.
-
-    indptr (N + 1,) int64 bounds of the rows; rows (B,) int64 in [0, N); values (nnz,) of any type.
-    """
+    """Write zeros into some rows of ``values`` with bounds ``indptr``."""
     for i in prange(len(rows)):
         for k in range(indptr[rows[i]], indptr[rows[i] + 1]):
             values[k] = 0
@@ -65,13 +54,7 @@ def clear_rows(indptr, rows, values):
 
 @serial
 def mark_nonzero_rows(indptr, values, marks):
-    """Write which rows have a non-zero entry; NaN is not zero.
-
-    The loop is serial: most rows are decided by their first entries, and for small batches waking
-    the threads would take longer.
-
-    indptr (N + 1,) int64 bounds of the rows; values (nnz,) floats; marks (N,) bool output.
-    """
+    """Write which rows have a non-zero entry; serial, as first entries decide most."""
     for b in range(len(indptr) - 1):
         begin, end = indptr[b], indptr[b + 1]
         found = False
@@ -87,10 +70,7 @@ def mark_nonzero_rows(indptr, values, marks):
 
 @parallel
 def gather_entries(values, positions, out):
-    """Write ``out[i] = values[positions[i]]``.
-
-    values (n,) of any type; positions (m,) int32 in [0, n); out (m,) output of the type of values.
-    """
+    """Write ``out[i] = values[positions[i]]``."""
     for i in prange(len(positions)):
         out[i] = values[positions[i]]
 
@@ -103,14 +83,7 @@ def _copy(indices, values, out, first):
 
 @serial
 def shorten(indices, values, out_indices, out_values):
-    """Keep the entries of the largest magnitude of a row, in order; of equal ones evenly many.
-
-    Entries of a list are often equal, such as the entries of a binary feature. The first
-    ones would all come from the same part of a file.
-
-    indices (n,) integers; values (n,) int32 or floats; out_indices, out_values (k,) output, with 0
-    < k <= n.
-    """
+    """Keep the entries of the largest magnitude, in order; of equal ones evenly many."""
     sizes = np.abs(values)
     for i in range(len(sizes)):
         if sizes[i] != sizes[i]:
@@ -134,11 +107,7 @@ def shorten(indices, values, out_indices, out_values):
 
 @parallel
 def shorten_rows(rows, out, num_tasks):
-    """Keep the entries of the largest magnitude of each row, in order; of equal ones evenly many.
-
-    rows `CSR` of N rows; out the same with bounds, and empty indices and values; num_tasks: number
-    of parts of the work.
-    """
+    """`shorten` the rows of a `CSR` to those of ``out``, whose bounds are given."""
     for t in prange(num_tasks):
         # Strided, because neighbours often have rows of similar length.
         for r in range(t, len(rows.indptr) - 1, num_tasks):
@@ -153,10 +122,7 @@ def shorten_rows(rows, out, num_tasks):
 
 @parallel
 def count_nonzeros(matrix, counts):
-    """Write the number of non-zero entries of each row; NaN is not zero.
-
-    matrix (B, A) floats; counts (B,) int64 output.
-    """
+    """Write the number of non-zero entries of each row; NaN is not zero."""
     for b in prange(len(matrix)):
         found = 0
         for j in range(matrix.shape[1]):
@@ -166,12 +132,7 @@ def count_nonzeros(matrix, counts):
 
 @parallel
 def take_nonzeros(matrix, indptr, columns, values):
-    """Write columns and values of the non-zero entries, row after row.
-
-    matrix (B, A) floats; indptr (B + 1,) int64 bounds of the rows, from the counts of
-    `count_nonzeros`; columns (nnz,) int32 output, ascending in a row; values (nnz,) output of the
-    type of matrix.
-    """
+    """Write columns and values of the non-zero entries, whose bounds `count_nonzeros` gave."""
     for b in prange(len(matrix)):
         p = indptr[b]
         for j in range(matrix.shape[1]):

@@ -1,7 +1,4 @@
-"""Counter-based random numbers: pure functions of a key and a counter.
-
-Nothing is stored between calls. So a draw depends neither on the number of threads nor on earlier
-draws, and a resumed run needs only its step number, but no state of a generator.
+"""Counter-based random numbers, pure functions of a key and a counter, so no state is stored.
 
 The mixer is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
 """

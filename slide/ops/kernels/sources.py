@@ -12,12 +12,9 @@ from slide.ops.kernels.random import random_bits
 def draw_labels(first, steps, num_clusters, num_labels, indptr, ranks):
     """Chooses the labels of each row: the given first one, and others near it in its cluster.
 
-    Cluster ``c`` holds the labels ``c, c + num_clusters, c + 2 * num_clusters, ...`` in order of
-    popularity. If a row already has a label, the next label of the cluster takes its place.
-
-    first (B,) int64, the row's first label; steps (nnz,) int64, distance of each further label from
-    the first one, in places of the cluster; num_clusters: clusters, at most num_labels; num_labels:
-    labels; indptr (B + 1,) int64; ranks (nnz,) int32 output, no label twice in a row.
+    Cluster ``c`` holds the labels ``c, c + num_clusters, ...`` by popularity; a label that the row
+    has already gives way to the next. first (B,), steps (nnz,) int64, distances in the cluster;
+    ranks (nnz,) int32, written.
     """
     for row in range(len(first)):
         begin = indptr[row]
@@ -65,14 +62,10 @@ def draw_features(
     """Chooses the features of each row: from its labels' prototypes, or by popularity.
 
     If the row already has a feature of a prototype, its count rises, and the position goes to a
-    feature by popularity. So each row gets exactly the number of features that ``indptr`` asks for.
-
-    label_indptr, label_ranks: the labels of each row; prototypes (labels, P) int32 feature ranks;
-    pick (nnz,) float64 in [0, 1); slot (nnz,) integers in [0, P); common (nnz,) int32 feature ranks
-    drawn by popularity; noise: share of features drawn by popularity, below 1; idf (F,) float32
-    weight of each rank; names (F,) int32 column of each rank; positions (F,) int64 scratch of -1,
-    which is -1 again afterwards; indptr (B + 1,) int64; indices, values (nnz,) int32 and float32
-    outputs.
+    feature by popularity. label_indptr, label_ranks: labels of rows; prototypes (labels, P) int32;
+    pick (nnz,) in [0, 1), by popularity below noise; slot (nnz,) in [0, P); common (nnz,) int32 by
+    popularity; idf, names (F,) of each rank; positions (F,) int64 scratch of -1; indices, values
+    (nnz,), written.
     """
     num_features = len(names)
     for row in range(len(indptr) - 1):
@@ -103,13 +96,9 @@ _S11 = np.uint64(11)
 
 @serial
 def subsample_words(words, first, key, keep, out):
-    """Copies the words that stay, in their order.
+    """Copy each word i whose draw, of the counter ``first + i``, is below its ``keep`` ``(V,)``.
 
-    Word i stays if a uniform number in [0, 1), of the counter ``first + i``, is below its ``keep``.
-
-    words (n,) int32 in [0, V); first: number of words before these; key uint64 of the random
-    numbers; keep (V,) float64 probability of each word to stay; out (n,) int32 output. Returns how
-    many words stay.
+    Returns how many words ``(n,)`` int32 stay.
     """
     kept = 0
     for i in range(len(words)):

@@ -1,10 +1,9 @@
 """Sums of decision trees over rows of numbers.
 
-A row does not walk from root to leaf, which costs a wrong guess of the processor at most nodes.
-Instead all splits of one column are read in ascending order for many rows at a time: where a row
-goes right, the leaves to the left drop out, as bits of a number, and the first leaf that remains is
-the one that the row reaches (QuickScorer: Lucchese et al. 2015, "QuickScorer: a fast algorithm to
-rank documents with additive ensembles of regression trees", section 3).
+All splits of one column are read in ascending order for many rows: where a row goes right, the
+leaves to the left drop out, as bits of a number, and the first that remains is reached (Lucchese et
+al. 2015, "QuickScorer: a fast algorithm to rank documents with additive ensembles of regression
+trees", section 3).
 """
 
 from typing import NamedTuple
@@ -88,10 +87,7 @@ def splits_of(trees: Trees, num_columns: int) -> Splits:
 
 @parallel
 def sum_trees(rows, splits, base, out):
-    """``base`` plus the values of the leaves that a row reaches.
-
-    rows (R, C) float32 without NaN; splits see `Splits`; base a number; out (R,) float32 output.
-    """
+    """``out`` ``(R,)`` is ``base`` plus the leaves that rows ``(R, C)`` reach; no NaN."""
     starts, thresholds, trees, masks, values = splits
     every = np.uint32(0xFFFFFFFF)
     for block in prange((len(rows) + _BLOCK - 1) // _BLOCK):

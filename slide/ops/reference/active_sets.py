@@ -18,12 +18,11 @@ _SHARE = 4
 def assemble(
     labels: Tensor, proposed: Tensor, sizes: Tensor, width: int, num_rows: int, key: int
 ) -> tuple[Tensor, Tensor]:
-    """Sets of distinct ids: labels, then proposed ids, then uniform fill.
+    """Sets of distinct ids: labels, then proposed ids, then uniform fill by ``key``.
 
-    labels (B, P) int32 positive outputs, distinct within a set; proposed (B, M) int32, distinct
-    within a set; sizes (B,) int64, sizes of the sets; width: the largest size; num_rows: N; key:
-    key of the fill, in [0, 2^64). Returns ids ``(B, width)`` int32, of which the first ``sizes[b]``
-    of row b count, and how many of them are labels or proposed, ``(B,)`` int64.
+    labels (B, P), proposed (B, M) int32, distinct within a set; sizes (B,) int64, at most width.
+    Returns ids ``(B, width)`` int32, of which the first ``sizes[b]`` count, and how many of them
+    are labels or proposed.
     """
     known = torch.cat([labels, proposed], 1)
     queue = torch.cat([known, _uniform(len(known), width, num_rows, key, known.device)], 1)
@@ -40,11 +39,7 @@ def first_in_queue(queue: Tensor) -> Tensor:
 
 
 def _uniform(count: int, width: int, num_rows: int, key: int, device: torch.device) -> Tensor:
-    """Uniform ids ``(count, n)`` int32 that hold ``width`` ids beside any others.
-
-    Each draw finds a new id with probability 3/4 at least. With these many draws there are too few
-    new ones less often than once in 10^10 sets.
-    """
+    """Uniform ids ``(count, n)`` int32; fewer than ``width`` new ones once in 10^10 sets."""
     streams = torch.arange(count, device=device)[:, None] << 32
     if num_rows <= _SHARE * width:
         keys = random_keys(key, streams + torch.arange(num_rows, device=device))

@@ -1,9 +1,8 @@
 """Hash codes ``(L, n)`` int32, and hash tables on any device.
 
-Here each bucket has room for its whole capacity from the start, so no bucket ever moves. Without a
-capacity buckets stand one after the other without gaps, and each change makes them anew. Otherwise
-the arrays equal the arrays of the kernels, with one more position at the end of each pool, where
-ids go that are not kept. What a build keeps, and where, is the same as with kernels.
+Each bucket has room for its whole capacity from the start, and pools have one more position, for
+ids that are not kept. Without a capacity buckets stand without gaps, and each change makes them
+anew.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +27,6 @@ from slide.sparse import Pattern
 
 
 def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
-    """Bit k of ``out[l, i]`` is set where ``projections[i, l * K + k] > 0``."""
     num_tables = projections.shape[1] // hashes_per_table
     signs = (projections > 0).view(len(projections), num_tables, hashes_per_table)
     bits = 1 << torch.arange(hashes_per_table, device=signs.device)
@@ -38,14 +36,12 @@ def pack_signs(projections: Tensor, hashes_per_table: int) -> Tensor:
 def project_sparse(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, directions: Tensor
 ) -> Tensor:
-    """``out[b] = sum_j values[j] * directions[indices[j]]``, ``(B, L * K)``."""
     return weighted_sum(indptr, indices, values, directions)
 
 
 def dwta_dense(
     vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, shift: int
 ) -> Tensor:
-    """The digit of a bin is the position of its largest coordinate."""
     bins = on_device(coordinates, vectors.device)
     return _pack(vectors.detach()[:, bins].argmax(2), hashes_per_table, shift)
 
@@ -61,7 +57,6 @@ def dwta_sparse(
     key: np.uint64,
     num_tables: int,
 ) -> Tensor:
-    """Densified winner-take-all codes of sparse vectors; only stored coordinates take part."""
     columns, numbers, table = (on_device(each, CPU) for each in (indices, values, positions))
     count, num_bins = len(indptr) - 1, num_tables * hashes_per_table
     samples = samples_on(indptr, CPU)
@@ -100,7 +95,6 @@ def _pack(digits: Tensor, hashes_per_table: int, shift: int) -> Tensor:
 def dwta_runners(
     vectors: Tensor, coordinates: np.ndarray, hashes_per_table: int, bits: int
 ) -> tuple[Tensor, Tensor]:
-    """What the second-largest coordinate of each bin would change: costs and flips."""
     bins = on_device(coordinates, vectors.device)
     values = vectors[:, bins]
     largest = values.max(2).values
@@ -114,7 +108,6 @@ def dwta_runners(
 
 
 def probe_codes(codes: Any, costs: Tensor, flips: Any, sets: Pattern, probes: int) -> Tensor:
-    """Codes of the buckets that are reached at the least cost, ``((1 + probes) * L, n)`` int32."""
     members = np.zeros((sets.num_rows, 1 + sets.indices.max()), bool)
     members[sets.entry_rows(), sets.indices] = True
     codes, flips, chosen = (on_device(each, costs.device) for each in (codes, flips, members))
@@ -157,7 +150,6 @@ def emptied(
 
 
 def fold(codes: Any, num_buckets: int) -> Any:
-    """Buckets for codes of any shape; see `slide.ops.fold`."""
     codes = on_device(codes, device_of(codes))
     mixed = codes.long()
     for shift, factor in FOLDING:
@@ -232,11 +224,7 @@ def remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTens
 def build(
     shape: tuple[int, int], codes: Tensor, capacity: int | None, policy: int, key: int
 ) -> BucketTensors:
-    """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l.
-
-    shape: number of tables, and of buckets in each; codes (L, N) int32; capacity: maximum number of
-    ids in a bucket; policy `FIFO` or `RESERVOIR` of `hashing`; key: key of the reservoir's draws.
-    """
+    """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l; see the kernel."""
     buckets = emptied(*shape, capacity or 0, codes.device)
     ids = torch.arange(codes.shape[1], device=codes.device).int()
     if capacity is None:
@@ -288,10 +276,7 @@ def _write_last(pool: Tensor, slots: Tensor, ids: Tensor) -> None:
 
 
 def remove(buckets: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> None:
-    """Remove ``ids[i]`` from bucket ``codes[l, i]`` of each table l; a negative code is skipped.
-
-    See `slide.ops.kernels.hashing.remove`; but the other ids of the bucket stay in their order.
-    """
+    """The kernel of this name; but the other ids of the bucket stay in their order."""
     for table, own in enumerate(codes):
         _remove(BucketTensors(*(each[table] for each in buckets)), ids, own, capacity)
 
@@ -321,10 +306,7 @@ def _remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> No
 
 
 def look_up(buckets: BucketTensors, codes: Tensor, capacity: int) -> Tensor:
-    """The ids in the buckets of each query, ``(P * L, B, capacity)`` int32; -1 in places without.
-
-    ``codes`` ``(P * L, B)`` name P buckets in each table.
-    """
+    """The ids in the buckets ``codes`` ``(P * L, B)``, ``(P * L, B, capacity)`` int32; -1: none."""
     num_tables, (rows, count) = len(buckets.starts), codes.shape
     probes = rows // num_tables
     # A table's codes side by side.

@@ -1,4 +1,4 @@
-"""Operations of hidden layers: ReLU with dropout, and copies of some channels of images."""
+"""Operations of hidden layers: ReLU with dropout, and some channels of images."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,6 @@ from slide.ops.reference.random import random_bits, shifted
 
 
 def relu_dropout_forward(x: Tensor, key: int, p: float) -> Tensor:
-    """``x / (1 - p)`` where x is above 0 and its draw is at least p, else 0; NaN stays."""
     counters = torch.arange(x.numel(), device=x.device)
     draws = shifted(random_bits(int(key), counters), 32).view(x.shape)
     kept = ((draws >= round(p * 2**32)) & (x > 0)) | x.isnan()
@@ -15,17 +14,10 @@ def relu_dropout_forward(x: Tensor, key: int, p: float) -> Tensor:
 
 
 def relu_dropout_backward(out: Tensor, grad: Tensor, p: float) -> Tensor:
-    """``grad / (1 - p)`` where the output of `relu_dropout_forward` is not zero, else 0."""
     return torch.where(out != 0, grad, 0) / (1 - p)
 
 
-def take_channels(x: Tensor, channels: Tensor) -> Tensor:
-    """Some channels of images, channels-last in memory."""
-    return x.index_select(1, channels).contiguous(memory_format=torch.channels_last)
-
-
 def put_channels(x: Tensor, channels: Tensor, shape: torch.Size, pixels_first: bool) -> Tensor:
-    """Zeros with ``x`` at some channels."""
     last = torch.channels_last if pixels_first else torch.contiguous_format
     out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
     return out.zero_().index_copy_(1, channels, x)

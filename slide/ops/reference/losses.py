@@ -1,8 +1,7 @@
 """Losses of rows of scores in torch, with the gradients of autograd.
 
-A formula gets scores ``(B, A)``, bools ``(B, A)`` that mark the targets, and None or the logarithms
-``(B, A)`` or ``(A,)`` of how many outputs an entry stands for, which are 0 at targets. It returns
-the losses ``(B,)``.
+A formula gets scores ``(B, A)``, bools ``(B, A)`` that mark the targets, and None or log weights
+``(B, A)`` or ``(A,)``, 0 at targets. It returns the losses ``(B,)``.
 """
 
 from typing import Any
@@ -63,7 +62,6 @@ def decoupled_softmax(scores: Tensor, targets: Tensor, log_weights: Tensor | Non
 def loss_rows(
     scores: Tensor, active: Any, loss: Any, scale: float, weights: np.ndarray | None
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each sample, and ``scale`` times the gradient; see `slide.ops.loss_rows`."""
     device, logs = scores.device, active.log_weights
     if logs is not None:
         logs = on_device(logs, device).to(scores.dtype)
@@ -90,14 +88,12 @@ def losses_of_products(
     weights: np.ndarray | None,
     exact: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """`loss_rows` of the scores ``x @ rows.T + bias``, which have the type ``exact``."""
     scores = (x @ rows.T).to(exact)
     scores = scores if bias is None else scores + bias
     return loss_rows(scores, active, loss, scale, weights)
 
 
 def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:
-    """Write zeros into the rows of some samples."""
     if indptr is None:
         gradient[samples] = 0
         return
@@ -118,10 +114,7 @@ def aimed_at(targets: Pattern, scores: Tensor) -> Tensor:
 def score_matrix(
     scores: Tensor, weights: Tensor | None, indptr: np.ndarray
 ) -> tuple[Tensor, Tensor | None]:
-    """Scores and log weights of sets of each sample as matrices ``(B, largest set)``.
-
-    Smaller sets are filled up with scores of zero that stand for no output.
-    """
+    """Scores and log weights as ``(B, largest set)``, filled up by outputs of weight 0."""
     sizes = np.diff(indptr)
     shape = len(sizes), int(sizes.max(initial=0))
     if (sizes == shape[1]).all():

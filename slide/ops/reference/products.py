@@ -19,10 +19,7 @@ _MOST = 2**27
 
 
 class TotalRows(NamedTuple):
-    """The sums of rows with equal ids, with one row for each summand.
-
-    How many ids differ is not known on the host. So each summand has the total of its id: equal
-    ids have equal rows.
+    """The sums of rows with equal ids: each summand has the total of its id.
 
     ids (n,), ascending; rows (n, D) totals; first (n,) bool, true for the first of equal ids.
     """
@@ -46,7 +43,6 @@ def samples_on(indptr: np.ndarray, device: torch.device) -> Tensor:
 def sampled_product(
     pattern: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, grouped: bool = True
 ) -> Tensor:
-    """``out[p] = <vectors[samples[p]], rows[ids[p]]> + bias[ids[p]]``, ``(nnz,)``."""
     ids, samples = on_device(pattern.ids, rows.device), samples_on(pattern.indptr, rows.device)
     out = entry_products(samples, ids, vectors, rows)
     return out if bias is None else out + bias[ids]
@@ -69,7 +65,6 @@ def weighted_sum(
     rows: Tensor,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """``out[b] = bias + sum_p coefficients[p] * rows[ids[p]]`` over the entries of sample b."""
     indptr, ids, coefficients = (on_device(a, rows.device) for a in (indptr, ids, coefficients))
     # Rows of shorter types, such as bfloat16, are summed up in the type of the coefficients.
     dtype = rows.dtype if rows.dtype in KERNEL_DTYPES else coefficients.dtype
@@ -91,7 +86,6 @@ def weighted_sum(
 
 
 def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
-    """``sum_p coefficients[p] * vectors[samples[p]]`` over the entries with the same id."""
     device = vectors.device
     ids, samples = on_device(pattern.ids, device), samples_on(pattern.indptr, device)
     coefficients = on_device(coefficients, device).to(vectors.dtype)
@@ -115,11 +109,7 @@ def first_of_equal(ascending: Tensor) -> Tensor:
 
 
 class AdamTensors(NamedTuple):
-    """A weight and its optimizer state: `slide.ops.kernels.products.AdamRows` as tensors.
-
-    weight (N, D) floats; first (N, D) floats, the first moment; second (N, D) floats; last_step
-    (N,) int32, the last step that touched each row.
-    """
+    """`slide.ops.kernels.products.AdamRows` as tensors; None for what is not kept."""
 
     weight: Tensor
     first: Tensor | None
@@ -128,11 +118,7 @@ class AdamTensors(NamedTuple):
 
 
 def adam_rows(state: AdamTensors, hyper: AdamHyper, ids: Tensor | None, grads: Tensor) -> None:
-    """Adam on the rows ``ids`` ``(R,)`` with gradients ``grads`` ``(R, D)``.
-
-    Ids may repeat if equal ids have equal gradients: equal rows are then written more than once.
-    None stands for all rows, in order.
-    """
+    """Adam on the rows ``ids``, or all; equal ids have equal gradients."""
     grads = grads.to(state.second.dtype)
     w, v = (t if ids is None else t[ids] for t in (state.weight, state.second))
     decay1, decay2 = _decays(state.last_step, hyper, ids, v.dtype)

@@ -1,8 +1,4 @@
-"""`slide.ops.kernels.random` in torch: the same random numbers, on any device.
-
-torch has no products of unsigned integers. int64 wraps in the same way, so the bits are the same;
-only the shifts must leave out the copies of the sign.
-"""
+"""`slide.ops.kernels.random` in torch: int64 wraps as uint64 does, so the bits are the same."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Edge cases of base scorers and ranking features; `slide.check` has the formulas of most."""
+"""Edge cases of base scorers and ranking features; `kernel_formulas` has those of most."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Linear classifiers at the limits of their inputs; `slide.check` has the formulas."""
+"""Linear classifiers at the limits of their inputs; `kernel_formulas` has the formulas."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Operations on rows of a ragged array, beside what `slide.check` compares with formulas."""
+"""Operations on rows of a ragged array, beside what `kernel_formulas` has."""
 
 import numpy as np
 import pytest

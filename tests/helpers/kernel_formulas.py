@@ -1,13 +1,12 @@
 """Kernels that have no reference, against formulas of NumPy and PyTorch."""
 
-from collections.abc import Callable
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from slide.check.self_test import Test, equal, near, random_csr
+from slide.data.dataset import Split
 from slide.hashing import HashTables
 from slide.ops.kernels import text_rows as formatting
 from slide.ops.kernels.active_sets import RankedIds, count_distinct, vote_per_sample
@@ -43,46 +42,11 @@ from slide.ops.kernels.random import random_bits
 from slide.ops.kernels.sources import draw_features, draw_labels, subsample_words
 from slide.ops.kernels.text_rows import Columns, parse_rows, read_index, read_number
 from slide.ops.kernels.trees import Trees, splits_of, sum_trees
-from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.search import RowIndex, column_lists, shortened, sparse_top_k, top_votes
 from slide.sparse import CSR, Pattern
 
 _ROWS, _WIDTH, _COLUMNS, _LABELS = 12, 12, 30, 9
 _TABLES, _OUTPUTS = 4, 40
-# It raises an error if what it tests is wrong.
-Test = Callable[[np.random.Generator], None]
-
-
-def near(what: str, found: Any, expected: Any, tolerance: float = 1e-4) -> None:
-    """Raise ValueError unless two tensors or arrays agree up to rounding."""
-    found, expected = (torch.as_tensor(each).detach() for each in (found, expected))
-    if found.shape != expected.shape:
-        raise ValueError(f"{what} is {tuple(found.shape)}, not {tuple(expected.shape)}")
-    error = float((found - expected).abs().max()) if found.numel() else 0.0
-    # Not "error > ...", because of NaN.
-    if not error <= tolerance * (1 + float(expected.abs().max() if expected.numel() else 0)):
-        raise ValueError(f"{what} is off by {error:.2g}")
-
-
-def equal(what: str, found: object, expected: object) -> None:
-    """Raise ValueError unless two values are equal."""
-    if found != expected:
-        raise ValueError(f"{what} is {found}, not {expected}"[:300])
-
-
-def gradient(x: Tensor) -> Tensor:
-    """The gradient of a leaf."""
-    if x.grad is None:
-        raise ValueError("there is no gradient")
-    return x.grad
-
-
-def random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, Tensor]:
-    """A sparse matrix, and the same one dense."""
-    dense = rng.standard_normal((rows, columns)).astype(np.float32)
-    dense[rng.random(dense.shape) < 0.7] = 0
-    lists = [np.flatnonzero(row).tolist() for row in dense]
-    indptr, indices = Pattern.from_lists(lists)
-    return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
 
 
 def _labels(rng: np.random.Generator) -> Pattern:
@@ -526,7 +490,33 @@ def _label_clusters(rng: np.random.Generator) -> None:
     equal("halves of a node", halves, {tuple(range(half)), tuple(range(half, _ROWS))})
 
 
+def _index(rng: np.random.Generator) -> None:
+    """Few rows are all seen, so the index misses none of the best."""
+    x, weight, bias = torch.randn(_ROWS, 9), torch.randn(_OUTPUTS, 9), torch.randn(_OUTPUTS)
+    scores, ids = RowIndex(weight, bias, int(rng.integers(99))).top_k(x, 7)
+    dense = torch.nn.functional.linear(x, weight, bias)
+    near("the scores", scores, dense.topk(7).values)
+    # Rounding may swap equal scores, so each id is compared by its score.
+    near("the scores of the ids", dense.gather(1, ids), scores)
+    equal("the number of distinct ids", [len(set(row)) for row in ids.tolist()], [7] * _ROWS)
+
+
+def _rows(rng: np.random.Generator) -> None:
+    sparse, dense = random_csr(rng, _ROWS, _WIDTH)
+    labels = Pattern.from_lists([[row] for row in range(_ROWS)])
+    rows = rng.integers(0, _ROWS, 30)
+    taken = Split(sparse, labels, _WIDTH, _ROWS).take(rows)
+    indptr, indices, values = taken.features
+    found = torch.zeros(30, _WIDTH)
+    owner = torch.arange(30).repeat_interleave(torch.from_numpy(np.diff(indptr)))
+    found[owner, torch.from_numpy(indices).long()] = torch.from_numpy(values)
+    near("rows that are copied", found, dense[torch.from_numpy(rows)], 0.0)
+    equal("their labels", taken.labels.indices.tolist(), rows.tolist())
+
+
 FORMULAS: dict[str, Test] = {
+    "index over rows": _index,
+    "rows of data": _rows,
     "numbers in text": _numbers_in_text,
     "decision trees": _trees,
     "linear classifiers": _classifiers,

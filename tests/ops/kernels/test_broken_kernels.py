@@ -1,4 +1,4 @@
-"""Each kernel has a test in `slide.check` that notices when it is broken."""
+"""Each kernel has a reference or a formula that notices when it is broken."""
 
 import json
 import os

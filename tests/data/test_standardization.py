@@ -1,0 +1,124 @@
+"""Dense rows are standardized where nearest neighbours answer better then."""
+
+import numpy as np
+import pytest
+
+import slide
+from slide.data.cache import cached
+from slide.data.dataset import Block, Split
+from slide.data.row_transform import RowTransform
+from slide.data.standardization import choose_standardized, feature_moments
+from slide.data.transforms import count_steps, transform
+from slide.model.resizing import with_features
+from slide.sparse import CSR, Pattern, as_csr
+
+ASKED = {"l2_norm": True, "tf_idf": False, "hashed_features": 0}
+
+
+def make_split(dense, labels, num_labels=3):
+    return Split(as_csr(dense), Pattern.from_lists(labels), dense.shape[1], num_labels)
+
+
+def measurements(rows=300, seed=0):
+    """Two features tell the label; a third one, a thousand times as large, does not."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, rows)
+    centres = np.array([[0, 0], [3, 0], [0, 3]], np.float32)[labels]
+    dense = np.hstack([centres + rng.normal(0, 0.5, (rows, 2)), rng.normal(0, 1000, (rows, 1))])
+    return dense.astype(np.float32), labels
+
+
+def test_features_of_other_scales_are_standardized():
+    dense, labels = measurements()
+    chosen, why = choose_standardized(make_split(dense, labels[:, None].tolist()), ASKED)
+    assert chosen
+    assert "transform.standardize=false overrides it" in why
+
+
+def test_features_whose_scale_says_how_much_they_tell_stay():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    dense = np.hstack(
+        [5 * np.eye(3)[labels] + rng.normal(size=(300, 3)), rng.normal(size=(300, 9))]
+    )
+    chosen, why = choose_standardized(
+        make_split(dense.astype(np.float32), labels[:, None].tolist()), ASKED
+    )
+    assert not chosen
+    assert "transform.standardize=true overrides it" in why
+
+
+@pytest.mark.parametrize("other", [{"l2_norm": False}, {"tf_idf": True}, {"hashed_features": 2}])
+def test_other_steps_leave_features_alone(other):
+    dense, labels = measurements()
+    split = make_split(dense, labels[:, None].tolist())
+    assert choose_standardized(split, ASKED | other) == (False, "")
+
+
+def test_sparse_rows_are_not_asked():
+    dense, labels = measurements()
+    wide = np.hstack([dense, np.zeros((len(dense), 4), np.float32)])
+    assert choose_standardized(make_split(wide, labels[:, None].tolist()), ASKED) == (False, "")
+
+
+def test_moments_are_those_of_the_dense_rows(monkeypatch):
+    rng = np.random.default_rng(1)
+    dense = rng.normal(1e6, 3, (50, 4)) * (rng.random((50, 4)) < 0.7)
+    dense[:, 3] = 7
+    dense = dense.astype(np.float32)
+    monkeypatch.setattr(Split.blocks, "__defaults__", (8, 8))
+    means, scales = feature_moments(make_split(dense, [[0]] * 50))
+    expected = dense.astype(np.float64)
+    np.testing.assert_allclose(means, expected.mean(0))
+    np.testing.assert_allclose(scales[:3], 1 / expected.std(0)[:3])
+    assert scales[3] == 0
+
+
+def test_rows_are_standardized_and_end_with_a_constant():
+    dense, labels = measurements(40)
+    steps = count_steps(make_split(dense, labels[:, None].tolist()), standardize=True)
+    found = steps.features(as_csr(dense)).values.reshape(40, 4)
+    expected = (dense - dense.mean(0)) / dense.std(0)
+    np.testing.assert_allclose(found[:, :3], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found[:, 3], np.sqrt(3))
+    assert steps.num_columns == (4, 3)
+    again = RowTransform.restored(steps.settings(), steps.arrays())
+    np.testing.assert_array_equal(again.features(as_csr(dense)).values, found.ravel())
+    empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    assert np.isfinite(steps.features(empty).values).all()
+    with pytest.raises(ValueError, match="there can be no new ones"):
+        with_features([steps], 1)
+
+
+def test_a_data_set_in_a_cache(tmp_path, capsys):
+    dense, labels = measurements()
+    split = make_split(dense, labels[:, None].tolist())
+    data = cached(
+        tmp_path, name="made", key={"made": 1}, state={}, num_features=3, num_labels=3,
+        train=lambda: [Block(split.features, split.labels)],
+        test=lambda: [Block(split.features, split.labels)],
+    )  # fmt: skip
+    for _ in range(2):  # Computed, and opened again.
+        made = transform(data, standardize="auto", l2_norm=True)
+        assert (made.num_features, made.steps[0].standardizes) == (4, True)
+        assert "features are standardized" in capsys.readouterr().err
+    same = transform(data, standardize=False, l2_norm=True)
+    assert (same.num_features, same.steps[0].standardizes) == (3, False)
+
+
+def test_a_classifier_answers_better(tmp_path):
+    dense, labels = measurements(400)
+    options = {"max_epochs": 4, "random_state": 0, "ranker": None}
+    scores = {}
+    for standardize in ("auto", False):
+        model = slide.SlideClassifier(standardize=standardize, **options)
+        scores[standardize] = model.fit(dense[:300], labels[:300]).score(dense[300:], labels[300:])
+        if standardize == "auto":
+            model.save(tmp_path / "m")
+            answers = slide.load(tmp_path / "m").predict(dense[300:], k=1)[0]
+            np.testing.assert_array_equal(answers[:, 0], model.predict(dense[300:]))
+    assert scores["auto"] > scores[False] + 0.1
+    with pytest.raises(ValueError, match="standardize needs all rows"):
+        slide.SlideClassifier(standardize=True).partial_fit(dense, labels, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="standardize must be true or false, not 'yes'"):
+        slide.SlideClassifier(standardize="yes").fit(dense, labels)
