@@ -27,7 +27,10 @@ from slide.ops.kernels import random as random_kernels
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.sketches import (
     CODES,
+    LINE,
+    NUMBERS,
     PRIOR,
+    REST,
     SCALE,
     WIDTH,
     Head,
@@ -310,6 +313,7 @@ def _draw_sketches(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
     floats = sketches.view(np.float32)
     floats[:, [SCALE, PRIOR]] = rng.random((_OUTPUTS, 2))
+    floats[:, REST] = np.linalg.norm(sketches[:, LINE:].astype(float), axis=1)
     return sketches, floats
 
 
@@ -317,19 +321,20 @@ def _best_sketches(rng: np.random.Generator) -> None:
     """The best rounded rows, if a half is in the head and the others are in two buckets."""
     sketches, floats = _draw_sketches(rng)
     queries, half = np.zeros((_ROWS, WIDTH), np.float32), _OUTPUTS // 2
-    queries[:, :CODES] = rng.integers(-9, 10, (_ROWS, CODES))  # Equal sums in any order.
+    queries[:, NUMBERS] = rng.integers(-9, 10, (_ROWS, CODES))  # Equal sums in any order.
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
     tables, ids = HashTables(1, 3, bucket_capacity=None), np.empty((_ROWS, 6), np.int32)
     codes = np.where(np.arange(_OUTPUTS) < half, 0, 1 + np.arange(_OUTPUTS) % 2)
     with backend("kernels"):
         tables.build(codes[None].astype(np.int32))
-    products = queries[:, :CODES] @ sketches[:half, :CODES].T.astype(np.float32)
+    products = queries[:, NUMBERS] @ sketches[:half, NUMBERS].T.astype(np.float32)
     head = Head(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
     asked = np.repeat(np.array([[1], [2]], np.int32), _ROWS, 1)
     arrays = np.zeros(2, np.int64), asked, tables.arrays(), (sketches, floats)
-    looked = rank_buckets(products, head, queries, *arrays, labels, _OUTPUTS, ids)
+    limits = labels, _OUTPUTS, np.float32(2)  # No row is passed over.
+    looked = rank_buckets(products, head, queries, *arrays, *limits, ids)
     pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
-    every = torch.from_numpy(queries[:, :CODES]), torch.from_numpy(sketches), pairs
+    every = torch.from_numpy(queries[:, NUMBERS]), torch.from_numpy(sketches), pairs
     equal("the best rows", ids.tolist(), reference.rank_all(*every, 6).tolist())
     equal("the number of rows", looked.tolist(), [_OUTPUTS] * _ROWS)
 
@@ -339,7 +344,7 @@ def _rounded_rows(rng: np.random.Generator) -> None:
     sketch_rows(projected.numpy(), projected[0].numpy(), (found, found.view(np.float32)))
     expected = reference.sketch_rows(projected, projected[0]).numpy()
     # A quotient that is nearly half a number may be rounded to either side.
-    errors = np.abs(found[:, :CODES].astype(int) - expected[:, :CODES])
+    errors = np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS])
     equal("numbers of rounded rows", bool((errors <= 1).all()), True)
     own, other = (x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected))
     near("scales of rounded rows", own, other)
@@ -348,7 +353,7 @@ def _rounded_rows(rng: np.random.Generator) -> None:
 def _largest_scores(rng: np.random.Generator) -> None:
     """The score that a rounded row may have."""
     (sketches, floats), variances = _draw_sketches(rng), np.zeros(WIDTH, np.float32)
-    variances[:CODES], found = rng.random(CODES), np.empty(_OUTPUTS, np.float32)
+    variances[NUMBERS], found = rng.random(CODES), np.empty(_OUTPUTS, np.float32)
     largest_scores((sketches, floats), variances, np.float32(2), found)
     spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
     expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
@@ -18,8 +19,10 @@ from slide.hashing.tables import bucket_count, fold
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.sketches import (
     CODES,
+    FIRST,
     PRIOR,
     SCALE,
+    UNLIKELY,
     WIDTH,
     Head,
     largest_scores,
@@ -51,17 +54,22 @@ _SHARE, _MOST = 1 / 64, 512
 _DEVIATIONS = 2.0
 # The directions are principal directions of the last 1,024 inputs.
 RECENT = 1024
-# Directions in which codes are hashed; sketches have up to `CODES`.
+# Directions, of which folders of models hold 120; sketches have the first `CODES`, and codes are
+# hashed in the first 32.
+DIRECTIONS = 120
 HASHED = 32
 # Of the variance of inputs, directions hold a share. If they hold less than this part of what they
 # held when they were chosen, new ones are.
-_HELD = 0.85
+_HELD = 0.9
 # Of some rows, sketches may differ from the rows by this share of the sum of their squares. With a
 # softmax each step moves the rows of uniform draws, with a hinge hardly any of them.
 _WATCHED, _MOVED = 256, 0.1
-# All rows are hashed again after steps have computed 32 outputs for each row of the layer, at the
-# earliest: by then it takes a small part of the time.
-_OUTPUTS_PER_ROW = 32
+# All rows are hashed again after steps have computed 8 outputs for each row of the layer, at the
+# earliest, which takes a tenth of the time. Directions that stand still for 26 outputs a row halve
+# recall on 360,939 outputs.
+_OUTPUTS_PER_ROW = 8
+# Ranges are chosen anew when the head has less or more rows than these parts of what it shall have.
+_FEWEST, _MOST_ROWS = 0.75, 1.5
 # Weight of a step in the running mean of that share.
 _NEWEST = 0.3
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
@@ -148,7 +156,7 @@ class LSHProposer(Proposer):
         checks.within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables = hashes_per_table, num_tables
         self.probes, self.best, self.family = probes, best, family
-        self.directions = random_directions(in_features, min(in_features, CODES), seed)
+        self.directions = random_directions(in_features, min(in_features, DIRECTIONS), seed)
         self.mean_input = torch.zeros(in_features)
         self.variances = torch.ones(self.directions.shape[1])
         self._recent = torch.empty(0, in_features)
@@ -192,7 +200,7 @@ class LSHProposer(Proposer):
         self.bounds = torch.zeros(len(self._ends))
         self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
         self.codes = np.zeros((self.num_tables, 0), np.int32)
-        self._offset = torch.zeros(1 + self.directions.shape[1])
+        self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]))
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
         self._followed: Any = None
@@ -298,8 +306,8 @@ class LSHProposer(Proposer):
         """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
         # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
         kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
-        out = torch.empty(len(weight), self.directions.shape[1] + 1, device=weight.device)
-        out[:, :-1] = weight.to(kind) @ self.directions.to(kind)
+        out = torch.empty(len(weight), len(self._offset), device=weight.device)
+        out[:, :-1] = weight.to(kind) @ self.directions[:, :CODES].to(kind)
         out[:, -1] = weight.float() @ self.mean_input
         if bias is not None:
             out[:, -1] += bias
@@ -317,7 +325,8 @@ class LSHProposer(Proposer):
     def _largest_scores(self, sketches: Tensor) -> np.ndarray:
         """``(n,)`` float32: the score that a row may have for one of few inputs."""
         out, variances = np.empty(len(sketches), np.float32), np.zeros(WIDTH, np.float32)
-        variances[: len(self.variances)] = self.variances
+        known = self.variances[:CODES]
+        variances[FIRST : FIRST + len(known)] = known
         largest_scores(_views(sketches), variances, np.float32(_DEVIATIONS), out)
         return out
 
@@ -329,7 +338,8 @@ class LSHProposer(Proposer):
         # Of rows with equal scores none is in an earlier range than the others.
         scores = self._largest_scores(sketches)
         ranges = (scores[:, None] <= self.bounds.numpy()).sum(1)
-        vectors = _mixed(sketches[:, : min(HASHED, len(self.variances))].float())
+        numbers = sketches[:, FIRST : FIRST + min(HASHED, len(self.variances))]
+        vectors = _mixed(numbers.float())
         for i, family in enumerate(self.families):
             rows = np.flatnonzero(ranges == i + 1)
             if len(rows):
@@ -402,7 +412,8 @@ class LSHProposer(Proposer):
         codes = self._addresses(sketches)
         self.tables.move(rows, self.codes[:, rows], codes)
         self.codes[:, rows] = codes
-        if self._ends and not 0.5 < self.tables.arrays().seen[0, 0] / self._ends[0] < 2:
+        filled = self.tables.arrays().seen[0, 0] / self._ends[0] if self._ends else 1
+        if not _FEWEST < filled < _MOST_ROWS:
             self._fill_tables()
         return False
 
@@ -424,10 +435,11 @@ class LSHProposer(Proposer):
         key = int(random_key(self.seed, self.rebuilds))
         at = random_rows(key, _WATCHED, len(weight), weight.device)
         now = self._projected(weight[at], None if bias is None else bias[at]) - self._offset
-        rows, floats = self.sketches[at, : now.shape[1] - 1], self.sketches[at].view(torch.float32)
+        sketches = self.sketches[at]
+        rows, floats = sketches[:, FIRST : FIRST + now.shape[1] - 1], sketches.view(torch.float32)
         then = torch.cat([rows * floats[:, SCALE, None], floats[:, PRIOR, None]], 1)
         # Of the scores of recent inputs: squares in the directions, and that of the prior.
-        weights = torch.cat([self.variances, self.variances.new_ones(1)])
+        weights = torch.cat([self.variances[:CODES], self.variances.new_ones(1)])
         moved, every = (((x**2 * weights).nan_to_num(0, 0, 0)).sum() for x in (now - then, now))
         return bool(moved > _MOVED * every)
 
@@ -435,12 +447,12 @@ class LSHProposer(Proposer):
     def _look_up(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
         """The best ``most`` rows ``(B, most)`` int32 of each input, without its labels."""
         x = dense(queries, "LSHProposer").detach().float()
-        z = (x - self.mean_input) @ self.directions
+        z = (x - self.mean_input) @ self.directions[:, :CODES]
         most = min(most, self.out_features)
         if uses_reference(z):
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
-            z = torch.nn.functional.pad(z, (0, CODES - z.shape[1]))
+            z = F.pad(z, (0, CODES - z.shape[1]))
             return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
         codes, tables = [np.zeros((0, len(z)), np.int32)], [np.zeros(0, np.int64)]
         vectors = _mixed(z[:, :HASHED])
@@ -459,13 +471,14 @@ class LSHProposer(Proposer):
         looked = rank_buckets(
             array_view(products),
             head,
-            array_view(torch.nn.functional.pad(z, (0, WIDTH - z.shape[1]))),
+            array_view(F.pad(z, (FIRST, CODES - z.shape[1]))),
             np.concatenate(tables),
             np.concatenate(codes),
             self.tables.arrays(),
             _views(self.sketches),
             labels,
             max(_MOST, self.out_features // 16),
+            np.float32(UNLIKELY),
             array_view(ids),
         )
         self.looked = float(looked.mean()) if len(looked) else 0.0
@@ -478,7 +491,8 @@ class LSHProposer(Proposer):
         # In one order, since products of matrices may be rounded by it.
         ids = np.sort(buckets.pool[0, start : start + size])
         sketches = self.sketches[torch.from_numpy(ids).long()] if self._ends else self.sketches
-        numbers, floats = sketches[:, : z.shape[1]], sketches.view(torch.float32)
+        numbers = sketches[:, FIRST : FIRST + z.shape[1]]
+        floats = sketches.view(torch.float32)
         scales, priors = floats[:, SCALE].contiguous(), floats[:, PRIOR].contiguous()
         # Numbers of 8 bits are exact in bfloat16.
         kind = torch.bfloat16 if has_bfloat16() else torch.float32
@@ -525,6 +539,7 @@ class LSHProposer(Proposer):
             "buckets": self._buckets,
             "num_tables": self.num_tables,
             "directions": self.directions.shape[1],
+            "numbers": len(self._offset) - 1,
             "seed": self.seed,
         }
 
@@ -553,7 +568,7 @@ class LSHProposer(Proposer):
             "noted": Expected((None,), "int32", 0, self.out_features - 1),
             "sketches": Expected(rows, "int8"),
             "bounds": Expected((len(self._ends),), "float32", finite=False),
-            "_offset": Expected((1 + directions,), "float32"),
+            "_offset": Expected(tuple(self._offset.shape), "float32"),
             "_recent": Expected((None, width), "float32"),
             "mean_input": Expected((width,), "float32"),
             "directions": Expected((width, directions), "float32"),

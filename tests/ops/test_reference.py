@@ -20,7 +20,18 @@ from slide.ops.kernels import products as adam_kernels
 from slide.ops.kernels.active_sets import RankedIds
 from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.kernels.random import random_below as kernel_below
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, Head, rank_buckets, sketch_rows
+from slide.ops.kernels.sketches import (
+    CODES,
+    FIRST,
+    NUMBERS,
+    PRIOR,
+    REST,
+    SCALE,
+    WIDTH,
+    Head,
+    rank_buckets,
+    sketch_rows,
+)
 from slide.ops.reference import active_sets as reference
 from slide.ops.reference import hashing, products
 from slide.ops.reference.active_sets import assemble, rank_all, stratified_log_weights
@@ -416,13 +427,13 @@ def test_tables(policy):
 def draw_ranking(rng, count=7, num_rows=90):
     """Queries, sketches, and float64 scores; of two in three rows they are those of others, too."""
     sketches = np.zeros((num_rows, WIDTH), np.int8)
-    sketches[:, :CODES] = rng.integers(-1, 2, (num_rows, CODES))
+    sketches[:, NUMBERS] = rng.integers(-1, 2, (num_rows, CODES))
     floats = sketches.view(np.float32)
     floats[:, SCALE], floats[:, PRIOR] = rng.choice([0, 0.5, 2], num_rows), rng.random(num_rows)
     sketches[30:60] = sketches[:30]
     floats[::10, PRIOR], floats[5, PRIOR], floats[6, SCALE] = -np.inf, np.nan, np.nan
     queries = rng.integers(-2, 3, (count, CODES)).astype(np.float32)
-    scores = queries.astype(float) @ sketches[:, :CODES].T.astype(float)
+    scores = queries.astype(float) @ sketches[:, NUMBERS].T.astype(float)
     return queries, sketches, scores * floats[:, SCALE] + floats[:, PRIOR].astype(float)
 
 
@@ -450,8 +461,9 @@ def test_sketches_of_rows():
     sketch_rows(projected, offset, (found, found.view(np.float32)))
     expected = reference.sketch_rows(tensor(projected), tensor(offset)).numpy()
     # A quotient that is nearly half a number may be rounded to either side.
-    assert np.abs(found[:, :CODES].astype(int) - expected[:, :CODES]).max() <= 1
-    np.testing.assert_allclose(*(x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected)))
+    assert np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS]).max() <= 1
+    floats = [x.view(np.float32)[:, [SCALE, PRIOR, REST]] for x in (found, expected)]
+    np.testing.assert_allclose(*floats, rtol=1e-3)
 
 
 def test_ranking_of_all_rows_as_in_the_head():
@@ -459,10 +471,12 @@ def test_ranking_of_all_rows_as_in_the_head():
     labels = Pattern.from_lists([[b, 40] for b in range(7)])
     pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
     tables, ids = HashTables(1, 1, bucket_capacity=None), np.empty((7, 12), np.int32)
-    padded, floats = np.pad(queries, ((0, 0), (0, WIDTH - CODES))), sketches.view(np.float32)
-    products = queries @ sketches[:, :CODES].T.astype(np.float32)
+    padded, floats = np.pad(queries, ((0, 0), (FIRST, 0))), sketches.view(np.float32)
+    products = queries @ sketches[:, NUMBERS].T.astype(np.float32)
     head = Head(np.arange(90, dtype=np.int32), *floats[:, [SCALE, PRIOR]].T.copy())
     nowhere = np.zeros(0, np.int64), np.zeros((0, 7), np.int32), tables.arrays()
-    rank_buckets(products, head, padded, *nowhere, (sketches, floats), labels, 0, ids)
+    rank_buckets(
+        products, head, padded, *nowhere, (sketches, floats), labels, 0, np.float32(2), ids
+    )
     found = rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
     np.testing.assert_array_equal(found.numpy(), ids)

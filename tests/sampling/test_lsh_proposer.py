@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import slide
 from slide.backend import uses_reference
 from slide.hashing import DWTA, SimHash
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH
+from slide.ops.kernels.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
@@ -129,7 +129,7 @@ def test_sketches_hold_rows_and_priors():
     assert proposer.sketches.shape == (200, WIDTH)
     floats = proposer.sketches.view(torch.float32)
     k = proposer.directions.shape[1]
-    rows = proposer.sketches[:, :k].float() * floats[:, SCALE, None]
+    rows = proposer.sketches[:, FIRST : FIRST + k].float() * floats[:, SCALE, None]
     mean = inputs.mean(0)
     x = inputs[:20] - mean
     scores = x @ proposer.directions @ rows.T + floats[:, PRIOR]
@@ -170,7 +170,7 @@ class TestFollowing:
         assert not torch.equal(before, proposer.sketches[3])
 
     def test_all_rows_when_inputs_leave_the_directions(self, monkeypatch):
-        monkeypatch.setattr(lsh_proposer, "CODES", 8)
+        monkeypatch.setattr(lsh_proposer, "DIRECTIONS", 8)
         weight, bias, inputs = layer(outputs=5000)
         proposer = fitted(weight, bias, inputs)
         ids = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW, np.int32)

@@ -1,7 +1,8 @@
 """Ranking the rows in hash buckets by their sketches.
 
-A sketch is one line of the cache: `CODES` numbers of 8 bits, which times the scale after them are a
-rounded row in few directions, and the score of the row for the mean input, its prior.
+A sketch is two lines of the cache. It has `CODES` numbers of 8 bits, which times its scale are a
+rounded row in few directions, the score of the row for the mean input, its prior, and the norm of
+the numbers in its second line, which says how much that line may add to a score.
 """
 
 from typing import NamedTuple
@@ -10,14 +11,21 @@ import numpy as np
 
 from slide.ops.kernels.compile import ask_for, parallel, prange, serial
 
-# Bytes of a sketch, numbers in it, and positions of scale and prior among its floats.
-WIDTH = 128
-CODES = 120
-SCALE, PRIOR = 30, 31
+# Bytes of a sketch and of its first line; positions of its three floats, which come first; then
+# follow the numbers.
+WIDTH, LINE = 128, 64
+SCALE, PRIOR, REST = 0, 1, 2
+FIRST = 12
+CODES = WIDTH - FIRST
+NUMBERS = slice(FIRST, WIDTH)
 # A row and its score as one integer; of equal scores that of the lower row is larger.
 _ROWS = np.int64(0x7FFFFFFF)
 # Sketches ahead: each is at a random address.
-_AHEAD = 12
+_AHEAD = 16
+# The second line hardly ever adds more than this part of the largest sum that it may add: 3
+# standard deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one
+# in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
+UNLIKELY = 3 / 8
 # Rows of the head whose largest score is kept, and the key of a row that has no score.
 _BLOCK = 32
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
@@ -105,13 +113,6 @@ def _replace_least(keys, key):
 
 
 @serial
-def _prefetch_sketch(sketches, row):
-    """Request both lines of a sketch."""
-    ask_for(sketches, np.int64(row) * WIDTH)
-    ask_for(sketches, np.int64(row) * WIDTH + WIDTH // 2)
-
-
-@serial
 def _rank_head(products, head, known, keys):
     """Keep the best rows of the head; a row is there once."""
     n, k = len(products), len(keys) + len(known)
@@ -140,19 +141,22 @@ def _rank_head(products, head, known, keys):
 
 
 @parallel
-def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left_out, most, ids):
+def rank_buckets(
+    products, head, queries, tables, codes, buckets, sketches, left_out, most, part, ids
+):
     """The rows with the largest rounded scores in the head and in some buckets, the best first.
 
     Equal scores are in the order of the rows, so the order of rows in a bucket has no effect.
 
     products (B, n) float32, products of the inputs and the numbers of the head's sketches; head
     `Head` of n rows, which are in none of the buckets; queries (B, WIDTH) float32 inputs in few
-    directions; tables (T,) int64, the table of each bucket that a query looks into; codes (T, B)
-    int32, which bucket of the table it is; buckets `hashing.Buckets` that keep all of their ids;
-    sketches (N, WIDTH) int8 and (N, WIDTH / 4) float32, the same memory; left_out `Pattern` of B
-    rows, ids that are not returned; most: a bucket with more ids than this is passed over; ids (B,
-    k) int32 output. Returns ``(B,)`` int64, number of rows that each query looked at, with
-    repetitions.
+    directions, at the positions of `NUMBERS`, and zeros before them; tables (T,) int64, the table
+    of each bucket that a query looks into; codes (T, B) int32, which bucket of the table it is;
+    buckets `hashing.Buckets` that keep all of their ids; sketches (N, WIDTH) int8 and (N, WIDTH /
+    4) float32, the same memory; left_out `Pattern` of B rows, ids that are not returned; most: a
+    bucket with more ids than this is passed over; part: float32, of the largest sum that second
+    lines may add, what counts (see `UNLIKELY`); ids (B, k) int32 output. Returns ``(B,)`` int64,
+    number of rows that each query looked at, with repetitions.
     """
     looked = np.zeros(len(queries), np.int64)
     starts, seen, pools = buckets.starts, buckets.seen, buckets.pool
@@ -163,11 +167,16 @@ def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left
         keys = np.full(ids.shape[1], np.iinfo(np.int64).min, np.int64)
         _rank_head(products[b], head, known, keys)
         begins, sizes = np.empty(len(tables), np.int64), np.empty(len(tables), np.int64)
+        for t in range(len(tables)):
+            bucket = tables[t] * seen.shape[1] + codes[t, b]
+            ask_for(seen, bucket)
+            ask_for(starts, bucket)
         total = 0
         for t in range(len(tables)):
             size = np.int64(seen[tables[t], codes[t, b]])
             sizes[t] = size if size <= most else 0
             begins[t] = starts[tables[t], codes[t, b]]
+            ask_for(pools, tables[t] * pools.shape[1] + begins[t])
             total += sizes[t]
         looked[b] = len(head.ids) + total
         # One list of all rows, since most buckets are too short to request memory ahead.
@@ -177,14 +186,29 @@ def rank_buckets(products, head, queries, tables, codes, buckets, sketches, left
             for p in range(begins[t], begins[t] + sizes[t]):
                 rows[end] = pools[tables[t], p]
                 end += 1
+        # First lines tell which rows are likely to be among the best: few of them.
+        rest, least = np.float32(0), np.int32(keys[0] >> 32)
+        for j in range(LINE, WIDTH):
+            rest += query[j] * query[j]
+        rest = part * np.sqrt(rest)
+        first_lines, kept = np.empty(total, np.float32), 0
         for p in range(min(_AHEAD, total)):
-            _prefetch_sketch(numbers, rows[p])
+            ask_for(numbers, np.int64(rows[p]) * WIDTH)
         for p in range(total):
             if p + _AHEAD < total:
-                _prefetch_sketch(numbers, rows[p + _AHEAD])
-            row = np.int64(rows[p])
-            product = np.float32(0)
-            for j in range(WIDTH):
+                ask_for(numbers, np.int64(rows[p + _AHEAD]) * WIDTH)
+            row, product = np.int64(rows[p]), np.float32(0)
+            for j in range(LINE):
+                product += query[j] * np.float32(numbers[row, j])
+            largest = product + rest * floats[row, REST]
+            ordered = _ordered(floats[row, SCALE] * largest + floats[row, PRIOR])
+            if ordered > _NO_KEY and ordered >= least:
+                ask_for(numbers, row * WIDTH + LINE)
+                rows[kept], first_lines[kept] = row, product
+                kept += 1
+        for p in range(kept):
+            row, product = np.int64(rows[p]), first_lines[p]
+            for j in range(LINE, WIDTH):
                 product += query[j] * np.float32(numbers[row, j])
             ordered = _ordered(floats[row, SCALE] * product + floats[row, PRIOR])
             key = _key(ordered, row)
@@ -222,7 +246,11 @@ def sketch_rows(projected, offset, sketches):
         if known:
             for j in range(k):
                 number = (row[j] - offset[j]) / max(scale, SMALLEST)
-                numbers[i, j] = np.int8(np.rint(number))  # To even, as torch rounds.
+                numbers[i, FIRST + j] = np.int8(np.rint(number))  # To even, as torch rounds.
+        rest = np.int32(0)
+        for j in range(LINE, WIDTH):
+            rest += np.int32(numbers[i, j]) * np.int32(numbers[i, j])
+        floats[i, REST] = np.sqrt(np.float32(rest))
         floats[i, SCALE] = scale
         floats[i, PRIOR] = prior if known else np.float32(-np.inf)
 
@@ -232,8 +260,8 @@ def largest_scores(sketches, variances, deviations, out):
     """The score that a row may have for one of few inputs.
 
     sketches (n, WIDTH) int8 and (n, WIDTH / 4) float32, the same memory; variances (WIDTH,)
-    float32, of inputs in the directions; deviations: number of standard deviations that are added
-    to the prior; out (n,) float32 output.
+    float32, of inputs in the directions, at the positions of `NUMBERS`; deviations: number of
+    standard deviations that are added to the prior; out (n,) float32 output.
     """
     numbers, floats = sketches
     for i in prange(len(numbers)):

@@ -7,7 +7,7 @@ all outputs.
 import torch
 from torch import Tensor
 
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, SMALLEST, WIDTH
+from slide.ops.kernels.sketches import FIRST, LINE, NUMBERS, PRIOR, REST, SCALE, SMALLEST, WIDTH
 from slide.ops.reference.products import first_of_equal
 from slide.ops.reference.random import random_below, random_keys
 
@@ -67,7 +67,7 @@ def rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> 
     ``(B, most)`` int32; -1 after the last row that has a score.
     """
     floats = sketches.view(torch.float32)
-    codes, scales, priors = sketches[:, :CODES].float(), floats[:, SCALE], floats[:, PRIOR]
+    codes, scales, priors = sketches[:, NUMBERS].float(), floats[:, SCALE], floats[:, PRIOR]
     found = []
     block = max(1, _SCORES // max(1, len(sketches)))
     for start in range(0, len(queries), block):
@@ -93,7 +93,8 @@ def sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
     out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
     rounded = (rows / scale.clamp(min=float(SMALLEST))[:, None]).nan_to_num(0, 0, 0)
     rounded = torch.where(known[:, None], rounded.round_().clamp_(-127, 127), 0)
-    out[:, : rows.shape[1]] = rounded.to(torch.int8)
+    out[:, FIRST : FIRST + rows.shape[1]] = rounded.to(torch.int8)
     floats = out.view(torch.float32)
+    floats[:, REST] = out[:, LINE:].float().norm(dim=1)
     floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
     return out

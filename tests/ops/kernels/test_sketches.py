@@ -1,11 +1,23 @@
 """The best rows of buckets by their sketches; `slide.check` has the formulas of rounding."""
 
 import numpy as np
+import pytest
 from helpers.grids import pairs
 from helpers.matrices import rows_of
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels.sketches import CODES, PRIOR, SCALE, WIDTH, Head, rank_buckets
+from slide.ops.kernels.sketches import (
+    CODES,
+    FIRST,
+    LINE,
+    NUMBERS,
+    PRIOR,
+    REST,
+    SCALE,
+    WIDTH,
+    Head,
+    rank_buckets,
+)
 from slide.sparse import Pattern
 
 ROWS, TABLES, BUCKETS, QUERIES = 150, 4, 6, 9
@@ -15,8 +27,9 @@ def draw_sketches(rng, num_rows):
     """Sketches of which many have equal scores, and some no score that counts."""
     sketches = np.zeros((num_rows, WIDTH), np.int8)
     # Whole numbers, so that sums are exact in any order.
-    sketches[:, :CODES] = rng.integers(-1, 2, (num_rows, CODES)) * (rng.random(CODES) < 0.05)
+    sketches[:, NUMBERS] = rng.integers(-1, 2, (num_rows, CODES)) * (rng.random(CODES) < 0.05)
     floats = sketches.view(np.float32)
+    floats[:, REST] = np.linalg.norm(sketches[:, LINE:].astype(float), axis=1)
     floats[:, SCALE] = rng.choice([0, 0.5, 1], num_rows)
     floats[:, PRIOR] = rng.integers(-2, 3, num_rows)
     lost = rng.random(num_rows) < 0.2
@@ -27,20 +40,23 @@ def draw_sketches(rng, num_rows):
 
 def draw_queries(rng, count):
     queries = np.zeros((count, WIDTH), np.float32)
-    queries[:, :CODES] = rng.integers(-2, 3, (count, CODES))
+    queries[:, NUMBERS] = rng.integers(-2, 3, (count, CODES))
     return queries
 
 
-def rank(queries, tables, asked, built, sketches, most, left_out=None, largest=ROWS, head=()):
+def rank(
+    queries, tables, asked, built, sketches, most, left_out=None, largest=ROWS, head=(), part=2
+):
     """`rank_buckets` with some rows as the head."""
     left_out = Pattern.from_lists([[]] * len(queries)) if left_out is None else left_out
     ids, rows = np.full((len(queries), most), -7, np.int32), np.array(head, np.int32)
     floats = sketches.view(np.float32)
     scales, priors = floats[rows, SCALE], floats[rows, PRIOR]
     with np.errstate(invalid="ignore"):
-        products = queries[:, :CODES] @ sketches[rows, :CODES].T.astype(np.float32)
+        products = queries[:, NUMBERS] @ sketches[rows, NUMBERS].T.astype(np.float32)
     first = products, Head(rows, scales, priors), queries, tables, asked, built.arrays()
-    looked = rank_buckets(*first, (sketches, floats), left_out, largest, ids)
+    limits = left_out, largest, np.float32(part)
+    looked = rank_buckets(*first, (sketches, floats), *limits, ids)
     return ids, looked
 
 
@@ -61,7 +77,7 @@ def test_it_ranks_the_head_and_what_is_in_the_buckets(largest, most, share):
     left_out = Pattern.from_lists(labels)
     ids, looked = rank(queries, tables, asked, built, sketches, most, left_out, largest, head)
     floats = sketches.view(np.float32)
-    scores = queries[:, :CODES].astype(float) @ sketches[:, :CODES].T.astype(float)
+    scores = queries[:, NUMBERS].astype(float) @ sketches[:, NUMBERS].T.astype(float)
     with np.errstate(invalid="ignore"):
         scores = scores * floats[:, SCALE] + floats[:, PRIOR]
     scores[np.isnan(scores)] = -np.inf
@@ -98,3 +114,16 @@ def test_no_queries_no_ids_and_empty_buckets():
     assert (ids.tolist(), looked.tolist()) == ([[-1, -1, -1]], [0])
     ids, looked = rank(queries[:0], tables, empty[:, :0], built, sketches, 3)
     assert (ids.shape, looked.shape) == ((0, 3), (0,))
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_second_lines_count_where_first_ones_are_likely(part):
+    """Row 1 is better than row 0 of the head by its second line alone."""
+    built, sketches = HashTables(1, 2, bucket_capacity=None), np.zeros((2, WIDTH), np.int8)
+    built.build(np.array([[0, 1]], np.int32))
+    floats, queries = sketches.view(np.float32), np.ones((1, WIDTH), np.float32)
+    queries[:, :FIRST], sketches[1, LINE] = 0, 5
+    floats[:, SCALE], floats[:, PRIOR], floats[1, REST] = 1, [2, 0], 5
+    asked = np.ones((1, 1), np.int32)
+    ids, _ = rank(queries, np.zeros(1, int), asked, built, sketches, 1, head=[0], part=part)
+    assert ids.tolist() == [[part]]
