@@ -305,8 +305,11 @@ def write_run_report(trainer: Trainer) -> None:
     labels, old = data.label_names, old_label_ids(data.steps)
     if labels is not None:
         names["label_name"] = lambda label: str(labels[label if old is None else old[label]])
-    if data.feature_names is not None and not any(step.hashed_features for step in data.steps):
-        names["feature_name"] = data.feature_names.__getitem__
+    features = data.feature_names
+    if features is not None and not any(step.hashed_features for step in data.steps):
+        if any(step.standardizes for step in data.steps):
+            features = features.extended(["(constant)"])
+        names["feature_name"] = features.__getitem__
     if data.test_row_names is not None and evaluated is data.test:
         names["row_name"] = data.test_row_names.__getitem__
     found = Answers(

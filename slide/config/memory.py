@@ -36,6 +36,9 @@ LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled 
 LIBRARIES_OF_RANKER = 100 * MIB
 SKETCH, TABLE_ENTRY = 128, 32  # Bytes of an output: of its sketch, and in each hash table.
 ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
+# Bytes of a true label that the linear model of the final ranker learns from: its numbers and those
+# of 20 wrong candidates, 550 bytes each.
+LINEAR = 21 * 550
 SAMPLED = 300_000  # Pairs of a feature and a label that are looked at to estimate their number.
 
 
@@ -123,10 +126,10 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features
     held = held_rows(rows)
-    # With few hits a model of ranks is learnt, too; about half of the labels are candidates.
-    few = 0.5 * held * targets / rows < FEW_HITS
-    judging = round(4.8 * len(FIRST_FEATURES)) + (120 if kind == "graph" else 70) * few
-    judging *= (held + ROWS_AT_ONCE) * candidates
+    # About half of the labels are candidates. From few hits a linear model learns, too.
+    hits = 0.5 * held * targets / rows
+    judging = 4 * len(FIRST_FEATURES) * (held + ROWS_AT_ONCE) * candidates
+    judging += round(LINEAR * hits) * (hits < FEW_HITS)
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
     sets = 0
     if kind in (Conjunctions.kinds or ()) and Conjunctions().suits(split):

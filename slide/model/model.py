@@ -199,7 +199,7 @@ class Model:
             TypeError: if the model takes no texts, or for one that is none.
             ValueError: for cells that are not those of `columns`.
         """
-        rows, columns = list(rows), self.columns
+        columns, rows = self.columns, rows if isinstance(rows, str) else list(rows)
         if columns is not None and any(isinstance(row, Mapping) for row in rows):
             cells = (row if isinstance(row, Mapping) else {"text": row} for row in rows)
             given = [columns.row(columns.found_in(each)) for each in cells]

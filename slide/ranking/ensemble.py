@@ -226,6 +226,16 @@ class EnsembleRanker:
             self.notes.append(f"known labels: {_SEEN[self.kind]}")
             exclude = True
         self._learn(train, exclude, held)
+        self.final_ranker.fit(*self._examples(network, held, search))
+        if every is not None:
+            self._learn(every, exclude)
+        self.inverse = np.ones(train.num_labels) if inverse is None else inverse
+        return self
+
+    def _examples(
+        self, network: SlideNetwork, held: Split, search: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """What `FinalRanker.fit` takes, of the candidates of held-out rows."""
         columns, right = [np.empty((0, len(self.layout.names)), np.float32)], [np.empty(0, bool)]
         sizes = [np.empty(0, np.int64)]
         parts, count = held.blocks(ROWS_AT_ONCE), -(-len(held) // ROWS_AT_ONCE)
@@ -237,13 +247,7 @@ class EnsembleRanker:
             sizes.append(named.sum(1))
         counts = np.concatenate(sizes)
         weights = None if held.weights is None else np.repeat(held.weights, counts)
-        learnt = np.concatenate(columns), np.concatenate(right)
-        self.final_ranker.fit(*learnt, row_bounds(counts), weights)
-        del columns, right, learnt
-        if every is not None:
-            self._learn(every, exclude)
-        self.inverse = np.ones(train.num_labels) if inverse is None else inverse
-        return self
+        return np.concatenate(columns), np.concatenate(right), row_bounds(counts), weights
 
     def rank(self, network: SlideNetwork, features: CSR, k: int, search: str = "exact") -> Ranked:
         """The k best labels of each row.

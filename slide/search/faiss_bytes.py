@@ -35,11 +35,19 @@ def faiss_index(
         data: uint8.
         kinds: ``"flat"``, ``"ivf"``, and ``"ids of flat"``, ``"ids of hnsw"``, which name the ids.
         width: D, length of the vectors.
-        most: there are at most so many vectors, and ids lie below it.
+        most: the largest number of vectors; ids lie below it.
         largest: bound of the numbers of vectors, which are finite.
 
     Raises:
         ValueError: if the bytes are no such index.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.search import faiss_index
+        >>> faiss_index(np.zeros(9, np.uint8), ("flat",), width=2, most=5)
+        Traceback (most recent call last):
+        ...
+        ValueError: its bytes end early
     """
     found = _Bytes(np.ascontiguousarray(data, np.uint8), width)
     parts = found.index()

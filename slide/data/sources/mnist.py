@@ -37,6 +37,10 @@ SIDE = 28
 NUM_LABELS = 10
 UNSIGNED_BYTES = 8
 IMAGE_CHUNK = 4096
+# 2 GB of pixels; they are read at once.
+_MOST_IMAGES = 2**31 // SIDE**2
+# 1 MB of a file is read at a time.
+_PIECE = 1 << 20
 
 
 def mnist(
@@ -94,8 +98,8 @@ def mnist(
 def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
     """Reads the rows of a split, in chunks."""
     count, found = _idx_rows(images, (SIDE, SIDE)), _idx_rows(labels, ())
-    if not count:
-        raise DataError(f"{images}: there are no images in it")
+    if not 0 < count <= _MOST_IMAGES:
+        raise DataError(f"{images}: it must have 1 to {_MOST_IMAGES} images, not {count}")
     if count != found:
         raise DataError(f"{labels}: it has {found} labels for the {count} images of {images}")
     classes = _read_idx(labels, 1, count).ravel()
@@ -139,8 +143,14 @@ def _unpacked(path: Path, most: int) -> bytes:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
+        pieces = []
         try:
-            return (gzip.open(file) if packed else file).read(most)
+            with gzip.open(file) if packed else file as unpacked:
+                # Piece by piece: a header may promise more than there is memory.
+                while most and (piece := unpacked.read(min(most, _PIECE))):
+                    pieces.append(piece)
+                    most -= len(piece)
+            return b"".join(pieces)
         except EOFError:
             raise DataError(f"{path}: it is cut off") from None
         except (gzip.BadGzipFile, zlib.error) as error:

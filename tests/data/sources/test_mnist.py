@@ -102,19 +102,16 @@ IMAGES, LABELS = make_images(7, seed=7)
         (NAMES[1], idx(IMAGES), "it begins with 00 00 08 03 instead of 00 00 08 01"),
         (NAMES[0], idx(IMAGES, magic=b"\0\0\x0d\3"), "it begins with 00 00 0d 03"),
         (NAMES[0], idx(IMAGES[:, :14]), r"its rows are of shape (14, 28) instead of (28, 28)"),
-        (NAMES[0], idx(IMAGES[:0]), "there are no images in it"),
+        (NAMES[0], idx(IMAGES[:0]), "it must have 1 to 2739137 images, not 0"),
         (NAMES[1], idx(LABELS[:5]), "it has 5 labels for the 7 images of"),
-        (NAMES[0], idx(IMAGES, shape=(2**32 - 1, 28, 28)), None),
+        (NAMES[0], idx(IMAGES, shape=(2**32 - 1, 28, 28)), "it must have 1 to 2739137 images"),
         (NAMES[1], idx(np.array([0, 1, 2, 3, 10, 5, 6])), "label 10 of image 4 is not in [0, 10)"),
         (NAMES[3], idx(np.array([255, 1, 2])), "label 255 of image 0 is not in [0, 10)"),
     ],
 )
 def test_bad_files(tmp_path, name, data, message):
     said = bad(tmp_path, name, data)
-    if message is None:  # 2^32 - 1 images are promised: nothing of that size may be allocated
-        assert "it has 7 labels for the 4294967295 images of" in said
-    else:
-        assert said.startswith(f"{tmp_path / name}: {message}")
+    assert said.startswith(f"{tmp_path / name}: {message}")
 
 
 def test_damaged_gzip(tmp_path):

@@ -103,7 +103,7 @@ def test_held_out_rows_choose_what_other_items_count(baskets):
     notes: list[str] = []
     model = ItemFactors(factors=4)
     learnt, held = split.take(np.arange(80)), split.take(np.arange(80, ROWS))
-    training = Training(learnt, "items", None, held, True, {}, notes)
+    training = Training(learnt, "items", seen=None, held=held, scorers={}, notes=notes)
     model.learn(training)
     assert f"count as {model.unobserved:g} of a row" in notes[0]
     chosen, training.held = model.unobserved, None
