@@ -124,6 +124,8 @@ class BaseScorer:
         features: names of its ranking features, the first of which is its score, and what each of
             them is (`FOR`, `ANY`, `BEHIND`, `RANK`, `BEST`).
         kinds: kinds of rows (`slide.data.kind_of`) of which it knows something; None: all.
+        slow: it takes long to learn, so it learns from held-out rows in the end only where they are
+            a twentieth of all rows or more.
         nothing: the score of a candidate of which it knows nothing.
 
     Example:
@@ -140,6 +142,7 @@ class BaseScorer:
     name: ClassVar[str] = ""
     features: ClassVar[dict[str, str]] = {}
     kinds: ClassVar[tuple[str, ...] | None] = None
+    slow: ClassVar[bool] = False
     nothing: float = 0.0
 
     def suits(self, train: Split) -> bool:

@@ -76,7 +76,7 @@ class ItemFactors(BaseScorer):
         True
     """
 
-    name, kinds = "item_factors", ("items",)
+    name, kinds, slow = "item_factors", ("items",), True
     features: ClassVar = {
         "item_factors": FOR,
         "item_factors_behind": BEHIND,

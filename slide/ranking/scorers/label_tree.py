@@ -79,7 +79,7 @@ class LabelTree(BaseScorer):
     """
 
     # A recommender, a graph and dense rows have base scorers of their own kind.
-    name, kinds = "label_tree", ("other",)
+    name, kinds, slow = "label_tree", ("other",), True
     features: ClassVar = {
         "label_tree": FOR,
         "label_tree_behind": BEHIND,

@@ -111,7 +111,7 @@ class LinearClassifiers(BaseScorer):
         [0, 1]
     """
 
-    name = "linear"
+    name, slow = "linear", True
     features: ClassVar = {"linear": FOR, "linear_behind": BEHIND, "linear_rank": RANK}
 
     def __init__(
