@@ -1,4 +1,4 @@
-"""Precision of the default call beside its peers, on six real data sets; are its scores right?
+"""Precision of the default call beside its peers, on real data sets; are its scores right?
 
     pip install -e '.[bench]'
     python tests/benchmarks/precision.py --root path/to/data --pecos-python pecos/bin/python
@@ -66,8 +66,9 @@ rows that it holds out.
 
 debian, bibtex and delicious are texts with labels (for debian, packages and what they depend on), \
 fb15k is a knowledge graph, gowalla has check-ins at places, and files has directories and the \
-names of their files, with 360,939 labels. A network and other base scorers rate labels, and \
-gradient-boosted trees rank them by that.
+names of their files, with 360,939 labels. lastfm has the artists of listeners, and wordnet \
+glosses of words with their hypernyms, mostly one. A network and other base scorers rate labels, \
+and gradient-boosted trees rank them by that.
 """
 FILTERED = """
 In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
