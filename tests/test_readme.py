@@ -112,7 +112,7 @@ def test_readme_is_short():
     assert len(README.splitlines()) <= 120
     tables = re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE)
     assert len(tables) == 2
-    assert all(len(table.splitlines()) <= 2 + 8 for table in tables)
+    assert all(len(table.splitlines()) <= 2 + 6 for table in tables)
 
 
 def test_the_version_is_that_of_the_citation_and_of_a_change():

@@ -1,8 +1,6 @@
 """Whether dense rows are standardized: nearest neighbours of training rows decide."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +8,7 @@ from slide.data.dataset import Split
 from slide.data.kind import usual_kind
 from slide.data.row_transform import RowTransform
 from slide.sparse import hits
+from slide.utils.progress_bar import log
 
 # 5,000 rows tell precisions apart that differ by a point, and their cosines take half a second.
 _COMPARED = 5000
@@ -36,40 +35,39 @@ def feature_moments(train: Split) -> tuple[np.ndarray, np.ndarray]:
     return means, np.where(varies, 1 / np.where(varies, deviations, 1), 0)
 
 
-def choose_standardized(train: Split, asked: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether ``standardize="auto"`` standardizes, and a sentence that says why.
+def should_standardize(
+    train: Split, *, tf_idf: bool = False, l2_norm: bool = False, hashed_features: int = 0
+) -> bool:
+    """Whether ``standardize="auto"`` standardizes features; the log says why.
 
     The nearest neighbours of training rows, by cosine, vote for their labels. Features are
     standardized if the first answer of these neighbours is right more often then, by more than a
-    standard error of the difference.
+    standard error of the difference. Rows that are not dense, and rows that other steps change or
+    leave at their length, are not standardized.
 
     Args:
         train: training rows.
-        asked: the other arguments of `transform`; only ``l2_norm`` may change features.
-
-    Returns:
-        Whether, and the sentence; ``""`` where the question does not arise.
+        tf_idf, l2_norm, hashed_features: as in `slide.data.transform`.
     """
-    if not asked["l2_norm"] or asked["tf_idf"] or asked["hashed_features"]:
-        return False, ""
+    if not l2_norm or tf_idf or hashed_features:
+        return False
     if usual_kind(train) != "dense" or len(train) < 2 or not len(train.labels.indices):
-        return False, ""
+        return False
     rows = np.random.default_rng(0).permutation(len(train))[:_COMPARED]
     sample = train.take(np.sort(rows))
-    right = [_neighbours_right(sample, steps) for steps in _ways(train)]
-    gap = right[1] - right[0]
-    chosen = bool(gap.mean() > gap.std() / len(gap) ** 0.5)
-    alone, standardized = (f"{100 * each.mean():.1f}" for each in right)
-    why = f"features are {'' if chosen else 'not '}standardized: P@1 of nearest neighbours is "
-    why += f"{standardized} with that and {alone} without, of {len(gap):,} dense training rows; "
-    return chosen, why + f"transform.standardize={'false' if chosen else 'true'} overrides it"
-
-
-def _ways(train: Split) -> tuple[RowTransform, RowTransform]:
-    """Rows of length 1 as they are, and standardized."""
     as_they_are = RowTransform(train.num_features, train.num_labels, l2_norm=True)
-    means, scales = feature_moments(train)
-    return as_they_are, replace(as_they_are, feature_means=means, feature_scales=scales)
+    means, scales = feature_moments(sample)
+    standardized = replace(as_they_are, feature_means=means, feature_scales=scales)
+    without, beside = (_neighbours_right(sample, each) for each in (as_they_are, standardized))
+    gap = beside - without
+    chosen = bool(gap.mean() > gap.std() / len(gap) ** 0.5)
+    log(
+        f"rows      features are {'' if chosen else 'not '}standardized: P@1 of nearest neighbours "
+        f"is {100 * beside.mean():.1f} with that and {100 * without.mean():.1f} without, of "
+        f"{len(gap):,} dense training rows; transform.standardize={str(not chosen).lower()} "
+        "overrides it"
+    )
+    return chosen
 
 
 def _neighbours_right(sample: Split, steps: RowTransform) -> np.ndarray:

@@ -11,7 +11,7 @@ tf-idf
 Standardization
     Features are brought to mean 0 and deviation 1 over the training rows, and a constant feature is
     added, so that rows of length 1 still tell how far they lie from the mean. ``"auto"`` does it to
-    dense rows whose nearest neighbours then know their labels better (`choose_standardized`).
+    dense rows whose nearest neighbours then know their labels better (`should_standardize`).
 
 Hashing
     Feature j is added, with a random sign, to a random one of fewer columns (Weinberger et al.
@@ -49,9 +49,9 @@ from slide.data.row_transform import (
     row_counts,
     tf_idf_weights,
 )
-from slide.data.standardization import choose_standardized, feature_moments
+from slide.data.standardization import feature_moments, should_standardize
 from slide.utils import checks
-from slide.utils.progress_bar import ProgressBar, log
+from slide.utils.progress_bar import ProgressBar
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TRANSFORM_VERSION = 2
@@ -99,9 +99,9 @@ def transform(
     arguments |= {"hashed_features": hashed_features, "min_label_count": min_label_count}
     check_transform(**arguments)
     if standardize == "auto":
-        arguments["standardize"], why = choose_standardized(data.train, arguments)
-        if why:
-            log(f"rows      {why}")
+        arguments["standardize"] = should_standardize(
+            data.train, tf_idf=tf_idf, l2_norm=l2_norm, hashed_features=hashed_features
+        )
     if not arguments["standardize"]:
         del arguments["standardize"]
     if not any(arguments.values()):
@@ -162,8 +162,9 @@ def count_steps(
 ) -> RowTransform:
     """The steps of these arguments of `transform`, with what they count in training rows."""
     if standardize == "auto":
-        asked = {"tf_idf": tf_idf, "l2_norm": l2_norm, "hashed_features": hashed_features}
-        standardize = choose_standardized(train, asked)[0]
+        standardize = should_standardize(
+            train, tf_idf=tf_idf, l2_norm=l2_norm, hashed_features=hashed_features
+        )
     weights = kept = means = scales = None
     if standardize:
         means, scales = feature_moments(train)
@@ -177,8 +178,16 @@ def count_steps(
         for part in train.blocks():
             counts += row_counts(part.labels, len(counts))
         kept = frequent_labels(counts, min_label_count)
-    numbers = train.num_features, train.num_labels, l2_norm, hashed_features
-    return RowTransform(*numbers, weights, kept, means, scales)
+    return RowTransform(
+        train.num_features,
+        train.num_labels,
+        l2_norm=l2_norm,
+        hashed_features=hashed_features,
+        tf_idf_weights=weights,
+        label_ids=kept,
+        feature_means=means,
+        feature_scales=scales,
+    )
 
 
 def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:

@@ -191,8 +191,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         check_run_dir(self.run_dir)
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _given_weights(self.label_weights, split.num_labels)
-        asked = {name: self._plain(name) for name in ("tf_idf", "standardize", "l2_norm")}
-        steps = count_steps(split, **asked)
+        with silenced(not self.verbose):
+            steps = count_steps(
+                split,
+                tf_idf=self._plain("tf_idf"),
+                standardize=self._plain("standardize"),
+                l2_norm=self._plain("l2_norm"),
+            )
         sizes = steps.num_columns
         train = replace(split, features=steps.features(split.features), num_features=sizes[0])
         # The last evaluation of a trainer needs a row; nothing is chosen by it.

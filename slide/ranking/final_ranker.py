@@ -129,9 +129,9 @@ class FinalRanker:
         if self.linear_share:
             starts = np.array([0, len(columns)]) if starts is None else starts
             log_odds += self.linear_share * self.linear[0]
-            for place, weight in enumerate(self.linear[1:]):
+            for column, weight in enumerate(self.linear[1:]):
                 if weight:
-                    kind, scorer = divmod(place, len(self._ranks))
+                    kind, scorer = divmod(column, len(self._ranks))
                     number = self._number(columns, starts, kind, scorer)
                     log_odds += self.linear_share * weight * number
         if self.trees is not None:

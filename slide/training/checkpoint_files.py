@@ -43,6 +43,8 @@ CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=1)
 _NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
 # What a state raises that is none of this run.
 FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
+# What slide wrote before there were folders of checkpoints.
+_OLD = "checkpoint.pt"
 _FILE = "rank-{}"
 # The layers whose rows are shared, and which of their parameters have a row for each of them.
 _OF_ROWS = {"first": ("weight",), "output": ("weight", "bias")}
@@ -152,10 +154,16 @@ def newest_of_first(run: Path, group: Group) -> Path | None:
     """The newest checkpoint that the first process sees, on all; None: there is none.
 
     Network file systems may show the others an older list of the folder. They wait for this one.
-    All raise ValueError if one never sees it.
+    All raise ValueError if there is only a checkpoint of an earlier format, or one never sees it.
     """
     last = last_checkpoint(run) if group.is_main_process else None
-    name = group.broadcast("" if last is None else last.name)
+    old = group.is_main_process and last is None and (run / _OLD).exists()
+    name, old = group.broadcast(["" if last is None else last.name, old])
+    if old:
+        raise ValueError(
+            f"{run / _OLD} is a checkpoint of an earlier slide, which this one does not read: go "
+            "on with that one, or start a new run"
+        )
     if not name:
         return None
     folder = run / CHECKPOINTS / name

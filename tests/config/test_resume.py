@@ -394,3 +394,10 @@ def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, name, damage):
     shutil.rmtree(last)
     job.main(f"resume={run}", "trainer.max_steps=3")
     assert job.checkpoint(run)["step"] == 3
+
+
+def test_a_checkpoint_of_an_earlier_slide(tmp_path):
+    job.main(*job.tiny(tmp_path, "trainer.max_steps=1"))
+    (last_checkpoint(tmp_path / "run")).parent.rename(tmp_path / "run/checkpoint.pt")
+    message = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    assert "checkpoint.pt is a checkpoint of an earlier slide, which this one does not" in message

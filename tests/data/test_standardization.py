@@ -7,12 +7,10 @@ import slide
 from slide.data.cache import cached
 from slide.data.dataset import Block, Split
 from slide.data.row_transform import RowTransform
-from slide.data.standardization import choose_standardized, feature_moments
+from slide.data.standardization import feature_moments, should_standardize
 from slide.data.transforms import count_steps, transform
 from slide.model.resizing import with_features
 from slide.sparse import CSR, Pattern, as_csr
-
-ASKED = {"l2_norm": True, "tf_idf": False, "hashed_features": 0}
 
 
 def make_split(dense, labels, num_labels=3):
@@ -28,37 +26,42 @@ def measurements(rows=300, seed=0):
     return dense.astype(np.float32), labels
 
 
-def test_features_of_other_scales_are_standardized():
+def test_features_of_other_scales_are_standardized(capsys):
     dense, labels = measurements()
-    chosen, why = choose_standardized(make_split(dense, labels[:, None].tolist()), ASKED)
-    assert chosen
-    assert "transform.standardize=false overrides it" in why
+    assert should_standardize(make_split(dense, labels[:, None].tolist()), l2_norm=True)
+    said = capsys.readouterr().err
+    assert "features are standardized: " in said
+    assert "transform.standardize=false overrides it" in said
 
 
-def test_features_whose_scale_says_how_much_they_tell_stay():
+def test_features_whose_scale_says_how_much_they_tell_stay(capsys):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 300)
-    dense = np.hstack(
-        [5 * np.eye(3)[labels] + rng.normal(size=(300, 3)), rng.normal(size=(300, 9))]
-    )
-    chosen, why = choose_standardized(
-        make_split(dense.astype(np.float32), labels[:, None].tolist()), ASKED
-    )
-    assert not chosen
-    assert "transform.standardize=true overrides it" in why
+    dense = rng.normal(size=(300, 12)).astype(np.float32)
+    dense[:, :3] += 5 * np.eye(3)[labels]
+    assert not should_standardize(make_split(dense, labels[:, None].tolist()), l2_norm=True)
+    assert "transform.standardize=true overrides it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("other", [{"l2_norm": False}, {"tf_idf": True}, {"hashed_features": 2}])
-def test_other_steps_leave_features_alone(other):
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"l2_norm": False},
+        {"l2_norm": True, "tf_idf": True},
+        {"l2_norm": True, "hashed_features": 2},
+    ],
+)
+def test_other_steps_leave_features_alone(steps, capsys):
     dense, labels = measurements()
-    split = make_split(dense, labels[:, None].tolist())
-    assert choose_standardized(split, ASKED | other) == (False, "")
+    assert not should_standardize(make_split(dense, labels[:, None].tolist()), **steps)
+    assert not capsys.readouterr().err
 
 
-def test_sparse_rows_are_not_asked():
+def test_sparse_rows_are_not_asked(capsys):
     dense, labels = measurements()
     wide = np.hstack([dense, np.zeros((len(dense), 4), np.float32)])
-    assert choose_standardized(make_split(wide, labels[:, None].tolist()), ASKED) == (False, "")
+    assert not should_standardize(make_split(wide, labels[:, None].tolist()), l2_norm=True)
+    assert not capsys.readouterr().err
 
 
 def test_moments_are_those_of_the_dense_rows(monkeypatch):
