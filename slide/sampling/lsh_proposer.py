@@ -65,8 +65,8 @@ _HELD = 0.9
 # softmax each step moves the rows of uniform draws, with a hinge hardly any of them.
 _WATCHED, _MOVED = 256, 0.1
 # All rows are hashed again after steps have computed 8 outputs for each row of the layer, at the
-# earliest, which takes a tenth of the time. Directions that stand still for 26 outputs a row halve
-# recall on 360,939 outputs.
+# earliest: sooner it would take much of a step's time, and later directions that stand still lose
+# rows that are among the best.
 _OUTPUTS_PER_ROW = 8
 # Ranges are chosen anew when the head has less or more rows than these parts of what it shall have.
 _FEWEST, _MOST_ROWS = 0.75, 1.5
