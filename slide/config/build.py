@@ -40,7 +40,7 @@ from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.files import write_text
 from slide.utils.progress_bar import log
-from slide.utils.run_folders import check_run_dir, hold_folder, make_run_folder
+from slide.utils.run_folders import check_run_dir, discard_folder, hold_folder, make_run_folder
 
 # Scores of fewer rows may be off by several points.
 _FEW = 100
@@ -91,8 +91,8 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
         raise ValueError("hidden must name at least one width, such as [128], not []")
     for width in hidden:
         checks.whole("hidden", width, 1)
-    checks.share("dropout", network.dropout)
-    checks.share("input_dropout", network.input_dropout)
+    for name in ("dropout", "input_dropout"):
+        checks.share(name, network[name])
     checks.one_of("precision", network.precision, PRECISIONS)
     for name in ("init_scale", "output_scale"):
         checks.positive(name, network[name])
@@ -112,18 +112,14 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     instantiate(config.lr_schedule)(optimizer, 1)
     build_loss(config)
     instantiate(config.ranker)
-    if (device := run_device(config)).type == "cpu":
-        return
+    device = run_device(config)
+    key, told = "", ""
     if getattr(proposer_class(config), "cpu_only", False):
-        raise ValueError(
-            f"{config.sampler.proposer._target_} searches on the CPU; with runtime.device={device} "
-            "use sampler=uniform, lsh, recent or neighbours"
-        )
-    if config.trainer.evaluation == "index":
-        raise ValueError(
-            "trainer.evaluation=index searches on the CPU; with "
-            f"runtime.device={device} use trainer.evaluation=exact"
-        )
+        key, told = config.sampler.proposer._target_, "sampler=uniform, lsh, recent or neighbours"
+    elif config.trainer.evaluation == "index":
+        key, told = "trainer.evaluation=index", "trainer.evaluation=exact"
+    if key and device.type != "cpu":
+        raise ValueError(f"{key} searches on the CPU; with runtime.device={device} use {told}")
 
 
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
@@ -133,7 +129,6 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
     have other sizes and seeds, and do not weight the set.
     """
     hidden, active = config.network.hidden, config.network.hidden_active
-    checks.listing("hidden", hidden)
     checks.listing("hidden_active", active)
     if active and len(active) != len(hidden):
         raise ValueError(
@@ -193,16 +188,16 @@ def build_network(
         torch.Size([40, 8])
     """
     network, (sampler, others) = config.network, build_samplers(config)
-    shape = features, list(network.hidden), labels, sampler
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options: dict[str, Any] = {key: network[key] for key in keys}
-    options["hidden_samplers"] = others
     if group is not None and group.size > 1:
         options |= {"group": group, "seed": config.seed, **(counts or {})}
-        made = ShardedNetwork(*shape, **options)
+        kind = ShardedNetwork
     else:
-        made = SlideNetwork(*shape, **options)
-    if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
+        kind = SlideNetwork
+    hidden = list(network.hidden)
+    made = kind(features, hidden, labels, sampler, hidden_samplers=others, **options)
+    if scale := network.bias_scale:
         checks.positive("network.bias_scale", scale)
         with torch.no_grad():
             for layer in made.layers():
@@ -290,7 +285,12 @@ def build_trainer(
     optimizer = build_optimizer(config, network)
     folder = share_folder(ranks, partial(_make_folder, config, label_of(swept), made))
     _announce_run(config, data.num_labels, folder)
-    trainer = put_together(config, network, optimizer, data, folder, ranks.group)
+    try:
+        trainer = put_together(config, network, optimizer, data, folder, ranks.group)
+    except BaseException:
+        if ranks.is_main_process and config.resume is None:
+            discard_folder(folder)
+        raise
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
@@ -301,7 +301,8 @@ def build_trainer(
             noted = OmegaConf.merge(config, noted)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
         if config.resume is None:
-            trainer.monitor.note_settings(typed_values(swept or words))
+            reranked = trainer.ranker is not None
+            trainer.monitor.note_settings(typed_values(swept or words), reranked)
     ranks.group.patient.barrier()  # They read checkpoints at different speeds.
     return trainer
 

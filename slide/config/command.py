@@ -56,7 +56,7 @@ from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
 from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint_files import CHECKPOINT, find_checkpoints, last_checkpoint
+from slide.training.checkpoint import CHECKPOINT, find_checkpoints, last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
@@ -82,16 +82,14 @@ _LETTERS = {
     **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
     **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
 }
-# Columns of the table of a sweep.
-_FIGURES = {
-    **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
-    **SELECTION_COLUMNS,
-}
-# Scores of knowledge graphs and of recommenders, as a run prints them.
+# Scores of all rows, of knowledge graphs and of recommenders, as a run prints them.
+_PRECISION = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5"}
 _OF_KINDS = {
     **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
     **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
 }
+# Columns of the table of a sweep.
+_FIGURES = {**_PRECISION, "seconds": "train_seconds", **SELECTION_COLUMNS}
 
 
 @contextmanager
@@ -137,9 +135,14 @@ def train() -> None:
                 for run in runs:
                     sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
             sweep.finish()
-        else:
+        else:  # An option or a key of Hydra, such as --cfg job.
             sys.argv[1:] = [*keys, *others]
-            _run_by_hydra()
+            conf = str(find_conf())
+            hydra.main(version_base="1.3", config_path=conf, config_name="train")(_hydra_job)()
+
+
+def _hydra_job(config: DictConfig) -> None:
+    run_job(config, list(HydraConfig.get().overrides.task))
 
 
 def _of_hydra(word: str) -> bool:
@@ -151,14 +154,6 @@ def full_key(word: str) -> str:
     key, equals, value = word.partition("=")
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
-
-def _run_by_hydra() -> None:
-    """Does what an option or a key of Hydra asks for, such as ``--cfg job``."""
-
-    def job(config: DictConfig) -> None:
-        run_job(config, list(HydraConfig.get().overrides.task))
-
-    hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")(job)()
 
 
 def _launch(runs: Sequence[list[str]], own: Sequence[str], sweep: "Sweep") -> list["Outcome"]:
@@ -195,7 +190,7 @@ def _launched(keys: Sequence[str], config: DictConfig) -> "Outcome":
     now = HydraConfig.get()
     overrides = list(now.overrides.task)
     words = _words_of(overrides, keys)
-    return outcome_of(now.job.num + 1, words, partial(run_job, config, overrides, words))
+    return _outcome_of(now.job.num + 1, words, partial(run_job, config, overrides, words))
 
 
 def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
@@ -209,8 +204,7 @@ def run_job(
 ) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; returns the summary and the folder of the run.
 
-    Errors and interrupts end the process; the overrides that differ from job to job of a sweep,
-    ``swept``, are in the name of the folder.
+    The overrides that differ from job to job of a sweep, ``swept``, are in the folder's name.
     """
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -256,8 +250,8 @@ def _run(
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
-        shown = {f"P@{k}": f"p_at_{k}" for k in (1, 3, 5)} | _OF_KINDS
-        scores = "  ".join(f"{n} {summary[x]:.4f}" for n, x in shown.items() if x in summary)
+        shown = (_PRECISION | _OF_KINDS).items()
+        scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
 
@@ -293,14 +287,8 @@ def write_run_model(trainer: Trainer) -> None:
 
 def write_run_report(trainer: Trainer) -> None:
     """Write ``report.html`` from the answers of the last evaluation."""
-    answers, evaluated, ranker, data = (
-        trainer.answers,
-        trainer.eval_split,
-        trainer.ranker,
-        trainer.data,
-    )
+    answers, evaluated, data = trainer.answers, trainer.eval_split, trainer.data
     assert answers is not None, "the run has not ended"
-    counts = np.bincount(trainer.every_split.labels.indices, minlength=data.num_labels)
     names: dict[str, Callable[[int], str]] = {}
     labels, old = data.label_names, old_label_ids(data.steps)
     if labels is not None:
@@ -312,16 +300,10 @@ def write_run_report(trainer: Trainer) -> None:
         names["feature_name"] = features.__getitem__
     if data.test_row_names is not None and evaluated is data.test:
         names["row_name"] = data.test_row_names.__getitem__
-    found = Answers(
-        answers.ids,
-        answers.scores,
-        evaluated.labels,
-        evaluated.features,
-        counts,
-        ranker is not None and ranker.objective == "p",
-        **names,
-    )
-    write_report(trainer.folder, found)
+    counts = np.bincount(trainer.every_split.labels.indices, minlength=data.num_labels)
+    sure = trainer.ranker is not None and trainer.ranker.objective == "p"
+    rows = evaluated.labels, evaluated.features, counts
+    write_report(trainer.folder, Answers(answers.ids, answers.scores, *rows, sure, **names))
 
 
 def _advice(trainer: Trainer) -> str:
@@ -358,7 +340,7 @@ def _words_of(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
     return [word for word in overrides if override_key(word) in keys]
 
 
-def outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
+def _outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
     """What came of a job of a sweep; its errors are logged."""
     log(f"job {number}: {' '.join(words)}")
     try:
@@ -390,7 +372,7 @@ class Sweep:
         """Run a job, which returns the summary and the folder of its run."""
         try:
             words = self.words_of(overrides)
-            self.outcomes.append(outcome_of(len(self.outcomes) + 1, words, job))
+            self.outcomes.append(_outcome_of(len(self.outcomes) + 1, words, job))
         except Interrupted:
             if self.outcomes:
                 print(self.table())

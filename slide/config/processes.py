@@ -50,7 +50,6 @@ class Ranks(NamedTuple):
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process writes and speaks."""
         return self.group.rank == 0
 
 
@@ -150,13 +149,14 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
     name, wrong = ranks.group.patient.broadcast(said)  # They draw first weights before.
     if wrong:
         raise ValueError(wrong)
-    folder, file = Path(name), ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
+    folder = Path(name)
+    file = folder / ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
     if ranks.is_main_process:
-        (folder / file).touch()
+        file.touch()
     ranks.group.barrier()
-    seen = ranks.group.gather(comes_in_sight(folder / file))
+    seen = ranks.group.gather(comes_in_sight(file))
     if ranks.is_main_process:
-        (folder / file).unlink()
+        file.unlink()
     if blind := [str(rank) for rank, there in enumerate(seen) if not there]:
         raise ValueError(
             f"rank{'s' * (len(blind) > 1)} {', '.join(blind)} cannot see what rank 0 writes into "
@@ -206,13 +206,12 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
     check_loss_of_group(instantiate(config.loss), ranks.group)
     sizes = config.network.hidden_active
     first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
-    looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)
-    if first is not None or looked_up:
-        how = (
-            "begin it with null: the first layer computes all its neurons"
-            if first is not None
-            else "set sampler=uniform: hidden neurons can be drawn, and not looked up"
-        )
+    how = ""
+    if first is not None:
+        how = "begin it with null: the first layer computes all its neurons"
+    elif config.sampler.get("proposer") is not None and any(n is not None for n in others):
+        how = "set sampler=uniform: hidden neurons can be drawn, and not looked up"
+    if how:
         raise ValueError(
             f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
         )
@@ -269,6 +268,7 @@ def share_threads(ranks: Ranks, asked: int) -> None:
     runtime.set_threads(max(min(share, share if limit is None else limit // there), 1))
 
 
+
 def _cores() -> list[int]:
     """The cores that this process is bound to; empty: the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -283,8 +283,12 @@ class FolderNote:
 
     def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
         self.ranks = ranks
-        told = [word for word in words if override_key(word) not in OWN]
-        of_run = json.dumps([told, *_run_names()]).encode()
+        told, environment = [word for word in words if override_key(word) not in OWN], os.environ
+        names = [environment.get("TORCHELASTIC_RUN_ID", "none")]
+        # Without --rdzv-id all runs have one name. With a store of its own, torchrun keeps the port.
+        if names == ["none"] and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            names += [environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+        of_run = json.dumps([told, *names]).encode()
         self.path = place / f".torchrun-{hashlib.sha256(of_run).hexdigest()[:16]}"
 
     def write(self, folder: Path) -> None:
@@ -307,14 +311,6 @@ class FolderNote:
     def _said(self) -> str | None:
         return json.loads(self.path.read_text())["folder"] if self.path.exists() else None
 
-
-def _run_names() -> tuple[str, ...]:
-    """What ``torchrun`` tells the processes of one run, also when it starts them again."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    # Without --rdzv-id all runs have one name. With a store of its own, torchrun keeps the port.
-    if name == "none" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return name, os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    return (name,)
 
 
 def restarted(

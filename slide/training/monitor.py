@@ -11,8 +11,6 @@ from slide.utils.files import write_json, write_text
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
-# Scores that TensorBoard's page of settings shows.
-SHOWN_SCORES = ("eval/p_at_1", "eval/p_at_5", "reranked/p_at_1", "reranked/p_at_5")
 
 
 @dataclass
@@ -169,15 +167,19 @@ class Monitor:
                 self._events.add_scalar(name, value, step)
             self._events.flush()  # Raises what the thread of the writer has met.
 
-    def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
+    def note_settings(
+        self, settings: dict[str, bool | int | float | str], reranked: bool = False
+    ) -> None:
         """Let TensorBoard show these settings beside the scores of the run (page HParams)."""
         if self._silent:
             return
         from torch.utils.tensorboard.summary import hparams
 
-        # The scalars of these names are in the log: TensorBoard takes their last values.
+        # TensorBoard takes the last values of scalars of these names in the log.
+        parts = ("eval", "reranked") if reranked else ("eval",)
+        scores = {f"{part}/{score}": 0.0 for part in parts for score in ("p_at_1", "p_at_5")}
         with self._explained_errors(self._folder / EVENTS):
-            for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
+            for part in hparams(settings, scores):
                 self._events._get_file_writer().add_summary(part)
             self._events.flush()
 

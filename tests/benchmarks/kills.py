@@ -25,7 +25,7 @@ from typing import Any
 from slide.config import command
 from slide.ranking.base_scorer import BaseScorer
 from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
+from slide.training.checkpoint import find_checkpoints, last_checkpoint
 from slide.training.stopping import BEST
 from slide.utils.tensor_folder import SUFFIX
 

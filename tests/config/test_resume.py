@@ -21,7 +21,7 @@ from slide.config import build_network, resumed
 from slide.config.compose import foreign_targets
 from slide.data import write_xmc
 from slide.model import load
-from slide.training.checkpoint_files import last_checkpoint
+from slide.training.checkpoint import last_checkpoint
 
 
 @pytest.mark.compiled_only

@@ -9,7 +9,7 @@ import pytest
 from helpers.torchrun import torchruns
 
 import slide
-from slide.training.checkpoint_files import assembled, last_checkpoint, part_of, read_states
+from slide.training.checkpoint import assembled, last_checkpoint, part_of, read_states
 from slide.utils.tensor_folder import read_tensors
 
 pytestmark = [

@@ -367,14 +367,14 @@ def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypat
 
 def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted):
     scripted(0.5, 0.4, 0.3)
-    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.restore
+    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
 
     def damaged(self, *more):
         path = self.path / "network.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         whole(self, *more)
 
-    monkeypatch.setattr(EarlyStopping, "restore", damaged)
+    monkeypatch.setattr(EarlyStopping, "finish", damaged)
     with pytest.raises(OSError, match=r"the best weights cannot be read: .*network\.safetensors"):
         trainer.fit()
 
@@ -454,7 +454,7 @@ def work(group):
     stopping = EarlyStopping(checkpoint, 3, 50, held, 100 * group.size)
     before, found = stopping.best_step, []
     if before:
-        stopping.restore(network, before + 1)
+        stopping.finish(network, Counters(step=before + 50), Monitor(None))
         found = sums(network, group)
     with torch.no_grad():
         for each in network.parameters():
