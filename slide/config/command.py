@@ -155,7 +155,6 @@ def full_key(word: str) -> str:
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
-
 def _launch(runs: Sequence[list[str]], own: Sequence[str], sweep: "Sweep") -> list["Outcome"]:
     """The runs of a sweep by a launcher of Hydra, which the words ``own`` choose.
 

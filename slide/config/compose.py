@@ -193,7 +193,6 @@ def readable(override: str, sweeps: bool = False) -> str:
     return override if plain else f"{key}={QuotedString(path, Quote.single).with_quotes()}"
 
 
-
 def _parsed(override: str, sweeps: bool = False) -> Override:
     try:
         return OverridesParser.create().parse_override(readable(override, sweeps))
@@ -201,16 +200,6 @@ def _parsed(override: str, sweeps: bool = False) -> Override:
         raise ValueError(
             f"{override} cannot be read; overrides are group=choice or key=value"
         ) from error
-
-
-def settings(config: DictConfig, above: str = "") -> Iterator[str]:
-    """The dotted keys of all values in a configuration."""
-    for key in config:
-        value = config._get_node(key)
-        if isinstance(value, DictConfig) and not value._is_none() and not value._is_interpolation():
-            yield from settings(value, f"{above}{key}.")
-        elif key not in INTERNAL:
-            yield f"{above}{key}"
 
 
 def as_dict(config: DictConfig) -> dict[str, Any]:
@@ -291,7 +280,7 @@ def mistake(overrides: Sequence[str]) -> str | None:
             told = f"{own} belongs to {group}={' and '.join(owners)}"
             has = ", ".join(_own_keys(group, choices[group]))
             return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
-        return said + _near_key(key, [*groups, *settings(config)])
+        return said + _near_key(key, [*groups, *leaves(as_dict(config))])
     return None
 
 

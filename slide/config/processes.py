@@ -21,7 +21,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
 from slide.backend import has_bfloat16
-from slide.config.compose import CONFIG, asked_for, foreign_targets, read_config, settings
+from slide.config.compose import (
+    CONFIG,
+    as_dict,
+    asked_for,
+    foreign_targets,
+    leaves,
+    read_config,
+)
 from slide.config.recipe import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
@@ -174,10 +181,9 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     """
     if ranks.group.size == 1:
         return
-    keys = [key for key in settings(config) if key not in OWN]
     versions = runtime.versions()
     own = {f"the version of {name}": versions[name] for name in _COMPUTING}
-    own |= {key: str(OmegaConf.select(config, key)) for key in keys}
+    own |= {key: str(value) for key, value in leaves(as_dict(config)).items() if key not in OWN}
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
         own[f"the checksum of the {name} rows"] = fingerprint(split)
@@ -268,7 +274,6 @@ def share_threads(ranks: Ranks, asked: int) -> None:
     runtime.set_threads(max(min(share, share if limit is None else limit // there), 1))
 
 
-
 def _cores() -> list[int]:
     """The cores that this process is bound to; empty: the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -283,11 +288,11 @@ class FolderNote:
 
     def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
         self.ranks = ranks
-        told, environment = [word for word in words if override_key(word) not in OWN], os.environ
-        names = [environment.get("TORCHELASTIC_RUN_ID", "none")]
-        # Without --rdzv-id all runs have one name. With a store of its own, torchrun keeps the port.
-        if names == ["none"] and environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            names += [environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+        told = [word for word in words if override_key(word) not in OWN]
+        names = [os.environ.get("TORCHELASTIC_RUN_ID", "none")]
+        # Without --rdzv-id all runs have one name; torchrun keeps the port of its own store.
+        if names == ["none"] and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            names += [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
         of_run = json.dumps([told, *names]).encode()
         self.path = place / f".torchrun-{hashlib.sha256(of_run).hexdigest()[:16]}"
 
@@ -310,7 +315,6 @@ class FolderNote:
 
     def _said(self) -> str | None:
         return json.loads(self.path.read_text())["folder"] if self.path.exists() else None
-
 
 
 def restarted(

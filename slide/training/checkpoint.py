@@ -117,7 +117,7 @@ class Checkpoint:
 
     def _newest_of_first(self) -> Path | None:
         """The newest checkpoint that the first process sees; all others wait until they see it."""
-        last = self.last() if self.group.is_main_process else None
+        last = last_checkpoint(self.run) if self.group.is_main_process else None
         name = self.group.broadcast("" if last is None else last.name)
         if not name:
             return None
@@ -212,6 +212,7 @@ class Checkpoint:
 
     def read(self) -> Counters:
         """Load all parts of the newest checkpoint; returns the counters. All processes call it."""
+        self.last()  # What is being written is waited for.
         folder = self._newest_of_first()
         assert folder is not None
         states = read_states(folder, self.facts, self.group)

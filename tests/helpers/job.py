@@ -17,8 +17,7 @@ from slide import ActiveLoss, RowSparseAdam, SlideNetwork, runtime
 from slide.config import command, read_config
 from slide.data import synthetic
 from slide.training import Trainer, TrainingOptions, constant
-from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint import last_checkpoint
+from slide.training.checkpoint import last_checkpoint, read_checkpoint
 from slide.training.loop import TrainingLoop
 
 ROOT = Path(__file__).resolve().parents[2]
