@@ -110,9 +110,7 @@ def train() -> None:
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif not options:
-        with one_voice(), user_errors(words):
-            config = read_config(asked_for(words))
-        run_job(config, words)
+        _compose_and_run(words)
     else:
         # Values of Hydra's own options, such as job in --cfg job, are no keys.
         keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
@@ -130,10 +128,9 @@ def train() -> None:
         if others in (["-m"], ["--multirun"]):
             sweep = Sweep(keys)
             if own:
-                sweep.outcomes = _launch(runs, own, sweep)
+                sweep.launch(runs, own)
             else:
-                for run in runs:
-                    sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
+                sweep.run(runs)
             sweep.finish()
         else:  # An option or a key of Hydra, such as --cfg job.
             sys.argv[1:] = [*keys, *others]
@@ -155,45 +152,10 @@ def full_key(word: str) -> str:
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
-def _launch(runs: Sequence[list[str]], own: Sequence[str], sweep: "Sweep") -> list["Outcome"]:
-    """The runs of a sweep by a launcher of Hydra, which the words ``own`` choose.
-
-    What cannot be built is not given to it: it would refuse all of them.
-    """
-    if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
-        sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
-    found = [
-        Outcome(sweep.words_of(run), None, f"error: {said}") if (said := mistake(run)) else None
-        for run in runs
-    ]
-    there = [run for run, refused in zip(runs, found, strict=True) if refused is None]
-    with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
-        composing = GlobalHydra.instance().hydra
-        assert composing is not None
-        try:
-            config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
-        except HydraException as error:
-            sys.exit(f"error: {' '.join(str(error).split())}")
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
-            task_function=partial(_launched, sweep.keys),
-            config=config,
-        )
-        made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
-        return [next(made) if refused is None else refused for refused in found]
-
-
-def _launched(keys: Sequence[str], config: DictConfig) -> "Outcome":
-    """A run of a sweep where a launcher has it run, such as another process or machine."""
-    note_slurm()
-    now = HydraConfig.get()
-    overrides = list(now.overrides.task)
-    words = _words_of(overrides, keys)
-    return _outcome_of(now.job.num + 1, words, partial(run_job, config, overrides, words))
-
-
-def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
-    with user_errors(overrides):
+def _compose_and_run(
+    overrides: Sequence[str], swept: Sequence[str] | None = None
+) -> tuple[dict[str, Any], str]:
+    with one_voice(), user_errors(overrides):
         config = read_config(asked_for(overrides))
     return run_job(config, overrides, swept)
 
@@ -335,10 +297,6 @@ class Outcome(NamedTuple):
     said: str
 
 
-def _words_of(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
-    return [word for word in overrides if override_key(word) in keys]
-
-
 def _outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
     """What came of a job of a sweep; its errors are logged."""
     log(f"job {number}: {' '.join(words)}")
@@ -356,26 +314,64 @@ def _outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str
 
 
 class Sweep:
-    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it."""
+    """The jobs of a sweep (``-m``). One that fails does not end it."""
 
     def __init__(self, words: Sequence[str]):
         given = (word for word in words if not _of_hydra(word))
         self.keys = [key for key, values in sweep_values(given).items() if len(values) > 1]
         self.outcomes: list[Outcome] = []
 
-    def words_of(self, overrides: Sequence[str]) -> list[str]:
+    def _words_of(self, overrides: Sequence[str]) -> list[str]:
         """The overrides of a job that differ from job to job."""
-        return _words_of(overrides, self.keys)
+        return [word for word in overrides if override_key(word) in self.keys]
 
-    def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
-        """Run a job, which returns the summary and the folder of its run."""
+    def run(self, runs: Sequence[list[str]]) -> None:
+        """Run the jobs one after the other."""
         try:
-            words = self.words_of(overrides)
-            self.outcomes.append(_outcome_of(len(self.outcomes) + 1, words, job))
+            for number, overrides in enumerate(runs, 1):
+                words = self._words_of(overrides)
+                job = partial(_compose_and_run, overrides, words)
+                self.outcomes.append(_outcome_of(number, words, job))
         except Interrupted:
             if self.outcomes:
                 print(self.table())
             raise
+
+    def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
+        """Let a launcher of Hydra run the jobs, which the words ``own`` choose.
+
+        What cannot be built is not given to it: it would refuse all of them.
+        """
+        if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
+            sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
+        mistakes = [mistake(run) for run in runs]
+        there = [run for run, said in zip(runs, mistakes, strict=True) if said is None]
+        with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
+            composing = GlobalHydra.instance().hydra
+            assert composing is not None
+            try:
+                config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
+            except HydraException as error:
+                sys.exit(f"error: {' '.join(str(error).split())}")
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
+                task_function=self._launched,
+                config=config,
+            )
+            made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
+            self.outcomes = [
+                next(made) if said is None else Outcome(self._words_of(run), None, f"error: {said}")
+                for run, said in zip(runs, mistakes, strict=True)
+            ]
+
+    def _launched(self, config: DictConfig) -> Outcome:
+        """Run a job where a launcher has it run, such as another process or machine."""
+        note_slurm()
+        now = HydraConfig.get()
+        overrides = list(now.overrides.task)
+        words = self._words_of(overrides)
+        job = partial(run_job, config, overrides, words)
+        return _outcome_of(now.job.num + 1, words, job)
 
     def finish(self) -> None:
         """Print the table; ends the process with a message if a job failed."""
