@@ -391,7 +391,9 @@ found["folders"] = len(glob.glob(f"{folder}/results/synthetic/*/"))
 """
 
 
-several_processes = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def several_processes(test):
+    forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+    return pytest.mark.compiled_only(forks(test))
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +402,6 @@ def runs(tmp_path_factory):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_a_folder_of_another_run_is_refused_again(runs):
     for ranks in runs["used"]:
         assert [rank["status"] for rank in ranks] == [1, 1], ranks
@@ -409,7 +410,6 @@ def test_a_folder_of_another_run_is_refused_again(runs):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_ranks_with_other_words_end(runs):
     assert [rank["status"] for rank in runs["apart"]] == [1, 1], runs["apart"]
     said = "".join(rank["said"] for rank in runs["apart"])
@@ -418,14 +418,12 @@ def test_ranks_with_other_words_end(runs):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_an_error_of_all_is_said_once(runs):
     assert [rank["status"] for rank in runs["wrong"]] == [1, 1], runs["wrong"]
     assert "".join(rank["said"] for rank in runs["wrong"]).count("error: seed") == 1
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_a_rank_that_no_other_joins_ends(runs):
     assert runs["alone"]["status"] == 1
     told = "error: fewer than 2 processes were there after 1 seconds (runtime.timeout): look at"
@@ -435,7 +433,6 @@ def test_a_rank_that_no_other_joins_ends(runs):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_a_run_beside_another_goes_on_with_its_own_folder(runs):
     for name in ("first", "second"):
         assert [rank["status"] for rank in runs[name]] == [0, 0], runs[name]

@@ -17,6 +17,13 @@ def make_split(num_rows=23, seed=0):
     return Split(features, labels, 50, 30)
 
 
+def split_of(rows, labels, features, outputs):
+    """Rows of ones at some features, with their labels."""
+    pattern = Pattern.from_lists(rows)
+    csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+    return Split(csr, Pattern.from_lists(labels), features, outputs)
+
+
 def row(features, labels, index):
     """Row ``index`` as lists."""
     at = slice(*features.indptr[index : index + 2])

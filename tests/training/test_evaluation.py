@@ -129,15 +129,6 @@ def test_against_loops(seed, k):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_perfect_and_useless_predictions(metric):
-    labels = Pattern(np.array([0, 2, 4]), np.array([0, 1, 2, 3], np.int32))
-    assert metric(np.array([[1, 0], [3, 2]]), labels, 2) == 1
-    assert metric(np.array([[4, 5], [6, 0]]), labels, 2) == 0
-    none = Pattern(np.zeros(3, np.int64), np.empty(0, np.int32))
-    assert metric(np.array([[0], [-1]]), none, 1) == 0
-
-
-@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("k", [0, -1, 4, 1.5])
 def test_there_are_as_many_predictions_as_count(metric, k):
     with pytest.raises(ValueError, match=rf"^k must be a whole number in \[1, 3\], .* not {k}$"):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from helpers import job
 from helpers.ranks import run_ranks, several
+from helpers.splits import split_of
 
 from slide import FullSampler
-from slide.data import SparseDataset, Split, kind_of
+from slide.data import SparseDataset, kind_of
 from slide.ranking import EnsembleRanker
-from slide.sparse import CSR, Pattern
 from slide.training import lr_schedules, stopping
 from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule
@@ -141,12 +141,6 @@ def test_the_held_out_samples_reach_the_ranker(tmp_path, monkeypatch):
     trainer.fit()
     assert seen == [(trainer.train_split, trainer.held_split, trainer.every_split)]
     assert trainer.every_split.labels is data.train.labels
-
-
-def split_of(rows, labels, features, outputs):
-    pattern = Pattern.from_lists(rows)
-    csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
-    return Split(csr, Pattern.from_lists(labels), features, outputs)
 
 
 def test_the_kind_is_that_of_all_samples(tmp_path, monkeypatch):

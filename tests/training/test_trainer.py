@@ -9,15 +9,16 @@ import pytest
 import torch
 from helpers import job
 from helpers.samplers import lsh_sampler
+from helpers.splits import split_of
 
 import slide
 from slide import FullSampler, SlideNetwork
-from slide.data import SparseDataset, Split, validation_split
+from slide.data import SparseDataset, validation_split
 from slide.functional.losses import Loss
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 from slide.training import Trainer, evaluate, linear
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import Checkpoint
@@ -365,12 +366,7 @@ def test_a_trainer_evaluates_after_it_has_trained_but_trains_once(tmp_path):
 
 
 def make_tiny_data(train, test, features, outputs):
-    """Samples of ones at some features, with their labels."""
-    splits = []
-    for rows, labels in (train, test):
-        pattern = Pattern.from_lists(rows)
-        csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
-        splits.append(Split(csr, Pattern.from_lists(labels), features, outputs))
+    splits = (split_of(*each, features, outputs) for each in (train, test))
     return SparseDataset("edges", *splits, features, outputs)
 
 
