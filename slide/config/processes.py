@@ -29,10 +29,16 @@ from slide.config.compose import (
     leaves,
     read_config,
 )
-from slide.config.recipe import run_device
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
-from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
+from slide.distributed.launch import (
+    Errors,
+    Place,
+    find_place,
+    find_rank_device,
+    meet,
+    patient_group,
+)
 from slide.distributed.sharded_loss import check_loss_of_group
 from slide.utils.checks import override_key
 from slide.utils.files import write_json
@@ -44,7 +50,6 @@ from slide.utils.run_folders import comes_in_sight
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 # Other versions of these packages compute or draw otherwise; of other packages hardly.
 _COMPUTING = ("slide", "torch", "numpy", "numba")
-_TIMEOUT = 600
 _T = TypeVar("_T")
 
 
@@ -71,10 +76,10 @@ def join_ranks(config: DictConfig) -> Ranks:
         return ALONE
     if not _joined:
         silence(place.rank > 0)
-        device = run_device(config)
+        device = find_rank_device(config.runtime.device, place)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # What NCCL works on.
-        store = meet(place, config.runtime.get("timeout", _TIMEOUT), device)
+        store = meet(place, config.runtime.timeout, device)
         group = Group()
         group.patient = patient_group()
         _joined.append(Ranks(place, group, Errors(store)))
@@ -193,7 +198,9 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             f"the processes of a run must agree, but {said}: start all of them with the same "
             "words, the same data and the same packages"
         )
-    for said in _differences(group.gather(_arithmetic(run_device(config)))):
+    for said in _differences(
+        group.gather(_arithmetic(find_rank_device(config.runtime.device, ranks.place)))
+    ):
         log(
             f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
             "may drift apart"

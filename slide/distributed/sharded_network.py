@@ -68,7 +68,10 @@ class ShardedNetwork(SlideNetwork):
         **options: Any,
     ):
         if any(list(options.get("hidden_samplers", ()))[:1]):
-            raise ValueError("on several processes the first hidden layer must have no sampler")
+            raise ValueError(
+                "on several processes the first hidden layer computes all its neurons: its sampler "
+                "must be None"
+            )
         features = Shares("features", in_features, group.rank, group.size, feature_counts)
         labels = Shares("labels", out_features, group.rank, group.size, label_counts)
         # Made with one feature and one output; the layers with the rows of this rank follow.

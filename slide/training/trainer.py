@@ -225,13 +225,13 @@ class Trainer:
             kind, self.kind_choice = choose_kind(replace(data.train, kind=kind))
             data = replace(data, train=replace(data.train, kind=kind))
         samples, self.eval_split = choose_samples(data, options.holdout, options.seed, options.kind)
+        self.inverse = inverse_propensities(samples.labels, data.num_labels, *data.propensity)
         self.train_split, self.held_split, self.every_split = samples, None, samples
         if validates or ranker is not None:
             self.train_split, self.held_split = validation_split(samples, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
         epoch = len(self.batches)
         least = least_steps(kind, epoch, options.batch_size) if options.auto else 0
-        self.inverse = inverse_propensities(samples.labels, data.num_labels, *data.propensity)
         self.answers: Ranked | None = None
         self._most_steps = options.most_steps(epoch, least)
         fewest = options.fewest_steps(epoch, self._most_steps)

@@ -10,8 +10,7 @@ from helpers import job
 
 from slide import FullSampler
 from slide.config import build, build_network, build_optimizer, fill_in
-from slide.config.build import build_samplers, check_settings
-from slide.config.recipe import check_used, proposer_class
+from slide.config.build import build_samplers, check_settings, check_used, proposer_class
 from slide.sparse import CSR
 
 PER_SAMPLE = "sampler.mode=per_sample"
