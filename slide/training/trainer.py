@@ -173,19 +173,12 @@ class Trainer:
 
     Attributes:
         train_split: samples that the network learns from.
-        held_split: training samples that it does not learn from, for choices: how long to train,
-            how to re-rank (`slide.data.validation_split`). None: there is nothing to choose, with a
-            number of epochs, without patience and without a ranker.
+        held_split: training samples for choices: how long to train, how to re-rank. None: there is
+            nothing to choose, with a number of epochs, without patience and without a ranker.
         every_split: both of them.
         eval_split: samples that the run is evaluated on.
-        schedule: decides how long to train, with ``epochs="auto"``; else None.
-        early_stopping: ends the run early, with ``options.patience``; else None.
         answers: labels and scores of the last evaluation; None: there was none yet.
         kind_choice: what the samples are taken for and why; ``""``: nothing depends on it.
-
-    Raises:
-        ValueError: if there are no samples to train or evaluate on, for ``evaluation="sampler"``
-            with a sampler that has no index, or if the checkpoint cannot be read.
 
     Example:
         >>> import pathlib, tempfile, slide, slide.data
