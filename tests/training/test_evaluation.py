@@ -232,23 +232,6 @@ def test_fewer_outputs_than_answers():
     assert found["p_at_5"] == pytest.approx(2 / 3 / 5)
 
 
-def test_tables_find_ids_in_buckets_only(data):
-    network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
-    answers = predict_split(network, data.test, "sampler")
-    found = answers.ids
-    assert not answers.scores[found < 0].any()
-    hidden = network.encode(data.test.features)
-    candidates = network.output.sampler.candidates(hidden)
-    scores = dense_scores(network, data.test)
-    sizes = []
-    for b, row in enumerate(found):
-        own = np.unique(candidates.indices[candidates.indptr[b] : candidates.indptr[b + 1]])
-        best = own[np.argsort(-scores[b].numpy()[own], kind="stable")][:5]
-        np.testing.assert_array_equal(row, [*best, *[-1] * (5 - len(best))])
-        sizes.append(len(own))
-    assert np.mean(sizes) < 40, "half of the outputs are in no bucket of a row"
-
-
 @pytest.mark.parametrize("search", ["exact", "index", "sampler"])
 def test_a_ranker_has_the_last_word(data, search):
     network, (train, held) = job.make_network(data, tables()), holdout(data.train, 0.3, 0)
