@@ -164,11 +164,15 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
     folder = Path(name)
     file = folder / ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
     if ranks.is_main_process:
+        for left in folder.glob("shared-*.tmp"):  # By a process that was killed here.
+            left.unlink(missing_ok=True)
         file.touch()
-    ranks.group.barrier()
-    seen = ranks.group.gather(comes_in_sight(file))
-    if ranks.is_main_process:
-        file.unlink()
+    try:
+        ranks.group.barrier()
+        seen = ranks.group.gather(comes_in_sight(file))
+    finally:
+        if ranks.is_main_process:
+            file.unlink()
     if blind := [str(rank) for rank, there in enumerate(seen) if not there]:
         raise ValueError(
             f"rank{'s' * (len(blind) > 1)} {', '.join(blind)} cannot see what rank 0 writes into "

@@ -22,6 +22,7 @@ from slide.config.processes import (
     share_folder,
     share_threads,
 )
+from slide.distributed.group import LostProcessError
 from slide.distributed.launch import Errors, Place, find_place
 from slide.functional.losses import find_loss
 from slide.utils import run_folders
@@ -195,12 +196,20 @@ def test_a_loss_that_needs_one_process_is_refused_before_data_are_read(loss, sai
     check_ranks(Ranks(), config)
 
 
+def lost(seen):
+    raise LostProcessError
+
+
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folders, "SEEN_AFTER", 0.1)
     ranks = several(lambda seen: [seen, False])
     with pytest.raises(ValueError, match="rank 1 cannot see what rank 0 writes into"):
         share_folder(ranks, lambda: tmp_path)
+    (tmp_path / "shared-0.tmp").touch()  # A process was killed here.
     assert share_folder(several(), lambda: tmp_path) == tmp_path
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(LostProcessError):
+        share_folder(several(lost), lambda: tmp_path)
     assert not list(tmp_path.iterdir())
 
 
