@@ -141,12 +141,8 @@ class Columns:
     def found_in(self, cells: Mapping[str, Any], complete: bool = False) -> Mapping[str, Any]:
         """The cells of a row to answer, in which ``text`` may stand for all columns of texts.
 
-        Args:
-            cells: by the name of their column; other columns, such as an id, are ignored.
-            complete: whether each column must be there, as in a table; else a missing one is empty.
-
-        Raises:
-            ValueError: if a column is missing, or called nearly so.
+        A missing column is an error if the row must be ``complete``, as in a table, or if another
+        one is called nearly so; else it is empty. Other columns, such as an id, are ignored.
         """
         if self.text and "text" in cells and not any(name in cells for name in self.text):
             cells = {**cells, **dict.fromkeys(self.text), self.text[0]: cells["text"]}
@@ -252,10 +248,8 @@ def understood(
         if name not in kinds:
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
     notes, out = [], {labels, *without}
-    ids = []
-    for name in kinds:
-        if _is_id(name) and name not in {*out, *(text or ()), *(numbers or ())}:
-            ids.append(name)
+    asked = {*out, *(text or ()), *(numbers or ())}
+    ids = [name for name in kinds if _is_id(name) and name not in asked]
     free = [name for name in kinds if name not in out and name not in ids]
     if numbers is None:
         numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]

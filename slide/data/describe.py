@@ -59,8 +59,7 @@ def describe(data: SparseDataset) -> str:
 
 def folder_bytes(folder: Path | None) -> int:
     """Bytes of all files in a folder and below."""
-    assert folder is not None
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder else 0
 
 
 def _label_counts(split: Split) -> np.ndarray:

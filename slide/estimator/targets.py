@@ -21,13 +21,9 @@ from slide.utils.names import Names, check_columns
 
 
 class Targets(NamedTuple):
-    """The labels of rows.
+    """The labels of R rows, and ``classes`` ``(N,)``, what each label is called.
 
-    Attributes:
-        labels: R rows of label numbers, in [0, N).
-        classes: ``(N,)``, what each label is called: the names of lists, the values of a vector,
-            the columns of a matrix.
-        multilabel: whether a row may have any number of labels; else it has one.
+    If they are not ``multilabel``, each row has one.
     """
 
     labels: Pattern

@@ -6,25 +6,23 @@ alphabetical order. A line without ``labels``, or with null, is a row without an
 a line do not count.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from slide.data.columns import Row
 from slide.data.dataset import PROPENSITY, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
 from slide.data.sources.table import table, texts_and_labels
-from slide.data.tables import Cells, counted_lines, json_rows
+from slide.data.tables import counted_lines, json_rows
 from slide.data.text_vectorizer import TextOptions
 from slide.utils.files import file_state
 
-__all__ = ["documents"]
-
 # Part of the cache's key. Increase it when the same arguments give other rows.
 DOCUMENTS_VERSION = 1
-DOCUMENT_LINE = '{"text": "...", "labels": ["...", ...]}'
 
 
 def documents(
@@ -85,11 +83,9 @@ def documents(
         return replace(found, columns=None)
     paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
     ensure_files(Path(root), [train_file, test_file], None, lambda _: None, hint)
+    parts = {part: partial(read_documents, path) for part, path in paths.items()}
     return texts_and_labels(
-        {
-            part: partial(read_documents, path, f"reading {part} rows of")
-            for part, path in paths.items()
-        },
+        parts,
         options,
         lambda: None,
         str(paths["train"]),
@@ -106,10 +102,10 @@ def documents(
     )
 
 
-def document_of(row: Cells) -> Row:
+def document_of(row: Mapping[str, Any]) -> Row:
     """An object of JSON as a document."""
     if not isinstance(row.get("text"), str):
-        raise ValueError(f"a line must be {DOCUMENT_LINE}")
+        raise ValueError('a line must be {"text": "...", "labels": ["...", ...]}')
     labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
         raise ValueError(f"labels must be a list of names, not {labels!r}")
@@ -119,9 +115,9 @@ def document_of(row: Cells) -> Row:
     return found
 
 
-def read_documents(path: Path, doing: str) -> Iterator[Row]:
+def read_documents(path: Path) -> Iterator[Row]:
     """The documents of a file, one after the other."""
-    with counted_lines(path, doing) as lines:
+    with counted_lines(path, "reading") as lines:
         for position, row in json_rows(lines, str(path)):
             try:
                 yield document_of(row)

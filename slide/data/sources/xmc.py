@@ -47,8 +47,6 @@ from slide.utils import checks
 from slide.utils.files import file_state
 from slide.utils.progress_bar import log
 
-__all__ = ["xmc"]
-
 FORMATS = (*VARIANTS, "npz")
 # The share of rows that become test rows where there is no file of them.
 _ASIDE = 0.1
@@ -82,7 +80,6 @@ def xmc(
     Args:
         root: folder of the files. Only ``fetch`` writes into it.
         cache: folder for the arrays that were read.
-        format: "xmc", "svmlight" or "npz".
         train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
             the training rows is drawn and set aside.
         train_labels_file, test_labels_file: npz: names of the files of the labels.
@@ -95,11 +92,9 @@ def xmc(
         fetch: puts missing files into ``root``.
 
     Raises:
-        FileNotFoundError: a file is missing and cannot be fetched; the message says where to put
-            it.
+        FileNotFoundError: a file is missing and cannot be fetched; the message says what to do.
         DataError: a file is malformed, or its counts are not the expected ones.
-        ValueError: an argument has another type or is out of range, or ``fetch`` has other settings
-            than those with which the files were built.
+        ValueError: an argument has another type or is out of range.
 
     Example:
         >>> import pathlib, tempfile
