@@ -59,14 +59,15 @@ def is_missing(cell: Any) -> bool:
 
 
 def number_of(cell: Any) -> float | None:
-    """A cell as a finite number, NaN if it is empty; None: it is no number."""
+    """A cell as a number, NaN if it is empty, infinite beyond float64; None: it is no number."""
     if is_missing(cell):
         return math.nan
     try:
-        found = float(cell) if isinstance(cell, str | int | float | np.number) else math.inf
-    except (ValueError, OverflowError):
+        return float(cell) if isinstance(cell, str | int | float | np.number) else None
+    except OverflowError:
+        return math.inf
+    except ValueError:
         return None
-    return found if math.isfinite(found) else None
 
 
 def labels_of(cell: Any, separator: str | None) -> list[str]:
@@ -89,10 +90,10 @@ def labels_of(cell: Any, separator: str | None) -> list[str]:
 def _name(cell: Any) -> str:
     """The name of a label; columns of whole numbers with gaps are floats in pandas."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
-    if isinstance(cell, float) and cell == int(cell):
+    if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
-    if not isinstance(cell, str | int | float):
-        raise ValueError(f"{cell!r} is no name of a label: it must be text or a number")
+    if not isinstance(cell, str | int | float) or cell in (math.inf, -math.inf):
+        raise ValueError(f"{cell!r:.60} is no name of a label: it must be text or a number")
     return str(cell).strip()
 
 
@@ -128,8 +129,8 @@ class Columns:
         numbers = []
         for name in self.numbers:
             found = number_of(cells.get(name))
-            if found is None:
-                raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r}")
+            if found is None or math.isinf(found):
+                raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r:.60}")
             numbers.append(found)
         texts = [_text(cells.get(name)) for name in self.text]
         names = labels_of(cells.get(self.labels), self.separator)

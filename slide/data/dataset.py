@@ -25,6 +25,8 @@ PROPENSITY = (0.55, 1.5)
 # A part of a split of this size fits into the memory of any machine.
 SLICE_ROWS = 1 << 16
 SLICE_ENTRIES = 1 << 21
+# What readers say if they have to divide the only file.
+ASIDE = "no test file: a tenth of the rows, drawn, is set aside as test rows"
 
 
 class Block(NamedTuple):
@@ -211,8 +213,8 @@ def take_labels(labels: Pattern, rows: np.ndarray) -> Pattern:
 class Batch(NamedTuple):
     """B rows of a split.
 
-    ``rows`` ``(B,)`` int64 are their numbers in the split, ``weights`` ``(B,)`` float64 how much each
-    counts; None: all the same.
+    ``rows`` ``(B,)`` int64 are their numbers in the split, ``weights`` ``(B,)`` float64 how much
+    each counts; None: all the same.
 
     Example:
         >>> import tempfile

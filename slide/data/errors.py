@@ -1,6 +1,6 @@
 """The error that all readers raise, and its messages about common mistakes."""
 
-_GZIP = b"\x1f\x8b"
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
 class DataError(ValueError):
@@ -11,9 +11,10 @@ class DataError(ValueError):
 
 
 def check_not_compressed(begin: bytes, path: str, advice: str = "unpack it first") -> None:
-    """Raise DataError if a file begins as one that is compressed by gzip."""
-    if begin.startswith(_GZIP):
-        raise DataError(f"{path} is compressed by gzip; {advice}")
+    """Raise DataError if a file begins as one that is compressed."""
+    for magic, name in _PACKED.items():
+        if begin.startswith(magic):
+            raise DataError(f"{path} is compressed by {name}; {advice}")
 
 
 def out_of_range(what: str, number: str, first: int, count: int) -> str:

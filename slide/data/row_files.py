@@ -292,6 +292,14 @@ def read_npz_shape(path: Path) -> tuple[int, int]:
     """Reads only the shape of a matrix: its rows and columns."""
     with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
+        for name in set(arrays.files) - {"shape", "format", "data", "_is_array"}:
+            with arrays.zip.open(f"{name}.npy") as member:
+                first = np.lib.format.read_magic(member) == (1, 0)
+                own = np.lib.format
+                read = own.read_array_header_1_0 if first else own.read_array_header_2_0
+                dtype = read(member)[2]
+            if dtype.kind not in "iu":  # SciPy would cut 1.5 to 1.
+                raise ValueError(f"{name} must be whole numbers, not {dtype}")
     for name, count in (("rows", rows), ("columns", columns)):
         if not 0 <= count <= MAX_INDEX:
             raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")

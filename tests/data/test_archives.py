@@ -157,17 +157,13 @@ def test_the_size_is_bounded(folder, kind):
     run(packed, folder, limit=6_000_000)
 
 
-def test_what_is_passed_over_is_bounded_too(folder):
-    bomb = as_tar({"other": bytes(5_000_000), "Set/train.txt": b""}, "w:gz")
-    refused(bomb, folder, "it unpacks to more than", {"a": "Set/train.txt"}, limit=4_000_000)
+def test_a_single_file_and_what_is_passed_over_are_bounded_too(folder):
+    passed = as_tar({"other": bytes(5_000_000), "Set/train.txt": b""}, "w:gz")
     endless = gzip.compress(as_tar({"Set/train.txt": b""}) + bytes(5_000_000))
-    refused(endless, folder, "it unpacks to more than", {"a": "Set/train.txt"}, limit=4_000_000)
-
-
-def test_a_single_file_is_bounded(folder):
-    packed = gzip.compress(bytes(5_000_000))
-    refused(packed, folder, "it unpacks to more than 1000000 bytes", {"a": "a"}, limit=1_000_000)
-    assert (folder / "a").stat().st_size <= 1_000_000
+    single = gzip.compress(bytes(5_000_000))
+    for packed, member in ((passed, "Set/train.txt"), (endless, "Set/train.txt"), (single, "a")):
+        refused(packed, folder, "it unpacks to more than", {"a": member}, limit=1_000_000)
+        assert sum(path.stat().st_size for path in written(folder).values()) <= 1_000_000
 
 
 def test_a_zip_that_lies_about_sizes(folder):
@@ -215,7 +211,7 @@ def test_damaged_archives_give_an_error_or_the_files(folder, kind):
     chance = random.Random(kind)
     whole = ARCHIVES[kind]
     outcomes = set()
-    for _ in range(60):
+    for _ in range(40):
         packed = bytearray(whole)
         if chance.random() < 0.3:
             del packed[chance.randrange(len(packed)) :]

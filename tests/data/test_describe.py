@@ -1,14 +1,10 @@
 """What `describe` counts."""
 
-import math
-from collections import Counter
-
 import numpy as np
 import pytest
-from helpers import job
 
 from slide.data import SparseDataset, Split
-from slide.data.describe import QUANTILES, describe, facts, folder_bytes
+from slide.data.describe import describe, facts, folder_bytes
 from slide.sparse import CSR, Pattern
 
 
@@ -28,21 +24,6 @@ def made():
     train = make_split([3, 0, 1, 2], [[0, 1], [0], [], [0, 5, 1]])
     test = make_split([1, 5], [[0, 2, 4], [2, 5]])
     return make_data(train, test)
-
-
-def test_counts_against_a_naive_twin(tmp_path, monkeypatch):
-    monkeypatch.setattr(Split.blocks, "__defaults__", (7, 50))  # many blocks
-    data = job.make_data(tmp_path, num_labels=300)
-    found = facts(data)
-    seen, asked = (Counter(split.labels.indices.tolist()) for split in (data.train, data.test))
-    counts = sorted(seen[label] for label in range(300))
-    places = [math.floor(q * 299) for q in QUANTILES.values()]
-    assert found["quantiles"] == tuple(counts[place] for place in places)
-    assert found["unseen"] == counts.count(0) / 300 > 0
-    assert found["seen_once"] == counts.count(1) / 300 > 0
-    missed = {label: count for label, count in asked.items() if not seen[label]}
-    assert found["test_unseen"] == sum(missed.values()) / sum(asked.values()) > 0
-    assert found["test_unseen_distinct"] == len(missed) / len(asked) > found["test_unseen"]
 
 
 def test_the_table(made):

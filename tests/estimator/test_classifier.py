@@ -394,14 +394,6 @@ def test_rows_of_a_graph_are_warned_of():
     assert kept.score(X, Y) > 0.1
 
 
-def test_learning_on_after_a_run_in_a_folder(rows, tmp_path):
-    X, Y = rows
-    model = SlideClassifier(**FEW, ranker=None, run_dir=tmp_path / "run").fit(X, Y)
-    assert model.partial_fit(X, Y).score(X, Y) > 0
-    with pytest.raises(ValueError, match="holds a run"):
-        model.fit(X, Y)
-
-
 @pytest.mark.filterwarnings("ignore:known labels:UserWarning")
 def test_a_row_without_any_answer_gets_the_most_frequent_class():
     """In a recommender, the own items of a row are no answers: here it has all of them."""

@@ -11,7 +11,6 @@ from helpers.frames import Frame, Series
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import get_scorer
-from sklearn.model_selection import GridSearchCV
 
 from slide import (
     CSR,
@@ -245,14 +244,6 @@ def test_sizes_of_layers_and_runs_may_be_scalars_of_numpy(tmp_path, proposer):
     assert trainer.fit()["steps"] == 3
     Model(network).save(tmp_path / "m")
     assert load(tmp_path / "m").predict(data.test.features, k=few(3)).labels.shape == (40, 3)
-
-
-def test_grids_of_numpy():
-    X, y = np.eye(4)[[0, 1, 2] * 8], np.array(["a", "b", "c"] * 8)
-    grid = {"hidden": np.array([4, 8]), "l2_norm": np.array([True, False])}
-    model = SlideClassifier(ranker=None, epochs=1, random_state=0)
-    found = GridSearchCV(model, grid, cv=2, error_score="raise").fit(X, y)
-    assert found.best_estimator_.predict(X).shape == (24,)
 
 
 @pytest.mark.parametrize(

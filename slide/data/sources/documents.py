@@ -7,19 +7,21 @@ a line do not count.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import cache as cache_result
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slide.data.columns import Row
-from slide.data.dataset import PROPENSITY, SparseDataset
+from slide.data.dataset import ASIDE, PROPENSITY, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
-from slide.data.sources.table import table, texts_and_labels
+from slide.data.sources.table import drawn, texts_and_labels
 from slide.data.tables import counted_lines, json_rows
 from slide.data.text_vectorizer import TextOptions
 from slide.utils.files import file_state
+from slide.utils.progress_bar import log
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 DOCUMENTS_VERSION = 1
@@ -67,36 +69,31 @@ def documents(
     """
     check_folders(root=root, cache=cache)
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    names = {"train": train_file, "test": test_file or train_file}
+    paths = {part: Path(root) / file for part, file in names.items()}
+    ensure_files(Path(root), list(dict.fromkeys(names.values())), None, lambda _: None, hint)
     if test_file is None:
-        found = table(
-            path=Path(root) / train_file,
-            name=name,
-            cache=cache,
-            labels="labels",
-            separator=None,
-            text=["text"],
-            numbers=[],
-            **asdict(options),
-            propensity=propensity,
-            hint=hint,
+        log(ASIDE)
+    chosen = cache_result(lambda: drawn(sum(1 for _ in read_documents(paths["train"]))))
+
+    def rows(part: str) -> Iterator[Row]:
+        every = read_documents(paths[part])
+        if test_file is not None:
+            return every
+        return (
+            row for row, aside in zip(every, chosen(), strict=True) if aside == (part == "test")
         )
-        return replace(found, columns=None)
-    paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
-    ensure_files(Path(root), [train_file, test_file], None, lambda _: None, hint)
-    parts = {part: partial(read_documents, path) for part, path in paths.items()}
+
+    key: dict[str, Any] = {"reader": "documents", "version": DOCUMENTS_VERSION}
+    key["files"] = {part: str(path.resolve()) for part, path in paths.items()}
     return texts_and_labels(
-        parts,
+        {part: partial(rows, part) for part in paths},
         options,
         lambda: None,
         str(paths["train"]),
         name=name,
         cache=cache,
-        key={
-            "reader": "documents",
-            "version": DOCUMENTS_VERSION,
-            "files": {part: str(path.resolve()) for part, path in paths.items()},
-            **asdict(options),
-        },
+        key=key | asdict(options),
         state={part: file_state(path) for part, path in paths.items()},
         propensity=propensity,
     )
@@ -120,6 +117,6 @@ def read_documents(path: Path) -> Iterator[Row]:
     with counted_lines(path, "reading") as lines:
         for position, row in json_rows(lines, str(path)):
             try:
-                yield document_of(row)
+                yield document_of(row)._replace(name=Path(position).name)
             except ValueError as error:
                 raise DataError(f"{position}: {error}") from error

@@ -118,11 +118,9 @@ def table(
         if test_path is None and split is not None:
             note = f"test rows: {test_value!r} in the column {split}"
         elif test_path is None:
-            chosen = np.zeros(count, bool)
-            aside = min(max(round(test_share * count), 1), max(count - 1, 0))
-            chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+            chosen = drawn(count, test_share, seed)
             note = (
-                f"no test file: {aside:,} of {count:,} rows, drawn with seed {seed}, are set "
+                f"no test file: {chosen.sum():,} of {count:,} rows, drawn with seed {seed}, are set "
                 "aside as test rows (test_path, split and test_share say otherwise)"
             )
         return replace(columns, notes=(*columns.notes, *([note] if note else ()))), chosen
@@ -174,6 +172,14 @@ def table(
     if test_path is None and split is None and data.columns is not None:
         log(data.columns.notes[-1])
     return data
+
+
+def drawn(count: int, share: float = 0.1, seed: int = 0) -> np.ndarray:
+    """Which rows are drawn for testing, ``(count,)`` bool; one is left to train on."""
+    aside = min(max(round(share * count), 1), max(count - 1, 0))
+    chosen = np.zeros(count, bool)
+    chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+    return chosen
 
 
 class _Counted(NamedTuple):

@@ -103,11 +103,13 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
             if len(piece) - cut > LONGEST:
                 raise DataError(_TOO_LONG.format(path, offset + cut))
             rest = piece[cut:]
+            decoded, bad = "", piece.find(b"\0", 0, cut)
             try:
                 decoded = piece[:cut].decode()
             except UnicodeDecodeError as error:
-                at = offset + error.start
-                raise DataError(f"{path}: byte {at} does not belong to text in UTF-8") from None
+                bad = error.start
+            if bad >= 0:
+                raise DataError(f"{path}: byte {offset + bad} does not belong to text in UTF-8")
             if offset == 0:
                 decoded = decoded.removeprefix("\ufeff")  # The mark that some editors write.
             yield (decoded.lower() if lower else decoded).split()

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from slide.data.cache import cached, check_propensity
-from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
+from slide.data.dataset import ASIDE, PROPENSITY, Block, SparseDataset, Split
 from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.data.row_files import (
@@ -131,7 +131,7 @@ def xmc(
 
     root = Path(root)
     if test is train:
-        log("no test file: a tenth of the rows, drawn, is set aside as test rows")
+        log(ASIDE)
     elif fetch is None and all(path.is_file() for path in train.paths(root)):
         hint = f"{hint} dataset.test_file=null sets a tenth of the training rows aside.".lstrip()
     ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)

@@ -63,16 +63,6 @@ def asked_for(name, folder, monkeypatch):
     return names, fetch
 
 
-def test_all_sets_are_there():
-    assert len(REPOSITORY) == 12
-    assert {"mnist", "text"} <= set(FETCHED)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_each_set_has_a_readme(name):
-    assert readme(name).startswith(f"# {name}\n")
-
-
 @pytest.mark.parametrize("name", FETCHED)
 def test_each_mirror_has_the_files_that_are_read(name, tmp_path, monkeypatch):
     names, fetch = asked_for(name, tmp_path, monkeypatch)

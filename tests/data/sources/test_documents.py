@@ -1,6 +1,5 @@
 """Texts with labels, also in damaged files."""
 
-import gzip
 import json
 import re
 
@@ -102,14 +101,6 @@ def test_bad_lines_are_named(tmp_path, line, said):
 @pytest.mark.parametrize("line", ['{"text": "a"}', '{"text": "a", "labels": null}'])
 def test_a_row_without_labels(line):
     assert document_of(json.loads(line))[:2] == ("a", [])
-
-
-def test_a_compressed_file_is_named(tmp_path):
-    write(tmp_path)
-    path = tmp_path / "train.jsonl"
-    path.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(DataError, match=rf"^{path} is compressed by gzip; unpack it first$"):
-        opened(tmp_path)
 
 
 def test_no_word_is_left(tmp_path):

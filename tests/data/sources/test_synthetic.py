@@ -74,13 +74,6 @@ def test_rows_are_positive_normalised_and_distinct(small):
     assert len(rows) == len(small.train)
 
 
-def test_labels_have_a_popular_head_and_a_long_tail(small):
-    counts = np.sort(np.bincount(small.train.labels.indices, minlength=2000))[::-1]
-    assert counts[:20].mean() > 10 * counts[1000:].mean()
-    assert counts[0] < 0.1 * len(small.train)
-    assert (counts > 0).mean() > 0.9
-
-
 def test_popularity_has_the_exponent_asked_for(tmp_path):
     # With one label a row, counts follow the law itself.
     data = synthetic(
