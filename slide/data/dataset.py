@@ -27,6 +27,8 @@ SLICE_ROWS = 1 << 16
 SLICE_ENTRIES = 1 << 21
 # What readers say if they have to divide the only file.
 ASIDE = "no test file: a tenth of the rows, drawn, is set aside as test rows"
+# Their hint if a test file is missing, and no training file.
+SETS_ASIDE = "dataset.test_file=null sets a tenth of the training rows aside."
 
 
 class Block(NamedTuple):

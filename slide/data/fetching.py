@@ -87,9 +87,10 @@ def ensure_files(
     if (lacking := missing()) is None:
         return
     listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    place = root if root.name else root.absolute()  # The folder "." would end in two periods.
     said = f"{lacking} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
     raise FileNotFoundError(
-        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {root}."]))
+        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {place}."]))
     )
 
 

@@ -246,10 +246,10 @@ def should_standardize(
     gap = beside - without
     chosen = bool(gap.mean() > gap.std() / len(gap) ** 0.5)
     log(
-        f"rows      features are {'' if chosen else 'not '}standardized: P@1 of nearest neighbours "
-        f"is {100 * beside.mean():.1f} with that and {100 * without.mean():.1f} without, of "
-        f"{len(gap):,} dense training rows; transform.standardize={str(not chosen).lower()} "
-        "overrides it"
+        f"rows      features are {'' if chosen else 'not '}standardized: on {len(gap):,} dense "
+        f"training rows, P@1 of nearest neighbours is {100 * beside.mean():.1f} with and "
+        f"{100 * without.mean():.1f} without standardization; "
+        f"transform.standardize={str(not chosen).lower()} overrides it"
     )
     return chosen
 

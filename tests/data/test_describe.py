@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from slide.data import SparseDataset, Split
-from slide.data.describe import describe, facts, folder_bytes
+from slide.data.describe import describe, folder_bytes
 from slide.sparse import CSR, Pattern
 
 
@@ -32,29 +32,27 @@ def test_the_table(made):
         "rows                                      4        2\n"
         "features                                  5\n"
         "labels                                    6\n"
-        "non-zeros a row (most)              1.5 (3)  3.0 (5)\n"
+        "features a row (most)               1.5 (3)  3.0 (5)\n"
         "labels a row (most)                 1.5 (3)  2.5 (3)\n"
         "rows without features                     1        0\n"
         "rows without labels                       1        0\n"
-        "training rows a label, min                0\n"
-        "training rows a label, 10 %               0\n"
-        "training rows a label, 50 %               0\n"
-        "training rows a label, 90 %               2\n"
-        "training rows a label, 99 %               2\n"
-        "training rows a label, max                3\n"
-        "labels never seen in training        50.0 %\n"
-        "labels seen once                     16.7 %\n"
-        "test labels never seen in training            60.0 %\n"
-        "  each label counted once                     50.0 %\n"
+        "training rows of a label, least           0\n"
+        "training rows of a label, 10 %            0\n"
+        "training rows of a label, median          0\n"
+        "training rows of a label, 90 %            2\n"
+        "training rows of a label, 99 %            2\n"
+        "training rows of a label, most            3\n"
+        "labels without a training row        50.0 %\n"
+        "labels with one training row         16.7 %\n"
+        "test labels without a training row            60.0 %\n"
+        "  each distinct label once                    50.0 %\n"
     )
 
 
 def test_empty_sets_can_be_described():
-    nothing = make_split([], [], 0, 0)
+    nothing, rows = make_split([], [], 0, 0), make_split([], [])
     assert "0.0 %" in describe(make_data(nothing, nothing))
-    assert facts(make_data(nothing, nothing))["quantiles"] == ()
-    rows = make_split([], [])
-    assert facts(make_data(rows, rows))["unseen"] == 1
+    assert "labels without a training row       100.0 %" in describe(make_data(rows, rows))
 
 
 def test_bytes_of_a_folder(tmp_path):

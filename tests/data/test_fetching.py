@@ -102,9 +102,9 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     def denied(self, *_, **__):
         raise PermissionError(13, os.strerror(13), str(self))
 
-    monkeypatch.setattr(Path, "mkdir", denied)
     message = r"could not be fetched:\n  the folder cannot be written: Permission denied\nFetch it"
-    with pytest.raises(FileNotFoundError, match=message):
+    with monkeypatch.context() as patched, pytest.raises(FileNotFoundError, match=message):
+        patched.setattr(Path, "mkdir", denied)
         ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
 
     def full(*_):

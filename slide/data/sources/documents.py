@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slide.data.columns import Row
-from slide.data.dataset import ASIDE, PROPENSITY, SparseDataset
+from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
 from slide.data.sources.table import drawn, texts_and_labels
@@ -71,9 +71,11 @@ def documents(
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
     names = {"train": train_file, "test": test_file or train_file}
     paths = {part: Path(root) / file for part, file in names.items()}
-    ensure_files(Path(root), list(dict.fromkeys(names.values())), None, lambda _: None, hint)
     if test_file is None:
         log(ASIDE)
+    elif paths["train"].is_file():
+        hint = f"{hint} {SETS_ASIDE}".lstrip()
+    ensure_files(Path(root), list(dict.fromkeys(names.values())), None, lambda _: None, hint)
     chosen = cache_result(lambda: drawn(sum(1 for _ in read_documents(paths["train"]))))
 
     def rows(part: str) -> Iterator[Row]:

@@ -101,7 +101,9 @@ def table(
     checks.share("test_share", test_share)
     checks.whole("seed", seed, 0)
     if path is None:
-        raise ValueError("path must name the file of the table, not None")
+        raise ValueError(
+            "path must name the file of the table, such as dataset.path=reviews.csv, not None"
+        )
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
     for each in map(Path, files):
         checks.encodable("path", each)
@@ -120,8 +122,8 @@ def table(
         elif test_path is None:
             chosen = drawn(count, test_share, seed)
             note = (
-                f"no test file: {chosen.sum():,} of {count:,} rows, drawn with seed {seed}, are set "
-                "aside as test rows (test_path, split and test_share say otherwise)"
+                f"no test file: {chosen.sum():,} of {count:,} rows, drawn with seed {seed}, are "
+                "set aside as test rows (test_path, split or test_share says otherwise)"
             )
         return replace(columns, notes=(*columns.notes, *([note] if note else ()))), chosen
 

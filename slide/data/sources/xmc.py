@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from slide.data.cache import cached, check_propensity
-from slide.data.dataset import ASIDE, PROPENSITY, Block, SparseDataset, Split
+from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, Block, SparseDataset, Split
 from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.data.row_files import (
@@ -133,7 +133,7 @@ def xmc(
     if test is train:
         log(ASIDE)
     elif fetch is None and all(path.is_file() for path in train.paths(root)):
-        hint = f"{hint} dataset.test_file=null sets a tenth of the training rows aside.".lstrip()
+        hint = f"{hint} {SETS_ASIDE}".lstrip()
     ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
     return _open_files(root, train, test, format, cache=cache, name=name, propensity=propensity)
 

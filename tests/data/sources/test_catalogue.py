@@ -193,9 +193,9 @@ def test_each_set_is_fetched_from_its_last_mirror(name, tmp_path):
 @pytest.mark.parametrize("path", sorted((job.ROOT / "conf" / "dataset").glob("*.yaml")))
 def test_every_configuration_opens_with_its_command_and_fits_its_function(path):
     assert path.read_text().startswith(f"# python train.py dataset={path.stem}")
+    assert readme(path.stem).startswith(f"# {path.stem}\n")
     options = dict(CONFIGS[path.stem])
     package, _, name = options.pop("_target_").rpartition(".")
     assert package == "slide.data"
     assert set(options) <= set(signature(getattr(slide.data, name)).parameters)
     assert options["name"] == path.stem
-    assert (job.ROOT / "datasets" / path.stem / "README.md").is_file()

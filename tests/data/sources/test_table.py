@@ -157,14 +157,11 @@ def test_a_share_is_set_aside_and_said(tmp_path):
     assert other.train.features.values.tolist() != data.train.features.values.tolist()
 
 
-def test_a_file_of_test_rows(tmp_path):
+def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
     both = [write_csv(tmp_path / f"{n}.csv", flat(part)) for n, part in enumerate((ROWS, ROWS[:9]))]
     data = table(path=both[0], test_path=both[1], cache=tmp_path, min_rows=1)
     assert (len(data.train), len(data.test)) == (60, 9)
     assert "test file" not in describe(data)
-
-
-def test_numbers_alone_and_a_constant_column():
     rows = [{"a": n, "b": 7, "label": "odd" if n % 2 else "even"} for n in range(20)]
     data = table(path=rows, test_share=0.5)
     assert data.vectorizer is None
