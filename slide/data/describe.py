@@ -26,7 +26,7 @@ def describe(data: SparseDataset) -> str:
         ("rows", *(f"{len(split):,}" for split in splits)),
         ("features", f"{data.num_features:,}", ""),
         ("labels", f"{data.num_labels:,}", ""),
-        ("features a row (most)", *map(_mean_and_most, features)),
+        ("non-zeros a row (most)", *map(_mean_and_most, features)),
         ("labels a row (most)", *map(_mean_and_most, labels)),
         ("rows without features", *(f"{(sizes == 0).sum():,}" for sizes in features)),
         ("rows without labels", *(f"{(sizes == 0).sum():,}" for sizes in labels)),

@@ -32,7 +32,7 @@ def test_the_table(made):
         "rows                                      4        2\n"
         "features                                  5\n"
         "labels                                    6\n"
-        "features a row (most)               1.5 (3)  3.0 (5)\n"
+        "non-zeros a row (most)              1.5 (3)  3.0 (5)\n"
         "labels a row (most)                 1.5 (3)  2.5 (3)\n"
         "rows without features                     1        0\n"
         "rows without labels                       1        0\n"

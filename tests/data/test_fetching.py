@@ -103,9 +103,10 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(13, os.strerror(13), str(self))
 
     message = r"could not be fetched:\n  the folder cannot be written: Permission denied\nFetch it"
-    with monkeypatch.context() as patched, pytest.raises(FileNotFoundError, match=message):
+    with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", denied)
-        ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
+        with pytest.raises(FileNotFoundError, match=message):
+            ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
 
     def full(*_):
         raise OSError(28, "no space left", str(tmp_path))
