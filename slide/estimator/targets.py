@@ -86,8 +86,8 @@ def _check_no_gaps(y: Any) -> None:
     for number, row in rows:
         if _is_missing(row):
             raise ValueError(
-                f"row {number} of y has no label, but {without_numpy(row)!r}: leave the row out, or "
-                "give a list of names for each row, which may be empty"
+                f"row {number} of y has no label, but {without_numpy(row)!r}: leave the row out, "
+                "or give a list of names for each row, which may be empty"
             )
         if isinstance(row, list | tuple | set) and any(map(_is_missing, row)):
             raise ValueError(f"a label of row {number} of y is missing: {row!r}; leave it out")

@@ -83,12 +83,9 @@ def test_blocks_of_any_size_are_joined(tmp_path):
     pieces = [split.slice(a, b) for a, b in ((0, 0), (0, 7), (7, 8), (8, 23))]
     dataset = open_blocks(tmp_path, lambda: [Block(p.features, p.labels) for p in pieces], state=1)
     assert rows(dataset.train) == rows(split)
-
-
-def test_a_split_without_any_rows(tmp_path):
-    dataset = open_blocks(tmp_path, list, state=1)
-    assert len(dataset.train) == 0
-    assert_types(dataset.train)
+    empty = open_blocks(tmp_path, list, state=2)
+    assert len(empty.train) == 0
+    assert_types(empty.train)
 
 
 def test_a_set_knows_where_it_lies_and_what_it_was_made_from(tmp_path):
@@ -325,40 +322,33 @@ def test_folders_of_killed_processes_are_removed(tmp_path):
     assert not left.exists()
 
 
-def test_threads_write_once(tmp_path):
-    calls = []
-    barrier = threading.Barrier(4)
-    split = make_split()
+@pytest.mark.parametrize("locks", [True, False])
+def test_threads_get_a_whole_cache(tmp_path, monkeypatch, locks):
+    """Which one of them writes; without locks each may."""
 
-    def slow():
-        calls.append(1)
-        time.sleep(0.1)
-        return blocks_of(split)()
-
-    def work(_):
-        barrier.wait()
-        return rows(open_blocks(tmp_path, slow, state=1).train)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(work, range(4))) == [rows(split)] * 4
-    assert len(calls) == 1
-
-
-def test_without_locks_all_still_get_a_whole_cache(tmp_path, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    barrier = threading.Barrier(3)
-    split = make_split()
+    if not locks:
+        monkeypatch.setattr("fcntl.flock", no_locks)
+    barrier, calls, split = threading.Barrier(3), [], make_split()
 
-    def together():
-        barrier.wait()
+    def slow():
+        calls.append(1)
+        if locks:
+            time.sleep(0.1)
+        else:
+            barrier.wait()
         return blocks_of(split)()
 
+    def work(_):
+        if locks:
+            barrier.wait()
+        return rows(open_blocks(tmp_path, slow, state=1).train)
+
     with ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda _: open_blocks(tmp_path, together, state=1), range(3))
-        assert [rows(dataset.train) for dataset in found] == [rows(split)] * 3
+        assert list(pool.map(work, range(3))) == [rows(split)] * 3
+    assert len(calls) == (1 if locks else 3)
     assert leftovers(tmp_path) == []
 
 

@@ -33,24 +33,6 @@ def test_entries_are_read():
     assert entries("") == []
 
 
-def test_all_alternatives_are_needed():
-    assert DEBIAN.needed_packages(entries(INDEX)[0]) == {
-        *("cpp-12", "libc6", "libgcc-12-dev", "libgcc-dev", "binutils", "dpkg"),
-        *("libc6-dev", "libc-dev"),
-    }
-    assert DEBIAN.needed_packages({"Package": "a", "Depends": "", "Suggests": "b"}) == set()
-
-
-def test_words_are_those_of_a_field():
-    found = DEBIAN.package_words(entries(INDEX)[0])
-    assert found["Description", "c"] == 2
-    assert found["Description", "compiler"] == 2
-    assert found["Package", "gcc"] == found["Maintainer", "gcc"] == found["Package", "12"] == 1
-    assert found["Tag", "devel::lang:c"] == found["Tag", "role::program"] == 1
-    assert found["Section", "devel"] == 1
-    assert not {word for _, word in found} & {"lists", "debian-gcc", "C", "libc6"}
-
-
 def naive_weights(train, rows, min_rows):
     """Rows of ``{(field, word): tf-idf weight}``, of length 1."""
     frequency = Counter(word for counts, _ in train for word in counts)
