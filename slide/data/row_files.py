@@ -292,7 +292,7 @@ def read_npz_shape(path: Path) -> tuple[int, int]:
     """Reads only the shape of a matrix: its rows and columns."""
     with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
-        for name in set(arrays.files) - {"shape", "format", "data", "_is_array"}:
+        for name in {"indices", "indptr", "row", "col", "coords", "offsets"} & set(arrays.files):
             with arrays.zip.open(f"{name}.npy") as member:
                 first = np.lib.format.read_magic(member) == (1, 0)
                 own = np.lib.format
@@ -354,7 +354,7 @@ def _check_distinct(path: Path, matrix: Any) -> None:
         raise DataError(f"{path}: {_entry(matrix, at)} has more than one entry")
 
 
-def _entry(rows: Any, at: int, start: int = 0) -> tuple[int, int]:
+def _entry(rows: Any, at: np.intp, start: int = 0) -> tuple[int, int]:
     """The row and column of an entry; ``start`` is the number of the first row."""
     row = start + int(np.searchsorted(rows.indptr, at, side="right")) - 1
     return row, int(rows.indices[at])

@@ -27,7 +27,7 @@ from slide.utils.files import json_digest, write_json
 xmc_module = importlib.import_module("slide.data.sources.xmc")
 
 
-def test_files_are_opened_as_memory_maps(open_set, tmp_path):
+def test_files_are_parsed_once_and_opened_as_memory_maps(open_set, root, monkeypatch):
     dataset = open_set()
     assert isinstance(dataset, SparseDataset)
     assert (dataset.name, dataset.num_features, dataset.num_labels) == ("tiny", 5, 4)
@@ -41,15 +41,16 @@ def test_files_are_opened_as_memory_maps(open_set, tmp_path):
     values = dataset.train.features.values
     assert isinstance(values.base, np.memmap)
     values[:] = 7  # stays in this process
-    assert open_set().train.features.values.tolist() == [0.5, 2.0, 1.0, 1.0]
-
-
-def test_second_opening_parses_nothing(open_set, monkeypatch):
-    first = open_set()
+    with monkeypatch.context() as again:
+        again.setattr(xmc_module, "read_text_blocks", forbid)
+        assert open_set().train.features.values.tolist() == [0.5, 2.0, 1.0, 1.0]
+        with pytest.raises(AssertionError, match="parsed again"):
+            open_set(lenient=True)  # other rows, in general
+    monkeypatch.setattr(cache_module, "CACHE_VERSION", cache_module.CACHE_VERSION + 1)
+    open_set()
     monkeypatch.setattr(xmc_module, "read_text_blocks", forbid)
-    assert rows(open_set().train) == rows(first.train)
-    with pytest.raises(AssertionError, match="parsed again"):
-        open_set(lenient=True)  # other rows, in general
+    open_set()
+    assert sorted(path.name for path in root.iterdir()) == ["test.txt", "train.txt"]
 
 
 @pytest.mark.parametrize("text", [TRAIN.replace("0.5", "0.7"), "1 5 4\n1 1:1\n"])
@@ -61,14 +62,6 @@ def test_changed_file_replaces_the_cache(open_set, root, tmp_path, text):
     assert len(open_set().train) == int(text[0])
     assert open_set().train.features.values[0] == np.float32(0.7 if len(text) > 20 else 1)
     assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 1
-
-
-def test_other_format_is_replaced(open_set, monkeypatch):
-    open_set()
-    monkeypatch.setattr(cache_module, "CACHE_VERSION", cache_module.CACHE_VERSION + 1)
-    open_set()
-    monkeypatch.setattr(xmc_module, "read_text_blocks", forbid)
-    open_set()
 
 
 def test_failed_parsing_leaves_nothing(open_set, root, tmp_path):
@@ -294,32 +287,28 @@ def failing(error):
     return blocks
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("broken")])
-def test_interrupted_writing_leaves_the_old_cache(tmp_path, error):
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyboardInterrupt("stop"), "stop"),
+        (RuntimeError("broken"), "broken"),
+        (OSError(errno.ENOSPC, "full"), "no space left for the cache of made"),
+    ],
+)
+def test_an_error_leaves_the_old_cache(tmp_path, error, said):
     split = make_split()
     open_blocks(tmp_path, blocks_of(split), state=1)
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error), match=said) as caught:
         open_blocks(tmp_path, failing(error), state=2)
+    assert getattr(caught.value, "errno", None) == getattr(error, "errno", None)
     assert leftovers(tmp_path) == []
     assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-
-
-def test_full_disk_is_told_and_leaves_the_old_cache(tmp_path):
-    split = make_split()
-    open_blocks(tmp_path, blocks_of(split), state=1)
-    with pytest.raises(OSError, match="no space left for the cache of made") as caught:
-        open_blocks(tmp_path, failing(OSError(errno.ENOSPC, "full")), state=2)
-    assert caught.value.errno == errno.ENOSPC
-    assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-
-
-def test_folders_of_killed_processes_are_removed(tmp_path):
-    open_blocks(tmp_path, blocks_of(make_split()), state=1)
-    (meta,) = tmp_path.glob("*/meta.json")
-    left = tmp_path / f"{meta.parent.name}.{'0' * 32}.tmp"
-    (left / "train").mkdir(parents=True)
-    open_blocks(tmp_path, blocks_of(make_split()), state=2)
-    assert not left.exists()
+    # What a killed process left is removed by the next one that writes.
+    (folder,) = (meta.parent for meta in tmp_path.glob("*/meta.json"))
+    left = tmp_path / f"{folder.name}.{'0' * 32}.tmp" / "train"
+    left.mkdir(parents=True)
+    open_blocks(tmp_path, blocks_of(split), state=2)
+    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.parametrize("locks", [True, False])

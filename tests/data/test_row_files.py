@@ -188,11 +188,6 @@ def test_values_are_the_nearest_float32(tmp_path):
     np.testing.assert_array_equal(block.features.values, expected)
 
 
-def test_a_line_longer_than_many_chunks(tmp_path):
-    line = "0 " + " ".join(f"{i}:{i}" for i in range(2000))
-    assert_agrees(tmp_path / "data.txt", f"3 2000 1\n{line}\n0 1:1\n{line}", chunk_bytes=100)
-
-
 def make_long_line(columns):
     pairs = " ".join(f"{column}:1" for column in columns)
     return f"{','.join(map(str, columns))} {pairs}\n"
@@ -208,7 +203,9 @@ def test_columns_that_occur_twice_in_long_rows(tmp_path, lenient):
         assert_agrees(tmp_path / "data.txt", text, lenient=lenient)
 
 
-def test_columns_that_fall_on_one_place(tmp_path):
+def test_long_lines_and_columns_that_fall_on_one_place(tmp_path):
+    line = "0 " + " ".join(f"{i}:{i}" for i in range(2000))
+    assert_agrees(tmp_path / "data.txt", f"3 2000 1\n{line}\n0 1:1\n{line}", chunk_bytes=100)
     # Multiples of a power of two, which a poor hash would not tell apart.
     columns = [place << 18 for place in range(1 << 13 if COMPILED else 1 << 8)]
     assert_agrees(tmp_path / "data.txt", f"1 2147483647 2147483647\n{make_long_line(columns)}")
@@ -465,11 +462,6 @@ def assert_fails(paths, at, message):
         read_matrices(*paths)
 
 
-def test_a_label_may_have_a_value_that_is_zero_in_float32(paths):
-    save(paths[1], sparse.csr_array([[0, 1e-50, 1], [0, 0, 0]]))
-    assert [labels for labels, _ in read_matrices(*paths)] == [[1, 2], []]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_kind_is_read(tmp_path, kind):
     rng = np.random.default_rng(0)
@@ -512,6 +504,8 @@ def test_stored_zeros_are_neither_features_nor_labels(paths):
     for path in paths:
         save(path, stored)
     assert read_matrices(*paths) == [([], []), ([0], [(0, 2.0)])]
+    save(paths[1], sparse.csr_array([[0, 1e-50, 1], [0, 0, 0]]))  # Zero in float32 alone.
+    assert [labels for labels, _ in read_matrices(*paths)] == [[1, 2], []]
 
 
 def test_values_that_are_not_finite_are_named(paths):
@@ -525,20 +519,19 @@ def test_values_that_are_not_finite_are_named(paths):
     assert_fails(paths, 0, "values are of type <U1, not real numbers")
 
 
+ONES, ROWS, COLUMNS = [1.0] * 4, [0, 1, 1, 1], [0, 1, 0, 1]
+TWICE = {
+    "coo": lambda: sparse.coo_matrix((ONES, (ROWS, COLUMNS)), shape=(2, 3)),
+    "csr": lambda: sparse.csr_matrix((ONES, COLUMNS, [0, 1, 4]), shape=(2, 3)),
+    "csc": lambda: sparse.csc_matrix((ONES, ROWS, [0, 2, 4, 4]), shape=(2, 3)),
+    "bsr": lambda: sparse.bsr_matrix((np.ones((4, 1, 1)), COLUMNS, [0, 1, 4]), shape=(2, 3)),
+}
+
+
 @pytest.mark.parametrize("at", [0, 1])
-@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "bsr"])
+@pytest.mark.parametrize("kind", TWICE)
 def test_entries_that_occur_twice_are_named(paths, at, kind):
-    ones, rows, columns = [1.0] * 4, [0, 1, 1, 1], [0, 1, 0, 1]
-    if kind == "coo":
-        matrix = sparse.coo_matrix((ones, (rows, columns)), shape=(2, 3))
-    elif kind == "csr":
-        matrix = sparse.csr_matrix((ones, columns, [0, 1, 4]), shape=(2, 3))
-    elif kind == "csc":
-        matrix = sparse.csc_matrix((ones, [0, 1, 1, 1], [0, 2, 4, 4]), shape=(2, 3))
-    else:
-        matrix = sparse.bsr_matrix((np.ones((4, 1, 1)), columns, [0, 1, 4]), shape=(2, 3))
-    assert matrix.nnz == 4
-    save(paths[at], matrix)
+    save(paths[at], TWICE[kind]())
     assert_fails(paths, at, r"\(1, 1\) has more than one entry")
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -128,8 +129,8 @@ def to_lists(part):
 def naive(data, split, tf_idf, l2_norm, hashed_features, min_label_count):
     """The twin of `transform`: rows as dictionaries, sums as loops."""
     train = to_lists(data.train)
-    uses = [sum(1 for row, _ in train if row.get(j)) for j in range(data.num_features)]
-    counts = [sum(label in labels for _, labels in train) for label in range(data.num_labels)]
+    uses = Counter(j for row, _ in train for j, value in row.items() if value)
+    counts = Counter(label for _, labels in train for label in labels)
     kept = [label for label in range(data.num_labels) if counts[label] >= min_label_count]
     columns, signs = row_transform.hash_columns(data.num_features, max(hashed_features, 1))
     for row, labels in to_lists(split):
@@ -236,19 +237,14 @@ def test_values_beyond_float32(tmp_path):
         transform(data, tf_idf=True)
 
 
-def test_a_set_in_memory_has_no_place_for_the_result():
-    rows = make_rows(np.random.default_rng(0), 5)
-    split = Split(rows.features, rows.labels, FEATURES, LABELS)
+def test_sets_in_memory_and_without_rows(tmp_path):
+    none = Block(CSR(*Pattern.from_lists([]), np.zeros(0, np.float32)), Pattern.from_lists([]))
+    split = Split(*none[:2], FEATURES, LABELS)
     data = SparseDataset("mine", split, split, FEATURES, LABELS)
     assert transform(data) is data
     assert transform(data, **NOTHING) is data
     with pytest.raises(ValueError, match="mine is not in a cache folder"):
         transform(data, l2_norm=True)
-
-
-def test_no_rows_at_all(tmp_path):
-    none = Block(CSR(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)),
-                 Pattern.from_lists([]))  # fmt: skip
     data = make_data(tmp_path, train=none, test=none)
     made = transform(data, tf_idf=True, l2_norm=True, hashed_features=3)
     assert (len(made.train), len(made.test), made.num_features) == (0, 0, 3)

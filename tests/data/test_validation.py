@@ -131,32 +131,25 @@ def test_how_many_rows_are_held_out(rows, expected):
     assert (len(train), len(held)) == (rows - expected, expected)
 
 
-def test_one_row_cannot_be_divided():
+def two_rows(lists, kind):
+    features = CSR(*Pattern.from_lists([[0, 5], [1, 6]]), np.ones(4, np.float32))
+    return Split(features, Pattern.from_lists(lists), 9, 7, kind=kind)
+
+
+def test_what_cannot_be_divided():
     said = "1 training rows with 1 labels cannot be divided .* choices: take more rows$"
     with pytest.raises(ValueError, match=said):
         validation_split(texts(1), seed=0)
     with pytest.raises(ValueError, match=r"or a smaller dataset\.holdout"):
         divide(texts(1), 0.5, seed=0)
-
-
-def two_rows(lists, kind):
-    pattern = Pattern.from_lists([[0, 5], [1, 6]])
-    features = CSR(*pattern, np.ones(4, np.float32))
-    return Split(features, Pattern.from_lists(lists), 9, 7, kind=kind)
-
-
-def test_a_pair_of_a_small_graph_stays_for_learning():
-    for seed in range(30):
+    for kind in ("graph", "other"):  # The only label is not held out.
+        rows = two_rows([[1], []], kind)
+        seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
+        with pytest.raises(ValueError, match="2 training rows with 1 labels cannot be divided"):
+            validation_split(rows, seed)
+    for seed in range(30):  # A pair of a small graph stays for learning.
         train, held = validation_split(two_rows([[1], [2]], "graph"), seed)
         assert (len(train.labels.indices), len(held.labels.indices)) == (1, 1)
-
-
-@pytest.mark.parametrize("kind", ["graph", "other"])
-def test_the_only_label_is_not_held_out(kind):
-    rows = two_rows([[1], []], kind)
-    seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
-    with pytest.raises(ValueError, match="2 training rows with 1 labels cannot be divided"):
-        validation_split(rows, seed)
 
 
 @pytest.mark.parametrize("make", [graph, texts])

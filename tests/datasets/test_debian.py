@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.naive_rows import to_lists
 from helpers.packages import INDEX, build, naive_rows, random_index
 from helpers.prepare import command
 
@@ -52,18 +53,6 @@ def read(root):
     return xmc(name="debian", root=root, cache=root / "cache")
 
 
-def rows_of(split):
-    """``[({feature: value}, {labels})]`` by number."""
-    rows = [split.slice(i, i + 1) for i in range(len(split))]
-    return [
-        (
-            dict(zip(row.features.indices.tolist(), row.features.values.tolist(), strict=True)),
-            set(row.labels.indices.tolist()),
-        )
-        for row in rows
-    ]
-
-
 @pytest.mark.parametrize(("seed", "min_rows", "share"), [(0, 2, 0.2), (1, 1, 0.5), (2, 4, 0.25)])
 def test_rows_agree_with_the_twin(tmp_path, seed, min_rows, share):
     index = random_index(seed=seed)
@@ -79,11 +68,10 @@ def test_rows_agree_with_the_twin(tmp_path, seed, min_rows, share):
         weighed, names = naive_weights(train, rows, min_rows)
         assert (data.num_features, data.num_labels) == (len(names), len(labels))
         assert len(split) == len(rows)
-        for (features, found), weights, (_, needed) in zip(
-            rows_of(split), weighed, rows, strict=True
-        ):
+        read_rows = to_lists(split.features, split.labels)
+        for (found, pairs), weights, (_, needed) in zip(read_rows, weighed, rows, strict=True):
             assert {labels[label] for label in found} == needed
-            assert {names[i]: value for i, value in features.items()} == pytest.approx(weights)
+            assert {names[i]: value for i, value in pairs} == pytest.approx(weights)
 
 
 def test_the_seed_decides(tmp_path):

@@ -88,6 +88,8 @@ def documents(
 
     key: dict[str, Any] = {"reader": "documents", "version": DOCUMENTS_VERSION}
     key["files"] = {part: str(path.resolve()) for part, path in paths.items()}
+    if test_file is None:
+        key["set aside"] = True
     return texts_and_labels(
         {part: partial(rows, part) for part in paths},
         options,

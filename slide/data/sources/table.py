@@ -30,7 +30,7 @@ from slide.utils.names import Names
 from slide.utils.progress_bar import log
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
-_VERSION = 2
+_VERSION = 3
 # Texts that become rows at a time.
 _ROWS = 4096
 _COLUMNS = "columns.json"
