@@ -47,10 +47,10 @@ def mirrors(name):
 def wanted(name):
     """The files that the reader of a set asks for."""
     config = CONFIGS[name]
-    reader = config["_target_"].rpartition(".")[2]
-    if reader == "mnist":
+    if config["_target_"] == "slide.data.mnist":
         return [file for pair in IDX_FILES.values() for file in pair]
-    return [config["file"]] if reader == "text" else [config["train_file"], config["test_file"]]
+    keys = ("file", "train_file", "train_labels_file", "test_file", "test_labels_file")
+    return [config[key] for key in keys if config.get(key)]
 
 
 @pytest.mark.parametrize("name", FETCHED)
