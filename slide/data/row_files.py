@@ -31,8 +31,8 @@ MAX_INDEX = 2**31 - 1
 # Characters of a bad word that a message shows.
 SHOWN_CHARACTERS = 40
 _EMPTY = b"\n", b"\r\n", b"\r"
-# The first line of a file without a header: labels, and pairs or a comment.
-_SVMLIGHT_LINE = re.compile(rb"#|[-+\d.,]*(\s+\w+:[-+\d.eE]+)+\s*(#.*)?$")
+# A line of a file without a header begins with labels and a pair, or with a comment.
+_SVMLIGHT_LINE = re.compile(rb"#|[-+\d.,]*\s+\w+:[-+.\d]")
 # Compression makes zeros at most a thousand times shorter. Without this bound a small file could
 # ask for memory for billions of rows.
 _ROWS_PER_BYTE = 1024

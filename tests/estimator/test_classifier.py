@@ -39,7 +39,7 @@ def test_all_forms_of_the_same_targets(rows, fitted):
     names = [f"label {n:02}" for n in range(80)]
     expected = fitted.predict_top_k(X, k=4).scores
     used = np.unique(Y.indices)
-    for y in (Y.toarray(), Y.tocsc(), Y.toarray().astype(bool), slide.as_pattern(Y, 80)):
+    for y in (Y.tocsc(), Y.toarray().astype(bool), slide.as_pattern(Y, 80)):
         found = SlideClassifier(**FEW).fit(X, y)
         assert found.classes_.tolist() == list(range(len(found.classes_)))
         np.testing.assert_array_equal(found.predict_top_k(X, k=4).scores, expected)
@@ -91,7 +91,7 @@ def test_scores_are_sparse(rows, fitted):
 def test_one_label_for_each_row(rows):
     X, Y = rows
     first = Y.argmax(axis=1)
-    for names in (np.array([f"name {n}" for n in first]), first * 10 - 100, first * 1.0):
+    for names in (np.array([f"name {n}" for n in first]), first * 10.0 - 100):
         model = SlideClassifier(**FEW).fit(X, names)
         assert not model.multilabel_
         np.testing.assert_array_equal(model.classes_, np.unique(names))
@@ -439,20 +439,20 @@ def test_heavy_rows_win():
 def test_each_part_of_the_ranker_takes_them(tmp_path):
     data = job.make_data(tmp_path, train_samples=600)
     network = job.make_network(data)
-    train, held = data.train.slice(0, 400), data.train.slice(400, 600)
+    halves = data.train.slice(0, 400), data.train.slice(400, 600)
 
-    def fitted(train, held):
-        ranker = EnsembleRanker().fit(network, train, held)
+    def fitted(*heavy):
+        parts = []
+        for number, part in enumerate(halves):
+            some = np.where(np.arange(len(part)) % 2, 9.0, 0.1) if number in heavy else None
+            parts.append(slide.data.Split(part.features, part.labels, 60, 80, some))
+        ranker = EnsembleRanker().fit(network, *parts)
         return ranker.scorers["linear"].weights.values, ranker.final_ranker.trees.values
 
-    def heavy(split):
-        some = np.where(np.arange(len(split)) % 2, 9.0, 0.1)
-        return slide.data.Split(split.features, split.labels, 60, 80, some)
-
-    linear, trees = fitted(train, held)
-    found = fitted(heavy(train), held)[0]
+    linear, trees = fitted()
+    found = fitted(0)[0]
     assert len(found) != len(linear) or not np.allclose(found, linear)
-    found = fitted(train, heavy(held))
+    found = fitted(1)
     np.testing.assert_array_equal(found[0], linear)
     assert len(found[1]) != len(trees) or not np.allclose(found[1], trees)
 

@@ -85,18 +85,15 @@ def test_the_columns_of_a_frame_must_be_the_classes():
         read_targets(Frame(FLAGS[:, :2], NAMES[:2]), np.array(NAMES))
 
 
-def test_a_frame_of_one_column_is_one_label_for_each_row():
+def test_one_column_of_a_frame_is_one_label_or_list_for_each_row():
     with pytest.warns(DataConversionWarning):
         found = read_targets(Frame([["b"], ["a"], ["b"]], ["label"]))
     assert (found.classes.tolist(), found.multilabel) == (["a", "b"], False)
     assert found.labels.indices.tolist() == [1, 0, 1]
-
-
-def test_a_column_of_a_frame_may_hold_lists():
+    assert read_targets(Series(["b", "a"])).labels.indices.tolist() == [1, 0]
     found = read_targets(Series([["b"], ["a", "b"], []]))
     assert (found.classes.tolist(), found.multilabel) == (["a", "b"], True)
     assert found.labels.indptr.tolist() == [0, 1, 3, 3]
-    assert read_targets(Series(["b", "a"])).labels.indices.tolist() == [1, 0]
 
 
 def test_frames_are_matrices():
