@@ -1,4 +1,7 @@
-"""Checks of samplers, proposers and hash families that a user writes; they raise AssertionError."""
+"""Checks of samplers, proposers and hash families that a user writes.
+
+They raise AssertionError with a message that names the rule.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -31,9 +34,6 @@ def check_sampler(
         num_samples: B, samples in a batch.
         sparse_inputs: whether to check inputs in CSR form, too.
 
-    Raises:
-        AssertionError: if a sampler breaks a rule; the message names the rule.
-
     Example:
         >>> import slide
         >>> from slide.testing import check_sampler
@@ -49,11 +49,8 @@ def check_sampler(
     cases = list(itertools.product(kinds, (True, False), (True, False), (num_samples, 1)))
     for case in range(2 * len(cases)):
         sparse, trains, labelled, count = cases[case % len(cases)]
-        x = (
-            _csr(rng, count, in_features)
-            if sparse
-            else torch.relu(_normal(rng, count, in_features))
-        )
+        draw = _csr if sparse else lambda *shape: torch.relu(_normal(*shape))
+        x = draw(rng, count, in_features)
         labels = _labels(rng, count, n) if labelled else None
         inputs = x if trains else None
         if case == len(cases):
@@ -66,23 +63,16 @@ def check_sampler(
             found.append(sampler.select(x, labels))
         _check_set(found[0], n, count, labels)
         late = " after load_state_dict(state_dict())" if case >= len(cases) else ""
-        for name, pair in zip(_NAMES, zip(*map(_parts, found), strict=True), strict=True):
-            _demand(_equal(*pair), f"equal samplers choose different {name}{late}")
+        for name in ("ids", "indptr", "targets", "log_weights"):
+            own, others = (getattr(active, name) for active in found)
+            _demand(_equal(own, others), f"equal samplers choose different {name}{late}")
 
 
-_NAMES = "sets", "indptr", "targets", "targets", "log_weights"
-
-
-def _parts(active: ActiveSet) -> tuple[np.ndarray | None, ...]:
-    """The arrays of a set that `_NAMES` names."""
-    targets = active.targets or (None, None)
-    return active.ids, active.indptr, *targets, active.log_weights
-
-
-def _equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return np.array_equal(one, other)
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two arrays, two tuples of arrays, or two times None are equal."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return all(map(_equal, one, other))
+    return one is other if one is None or other is None else np.array_equal(one, other)
 
 
 def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | None) -> None:
@@ -136,9 +126,6 @@ def check_hash_family(
             agree with ``codes``.
         least_agreement: share of tables in which two vectors at an angle of about 3 degrees must
             collide, on average, in [0, 1].
-
-    Raises:
-        AssertionError: if a family breaks a rule; the message names the rule.
 
     Example:
         >>> import slide

@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from slide.functional import drop_features, relu_dropout
-from slide.nn.sampled_linear import (
-    Activation,
-    EveryOutput,
-    SampledLinear,
-    learns,
-    predicting,
-)
+from slide.nn.sampled_linear import Activation, EveryOutput, SampledLinear, learns, predicting
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import Sampler
 from slide.sparse import as_csr
@@ -75,26 +69,16 @@ class SlideNetwork(nn.Module):
         checks.share("dropout", dropout)
         checks.share("input_dropout", input_dropout)
         checks.positive("output_scale", output_scale)
-        samplers = list(hidden_samplers) or [None] * len(hidden)
-        if len(samplers) != len(hidden):
-            raise ValueError(f"{len(samplers)} hidden samplers do not fit {len(hidden)} layers")
-
-        def layer_sampler(i: int, inputs: int) -> Sampler | None:
-            factory = samplers[i]
-            return factory(inputs, hidden[i]) if factory else None
-
-        first_sampler = layer_sampler(0, in_features)
-        self.first = SparseInputLinear(in_features, hidden[0], first_sampler, init_scale)
-        self.hidden = nn.ModuleList(
-            SampledLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
-            for i in range(1, len(hidden))
-        )
+        makers = list(hidden_samplers) or [None] * len(hidden)
+        if len(makers) != len(hidden):
+            raise ValueError(f"{len(makers)} hidden samplers do not fit {len(hidden)} layers")
+        sizes = zip([in_features, *hidden], hidden, makers, strict=False)
+        first, *rest = ((d, n, make(d, n) if make else None) for d, n, make in sizes)
+        self.first = SparseInputLinear(*first, init_scale)
+        self.hidden = nn.ModuleList(SampledLinear(*layer) for layer in rest)
         self.dropout, self.input_dropout = dropout, input_dropout
-        self.output = SampledLinear(
-            *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
-            precision=precision,
-            init_scale=output_scale,
-        )
+        last = hidden[-1], out_features, sampler(hidden[-1], out_features)
+        self.output = SampledLinear(*last, precision=precision, init_scale=output_scale)
 
     def encode(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` of features ``(B, D)``, as `slide.as_csr` takes them."""
@@ -153,12 +137,11 @@ class SlideNetwork(nn.Module):
         return TorchTwin((first.weight, first.bias), rest, k).train(self.training)
 
     def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
-        """Parameter groups for an optimizer.
+        """Parameter groups for an optimizer: rate ``lr * input_rate`` for the first layer.
 
-        The first layer learns at the rate ``lr * input_rate``, the others at ``lr``. A step touches
-        the weights of a feature only if the feature occurs, and a step of Adam has about the same
-        length for small and large gradients. With one rate for all layers, the weights of rare
-        features change little.
+        The others learn at ``lr``. A step touches the weights of a feature only if the feature
+        occurs, and a step of Adam has about the same length for small and large gradients. With one
+        rate for all layers, the weights of rare features change little.
         """
         checks.positive("lr", lr)
         checks.positive("input_rate", input_rate)

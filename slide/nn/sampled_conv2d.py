@@ -132,19 +132,12 @@ class SampledConv2d(SampledLayer):
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
             )
         active = _ascending(active)  # Here the host waits for ids that another device drew.
+        channels = in_channels, None if active.complete else active.ids
+        geometry = self.stride, self.padding, self.dilation, self.groups
         values = F.active_conv2d(
-            x,
-            self.weight,
-            self.bias,
-            in_channels,
-            None if active.complete else active.ids,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups,
-            self.sparse_grad,
+            x, self.weight, self.bias, *channels, *geometry, sparse_grad=self.sparse_grad
         )
-        return self._activation(values, active, len(x))
+        return self._activation(values, active, (len(x),))
 
     @torch.no_grad()
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:

@@ -87,13 +87,8 @@ class SparseInputLinear(SampledLayer):
     ) -> "SparseInputLinear":
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
-        Without a bias in the ``nn.Linear``, the bias of the layer is zero.
-
-        Args:
-            sampler, sparse_grad: see `SparseInputLinear`.
-
-        Raises:
-            TypeError: for another module, or weights of another type.
+        Without a bias in the ``nn.Linear``, the bias of the layer is zero. TypeError for another
+        module, or weights of another type.
 
         Example:
             >>> import slide, torch
@@ -123,7 +118,7 @@ class SparseInputLinear(SampledLayer):
         x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
-        return self._activation(F.gather_active(values, active), active, x.num_rows)
+        return self._activation(F.gather_active(values, active), active, (x.num_rows,))
 
 
 class SparseWeightLinear(nn.Module):
