@@ -44,11 +44,6 @@ class TestActiveSet:
 
 
 class TestScratch:
-    def test_is_made_once(self):
-        scratch = Scratch(5)
-        scratch.slots()[2] = 7
-        assert scratch.slots().tolist() == [-1, -1, 7, -1, -1]
-
     def test_fills_and_shapes(self):
         scratch = Scratch(3)
         assert (scratch.slots() == -1).all()
@@ -60,13 +55,6 @@ class TestScratch:
         ):
             assert array.shape == shape
             assert not array.any()
-
-    def test_fewer_threads_use_a_part(self):
-        """Training that gives cores back, and takes them again, must not keep arrays for each."""
-        scratch = Scratch(3)
-        whole = scratch.marks(4)
-        assert scratch.marks(2).base is whole
-        assert scratch.marks(4) is whole
 
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
     def test_copies_have_memory_of_their_own(self, duplicate):

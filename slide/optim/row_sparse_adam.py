@@ -367,19 +367,21 @@ def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
 
 def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
-    weight, second = (array_view(as_rows(t)) for t in (tensors.weight, tensors.second))
-    first, last = np.empty((0, 0), weight.dtype), _EMPTY
-    if tensors.first is not None:
-        first = array_view(as_rows(tensors.first))
-    if tensors.last_step is not None:
-        last = array_view(tensors.last_step)
-    return AdamRows(weight, first, second, last)
+    weight, first, second, last = _in_rows(tensors)
+    none = np.empty((0, 0), array_view(weight).dtype)
+    return AdamRows(
+        array_view(weight),
+        none if first is None else array_view(first),
+        array_view(second),
+        _EMPTY if last is None else array_view(last),
+    )
 
 
 def _in_rows(tensors: AdamTensors) -> AdamTensors:
     """The same memory as rows ``(N, D)``."""
-    first = None if tensors.first is None else as_rows(tensors.first)
-    return AdamTensors(as_rows(tensors.weight), first, as_rows(tensors.second), tensors.last_step)
+    weight, first, second, last = tensors
+    weight, second = as_rows(weight), as_rows(second)
+    return AdamTensors(weight, None if first is None else as_rows(first), second, last)
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:

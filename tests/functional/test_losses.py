@@ -143,14 +143,6 @@ def test_gradcheck(case, weighted, name):
     )
 
 
-@every_loss
-def test_gradcheck_with_weights_of_shared_columns(name):
-    scores, active = draw_shared_weights(torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda s: 3 * loss_on_active(s, active, name), scores.requires_grad_()
-    )
-
-
 @pairs(name=LOSSES, places=[[0], [3], [5], [0, 2], [1, 3, 4, 5], [*range(6)]], dtype=TOLERANCES)
 def test_nan_is_not_swallowed(places, dtype, name):
     """Targets stand at places 0 and 2."""
@@ -165,19 +157,6 @@ def test_nan_is_not_swallowed(places, dtype, name):
         assert torch.isnan(loss)
         loss.backward()
         assert torch.isnan(scores.grad.flatten()[places]).any()
-
-
-@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
-def test_samples_without_labels_add_nothing_to_softmaxes(name):
-    targets = Pattern(np.array([0, 0, 1]), np.array([1], np.int32))
-    active = ActiveSet(N, np.arange(3, dtype=np.int32), None, targets)
-    scores = torch.randn(2, 3, requires_grad=True)
-    loss = loss_on_active(scores, active, name)
-    loss.backward()
-    assert not scores.grad[0].any()
-    own = Pattern(np.array([0, 1]), np.array([1], np.int32))
-    alone = loss_on_active(scores[1:], ActiveSet(N, active.ids, None, own), name)
-    torch.testing.assert_close(loss, alone / 2)
 
 
 def test_softmax_with_one_label_is_cross_entropy():

@@ -64,16 +64,6 @@ class TestContents:
         tables.build(codes)
         assert contents(tables) == Dictionaries(tables, codes).contents()
 
-    def test_insert_one_by_one_equals_build(self, policy, capacity, seed):
-        codes = as_codes(draw_codes(seed))
-        tables = HashTables(3, 5, capacity, policy, seed)
-        built = HashTables(3, 5, capacity, policy, seed)
-        built.build(codes)
-        for i in range(codes.shape[1]):
-            tables.insert(as_codes([i]), codes[:, i : i + 1])
-        assert contents(tables) == contents(built)
-        np.testing.assert_array_equal(tables.buckets.seen, built.buckets.seen)
-
     def test_insert_many_after_build(self, policy, capacity, seed):
         codes = as_codes(draw_codes(seed))
         ids = np.random.default_rng(seed).permutation(1_000)[:40].astype(np.int32)
@@ -132,12 +122,6 @@ def test_tensors_are_as_good_as_arrays():
         tables.move(kind(ids), kind(new[:, :2]), kind(old[:, :2]))
         found.append((contents(tables), tables.query(kind(new)).indices.tolist()))
     assert found[0] == found[1]
-
-
-def test_fifo_keeps_the_last_ids():
-    tables = HashTables(1, 1, 3, "fifo")
-    tables.build(np.zeros((1, 10), np.int32))
-    assert sorted(tables.query(as_codes([[0]])).indices.tolist()) == [7, 8, 9]
 
 
 class TestPools:

@@ -33,8 +33,6 @@ from slide.row_gradients import dense_gradient
 from slide.sampling import lsh_proposer
 
 RECENT = partial(slide.RecentProposer, recent=3, best=2)
-
-
 SAMPLERS = {
     "full": slide.FullSampler,
     "uniform": partial(slide.ActiveSampler, active=12),
@@ -51,15 +49,11 @@ SAMPLERS = {
         slide.ActiveSampler, proposer=RECENT, active=12, mode="per_sample"
     ),
 }
-
-
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
 
 # The host asks which rows were found, to project them again after the step.
 WAITING = ("lsh", "dwta per sample")
-
-
 LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
 
 

@@ -19,14 +19,8 @@ from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
-
-
 LSH = partial(lsh_sampler, active=16)
-
-
 PUBLISHED = partial(published_sampler, num_tables=1, fill=0, active=16)
-
-
 SOME = partial(uniform_sampler, active=5, mode="per_sample")
 
 
@@ -224,11 +218,7 @@ def test_options_out_of_range(options, message):
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 FEATURES, LABELS, K = 40, 30, 4
-
-
 FLOATS = [torch.float32, torch.float64]
 
 

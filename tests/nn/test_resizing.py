@@ -32,8 +32,6 @@ from slide.optim import RowSparseAdam
 from slide.testing import check_sampler
 
 D, N = 16, 400
-
-
 SAMPLERS = {
     "full": full_sampler,
     "uniform": partial(uniform_sampler, active=40),
@@ -50,8 +48,6 @@ SAMPLERS = {
 
 # Proposers that take no sparse inputs.
 DENSE = ("lsh", "lsh, per sample", "faiss", "index", "recent", "neighbours")
-
-
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
