@@ -291,7 +291,7 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         name: what the columns are, for messages.
 
     Raises:
-        ValueError: for a shape that is none of these, or a number beyond int32.
+        ValueError: for another shape, or a number beyond int32.
         TypeError: for label numbers that are not whole, or another kind of object.
 
     Example:

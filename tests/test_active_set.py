@@ -66,22 +66,6 @@ class TestScratch:
 
 
 class TestTurns:
-    def test_searches_run_beside_each_other(self):
-        scratch = Scratch(3)
-        with scratch.beside():
-            assert in_thread(lambda: searched(scratch)).wait(30)
-
-    def test_a_change_waits_for_searches_and_they_for_it(self):
-        scratch = Scratch(3)
-        with scratch.beside():
-            changed = in_thread(lambda: changes(scratch))
-            assert not changed.wait(0.05)
-        assert changed.wait(30)
-        with scratch.in_turn():
-            found = in_thread(lambda: searched(scratch))
-            assert not found.wait(0.05)
-        assert found.wait(30)
-
     def test_a_change_that_waits_comes_before_later_searches(self):
         scratch = Scratch(3)
         with scratch.beside():

@@ -157,7 +157,7 @@ def test_the_way_of_choosing_may_change():
         result = layer(torch.randn(2, 6), labels)
         result.values.sum().backward()
         pending = layer.weight.row_gradients.pop()
-        first = getattr(pending, "first", None)  # In plain torch an id may occur again.
+        first = getattr(pending, "first", None)  # By the reference an id may occur again.
         ids = pending.ids if first is None else pending.ids[first]
         assert sorted(int(i) for i in ids) == sorted(set(result.active.ids.tolist()))
 

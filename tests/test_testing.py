@@ -78,8 +78,8 @@ class Largest(Sampler):
         ids = np.union1d(known, self.best).astype(np.int32)
         targets = None
         if labels is not None:
-            places = np.searchsorted(ids, labels.indices).astype(np.int32)
-            targets = Pattern(labels.indptr, places)
+            positions = np.searchsorted(ids, labels.indices).astype(np.int32)
+            targets = Pattern(labels.indptr, positions)
         return self.give(ActiveSet(self.out_features, ids, None, targets))
 
     def give(self, active):
@@ -133,8 +133,8 @@ def backwards(active):
     """The labels of each sample in the other order."""
     if active.targets is None:
         return active
-    bounds, places = active.targets
-    parts = [places[begin:end][::-1] for begin, end in itertools.pairwise(bounds)]
+    bounds, positions = active.targets
+    parts = [positions[begin:end][::-1] for begin, end in itertools.pairwise(bounds)]
     return with_targets(active, Pattern(bounds, np.concatenate(parts)))
 
 

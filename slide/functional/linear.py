@@ -284,7 +284,7 @@ def active_linear_loss(
         loss, hard_fraction, weights: see `loss_on_active`.
 
     Returns:
-        The mean loss, a scalar of the type of the weight; float32 for bfloat16. Errors are those of
+        The mean loss, a scalar of the type of the weight; float32 for bfloat16. Errors: see
         `active_linear` and `loss_on_active`.
 
     Example:

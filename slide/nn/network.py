@@ -30,7 +30,7 @@ class SlideNetwork(nn.Module):
         dropout: probability that training sets a hidden value to 0, in [0, 1).
         precision: of the products of the output layer; see `slide.active_linear`.
         init_scale, output_scale: of the first weights of the first and the last layer.
-        input_dropout: share of the features of a row that training leaves out, in [0, 1); see
+        input_dropout: share of the features of a sample that training leaves out, in [0, 1); see
             `slide.functional.drop_features`.
 
     Raises:
@@ -120,7 +120,7 @@ class SlideNetwork(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: Any, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
+        """Scores and ids of the k best outputs of each sample; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
 
     def to_torch(self, k: int = 5) -> "TorchTwin":
@@ -129,7 +129,7 @@ class SlideNetwork(nn.Module):
         Its parameters have the same names: ``network.load_state_dict(twin.state_dict())`` takes
         them back, for example after training on another device.
 
-        It returns k outputs for each row; ValueError unless k is in [1, number of outputs].
+        It returns k outputs for each sample; ValueError unless k is in [1, number of outputs].
         """
         first, *others = self.layers()
         assert first.bias is not None
@@ -161,13 +161,13 @@ class TorchTwin(nn.Module):
     """``EmbeddingBag -> ReLU -> (Linear -> ReLU ...) -> Linear -> topk``, on any device.
 
     It has no sampler and computes all outputs. All of its parts are PyTorch's, so `torch.export`
-    and `torch.onnx.export` take it. The names of its parameters are those of `slide.SlideNetwork`,
+    and `torch.onnx.export` take it. Its parameters have the names of `slide.SlideNetwork`,
     so each of the two loads the weights of the other.
 
     Args:
         first: weight ``(D, H)`` and bias ``(H,)`` of the first layer.
         others: the other layers, outputs last; at least one.
-        k: outputs that are returned for each row.
+        k: outputs that are returned for each sample.
 
     Raises:
         ValueError: for a k that is not in [1, number of outputs].
@@ -192,7 +192,7 @@ class TorchTwin(nn.Module):
         self.hidden, self.output = nn.ModuleList(others[:-1]), others[-1]
 
     def forward(self, indptr: Tensor, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The k best outputs of B rows, given as the arrays of a `slide.CSR`.
+        """The k best outputs of B samples, given as the arrays of a `slide.CSR`.
 
         ``values`` have the type of the weights. Returns scores and ids (int64), both ``(B, k)``.
         """

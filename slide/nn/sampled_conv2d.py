@@ -121,7 +121,7 @@ class SampledConv2d(SampledLayer):
             ``values`` ``(B, A, H', W')`` and the active set, with the weights of its sampler.
             A second such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
 
-        Errors are those of `slide.active_conv2d`; ValueError also for a set for each sample.
+        Errors: see `slide.active_conv2d`; ValueError also for a set for each sample.
         """
         x, _, outside = outside_autocast(x, self.weight)
         check_convolution(x, self.weight, self.bias, self.groups)

@@ -230,7 +230,7 @@ class SampledLayer(nn.Module):
         return sampler.select(x, labels)
 
     def _check_learning(self, sampler: Sampler) -> None:
-        """Raise RuntimeError where gradients would be those of another set; warn of all outputs."""
+        """Raise RuntimeError where gradients would belong to another set; warn of all outputs."""
         if isinstance(sampler, ActiveSampler) and in_reentrant_checkpoint():
             raise RuntimeError(
                 "a backward pass runs this layer again, as torch.utils.checkpoint does with "
@@ -433,7 +433,7 @@ class SampledLinear(SampledLayer):
             The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set. In
             ``eval()`` without labels it is a tensor ``(..., N)`` that has the same attributes.
 
-        Errors are those of `slide.active_linear`.
+        Errors: see `slide.active_linear`.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         x, lead = _in_rows(x)
@@ -469,7 +469,7 @@ class SampledLinear(SampledLayer):
             ignore_index: samples with this label are left out, as in ``nn.CrossEntropyLoss``, if
                 labels are one for each sample. The mean is over the others.
 
-        Errors are those of `slide.functional.active_linear_loss`.
+        Errors: see `slide.functional.active_linear_loss`.
         """
         loss = ActiveLoss(loss) if isinstance(loss, str) else loss
         if not callable(loss) or isinstance(loss, nn.modules.loss._Loss):

@@ -113,7 +113,7 @@ class SparseInputLinear(SampledLayer):
     def forward(self, x: Any) -> Activation | EveryOutput:
         """The outputs of the active set of a matrix ``(B, D)``; in ``eval()``, all H.
 
-        ``x`` is as `slide.as_csr` takes it; errors are those of `slide.functional.sparse_linear`.
+        ``x`` is as `slide.as_csr` takes it; errors: see `slide.functional.sparse_linear`.
         """
         x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
@@ -124,7 +124,7 @@ class SparseInputLinear(SampledLayer):
 class SparseWeightLinear(nn.Module):
     """``nn.Linear`` whose weight is a large sparse matrix with a fixed pattern.
 
-    The products are those of `slide.csr_matmul`. The gradient of the entries is dense, for any
+    The products: see `slide.csr_matmul`. The gradient of the entries is dense, for any
     optimizer of PyTorch.
 
     Args:

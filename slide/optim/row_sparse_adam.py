@@ -13,7 +13,7 @@ from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.reference.products import AdamTensors
-from slide.ops.reference.products import adam_rows as plain_adam_rows
+from slide.ops.reference.products import adam_rows as reference_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
@@ -330,7 +330,7 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
         positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
-        plain_adam_rows(_in_rows(tensors), hyper, positions, values)
+        reference_adam_rows(_in_rows(tensors), hyper, positions, values)
         return
     chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:

@@ -97,7 +97,7 @@ def test_entries_that_occur_twice_add_up():
     assert x.grad.tolist() == [5, 3]
 
 
-@pytest.mark.kernels_only  # Plain torch sorts on the device, once.
+@pytest.mark.kernels_only  # The reference sorts on the device, once.
 def test_the_index_is_built_once(monkeypatch):
     matrix, x = CSRMatrix(make(), D), draw(D, None)
     values = matrix.values.clone().requires_grad_()

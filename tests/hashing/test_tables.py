@@ -289,7 +289,7 @@ class TestErrors:
 
 
 def test_equal_tables_have_equal_states():
-    """Whatever they held before: places after the last bucket are zeros."""
+    """Whatever they held before: the pool after the last bucket is zeros."""
     crowded = as_codes(np.zeros((2, 40), np.int32))
     crowded[1] = as_codes(np.arange(40, dtype=np.int32) % 5)
     tables, fresh = (HashTables(2, 5, bucket_capacity=4) for _ in range(2))

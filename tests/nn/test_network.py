@@ -69,16 +69,6 @@ def test_hidden_samplers():
     assert ((network.encode(features) != 0).sum(1) <= 5).all()
 
 
-def test_dropout():
-    network = make((400, 300), dropout=0.5)
-    features, _ = draw_batch()
-    dropped = network.encode(features)
-    network.eval()
-    kept = network.encode(features)
-    assert (dropped == 0).float().mean() > (kept == 0).float().mean() + 0.1
-    torch.testing.assert_close(kept, network.encode(features))
-
-
 class TestPredict:
     @pytest.mark.parametrize("sampler", [LSH, FullSampler, partial(uniform_sampler, active=9)])
     def test_exact(self, sampler):

@@ -65,17 +65,6 @@ class TestGradients:
             assert not hasattr(sparse, "row_gradients")
             torch.testing.assert_close(sparse.grad.to_dense(), dense_gradient(rows))
 
-    @every_mode
-    @pytest.mark.parametrize("hard", [1.0, 0.4])
-    def test_of_the_loss_in_one_pass(self, mode, hard):
-        loss, x = ActiveLoss("softmax", hard), torch.randn(B, D)
-        one, other = make_layer(mode), make_layer(mode, sparse_grad=False)
-        for layer in (one, other):
-            layer.loss(x, draw_labels(), loss)[0].mul(3).backward()
-        for name in ("weight", "bias"):
-            wanted = dense_gradient(getattr(other, name))
-            torch.testing.assert_close(getattr(one, name).grad.to_dense(), wanted)
-
     def test_of_a_sparse_input(self):
         found = []
         for sparse in (False, True):
@@ -147,19 +136,6 @@ class TestOptimizers:
             )
             RowSparseAdam([copied]).step()
             torch.testing.assert_close(copied, twin)
-
-    def test_a_weight_that_two_layers_share(self):
-        first, second = make_layer("shared"), make_layer("per_sample")
-        second.weight = first.weight
-        x = torch.randn(B, D)
-        out = first(x), second(x)
-        (out[0].values.sum() + out[1].values.sum()).backward()
-        counts = np.zeros(N)
-        np.add.at(counts, out[0].active.ids, 1)
-        wanted = torch.from_numpy(counts)[:, None] * x.sum(0)
-        for b in range(B):
-            wanted[torch.from_numpy(out[1].active.row(b)).long()] += x[b]
-        torch.testing.assert_close(first.weight.grad.to_dense(), wanted.float())
 
 
 class TestComputedWeights:
@@ -277,7 +253,7 @@ def test_other_layers():
 def test_checkpointed_layers_keep_their_gradients(mode):
     layer, _, x = pair(mode)
     loss = checkpoint(in_one, layer, x, use_reentrant=False)
-    if uses_reference(x):  # Plain torch keeps scores, which belong to another set then.
+    if uses_reference(x):  # The reference keeps scores, which belong to another set then.
         with pytest.raises(RuntimeError, match="drew another active set"):
             loss.backward()
         return

@@ -131,8 +131,8 @@ def steps_on_some_rows(optimizer, parameter, touched, seed=2):
         optimizer.zero_grad()
         add_row_gradient(parameter, RowGradient(np.array(ids, np.int32), rows))
         optimizer.step()
-        places = torch.tensor(ids, dtype=torch.int64)
-        gradients.append(torch.zeros_like(parameter).index_add_(0, places, rows))
+        positions = torch.tensor(ids, dtype=torch.int64)
+        gradients.append(torch.zeros_like(parameter).index_add_(0, positions, rows))
     return gradients
 
 
