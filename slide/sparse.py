@@ -422,9 +422,10 @@ def _check_matrix(shape: tuple[int, ...], num_columns: int | None, name: str) ->
 
 def _from_scipy(matrix: Any, name: str, cast: _Cast) -> CSR:
     matrix = as_wide(matrix).tocsr()
-    if not matrix.has_canonical_format and _has_duplicates(matrix):
-        matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
-        matrix.sum_duplicates()
+    if not matrix.has_canonical_format:
+        summed = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
+        summed.sum_duplicates()  # It sorts; without duplicates the order of the columns stays.
+        matrix = summed if summed.nnz < matrix.nnz else matrix
     return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
 
 
@@ -437,15 +438,6 @@ def as_wide(matrix: Any) -> Any:
 def _is_short(dtype: Any) -> bool:
     """Whether sums may leave a type of numbers, as sums of bytes wrap around at 256."""
     return np.dtype(dtype).kind in "biu"
-
-
-def _has_duplicates(matrix: Any) -> bool:
-    """Whether a column occurs twice in a row; columns in another order are no duplicates."""
-    ordered = matrix.sorted_indices()
-    same = ordered.indices[1:] == ordered.indices[:-1]
-    begins = ordered.indptr[1:-1]
-    same[begins[(begins > 0) & (begins < ordered.nnz)] - 1] = False
-    return bool(same.any())
 
 
 def _from_torch(x: torch.Tensor, name: str, cast: _Cast) -> CSR:

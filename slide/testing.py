@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.active_set import ActiveSet, target_positions
+from slide.active_set import ActiveSet, check_sets, check_targets
 from slide.hashing import HashFamily
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern, row_bounds
@@ -77,26 +77,23 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | None) -> None:
     _demand(active.out_features == n, f"a set of {active.out_features} outputs, not {n}")
-    ids, indptr = active.ids, active.indptr
+    ids, targets, weights = active.ids, active.targets, active.log_weights
     _demand(ids.dtype == np.int32 and ids.ndim == 1, f"ids must be int32 (nnz,), not {ids.dtype}")
     _demand(((ids >= 0) & (ids < n)).all(), f"ids must lie in [0, {n})")
-    if indptr is not None:
-        _demand(indptr.dtype == np.int64, f"indptr must be int64, not {indptr.dtype}")
-        _demand(len(indptr) == num_samples + 1, f"{len(indptr) - 1} sets for {num_samples} samples")
-        rises = indptr[0] == 0 and indptr[-1] == len(ids) and (np.diff(indptr) >= 0).all()
-        _demand(rises, f"indptr must rise from 0 to the number of ids, {len(ids)}")
-    for b in range(1 if indptr is None else num_samples):
+    if labels is not None and targets is None:
+        raise AssertionError("labels were given, but the set has no targets")
+    try:
+        check_sets(active, num_samples)
+        if targets is not None:
+            check_targets(active, num_samples)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(str(error)) from error
+    for b in range(num_samples if active.indptr is not None else 1):
         own = active.row(b)
         _demand(len(np.unique(own)) == len(own), "ids must be distinct within a set")
-    if active.log_weights is not None:
-        shape = active.log_weights.shape
-        _demand(shape == ids.shape, f"log_weights {shape} do not fit ids {ids.shape}")
-        _demand(np.isfinite(active.log_weights).all(), "log_weights must be finite")
-    if labels is None:
+    _demand(weights is None or np.isfinite(weights).all(), "log_weights must be finite")
+    if labels is None or targets is None:
         return
-    targets = active.targets
-    if targets is None:
-        raise AssertionError("labels were given, but the set has no targets")
     _demand(np.array_equal(targets.indptr, labels.indptr), "targets must have the labels' indptr")
     for b in range(num_samples):
         part = slice(labels.indptr[b], labels.indptr[b + 1])
@@ -104,9 +101,6 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
         inside = ((positions >= 0) & (positions < len(own))).all()
         right = inside and np.array_equal(np.sort(own[positions]), np.sort(labels.indices[part]))
         _demand(right, f"the targets of sample {b} are not at its labels")
-    if active.log_weights is not None:
-        aimed = active.log_weights[target_positions(targets, indptr)]
-        _demand(not aimed.any(), "log_weights must be 0 at targets, which stand for themselves")
 
 
 def check_hash_family(

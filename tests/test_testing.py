@@ -159,7 +159,7 @@ BROKEN = {
         lambda a: with_targets(a, a.targets and Pattern(a.targets.indptr, 0 * a.targets.indices))
     ),
     r"different ids after load_state_dict\(state_dict\(\)\)": Forgetful,
-    "sets for 7 samples": broken(
+    "1 active sets do not fit 7 samples": broken(
         lambda a: ActiveSet(N, a.ids, np.array([0, len(a.ids)]), a.targets)
     ),
     "different log_weights": wavering(unchanged, weighted),

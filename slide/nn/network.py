@@ -167,10 +167,7 @@ class TorchTwin(nn.Module):
     Args:
         first: weight ``(D, H)`` and bias ``(H,)`` of the first layer.
         others: the other layers, outputs last; at least one.
-        k: outputs that are returned for each sample.
-
-    Raises:
-        ValueError: for a k that is not in [1, number of outputs].
+        k: outputs that are returned for each sample; ValueError unless it is in [1, N].
 
     Example:
         >>> import scipy.sparse, slide, torch
