@@ -80,6 +80,7 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
     ids, targets, weights = active.ids, active.targets, active.log_weights
     _demand(ids.dtype == np.int32 and ids.ndim == 1, f"ids must be int32 (nnz,), not {ids.dtype}")
     _demand(((ids >= 0) & (ids < n)).all(), f"ids must lie in [0, {n})")
+    _demand(weights is None or np.isfinite(weights).all(), "log_weights must be finite")
     if labels is not None and targets is None:
         raise AssertionError("labels were given, but the set has no targets")
     try:
@@ -91,7 +92,6 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
     for b in range(num_samples if active.indptr is not None else 1):
         own = active.row(b)
         _demand(len(np.unique(own)) == len(own), "ids must be distinct within a set")
-    _demand(weights is None or np.isfinite(weights).all(), "log_weights must be finite")
     if labels is None or targets is None:
         return
     _demand(np.array_equal(targets.indptr, labels.indptr), "targets must have the labels' indptr")
