@@ -56,6 +56,13 @@ class TestScratch:
             assert array.shape == shape
             assert not array.any()
 
+    def test_fewer_threads_use_a_part(self):
+        """Training that gives cores back, and takes them again, must not keep arrays for each."""
+        scratch = Scratch(3)
+        whole = scratch.marks(4)
+        assert scratch.marks(2).base is whole
+        assert scratch.marks(4) is whole
+
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
     def test_copies_have_memory_of_their_own(self, duplicate):
         scratch = Scratch(3)
@@ -66,6 +73,11 @@ class TestScratch:
 
 
 class TestTurns:
+    def test_searches_run_beside_each_other(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            assert in_thread(lambda: searched(scratch)).wait(30)
+
     def test_a_change_that_waits_comes_before_later_searches(self):
         scratch = Scratch(3)
         with scratch.beside():
