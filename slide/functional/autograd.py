@@ -60,7 +60,13 @@ def _guarded(backward: Callable) -> Callable:
 
     @functools.wraps(backward)
     def call(ctx: Any, *grads: Tensor) -> tuple:
-        _check_numberings(ctx)
+        for source, before in zip(ctx.sources, ctx.numberings, strict=True):
+            if numbering(source) != before:
+                raise RuntimeError(
+                    f"rows of a weight {tuple(source.shape)} were added or removed after the "
+                    "forward pass, and have other numbers now: call backward before rows are added "
+                    "or removed"
+                )
         # The backward pass rounds what the forward pass did, wherever it is called.
         with torch.no_grad(), without_autocast(grads[0].device.type):
             found = backward(ctx, *grads)
@@ -73,15 +79,6 @@ def _guarded(backward: Callable) -> Callable:
         )
 
     return call
-
-
-def _check_numberings(ctx: Any) -> None:
-    for source, before in zip(ctx.sources, ctx.numberings, strict=True):
-        if numbering(source) != before:
-            raise RuntimeError(
-                f"rows of a weight {tuple(source.shape)} were added or removed after the forward "
-                "pass, and have other numbers now: call backward before rows are added or removed"
-            )
 
 
 class _Refused(torch.autograd.Function):
