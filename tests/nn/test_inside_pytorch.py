@@ -14,7 +14,6 @@ import torch
 from helpers.matrices import make_csr
 from helpers.samplers import uniform_sampler
 from helpers.small_layers import (
-    MODES,
     B,
     D,
     N,
@@ -61,49 +60,6 @@ class TestSequential:
     def test_without_to_dense(self):
         with pytest.raises(TypeError, match=r"not Activation; put a ToDense\(\) before this layer"):
             nn.Sequential(make_layer(), make_layer(in_features=N))(torch.randn(B, D))
-
-
-@pytest.mark.usefixtures("one_thread")
-class TestChain:
-    """The second set depends on what comes out of the first layer."""
-
-    @staticmethod
-    def forward(first, second, x):
-        first.sampler.load_state_dict(first.start)
-        second.sampler.load_state_dict(second.start)
-        hidden = first(x)
-        return hidden, second(torch.tanh(hidden.to_dense()))
-
-    @pytest.mark.parametrize("modes", [(a, b) for a in MODES for b in MODES])
-    def test_gradients(self, modes):
-        torch.manual_seed(3)
-        options = {"candidate_share": 1.0, "weighting": "none"}
-        first, second = (
-            make_layer(mode, size, N, **options).double()
-            for mode, size in zip(modes, (D, N), strict=True)
-        )
-        x = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
-        for layer, inputs in ((first, x), (second, torch.randn(B, N).double())):
-            layer(inputs)  # Builds the tables.
-            layer.start = layer.sampler.state_dict()
-        hidden, out = self.forward(first, second, x)
-        assert torch.autograd.gradcheck(
-            lambda x: self.forward(first, second, x)[1].values, x, eps=1e-7, atol=1e-5
-        )
-        # Other inputs, other sets: the second one was chosen by what the first one gave.
-        _, other = self.forward(first, second, -x)
-        assert not np.array_equal(out.active.ids, other.active.ids)
-
-        first.weight.row_gradients, second.weight.row_gradients = [], []
-        hidden, out = self.forward(first, second, x)
-        out.values.square().sum().backward()
-        w1, w2 = (layer.weight.detach().requires_grad_() for layer in (first, second))
-        masks = [a._replace(values=torch.ones_like(a.values)).to_dense() for a in (hidden, out)]
-        dense = torch.tanh((x @ w1.T + first.bias.detach()) * masks[0])
-        scores = (dense @ w2.T + second.bias.detach()) * masks[1]
-        wanted = torch.autograd.grad(scores.square().sum(), [w1, w2])
-        torch.testing.assert_close(dense_gradient(first.weight), wanted[0])
-        torch.testing.assert_close(dense_gradient(second.weight), wanted[1])
 
 
 @pytest.mark.compiled_only
