@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slide.report.page import draw_comparison, save
+from slide.report.page import draw_comparison
 from slide.report.run_files import (
     SELECTION_COLUMNS,
     RunFiles,
@@ -65,7 +65,7 @@ def main(words: Sequence[str] | None = None) -> None:
         with until_reader_goes():
             print(compare(runs))
         if options.plot is not None:
-            save(draw_comparison(runs, names_of(runs)), Path(options.plot))
+            draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

@@ -1,8 +1,8 @@
 """A trained model: answers to raw rows, also after it was saved and opened."""
 
 import json
-import subprocess
-import sys
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from helpers import job
 from helpers.commands import slide_predict
 from helpers.serving import serving_model
+from helpers.workers import predicted
 
 import slide
 from slide import FullSampler, SlideNetwork, runtime
@@ -258,19 +259,18 @@ def test_files_that_do_not_fit_each_other(raw, model, tmp_path):
         load(tmp_path / "m")
 
 
-def test_another_process_opens_it_without_hydra_or_scikit_learn(model, raw, tmp_path):
+def test_processes_that_are_spawned_predict(model, tmp_path):
+    """With a model of the process that starts them, or a folder; without Hydra and scikit-learn."""
     model.save(tmp_path / "m")
-    code = (
-        f"import sys, slide, numpy as np; model = slide.load(r'{tmp_path / 'm'}'); "
-        "labels, scores = model.predict(np.eye(60)[:2] * 3, k=2); print(labels.tolist()); "
-        "heavy = {'hydra', 'sklearn', 'tensorboard', 'faiss', 'slide.training'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=job.ROOT, capture_output=True, text=True, check=True
-    )
-    expected = model.predict(np.eye(60)[:2] * 3, k=2).labels.tolist()
-    assert done.stdout.splitlines() == [str(expected), "[]"]
+    rows = np.eye(60)[:2] * 3
+    labels, scores = model.predict(rows, k=2)
+    given = [str(tmp_path / "m"), str(tmp_path / "m"), model, load(tmp_path / "m")]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        found = list(pool.map(predicted, given, [rows] * len(given)))
+    for own, values, heavy in found:
+        assert own == labels.tolist()
+        np.testing.assert_array_equal(values, scores)
+        assert heavy == []
 
 
 @pytest.fixture
@@ -412,15 +412,6 @@ def test_models_with_a_ranker(raw):
     rows[2] = 3.3e38
     with pytest.raises(ValueError, match="row 2 are too large"):
         model.predict(rows)
-
-
-@pytest.mark.parametrize("least", [None, 0])
-def test_servers_refuse_the_request(least):
-    with serving_model(make_model(least)) as client:
-        answer = client.post(json={"rows": [{"indices": [3]}, LARGE]})
-        assert answer.status_code == 422
-        assert answer.json()["error"].startswith("the values of row 1 are too large")
-        assert client.post(json={"rows": [{"indices": [3]}]}).status_code == 200
 
 
 @pytest.mark.parametrize("least", [None, 0])

@@ -109,26 +109,12 @@ def test_equal_labels_are_stored_once(of_graph):
     assert "seen.labels.indices" not in tensors
 
 
-def test_a_graph_of_an_earlier_version_knows_no_analogous_queries(of_graph):
-    graph, network, ranker = of_graph
-    settings, tensors = earlier(*ranker_state(ranker))
-    old = {
-        n: each for n, each in tensors.items() if not n.startswith(("substitutes.", "questions."))
-    }
-    other = restored(settings, old)
-    assert other.scorers["analogous"].empty
-    assert other.rank(network, graph.features, 5).ids.shape == (len(graph), 5)
-
-
 @pytest.mark.parametrize("items", [False, True])
 def test_it_is_kept_whether_values_count(fitted, items):
     _, _, ranker = fitted
     settings, tensors = ranker_state(ranker)
     settings["scorers"]["linear"]["counts_items"] = items
     assert restored(settings, tensors).scorers["linear"].counts_items == items
-    settings, tensors = earlier(settings, tensors)
-    del settings["counts_items"]
-    assert not restored(settings, tensors).scorers["linear"].counts_items
 
 
 def test_an_earlier_final_ranker_without_trees_votes_as_before(fitted):
@@ -163,15 +149,6 @@ def test_earlier_regressions_of_ranks_count_beside_trees_as_before(fitted):
     numbers = np.hstack([1 / (1 + ranks), -np.log1p(ranks)])
     expected = 0.7 * by_share[0.0] + 0.3 * (numbers @ weights - 2)
     np.testing.assert_allclose(by_share[0.3], expected, rtol=1e-7, atol=1e-7)
-
-
-def test_an_earlier_model_without_trees_is_refused(fitted):
-    _, _, ranker = fitted
-    settings, tensors = earlier(*ranker_state(ranker))
-    del settings["judge_trust"]
-    restored(settings, tensors)  # With trees it had the same answers.
-    with pytest.raises(ValueError, match="of an earlier slide, which ranked in another way"):
-        restored(settings, without_trees(tensors))
 
 
 def test_a_ranker_that_is_not_trained_has_no_state():
