@@ -410,7 +410,7 @@ def draw_selection(run: RunFiles) -> dict[str, "Figure"]:
             panel.plot(*run.curve(name), ms=3, lw=1, label=said, **style)
         panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
         if len(names) > 1:
-            panel.legend(frameon=False)
+            found[label].legend(frameon=False, ncols=2, loc="outside upper center")
     return found
 
 
@@ -460,8 +460,8 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     """Loss and precision of several runs, over steps and over seconds of training."""
     from matplotlib import colormaps
 
-    common, rows = _common_precision(runs), -(-len(runs) // 2)
-    figure, panels = _grid(2, 2, (8.5, 6.5 + 0.2 * rows))
+    common, columns = _common_precision(runs), 1 if max(map(len, names)) > 50 else 2
+    figure, panels = _grid(2, 2, (8.5, 6.5 + 0.2 * -(-len(runs) // columns)))
     colors = [f"C{i}" for i in range(len(runs))]
     if len(runs) > 10:
         colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(runs)))
@@ -477,7 +477,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         panel.set(xlabel=x, ylabel=y)
         panel.set_xlim(left=0)
     lines, where = panels[0].get_legend_handles_labels(), "outside lower center"
-    figure.legend(*lines, loc=where, ncols=2, frameon=False)
+    figure.legend(*lines, loc=where, ncols=columns, frameon=False)
     return figure
 
 

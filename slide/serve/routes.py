@@ -24,7 +24,6 @@ from prometheus_client import (
 )
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -40,10 +39,9 @@ from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
 from slide.sparse import CSR, row_bounds
 
-# 3.4e38 is about the largest float32.
-_LARGEST = 3.4e38
 _Index = Annotated[int, Field(ge=0, lt=2**31)]
-_Value = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+# 3.4e38 is about the largest float32.
+_Value = Annotated[float, Field(ge=-3.4e38, le=3.4e38, allow_inf_nan=False)]
 _Name = Annotated[str | int, Field(union_mode="left_to_right")]
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _Arrays = tuple[np.ndarray, np.ndarray]
@@ -68,15 +66,6 @@ _DECODER = json.JSONDecoder()
 _WANTED = 'a JSON object such as {"rows": [...]}, sent as application/json'
 
 
-def _first_bad_value(given: Any) -> Any:
-    """Only the first value that is none of `_Value`: pydantic makes an error for each."""
-    if isinstance(given, dict):
-        for name, value in given.items():
-            if type(value) not in (int, float) or not abs(value) <= _LARGEST:
-                return {name: value}
-    return given
-
-
 class Row(BaseModel):
     """A row: numbers of features and their values, features by their names, or a text."""
 
@@ -88,10 +77,8 @@ class Row(BaseModel):
     values: Annotated[list[_Value], Field(fail_fast=True)] | None = Field(
         None, description="as many; without them, all are 1"
     )
-    features: Annotated[
-        dict[str, _Value] | Annotated[list[_Name], Field(fail_fast=True)] | None,
-        BeforeValidator(_first_bad_value),
-    ] = Field(
+    # Names and values are those of `number_features`, which stops at the first that is none.
+    features: dict[str, Any] | list[Any] | None = Field(
         None,
         description="values by name (or number) of the feature, or names alone, whose values are "
         "1; names that the model does not have are left out",

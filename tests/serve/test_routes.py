@@ -200,6 +200,11 @@ BAD = {
     "range": ({"rows": [{"indices": [FEATURES]}]}, f"row 0: feature {FEATURES} is not in [0, 30)"),
     "negative": ({"rows": [{"indices": [-1]}]}, "rows[0].indices[0]: Input should be greater"),
     "names": ({"rows": [{"features": {"word": 1}}]}, "row 0: 'word' is no number"),
+    "a feature's value": (
+        {"rows": [{"features": dict.fromkeys(map(str, range(99)), "")}]},
+        "row 0: value '' of feature '0' is not a finite float32",
+    ),
+    "a feature's name": ({"rows": [{"features": [None] * 99}]}, "row 0: None is no number"),
     "nan": (b'{"rows": [{"indices": [1], "values": [NaN]}]}', "should be a finite number"),
     "large": ({"rows": [{"indices": [1], "values": [1e39]}]}, "rows[0].values[0]: Input should be"),
     "sum": ({"rows": [{"indices": [1, 1], "values": [3e38, 3e38]}]}, "row 0: the values of"),
@@ -222,8 +227,6 @@ def test_bad_requests_get_a_sentence(client, case):
 ALL_WRONG = {
     "indices": {"indices": [""] * 9999},
     "values": {"indices": [1], "values": [""] * 9999},
-    "features": {"features": dict.fromkeys(map(str, range(9999)), "")},
-    "names": {"features": [None] * 9999},
     "keys": dict.fromkeys(map(str, range(9999)), 1),
 }
 
