@@ -59,7 +59,15 @@ def main(words: Sequence[str] | None = None) -> None:
     Args:
         words: the arguments; None: those of the process.
     """
-    options = _parser().parse_args(words)
+    parser = argparse.ArgumentParser(
+        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
+    about = "draw loss and precision over steps and over seconds; .png, .svg or .pdf"
+    parser.add_argument("--plot", metavar="FILE", help=about)
+    options = parser.parse_args(words)
     try:
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
         with until_reader_goes():
@@ -120,7 +128,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
     of this group that nobody typed, and everywhere keys that refer to another one.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
-    values = {key: [_setting(run, key) for run in runs] for key in keys}
+    values = {key: [str(run.settings.get(key, _UNKNOWN)) for run in runs] for key in keys}
     values = {key: each for key, each in values.items() if len(set(each)) > 1}
     found = {
         key.removeprefix(_CHOICES): each
@@ -145,25 +153,6 @@ def names_of(runs: Sequence[RunFiles]) -> list[str]:
     """What to call the runs: the names of their folders, or the whole paths if these are equal."""
     names = [run.folder.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
-
-
-def _setting(run: RunFiles, key: str) -> str:
-    return str(run.settings.get(key, _UNKNOWN))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
-    parser.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="draw loss and precision over steps and over seconds; .png, .svg or .pdf",
-    )
-    return parser
 
 
 if __name__ == "__main__":

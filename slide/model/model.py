@@ -414,9 +414,7 @@ class Model:
     def rename_labels(self, names: Iterable[Any] | None) -> None:
         """Number the labels that are left from 0 on, and name them anew; None: by these numbers."""
         count = self.network.output.out_features
-        found = None if names is None else Names.of(names, "label_names")
-        if found is not None and len(found) != count:
-            raise ValueError(f"{len(found)} label_names do not fit {count} of them")
+        found = _names(names, count, "label_names")
         self._take_outputs(np.arange(count), count)
         self.label_names = found
 

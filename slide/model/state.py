@@ -148,10 +148,10 @@ def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
             return None
         family: Any = proposer.family
         names = {made: name for name, made in _FAMILIES.items()}
-        if getattr(family, "func", family) not in names:
+        name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
+        if name is None:
             return None
-        options = dict(getattr(family, "keywords", {}))
-        found |= {"family": names[getattr(family, "func", family)], "options": options}
+        found |= {"family": name, "options": dict(options)}
     return {"proposer": kind} | found
 
 

@@ -328,15 +328,10 @@ def _check_header(header: Sizes, model: Model, name: str) -> None:
 
 
 def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
-    width = read_npz_shape(path)[1]
-    if width != model.num_features:  # Labels instead of features, for example.
-        raise DataError(
-            f"{path}: a matrix of {width} columns does not fit {model.num_features} features"
-        )
-    if labels is not None and (found := read_npz_shape(labels)[1]) != model.num_labels:
-        raise DataError(
-            f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
-        )
+    given = (path, model.num_features, "features"), (labels, model.num_labels, "labels")
+    for file, own, what in given:  # Labels instead of features are a usual mistake.
+        if file is not None and (width := read_npz_shape(file)[1]) != own:
+            raise DataError(f"{file}: a matrix of {width} columns does not fit {own} {what}")
     with ProgressBar(unit=" rows", desc=str(path)) as bar:
         for block in read_npz_blocks(path, labels):
             bar.total = block.features.num_rows

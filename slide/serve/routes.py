@@ -538,14 +538,11 @@ def _written(found: Predicted, query: Query, model: Model) -> bytes:
     return f'{{"answers":[{",".join(rows)}]}}'.encode()
 
 
-def _sentence(text: str) -> dict[str, str]:
-    # Half of a pair of surrogates cannot be encoded.
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return {"error": text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."}
-
-
 async def _refused(request: Any, error: Any) -> JSONResponse:
-    return JSONResponse(_sentence(str(error.detail)), error.status_code, error.headers)
+    # Half of a pair of surrogates cannot be encoded.
+    text = str(error.detail).encode("utf-8", "backslashreplace").decode()
+    short = text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+    return JSONResponse({"error": short}, error.status_code, error.headers)
 
 
 async def _failed(request: Any, error: Exception) -> JSONResponse:

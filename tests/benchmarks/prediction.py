@@ -271,17 +271,19 @@ def measure_server(store: Store, arguments: argparse.Namespace) -> None:
             folder = Path(name)
             torch.manual_seed(0)
             Model(SlideNetwork(FEATURES, [HIDDEN], labels, FullSampler)).save(folder / "model")
-            shutil.copytree(folder / "model", folder / "whole")
-            while own:  # One server answers until an event ends it.
+            if any(case["dataset"] in EVENTS for case in own):
+                shutil.copytree(folder / "model", folder / "whole")
+            while own:  # One server answers until something happened to it or to its files.
                 with server(folder / "model", folder / "log", threads) as (address, process):
-                    while own and process.poll() is None:
+                    while own:
                         case = own.pop(0)
                         found = ask(address, process, case, folder, arguments.seconds)
                         store.add([case | found | {"labels": labels, "server": threads}])
-                        if case["dataset"] in ("cut", "stopped"):
+                        if case["dataset"] not in ("requests", "quiet"):
                             break
-                shutil.rmtree(folder / "model")
-                shutil.copytree(folder / "whole", folder / "model")
+                if own:
+                    shutil.rmtree(folder / "model")
+                    shutil.copytree(folder / "whole", folder / "model")
 
 
 def labels_of(case: Row, arguments: argparse.Namespace) -> int:
