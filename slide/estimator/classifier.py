@@ -183,7 +183,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 their ratios count. Rows of weight 0 are left out.
 
         Raises:
-            ValueError: for parameters, features, targets or weights that cannot be.
             slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
         """
         config = self._config()
@@ -191,12 +190,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _given_weights(self.label_weights, split.num_labels)
         with silenced(not self.verbose):
-            steps = count_steps(
-                split,
-                tf_idf=self._plain("tf_idf"),
-                standardize=self._plain("standardize"),
-                l2_norm=self._plain("l2_norm"),
-            )
+            options = {name: self._plain(name) for name in ("tf_idf", "standardize", "l2_norm")}
+            steps = count_steps(split, **options)
         sizes = steps.num_columns
         train = replace(split, features=steps.features(split.features), num_features=sizes[0])
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
@@ -242,8 +237,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 ones may have further names at their end, which are added; so does `add_labels`.
 
         Raises:
-            ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
-                rows.
             slide.training.DivergenceError: if the loss is NaN or infinite.
         """
         config = self._config()
@@ -293,9 +286,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
         ``vectorizer`` is what made the rows of texts: a fitted ``CountVectorizer``,
         ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
-
-        Raises:
-            ValueError: for a vectorizer with options that are code, or of other features.
         """
         model: Model = self._fitted().model_
         if vectorizer is not None:
@@ -313,9 +303,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
 
         A classifier that was saved with a vectorizer takes texts instead of rows.
-
-        Raises:
-            ValueError: for a model that no classifier wrote; `slide.load` opens it.
+        A model that no classifier wrote is a ValueError: `slide.load` opens it.
         """
         model = load(path, verify)
         kept = model.settings.get("classifier")
@@ -445,10 +433,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Names ``(B, k)`` of the best labels, best first, and their scores ``(B, k)``.
 
         With a re-ranker scores are probabilities, multiplied by ``label_weights`` if there are any.
-
-        Args:
-            k: number of labels of a row. Where a row has fewer, the names are None, in an array of
-                objects.
+        Where a row has fewer labels than k, the names are None, in an array of objects.
         """
         ids, scores = self._best(X, k)
         if (ids >= 0).all():
@@ -512,8 +497,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
 
-        Args:
-            y: see `fit`. A label that training did not have is never found.
+        A label that training did not have is never found.
         """
         if self._fitted().multilabel_:
             labels = read_targets(y, self.classes_, skip_unknown=True).labels
@@ -560,12 +544,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         x = self._fitted()._read_rows(X, reset=False)
         return self.model_.predict_ids(x, k, self.search)
 
-    def _matrix(
-        self,
-        X: Any,
-        top_k: int | None,
-        change: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    ) -> Any:
+    def _matrix(self, X: Any, top_k: int | None, change: Callable[..., np.ndarray]) -> Any:
         """What ``change`` makes of scores and labels of the best ones, as a SciPy matrix."""
         import scipy.sparse
 
@@ -578,13 +557,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return found
 
     def add_labels(self, labels: Sequence[Any]) -> Any:
-        """Add labels, which come last in `classes_` and which `partial_fit` then learns.
+        """Add names of labels, which come last in `classes_` and which `partial_fit` then learns.
 
         They begin with small weights and the bias of rare labels, so they hardly ever are answers
         before they are learnt; see `slide.Model.add_labels`.
-
-        Args:
-            labels: their names, of the same type as `classes_`.
         """
         self._fitted()
         check_same_kind(labels, self.classes_)
@@ -604,11 +580,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def remove_labels(self, labels: Sequence[Any]) -> Any:
-        """Remove labels from `classes_` and from the model.
-
-        Raises:
-            ValueError: for a name that is not among the classes, or if none would be left.
-        """
+        """Remove labels from `classes_` and from the model."""
         self._fitted()
         gone = np.isin(self.classes_, name_array(labels))
         if gone.sum() < len(set(labels)):
@@ -622,8 +594,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def add_features(self, features: Any) -> Any:
         """Add features, the last columns of rows to come, which `partial_fit` then learns.
 
-        Raises:
-            ValueError: for a number where X had names, or names where it had none.
+        They are names if X had names, else their number.
         """
         self._fitted().model_.add_features(features)
         self.n_features_in_ = self.model_.num_features
@@ -659,12 +630,12 @@ def _seeded(seed: int) -> Iterator[int]:
 
 @contextmanager
 def _folder(run_dir: Any) -> Iterator[Path]:
-    if run_dir is None:
-        with tempfile.TemporaryDirectory(prefix="slide-") as folder:
-            yield Path(folder)
+    if run_dir is not None:
+        Path(run_dir).mkdir(parents=True, exist_ok=True)
+        yield Path(run_dir)
         return
-    Path(run_dir).mkdir(parents=True, exist_ok=True)
-    yield Path(run_dir)
+    with tempfile.TemporaryDirectory(prefix="slide-") as folder:
+        yield Path(folder)
 
 
 def _probabilities(scores: np.ndarray) -> np.ndarray:
