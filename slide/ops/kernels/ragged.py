@@ -36,7 +36,8 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
 
 
 def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-    """The bounds ``(R + 1,)`` of some rows ``(R,)`` int64, then these rows of each ragged array."""
+    """The bounds ``(R + 1,)`` of some rows ``(R,)``, then these rows of each ragged array."""
+    rows = rows.astype(np.int64, copy=False)
     bounds = row_bounds(indptr[rows + 1] - indptr[rows])
     taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
     for array, out in zip(arrays, taken, strict=True):
