@@ -105,21 +105,24 @@ def row_product(x, row, dense):
     return total
 
 
-# Numbers that are sorted by insertion, before sorted runs of them are merged.
-_RUN = 16
+# Numbers that are sorted by insertion, before runs of them are merged: 20, as numba does.
+_RUN = 20
 
 
 @helper
 def sorted_order(keys):
     """``np.argsort(keys, kind="stable")``, which takes numba seconds to compile."""
     count = len(keys)
-    order, other = np.empty(count, np.int64), np.empty(count, np.int64)
+    order = np.empty(count, np.int64)
     for i in range(count):
-        at = i
-        while at % _RUN != 0 and keys[i] < keys[order[at - 1]]:
+        at, first = i, i - i % _RUN
+        while at > first and keys[i] < keys[order[at - 1]]:
             order[at] = order[at - 1]
             at -= 1
         order[at] = i
+    if count <= _RUN:
+        return order
+    other = np.empty(count, np.int64)
     size = _RUN
     while size < count:
         for begin in range(0, count, 2 * size):
