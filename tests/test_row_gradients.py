@@ -6,14 +6,11 @@ import torch
 from helpers.active_sets import B, D, N, draw, make_active
 from helpers.grids import pairs
 from helpers.matrices import make_csr
-from helpers.products import draw_product
 
-from slide.active_set import transpose
 from slide.backend import backend
 from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
 from slide.optim import resize_rows
 from slide.row_gradients import (
-    FactoredRowGradient,
     RowGradient,
     add_row_gradient,
     as_rows,
@@ -23,15 +20,6 @@ from slide.sparse import Pattern
 
 
 class TestGradients:
-    def test_factored_values(self):
-        pattern, coefficients, vectors, rows, _ = draw_product("ordinary", np.float64, 3)
-        gradient = FactoredRowGradient(transpose(pattern, len(rows)), coefficients, vectors)
-        expected = np.zeros_like(rows)
-        added = coefficients[:, None] * vectors[pattern.entry_rows()]
-        np.add.at(expected, pattern.indices, added)
-        assert gradient.ids.tolist() == sorted({*pattern.indices.tolist()})
-        np.testing.assert_allclose(gradient.values(), expected[gradient.ids], atol=1e-12)
-
     def test_pending_gradients_add_up(self):
         weight = torch.nn.Parameter(torch.zeros(4, 2))
         assert not dense_gradient(weight).any()

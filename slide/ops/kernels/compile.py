@@ -45,7 +45,7 @@ def serial(function):
 
 
 def helper(function):
-    """Compile a part of kernels, without the wrapper with which Python could call it."""
+    """Compile a part of kernels, without a wrapper for Python: a call from there would crash."""
     return _made(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
