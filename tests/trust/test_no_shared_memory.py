@@ -13,7 +13,7 @@ import _multiprocessing, errno, sys
 
 class SemLock:
     SEM_VALUE_MAX = 2**31 - 1
-    def __new__(cls, *arguments):
+    def __new__(cls, *arguments, **keywords):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
 _multiprocessing.SemLock = SemLock
