@@ -7,7 +7,7 @@ from slide.sparse import CSR, Pattern
 
 
 def make_split(num_rows=23, seed=0):
-    """Rows of random lengths; the values tell the place in the file."""
+    """Rows of random lengths; the values tell the position in the file."""
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 6, num_rows))])
     label_indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 4, num_rows))])

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import ask_for, parallel, prange, serial
+from slide.ops.kernels.compile import ask_for, helper, parallel, prange
+from slide.ops.kernels.ragged import kth_largest
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -44,7 +45,7 @@ class Head(NamedTuple):
     priors: np.ndarray
 
 
-@serial
+@helper
 def _ordered(score):
     """An int32 that is larger for a larger score, and the least one if it is no number or -inf."""
     bits = np.float32(score).view(np.int32)
@@ -53,38 +54,13 @@ def _ordered(score):
     return key if score > _NO_SCORE else _NO_KEY
 
 
-@serial
+@helper
 def _key(ordered, row):
     """An integer that holds the order of a score, and the row."""
     return (np.int64(ordered) << 32) | (_ROWS - row)
 
 
-@serial
-def _kth_largest(values, k):
-    """The k-th largest number by quickselect, which changes the order of the numbers."""
-    first, last, at = 0, len(values) - 1, len(values) - k
-    while first < last:
-        pivot = values[(first + last) >> 1]
-        i, j = first, last
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while values[j] > pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if at <= j:
-            last = j
-        elif at >= i:
-            first = i
-        else:
-            break
-    return values[at]
-
-
-@serial
+@helper
 def _is_new(keys, key, known, row):
     """Whether a row is neither among the keys nor left out."""
     found = True  # Without branches: the loops are short.
@@ -95,7 +71,7 @@ def _is_new(keys, key, known, row):
     return found
 
 
-@serial
+@helper
 def _replace_least(keys, key):
     """Put a key in place of the least one of a binary heap."""
     at, size = 0, len(keys)
@@ -112,7 +88,7 @@ def _replace_least(keys, key):
     keys[at] = key
 
 
-@serial
+@helper
 def _rank_head(products, head, known, keys):
     """Keep the best rows of the head; a row is there once."""
     n, k = len(products), len(keys) + len(known)
@@ -128,7 +104,7 @@ def _rank_head(products, head, known, keys):
             most = max(most, ordered[j])
         largest[g] = most
     # At least k rows have a score as large as the k-th of these.
-    least = _kth_largest(largest.copy(), k) if blocks >= k else _NO_KEY
+    least = kth_largest(largest.copy(), k) if blocks >= k else _NO_KEY
     for g in range(blocks):
         if largest[g] < least:
             continue
