@@ -6,13 +6,15 @@ to know them.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from slide.data import SeenItems, SeenLabels, Split
+from slide.data import SeenItems, SeenLabels, Split, labels_and_items
 from slide.nn import SlideNetwork
 from slide.ops.kernels.base_scorers import rank_scores
+from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Stored
 
@@ -103,6 +105,11 @@ class Training:
     scorers: "dict[str, BaseScorer]"
     notes: list[str]
     _learnt: set[str] = field(default_factory=set)
+
+    @cached_property
+    def item_pairs(self) -> ItemPairs:
+        """Pairs of items of the training rows, features and labels, which are counted once."""
+        return count_pairs(labels_and_items(self.train), self.train.num_labels)
 
     def learnt(self, name: str) -> Any:
         """The scorer of that name, after it has learnt from the rows."""

@@ -1,17 +1,22 @@
 """Sparse matrices whose rows a kernel writes, some rows at a time; counts of what goes together."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from slide.ops.kernels.base_scorers import count_labels
 from slide.ops.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
+from slide.search import column_lists
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.progress_bar import ProgressBar
 
 # Entries of the rows that are made, or read, at a time; a longer row is alone.
 MOST_ROOM = 1 << 22
+# 256 items that share the most rows with an item are kept; of few items more, up to 8 million pairs
+# in all.
+_MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 
 
 def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
@@ -110,6 +115,43 @@ def count_together(
 
     needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
     return collect_rows(needed, write, title)
+
+
+class ItemPairs(NamedTuple):
+    """Items that share rows.
+
+    Attributes:
+        counts: ``(N,)`` int64, the number of rows of each item.
+        lists: ``(N, N)``, for each item those that share the most rows with it, itself among them,
+            and the number of these rows; the columns of a row ascend.
+    """
+
+    counts: np.ndarray
+    lists: CSR
+
+
+def count_pairs(items: Pattern, num_items: int) -> ItemPairs:
+    """Count the rows that two items share.
+
+    Args:
+        items: R rows of items, each once, in [0, N).
+        num_items: N.
+    """
+    rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
+    most = num_sharing(num_items)
+    lists = count_together(rows, items, num_items, most, "items of the same rows")
+    return ItemPairs(np.diff(rows.indptr), lists)
+
+
+def num_sharing(num_items: int) -> int:
+    """How many of the items that share rows with an item are kept, of ``num_items``.
+
+    Example:
+        >>> from slide.ranking.row_blocks import num_sharing
+        >>> num_sharing(10_000), num_sharing(1_000_000)
+        (838, 256)
+    """
+    return max(_MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
 
 
 def _blocks(needed: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

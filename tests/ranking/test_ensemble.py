@@ -288,7 +288,7 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
         assert f"{name}: " in said
     # Some labels at a time, the classifiers are the same.
     assert (found.scorers["linear"].weights.values == before.scorers["linear"].weights.values).all()
-    item_regressions(data.train.labels, data.num_labels, data.num_labels)
+    item_regressions(row_blocks.count_pairs(data.train.labels, data.num_labels), data.num_labels)
     said = capsys.readouterr().err
-    assert "items that go together: " in said
+    assert "items of the same rows: " in said
     assert "regressions of items: " in said

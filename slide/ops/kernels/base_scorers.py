@@ -13,12 +13,40 @@ from slide.ops.kernels.compile import parallel, prange, serial
 from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.kernels.ragged import shorten
 
+# Fewer ids than this are sorted by comparing them; of more, that takes most of the time.
+_FEW_IDS = 64
+
 
 @serial
-def _put_counts(counted, sums, found, f, room):
+def _sort_ids(ids, limit, spare):
+    """Sort ids in ``[0, limit)`` by two digits of a base that is about the root of ``limit``."""
+    digit = 1
+    while 1 << 2 * digit < limit:
+        digit += 1
+    starts = np.zeros((2, 1 << digit), np.int32)
+    for n in ids:
+        starts[0, n & len(starts[0]) - 1] += 1
+        starts[1, n >> digit] += 1
+    for place in range(2):
+        shift, total = place * digit, np.int32(0)
+        for i in range(len(starts[place])):
+            starts[place, i], total = total, total + starts[place, i]
+        source, target = (ids, spare) if place == 0 else (spare, ids)
+        for i in range(len(ids)):
+            n = source[i]
+            at = n >> shift & len(starts[place]) - 1
+            target[starts[place, at]] = n
+            starts[place, at] += 1
+
+
+@serial
+def _put_counts(ids, sums, spare, found, f, room):
     """Move the counts of some ids to row ``f`` of ``found``, the largest if they are too many."""
-    begin, size = found.starts[f], min(len(counted), room)
-    ids = np.sort(counted)
+    begin, size = found.starts[f], min(len(ids), room)
+    if len(ids) < _FEW_IDS:
+        ids.sort()
+    else:
+        _sort_ids(ids, len(sums), spare)
     counts = sums[ids]
     sums[ids] = 0
     columns, values = found.columns[begin : begin + size], found.values[begin : begin + size]
@@ -40,7 +68,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
     """
     threads = len(sums)
     for t in prange(threads):
-        total, seen = sums[t], touched[t]
+        total, seen, spare = sums[t], touched[t], np.empty_like(touched[t])
         # Strided, because neighbours often have as many rows.
         for f in range(t, len(rows.indptr) - 1, threads):
             count = 0
@@ -52,7 +80,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
                     seen[count] = n
                     count += total[n] == 0
                     total[n] += 1
-            _put_counts(seen[:count], total, found, f, longest)
+            _put_counts(seen[:count], total, spare, found, f, longest)
 
 
 @parallel
@@ -189,6 +217,8 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, posit
 
 # Added to the number of rows of an item, so that rare ones do not seem close.
 _PRIOR = np.float32(5)
+# Weights have settled if a pass changes them by a thousandth of what the first one did.
+_SETTLED = np.float32(1e-3)
 
 
 @serial
@@ -225,6 +255,8 @@ def _solve(gram, right, sweeps, weights):
             weights[i] += step
             change = max(change, abs(step))
         first = change if sweep == 0 else first
+        if change <= _SETTLED * first:
+            break
     return change <= first  # Not if they are infinite.
 
 
@@ -277,8 +309,8 @@ def regress_items(
 
     lists `CSR` (N, N); counts (N,) int64, the number of rows of each item; first: the first item
     that is regressed; num_features: items from here on have no weights; penalty: factor of |w|^2;
-    sweeps: number of passes over the weights of an item; positions (T, N) int32 scratch, zero
-    before and after; close (T, K) int32 scratch; gram (T, K + 1, K + 1) float32 scratch; found
+    sweeps: number of passes over the weights of an item; positions (T, N) uint8 scratch, zero
+    before and after; close (T, K) int32 scratch, K < 256; gram (T, K + 1, K + 1) float32 scratch; found
     `RowRoom` of the items from first on, output.
     """
     threads = len(positions)

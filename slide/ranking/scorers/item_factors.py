@@ -30,6 +30,8 @@ from slide.utils.sizes import validation_cutoffs
 
 # 3 steps of conjugate gradients from the factors of the pass before; a query, which has none, 16.
 _STEPS, _QUERY_STEPS = 3, 16
+# With held-out rows besides, factors change little.
+_PASSES_MORE = 2
 # First factors of this size: scores near 0.
 _FIRST = 0.1
 # Sums of products are of 64 parts of the rows, whatever the number of threads.
@@ -103,13 +105,16 @@ class ItemFactors(BaseScorer):
         # products of those of all items.
         self.labels = self.own = self.gram = np.zeros((0, factors), np.float32)
 
-    def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemFactors":
+    def fit(
+        self, items: Pattern, num_features: int, num_items: int, more: bool = False
+    ) -> "ItemFactors":
         """Learn factors.
 
         Args:
             items: R rows of items, each once, in [0, N).
             num_features: D; items from here on are no features.
             num_items: N.
+            more: begin with the factors that there are; fewer passes suffice then.
 
         Returns:
             The object itself.
@@ -121,10 +126,14 @@ class ItemFactors(BaseScorer):
         turned = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
         of_items = Pattern(turned.indptr, turned.indices)
         draws, share = np.random.default_rng(0), self.unobserved / max(num_items, 1)
-        found = draws.standard_normal((num_items, self.factors), np.float32)
-        found *= _FIRST / self.factors**0.5
+        if more and len(self.labels):
+            found, passes = _resized(self.labels, num_items).copy(), min(_PASSES_MORE, self.passes)
+        else:
+            found = draws.standard_normal((num_items, self.factors), np.float32)
+            passes = self.passes
+            found *= _FIRST / self.factors**0.5
         rows = np.zeros((items.num_rows, self.factors), np.float32)
-        for _ in ProgressBar(range(self.passes), "factors of items", self.passes, leave=False):
+        for _ in ProgressBar(range(passes), "factors of items", passes, leave=False):
             self._solve(items, found, self._gram(found, share), self.unobserved, _STEPS, rows)
             weight = share * items.num_rows
             self._solve(of_items, rows, self._gram(rows, share), weight, _STEPS, found)
@@ -204,7 +213,7 @@ class ItemFactors(BaseScorer):
                 f"factors of items: all items count as {self.unobserved:g} of a row; precision "
                 f"{figures} on {len(trial):,} held-out rows"
             )
-        self.fit(*learnt)
+        self.fit(*learnt, more=held is None)
 
     def propose(self, queries: Queries) -> Named:
         rows = self.of_rows(queries.features)

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide.data import labels_and_items
 from slide.ops.kernels.linear_classifiers import score_labels
 from slide.ops.kernels.ragged import select_rows
 from slide.ranking.base_scorer import (
@@ -20,8 +19,7 @@ from slide.ranking.base_scorer import (
     more_rows,
     named_arrays,
 )
-from slide.ranking.row_blocks import count_together
-from slide.ranking.scorers.linear import num_sharing
+from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
@@ -88,11 +86,11 @@ class ItemSimilarity(BaseScorer):
             ValueError: for items out of range.
         """
         check_pattern("items", items, None, num_items)
+        return self._take_pairs(count_pairs(items, num_items), num_features)
+
+    def _take_pairs(self, pairs: ItemPairs, num_features: int) -> "ItemSimilarity":
         self.cosines = self._by_feature = None  # Before new ones are made.
-        rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
-        counts = np.diff(rows.indptr)
-        most = num_sharing(num_items)
-        lists = count_together(rows, items, num_items, most, "items of the same rows")
+        counts, lists = pairs
         lists = lists.keep((lists.indices < num_features) & (lists.indices != lists.entry_rows()))
         lengths = np.sqrt(counts[lists.entry_rows()] * counts[lists.indices])
         values = (lists.values / np.maximum(lengths + self.shrink, 1e-9)).astype(np.float32)
@@ -123,8 +121,7 @@ class ItemSimilarity(BaseScorer):
         return found
 
     def learn(self, training: Training) -> None:
-        train = training.train
-        self.fit(labels_and_items(train), train.num_features, train.num_labels)
+        self._take_pairs(training.item_pairs, training.train.num_features)
 
     def propose(self, queries: Queries) -> Named:
         assert self.cosines is not None

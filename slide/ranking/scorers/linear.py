@@ -40,9 +40,8 @@ from slide.ranking.base_scorer import (
     more_rows,
     named_arrays,
 )
-from slide.ranking.row_blocks import collect_rows, count_together, sums_over
+from slide.ranking.row_blocks import ItemPairs, collect_rows, count_pairs, sums_over
 from slide.runtime import num_threads
-from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Stored
@@ -52,9 +51,6 @@ MOST_COPIED = 1 << 20
 # 1,000 equal training rows are looked at for labels that are no negatives: the time of more would
 # grow with the square of their number.
 _MOST_EQUAL = 1000
-# 256 items that share the most rows with an item have sums of products; of few items more, up to 8
-# million pairs in all.
-_MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 # 64 weights an item at most; |w|^2 counts 30 times; 20 passes over the weights of an item.
 WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
 
@@ -189,8 +185,11 @@ class LinearClassifiers(BaseScorer):
             ValueError: for items out of range.
         """
         check_pattern("items", items, None, num_labels)
+        return self._take_pairs(count_pairs(items, num_labels), num_features)
+
+    def _take_pairs(self, pairs: ItemPairs, num_features: int) -> "LinearClassifiers":
         self.weights = None  # Before new ones are made, which take as much memory.
-        self.weights = item_regressions(items, num_features, num_labels)
+        self.weights = item_regressions(pairs, num_features)
         self.num_features, self.counts_items = num_features, True
         return self
 
@@ -236,7 +235,7 @@ class LinearClassifiers(BaseScorer):
         train, near = training.train, training.learnt("neighbours")
         sizes = train.num_features, train.num_labels
         if counts_items(training.kind, train.weights is not None):
-            self.fit_items(labels_and_items(train), *sizes)
+            self._take_pairs(training.item_pairs, train.num_features)
             return
         count = min(self.negatives, train.num_labels)
         negatives = near.own_candidates(count, self._right_or_seen(training))
@@ -294,18 +293,7 @@ def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Tr
     return TrainingRows(indptr, rows, signs)
 
 
-def num_sharing(num_items: int) -> int:
-    """How many of the items that share rows with an item are kept, of ``num_items``.
-
-    Example:
-        >>> from slide.ranking.scorers.linear import num_sharing
-        >>> num_sharing(10_000), num_sharing(1_000_000)
-        (838, 256)
-    """
-    return max(_MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
-
-
-def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
+def item_regressions(pairs: ItemPairs, num_features: int) -> CSR:
     """The weights by which the items of a row say how likely each other item is.
 
     Each item is regressed on the 64 other items that are closest to it, over all rows: its weights
@@ -316,27 +304,23 @@ def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
     pairs, weights do not count again what two similar items say.
 
     Args:
-        items: the items of each row, each once.
+        pairs: of the N items of all rows.
         num_features: D, items from here on are no features.
-        num_items: N.
 
     Returns:
         ``(N, D)``; the columns of a row ascend. A row of items ``x`` of 0 and 1 gives the items the
         scores ``weights @ x``.
 
     Example:
+        >>> from slide.ranking.row_blocks import count_pairs
         >>> from slide.ranking.scorers.linear import item_regressions
         >>> from slide.sparse import Pattern
         >>> baskets = Pattern.from_lists([[0, 1, 2]] * 60 + [[0, 1]] * 60 + [[2, 3]] * 60)
-        >>> item_regressions(baskets, num_features=4, num_items=4)[1]
+        >>> item_regressions(count_pairs(baskets, num_items=4), num_features=4)[1]
         array([1, 2, 0, 2, 0, 1, 3, 2], dtype=int32)
     """
-    ones = CSR(*items, np.ones(len(items.indices), np.float32))
-    rows, threads = column_lists(ones, num_items), num_threads()
-    counts = np.diff(rows.indptr)
-    most = num_sharing(num_items)
-    lists = count_together(rows, items, num_items, most, "items that go together")
-    places = np.zeros((threads, num_items), np.int32)
+    (counts, lists), threads = pairs, num_threads()
+    places = np.zeros((threads, len(counts)), np.uint8)
     close = np.empty((threads, WEIGHTS), np.int32)
     gram = np.empty((threads, WEIGHTS + 1, WEIGHTS + 1), np.float32)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from slide.ranking import row_blocks
 from slide.ranking.base_scorer import Candidates, Queries
-from slide.ranking.scorers import linear
 from slide.ranking.scorers.item_similarity import ItemSimilarity
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Stored
@@ -90,8 +90,8 @@ def test_it_grows_and_selects_and_is_kept(baskets):
 
 
 def test_many_items_keep_those_that_share_the_most_rows(baskets, monkeypatch):
-    monkeypatch.setattr(linear, "_MOST_SHARING", 5)
-    monkeypatch.setattr(linear, "_MOST_PAIRS", 0)
+    monkeypatch.setattr(row_blocks, "_MOST_SHARING", 5)
+    monkeypatch.setattr(row_blocks, "_MOST_PAIRS", 0)
     model = ItemSimilarity().fit(baskets, ITEMS, ITEMS)
     assert np.diff(model.cosines.indptr).max() <= 5
 

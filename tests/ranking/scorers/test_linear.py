@@ -6,6 +6,7 @@ from sklearn.svm import LinearSVC
 
 from slide import runtime
 from slide.ranking import row_blocks
+from slide.ranking.row_blocks import count_pairs
 from slide.ranking.scorers import linear
 from slide.ranking.scorers.linear import LinearClassifiers, _training_lists, item_regressions
 from slide.sparse import CSR, Pattern
@@ -246,7 +247,7 @@ def dense_items(items, width=30):
 
 
 def test_few_items_have_the_weights_of_ridge_regressions(baskets):
-    indptr, columns, values = item_regressions(baskets, 30, 30)
+    indptr, columns, values = item_regressions(count_pairs(baskets, 30), 30)
     products = dense_items(baskets).T @ dense_items(baskets)
     for item in range(30):
         own = slice(indptr[item], indptr[item + 1])
@@ -258,7 +259,7 @@ def test_few_items_have_the_weights_of_ridge_regressions(baskets):
 
 
 def test_items_beyond_the_features_have_no_weights(baskets):
-    weights = item_regressions(baskets, 20, 30)
+    weights = item_regressions(count_pairs(baskets, 30), 20)
     assert weights.num_rows == 30
     assert weights.indices.max() == 19
     assert (np.diff(weights.indptr)[20:] > 0).all()
@@ -269,24 +270,24 @@ def test_shortened_lists_of_many_equal_items_give_no_large_weights(monkeypatch):
     """Most of the products are missing, so that no rows could have them."""
     rows = np.random.default_rng(0).random((800, 200)) < 0.5
     items = Pattern.from_lists([np.flatnonzero(row).tolist() for row in rows])
-    exact = item_regressions(items, 200, 200)
+    exact = item_regressions(count_pairs(items, 200), 200)
     assert np.abs(exact.values).max() < 0.2
-    monkeypatch.setattr(linear, "_MOST_SHARING", 80)
-    monkeypatch.setattr(linear, "_MOST_PAIRS", 0)
-    found = item_regressions(items, 200, 200)
+    monkeypatch.setattr(row_blocks, "_MOST_SHARING", 80)
+    monkeypatch.setattr(row_blocks, "_MOST_PAIRS", 0)
+    found = item_regressions(count_pairs(items, 200), 200)
     assert np.abs(found.values).max() < 0.2
 
 
 def test_there_may_be_no_rows_and_no_items():
-    assert not len(item_regressions(Pattern.from_lists([]), 3, 4).indices)
-    assert not len(item_regressions(Pattern.from_lists([[], []]), 3, 4).indices)
-    one = item_regressions(Pattern.from_lists([[0, 2], [2]]), 9, 4)
+    assert not len(item_regressions(count_pairs(Pattern.from_lists([]), 4), 3).indices)
+    assert not len(item_regressions(count_pairs(Pattern.from_lists([[], []]), 4), 3).indices)
+    one = item_regressions(count_pairs(Pattern.from_lists([[0, 2], [2]]), 4), 9)
     assert one.indices.tolist() == [2, 0]
 
 
 def test_many_items_keep_the_closest(baskets, monkeypatch):
     monkeypatch.setattr(linear, "WEIGHTS", 5)
-    weights = item_regressions(baskets, 30, 30)
+    weights = item_regressions(count_pairs(baskets, 30), 30)
     assert (np.diff(weights.indptr) == 5).all()
     same = weights.indices // 10 == weights.entry_rows() // 10
     assert same.mean() > 0.95
