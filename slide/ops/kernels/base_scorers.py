@@ -310,7 +310,8 @@ def regress_items(
     lists `CSR` (N, N); counts (N,) int64, the number of rows of each item; first: the first item
     that is regressed; num_features: items from here on have no weights; penalty: factor of |w|^2;
     sweeps: number of passes over the weights of an item; positions (T, N) uint8 scratch, zero
-    before and after; close (T, K) int32 scratch, K < 256; gram (T, K + 1, K + 1) float32 scratch; found
+    before and after; close (T, K) int32 scratch, K < 256; gram (T, K + 1, K + 1) float32
+    scratch; found
     `RowRoom` of the items from first on, output.
     """
     threads = len(positions)
