@@ -70,14 +70,6 @@ class FinalRanker:
         base: log-odds of a candidate, to which the trees add.
         linear_share: share of the linear model beside the trees, in [0, 1].
         linear: its intercept, and ``(4, scorers)`` weights in a list.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.ranking.final_ranker import FinalRanker
-        >>> columns = np.random.default_rng(0).random((2000, 1), dtype=np.float32)
-        >>> ranker = FinalRanker([1]).fit(columns, columns[:, 0] > 0.7)
-        >>> ranker.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
-        array([False,  True])
     """
 
     def __init__(self, signs: list[int], ranked: list[tuple[int, float]] | None = None):
@@ -152,11 +144,7 @@ class FinalRanker:
         }
 
     def restore(self, stored: Stored) -> None:
-        """Take over numbers, and trees if there are any, that were stored.
-
-        Raises:
-            ValueError: for a number or array that no `fit` leaves, such as a node that leads back.
-        """
+        """Take over numbers and trees that were stored; refuse what no `fit` leaves."""
         self.base, count = stored.number("base"), len(self._ranks)
         self.trees = _stored_trees(stored, len(self.signs)) if "roots" in stored else None
         nothing = [0.0] * count
@@ -319,10 +307,7 @@ def load_learner() -> Any:
 
 
 def _mean_trees(models: list[Any]) -> Trees:
-    """Trees whose sum is the mean of those of models of scikit-learn.
-
-    The format of scikit-learn itself cannot be stored safely.
-    """
+    """Trees whose sum is the mean of those of models of scikit-learn."""
     nodes = [stage[0].nodes for model in models for stage in model._predictors]
     starts = np.cumsum([0, *map(len, nodes)])
     every, shift = np.concatenate(nodes), np.repeat(starts[:-1], np.diff(starts))
@@ -338,11 +323,7 @@ def _mean_trees(models: list[Any]) -> Trees:
 
 
 def _stored_trees(stored: Stored, num_columns: int) -> Trees:
-    """Trees of a file: each node has one parent in its tree, before it, so that no walk is endless.
-
-    Raises:
-        ValueError: for other nodes.
-    """
+    """Trees of a file: each node has one parent, before it, so that no walk is endless."""
     columns = stored.array("columns", Expected((None,), "int32", -1, num_columns - 1))
     count, numbers = len(columns), np.arange(len(columns))
     roots = stored.array("roots", Expected((None,), "int32", 0, count - 1))

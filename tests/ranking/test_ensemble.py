@@ -207,7 +207,7 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
         return whole(self, features, *more)
 
     monkeypatch.setattr(Neighbours, "votes", votes)
-    monkeypatch.setattr("slide.ranking.scorers.neighbours._TRIAL_ROWS", 2)
+    monkeypatch.setattr("slide.ranking.base_scorer._TRIAL_ROWS", 2)
     EnsembleRanker().fit(network, train, held)
     expected = held.take(np.array([0, len(held) - 1])).features
     for one, other in zip(asked[0], expected, strict=True):
