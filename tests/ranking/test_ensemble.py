@@ -215,16 +215,6 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
 
 
 @pytest.mark.not_as_python
-def test_with_few_held_out_rows_the_linear_model_alone_decides(data, network):
-    train, held = holdout(data.train, 0.01, 0)
-    ranker = EnsembleRanker().fit(network, train, held, every=data.train)
-    assert ranker.final_ranker.trees is None
-    found = ranker.rank(network, data.test.features, 5)
-    better = hits(found.ids[:, :1], data.test.labels).mean()
-    assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02
-
-
-@pytest.mark.not_as_python
 @pytest.mark.parametrize(("share", "slow"), [(0.01, True), (0.04, False), (0.3, True)])
 def test_scorers_learn_from_all_rows_in_the_end(data, network, share, slow):
     """Slow ones only where a twentieth was held out, or the linear model alone decides."""
@@ -265,11 +255,6 @@ def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
         fitted.fit(network, *holdout(data.train, 0.3, 0))
     with pytest.raises(RuntimeError, match="call fit first"):
         fitted.rank(network, data.test.features, 5)
-
-
-def test_use_before_training(data, network):
-    with pytest.raises(RuntimeError, match="call fit first"):
-        EnsembleRanker().rank(network, data.test.features, 5)
 
 
 @pytest.mark.not_as_python

@@ -217,8 +217,6 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, posit
 
 # Added to the number of rows of an item, so that rare ones do not seem close.
 _PRIOR = np.float32(5)
-# Weights have settled if a pass changes them by a thousandth of what the first one did.
-_SETTLED = np.float32(1e-3)
 
 
 @serial
@@ -255,8 +253,6 @@ def _solve(gram, right, sweeps, weights):
             weights[i] += step
             change = max(change, abs(step))
         first = change if sweep == 0 else first
-        if change <= _SETTLED * first:
-            break
     return change <= first  # Not if they are infinite.
 
 
