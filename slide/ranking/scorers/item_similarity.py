@@ -63,8 +63,12 @@ class ItemSimilarity(base.BaseScorer):
         self.cosines = self._by_feature = None  # Before new ones are made.
         counts, lists = pairs
         lists = lists.keep((lists.indices < num_features) & (lists.indices != lists.entry_rows()))
-        lengths = np.sqrt(counts[lists.entry_rows()] * counts[lists.indices])
-        values = (lists.values / np.maximum(lengths + self.shrink, 1e-9)).astype(np.float32)
+        # In float32 and in place: there are millions of pairs.
+        roots = np.sqrt(counts, dtype=np.float32)
+        lengths = roots[lists.indices]
+        lengths *= np.repeat(roots, np.diff(lists.indptr))
+        lengths += np.float32(self.shrink)
+        values = lists.values / np.maximum(lengths, np.float32(1e-9), out=lengths)
         self.cosines, self.shared = lists._replace(values=values), lists.values
         self.num_features = num_features
         return self
