@@ -21,12 +21,12 @@ from slide.data.validation import held_rows
 from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.ranking.ensemble import ROWS_AT_ONCE
 from slide.ranking.final_ranker import FEW_HITS
-from slide.ranking.row_blocks import MOST_ROOM
+from slide.ranking.row_blocks import MOST_ROOM, num_sharing
 from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
 from slide.ranking.scorers.item_factors import ItemFactors
 from slide.ranking.scorers.label_tree import LabelTree
-from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_sharing
+from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items
 from slide.ranking.scorers.neighbours import count_as_dense
 from slide.utils.progress_bar import log
 from slide.utils.resources import free_memory, in_gib, resident_memory

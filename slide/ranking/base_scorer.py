@@ -4,17 +4,21 @@ Each file of `slide.ranking.scorers` defines one or more classes with a ``name``
 to know them.
 """
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from slide.data import SeenItems, SeenLabels, Split
+from slide.data import SeenItems, SeenLabels, Split, labels_and_items
 from slide.nn import SlideNetwork
 from slide.ops.kernels.base_scorers import rank_scores
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.ranking.row_blocks import ItemPairs, count_pairs
+from slide.sparse import CSR, Pattern, hits, row_bounds
 from slide.utils.array_checks import Stored
+from slide.utils.sizes import validation_cutoffs
 
 # Ranking features of a scorer: numbers that it says, and which only speak for a label if they are
 # larger (FOR) or may do both (ANY); and numbers that follow from its first one: how far a candidate
@@ -29,6 +33,10 @@ FIRST_FEATURES = (
     *("naive_bayes", "cooccurrence_rank", "log_frequency", "features", "nearest"),
     *("mean_similarity", "network_best", "analogous", "analogous_best"),
 )
+
+Scores = dict[str, np.ndarray]  # Numbers of C candidates, by ranking feature.
+# 1,000 held-out rows decide on settings of scorers.
+_TRIAL_ROWS = 1000
 
 
 class Queries(NamedTuple):
@@ -52,23 +60,16 @@ class Queries(NamedTuple):
 
 
 class Named(NamedTuple):
-    """What a scorer says of queries before it knows all candidates.
-
-    Attributes:
-        ids: ``(B, k)`` its candidates, -1 for none; None: it names none.
-        more: what it needs again to score.
-    """
+    """What a scorer names: ids ``(B, k)`` or None, -1 for none; and what it needs to score."""
 
     ids: np.ndarray | None = None
     more: Any = None
 
 
 class Candidates(NamedTuple):
-    """The candidates of B rows.
+    """The candidates of B rows: ids ``(B, K)`` int64, each once in a row, descending, -1: none.
 
-    Attributes:
-        ids: ``(B, K)`` int64, each label once in a row, descending; -1 for none.
-        starts: ``(B + 1,)`` int64, where the candidates of each row begin in a list of all.
+    Those of a row begin in a list of all at ``starts``, ``(B + 1,)`` int64.
     """
 
     ids: np.ndarray
@@ -103,6 +104,25 @@ class Training:
     scorers: "dict[str, BaseScorer]"
     notes: list[str]
     _learnt: set[str] = field(default_factory=set)
+
+    @cached_property
+    def trial(self) -> Split:
+        """1,000 held-out rows at most, from all of them: files may be sorted."""
+        assert self.held is not None
+        count = len(self.held)
+        return self.held.take(np.linspace(0, count - 1, min(_TRIAL_ROWS, count)).astype(np.int64))
+
+    def precision(self, best: Callable[[CSR, int, Pattern | None], np.ndarray]) -> float:
+        """The mean of P@1, P@3 and P@5, in points, of the ids that are best for held-out rows."""
+        rows, cut_offs = self.trial.features, validation_cutoffs(self.train.num_labels)
+        seen = None if self.seen is None else self.seen.of(rows)
+        right = hits(best(rows, cut_offs[-1], seen), self.trial.labels)
+        return 100 * float(np.mean([right[:, :k].mean() for k in cut_offs]))
+
+    @cached_property
+    def item_pairs(self) -> ItemPairs:
+        """Pairs of items of the training rows, features and labels, which are counted once."""
+        return count_pairs(labels_and_items(self.train), self.train.num_labels)
 
     def learnt(self, name: str) -> Any:
         """The scorer of that name, after it has learnt from the rows."""
@@ -145,6 +165,12 @@ class BaseScorer:
     slow: ClassVar[bool] = False
     nothing: float = 0.0
 
+    def with_(self, **values: Any) -> Any:
+        """A copy with other attributes."""
+        other = copy.copy(self)
+        vars(other).update(values)
+        return other
+
     def suits(self, train: Split) -> bool:
         """Whether it is for such training rows, of a kind that it knows; else it takes no part."""
         return True
@@ -156,16 +182,10 @@ class BaseScorer:
         """Name candidates of rows."""
         return Named()
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
-        """The features that do not follow from others, by name.
+    def score(self, queries: Queries, candidates: Candidates, more: Any) -> Scores:
+        """Features that follow from no others, by name: ``(C,)`` numbers, of all C candidates.
 
-        Args:
-            queries: the rows.
-            candidates: C candidates of all scorers.
-            more: what `propose` named besides candidates.
-
-        Returns:
-            ``(C,)`` numbers each, in the order of `Candidates.flat`.
+        ``more`` is what `propose` named besides candidates.
         """
         raise NotImplementedError(f"{type(self).__name__} must define score")
 
@@ -174,11 +194,7 @@ class BaseScorer:
         return {}, {}
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        """Take over what `state` returned; the arrays may be views of a file.
-
-        Raises:
-            ValueError: for a number or array that is not what `state` would return.
-        """
+        """Take over what `state` returned, or refuse it; the arrays may be views of a file."""
 
     def grown(self, labels: int, features: int) -> "BaseScorer":
         """The scorer with further labels and features, which come last and which no row had."""
@@ -187,6 +203,11 @@ class BaseScorer:
     def selected(self, kept: np.ndarray, num_labels: int) -> "BaseScorer":
         """The scorer of the labels ``kept`` (numbers, ascending) alone, of ``num_labels``."""
         return self
+
+
+def scored(name: str, *derived: str) -> dict[str, str]:
+    """The features of a score that speaks for a label, and of what follows from it."""
+    return {name: FOR, **{f"{name}_{kind}": kind for kind in derived}}
 
 
 class Layout:
@@ -229,12 +250,7 @@ class Layout:
         self._derived = np.array(derived, np.int64).reshape(-1, 4)
 
     def fill(self, candidates: Candidates, values: Iterator[tuple[str, np.ndarray]]) -> np.ndarray:
-        """The features ``(C, F)`` float32 of C candidates.
-
-        Args:
-            candidates: of B rows.
-            values: names and ``(C,)`` numbers of all features that do not follow from others.
-        """
+        """The features ``(C, F)`` float32 of candidates, from those that follow from no others."""
         columns = np.empty((candidates.starts[-1], len(self.names)), np.float32)
         for name, numbers in values:
             columns[:, self.names.index(name)] = numbers
@@ -262,17 +278,7 @@ class RankingFeatures(NamedTuple):
 def ranking_features(
     scorers: dict[str, BaseScorer], layout: Layout, queries: Queries, frequency: np.ndarray
 ) -> RankingFeatures:
-    """The candidates of all scorers, with the features that each of them says of each candidate.
-
-    Args:
-        scorers: by name.
-        layout: of their features.
-        queries: the rows.
-        frequency: ``(N,)`` number of training rows of each label.
-
-    Raises:
-        ValueError: for a row whose scores are not finite.
-    """
+    """The candidates of all scorers, and what each says of them; scores must be finite."""
     # The network comes first: it refuses rows whose scores are not finite.
     named = {"network": scorers["network"].propose(queries)}
     named |= {name: each.propose(queries) for name, each in scorers.items() if name not in named}
@@ -291,14 +297,7 @@ def ranking_features(
 
 
 def join(*lists: np.ndarray) -> np.ndarray:
-    """The ids of several lists, each id once in a row.
-
-    Args:
-        lists: ``(B, k)`` integers each, -1 for none.
-
-    Returns:
-        ``(B, K)`` int64, descending, the rows filled up with -1.
-    """
+    """The ids ``(B, K)`` int64 of several lists, each once in a row, descending, -1 at the end."""
     ids = np.sort(np.concatenate(lists, 1).astype(np.int64), axis=1)
     ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
     ids = -np.sort(-ids, axis=1)

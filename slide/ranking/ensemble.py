@@ -68,14 +68,7 @@ class Ranked(NamedTuple):
     def of(
         cls, k: int, scores: np.ndarray, ids: np.ndarray, network_ids: np.ndarray | None = None
     ) -> "Ranked":
-        """The first k answers to each row, filled up where there are fewer.
-
-        Args:
-            k: number of answers.
-            scores: ``(B, n)`` floats, best first.
-            ids: ``(B, n)`` int64, below 0 where there is no label, whatever the score is.
-            network_ids: ``(B, m)`` int64; None: ``ids``.
-        """
+        """The first k of answers ``(B, n)``, filled up where there are fewer; ids below 0: none."""
         scores = np.where(ids < 0, 0, scores).astype(np.float64, copy=False)
         found = _first(ids, k, -1)
         alone = found if network_ids is None else _first(network_ids, k, -1)
@@ -279,35 +272,19 @@ class EnsembleRanker:
         return Ranked.of(k, scores, ids, found.network_ids)
 
     def unweighted(self, scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Probabilities of answers of `rank`, whatever they are ranked by.
-
-        Args:
-            scores: of answers.
-            ids: the labels that have them, of the same shape.
-        """
+        """Probabilities of answers of `rank`, whatever they are ranked by."""
         return scores if self.objective == "p" else scores / self.inverse[ids]
 
     def ranking_features(
         self, network: SlideNetwork, features: CSR, least: int, search: str
     ) -> RankingFeatures:
-        """The candidates of rows, at least ``least`` of the network's, and what is known of them.
-
-        Args:
-            network: the network of `fit`.
-            features: ``(B, D)``.
-            least: number of labels that the network proposes for each row, at least.
-            search: see `fit`.
-        """
+        """Candidates of rows, at least ``least`` by the network, and what is known of them."""
         seen = None if self.seen is None else self.seen.of(features)
         queries = Queries(features, seen, network, search, least, len(self.frequency))
         return ranking_features(self.scorers, self.layout, queries, self.frequency)
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """All numbers, as JSON can hold them, and all arrays, by name.
-
-        Raises:
-            RuntimeError: before `fit`.
-        """
+        """All numbers, as JSON can hold them, and all arrays, by name."""
         self._check_trained()
         final = self.final_ranker
         numbers: dict[str, Any] = {
@@ -334,16 +311,7 @@ class EnsembleRanker:
 
     @classmethod
     def restored(cls, stored: Stored, num_labels: int, num_features: int) -> "EnsembleRanker":
-        """The ranker that had this `state`; its arrays are views of those that are stored.
-
-        Args:
-            stored: numbers and arrays.
-            num_labels: N of the network.
-            num_features: D of the network.
-
-        Raises:
-            ValueError: for a number or array that is not what `state` would return.
-        """
+        """The ranker that had this `state`; its arrays are views of those stored."""
         known = stored.one_of("known", KNOWN)
         ranker = cls(objective=stored.one_of("objective", OBJECTIVES), known=known)
         ranker.kind = stored.one_of("kind", ROW_KINDS[1:])
@@ -375,12 +343,7 @@ class EnsembleRanker:
         return ranker
 
     def grown(self, labels: int = 0, features: int = 0) -> "EnsembleRanker":
-        """A ranker that takes more labels or features, which no training row of it had.
-
-        Args:
-            labels: number of new labels, which come last.
-            features: number of new features, which come last.
-        """
+        """A ranker that takes more labels or features, which come last and no training row had."""
         large = copy.copy(self)
         large.frequency = padded(self.frequency, labels, 0)
         # The inverse propensity of a label without a row is that of the rarest.
@@ -393,11 +356,7 @@ class EnsembleRanker:
         return large
 
     def selected(self, kept: np.ndarray) -> "EnsembleRanker":
-        """A ranker of some labels; training rows and all that is of features are shared.
-
-        Args:
-            kept: ``(n,)`` numbers of labels, ascending.
-        """
+        """A ranker of the labels ``kept``, ascending; what is of rows and features is shared."""
         small, count = copy.copy(self), len(self.frequency)
         small.frequency, small.inverse = self.frequency[kept], self.inverse[kept]
         small.all_scorers = self.all_scorers | {

@@ -26,6 +26,8 @@ _ENOUGH: dict[str, Any] = {"max_iter": 100, "max_leaf_nodes": 31}
 _MODELS_OF_FEW = 4
 # 5 folds of held-out rows decide how much the linear model counts beside few trees.
 _FOLDS = 5
+# Of 1,000 true labels or more, the rows of 2 of the folds suffice to tell.
+_MANY_HITS, _FEWER_FOLDS = 1000, 2
 # Shares of it that are tried, the largest first.
 _SHARES = np.linspace(1, 0, 11)
 # The penalty on |w - w0|^2 / 2 counts as much as 10 candidates do; w0 is 0.1 for reciprocal ranks.
@@ -68,14 +70,6 @@ class FinalRanker:
         base: log-odds of a candidate, to which the trees add.
         linear_share: share of the linear model beside the trees, in [0, 1].
         linear: its intercept, and ``(4, scorers)`` weights in a list.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.ranking.final_ranker import FinalRanker
-        >>> columns = np.random.default_rng(0).random((2000, 1), dtype=np.float32)
-        >>> ranker = FinalRanker([1]).fit(columns, columns[:, 0] > 0.7)
-        >>> ranker.probabilities(np.array([[0.1], [0.9]], np.float32)) > 0.5
-        array([False,  True])
     """
 
     def __init__(self, signs: list[int], ranked: list[tuple[int, float]] | None = None):
@@ -150,11 +144,7 @@ class FinalRanker:
         }
 
     def restore(self, stored: Stored) -> None:
-        """Take over numbers, and trees if there are any, that were stored.
-
-        Raises:
-            ValueError: for a number or array that no `fit` leaves, such as a node that leads back.
-        """
+        """Take over numbers and trees that were stored; refuse what no `fit` leaves."""
         self.base, count = stored.number("base"), len(self._ranks)
         self.trees = _stored_trees(stored, len(self.signs)) if "roots" in stored else None
         nothing = [0.0] * count
@@ -202,7 +192,8 @@ class FinalRanker:
         rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
         fold = np.random.default_rng(0).permutation(len(starts) - 1)[rows] % _FOLDS
         numbers, trees, linear = self._numbers(columns, starts), *np.empty((2, len(hits)))
-        for number in range(_FOLDS):
+        judged = fold < (_FOLDS if hits.sum() < _MANY_HITS else _FEWER_FOLDS)
+        for number in range(fold[judged].max() + 1):
             own, other = fold == number, fold != number
             if min(hits[other].sum(), (~hits[other]).sum()) < _LEAST_HITS // 2:
                 return 1.0  # So few rows have all true labels.
@@ -211,7 +202,10 @@ class FinalRanker:
             trees[own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
             intercept, *found = self._fit_linear(numbers, hits, weights, other)
             linear[own] = intercept + numbers[own] @ np.array(found)[: numbers.shape[1]]
-        signs, counts = np.where(hits, -1.0, 1.0), 1.0 if weights is None else weights
+        counts = np.ones(len(hits)) if weights is None else weights
+        rows = np.unique(rows[judged], return_inverse=True)[1]
+        signs, counts = np.where(hits, -1.0, 1.0)[judged], counts[judged]
+        trees, linear = trees[judged], linear[judged]
         losses = np.stack(
             [
                 np.bincount(rows, counts * np.logaddexp(0, signs * (s * linear + (1 - s) * trees)))
@@ -250,7 +244,10 @@ class FinalRanker:
             return lost, slope
 
         bounds = [(None, None)] + [(0, None)] * (2 * count)
-        found = minimize(loss, np.array([0, *start]), jac=True, method="L-BFGS-B", bounds=bounds).x
+        begin = np.array([0, *start])
+        # Products with a vector are too short for two threads, which would wait for each other.
+        with threadpool_limits(1, "blas"):
+            found = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds).x
         slopes = found[1:] / scale
         first = found[0] - mean @ slopes + np.log(share)
         return [float(first), *map(float, slopes), *[0.0] * (2 * count)]
@@ -310,10 +307,7 @@ def load_learner() -> Any:
 
 
 def _mean_trees(models: list[Any]) -> Trees:
-    """Trees whose sum is the mean of those of models of scikit-learn.
-
-    The format of scikit-learn itself cannot be stored safely.
-    """
+    """Trees whose sum is the mean of those of models of scikit-learn."""
     nodes = [stage[0].nodes for model in models for stage in model._predictors]
     starts = np.cumsum([0, *map(len, nodes)])
     every, shift = np.concatenate(nodes), np.repeat(starts[:-1], np.diff(starts))
@@ -329,11 +323,7 @@ def _mean_trees(models: list[Any]) -> Trees:
 
 
 def _stored_trees(stored: Stored, num_columns: int) -> Trees:
-    """Trees of a file: each node has one parent in its tree, before it, so that no walk is endless.
-
-    Raises:
-        ValueError: for other nodes.
-    """
+    """Trees of a file: each node has one parent, before it, so that no walk is endless."""
     columns = stored.array("columns", Expected((None,), "int32", -1, num_columns - 1))
     count, numbers = len(columns), np.arange(len(columns))
     roots = stored.array("roots", Expected((None,), "int32", 0, count - 1))

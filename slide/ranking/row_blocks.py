@@ -1,35 +1,26 @@
 """Sparse matrices whose rows a kernel writes, some rows at a time; counts of what goes together."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from slide.ops.kernels.base_scorers import count_labels
 from slide.ops.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
+from slide.search import column_lists
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.progress_bar import ProgressBar
 
 # Entries of the rows that are made, or read, at a time; a longer row is alone.
 MOST_ROOM = 1 << 22
+# 256 items that share the most rows with an item are kept; of few items more, up to 8 million pairs
+# in all.
+_MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 
 
 def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
-    """For each list of rows the sum of their lengths.
-
-    Args:
-        lengths: ``(R,)`` integers, one for each row.
-        rows: N lists of numbers of rows, in [0, R).
-
-    Returns:
-        ``(N,)`` int64.
-
-    Example:
-        >>> import numpy as np, slide
-        >>> from slide.ranking.row_blocks import sums_over
-        >>> sums_over(np.array([3, 5]), slide.Pattern.from_lists([[0, 1], [], [1]]))
-        array([8, 0, 5])
-    """
+    """For each of N lists of rows the sum ``(N,)`` int64 of their lengths."""
     sums = np.zeros(rows.num_rows, np.int64)
     for begin, end, starts in _blocks(np.diff(rows.indptr)):
         some = np.diff(starts) > 0
@@ -44,21 +35,9 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None],
 
     Args:
         needed: ``(N,)`` integers, the most entries that each row can have.
-        write: called with ``begin``, ``end`` and room for the rows from ``begin`` to before
-            ``end``; it writes their entries and counts.
+        write: called with ``begin``, ``end`` and room for these rows; it writes their entries and
+            counts.
         title: of the bar that shows how many rows are written.
-
-    Returns:
-        The matrix, with N rows.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.ranking.row_blocks import collect_rows
-        >>> def write(begin, end, room):
-        ...     room.counts[:] = 1
-        ...     room.columns[room.starts], room.values[room.starts] = [7, 8], [0.5, 2]
-        >>> collect_rows(np.array([4, 3]), write, "rows")[:2]
-        (array([0, 1, 2]), array([7, 8], dtype=int32))
     """
     counts = np.zeros(len(needed), np.int64)
     columns, values = np.empty(0, np.int32), np.empty(0, np.float32)
@@ -81,7 +60,7 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None],
 def count_together(
     rows: Pattern | CSR, labels: Pattern, num_labels: int, longest: int, title: str
 ) -> CSR:
-    """The labels that go with each feature, and the number of rows that have both.
+    """The labels that go with each feature, and the number of rows that have both: ``(D, N)``.
 
     Args:
         rows: D lists, for each feature its rows, in [0, R).
@@ -89,17 +68,6 @@ def count_together(
         num_labels: N.
         longest: number of labels of a feature that are kept, those with the most rows.
         title: see `collect_rows`.
-
-    Returns:
-        ``(D, N)``; the columns of a row ascend.
-
-    Example:
-        >>> import slide
-        >>> from slide.ranking.row_blocks import count_together
-        >>> rows = slide.Pattern.from_lists([[0, 1]])
-        >>> labels = slide.Pattern.from_lists([[4], [2, 4]])
-        >>> count_together(rows, labels, num_labels=5, longest=3, title="features")[1:]
-        (array([2, 4], dtype=int32), array([1., 2.], dtype=float32))
     """
     threads, longest = num_threads(), min(longest, num_labels)
     lists = Pattern(rows.indptr, rows.indices)
@@ -111,6 +79,32 @@ def count_together(
 
     needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
     return collect_rows(needed, write, title)
+
+
+class ItemPairs(NamedTuple):
+    """Items that share rows.
+
+    Attributes:
+        counts: ``(N,)`` int64, the number of rows of each item.
+        lists: ``(N, N)``, for each item those that share the most rows with it, itself among them,
+            and the number of these rows; the columns of a row ascend.
+    """
+
+    counts: np.ndarray
+    lists: CSR
+
+
+def count_pairs(items: Pattern, num_items: int) -> ItemPairs:
+    """Count the rows that two of N items share."""
+    rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
+    most = num_sharing(num_items)
+    lists = count_together(rows, items, num_items, most, "items of the same rows")
+    return ItemPairs(np.diff(rows.indptr), lists)
+
+
+def num_sharing(num_items: int) -> int:
+    """How many of the items that share rows with an item are kept, of ``num_items``."""
+    return max(_MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
 
 
 def _blocks(needed: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -39,7 +39,8 @@ _KINDS = "_SHORT _FEW_REPEATED _ENOUGH _SHARE _POSSIBLE _SIGNIFICANT _SPREAD DEN
 CONSTANTS: dict[str, tuple[str, str, str]] = {
     "slide.data.kind": (KIND, "", _KINDS),
     "slide.ranking.row_kinds": (KIND, "", "_HELD _LARGEST_SHARE _MOST_PAIRS"),
-    "slide.ranking.scorers.linear": (RANKER, "items", "_PENALTY WEIGHTS _MOST_SHARING"),
+    "slide.ranking.row_blocks": (RANKER, "items", "_MOST_SHARING"),
+    "slide.ranking.scorers.linear": (RANKER, "items", "_PENALTY WEIGHTS"),
     "ranker.scorers.item_factors": (RANKER, "items", "penalty factors passes"),
     "ranker.scorers.item_similarity": (RANKER, "items", "shrink"),
     "slide.ranking.scorers.label_tree": (RANKER, "other", "_MOST_LABELS"),

@@ -163,16 +163,6 @@ def test_nothing_is_dropped_and_the_mode_stays(scorers, features):
     assert scorers.network.training
 
 
-def test_scores_of_ids(scorers, features):
-    ids = np.array([[3, -1, 29], [-1, -1, -1]])
-    part = to_dense(features, FEATURES)[:2]
-    hidden = torch.relu(part @ scorers.network.first.weight + scorers.network.first.bias)
-    found = scorers.network.output.scores_of(hidden, ids)
-    every = every_score(scorers.network, features)
-    np.testing.assert_allclose(found[0], [every[0, 3], 0, every[0, 29]], rtol=1e-5)
-    assert not found[1].any()
-
-
 def test_join_keeps_each_id_once():
     found = join(np.array([[3, 5, -1], [-1, -1, -1]]), np.array([[5, 0], [2, -1]], np.int32))
     assert [sorted(row[row >= 0]) for row in found] == [[0, 3, 5], [2]]

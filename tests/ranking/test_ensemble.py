@@ -207,21 +207,11 @@ def test_the_choice_sees_rows_of_all_places(data, network, monkeypatch):
         return whole(self, features, *more)
 
     monkeypatch.setattr(Neighbours, "votes", votes)
-    monkeypatch.setattr("slide.ranking.scorers.neighbours._TRIAL_ROWS", 2)
+    monkeypatch.setattr("slide.ranking.base_scorer._TRIAL_ROWS", 2)
     EnsembleRanker().fit(network, train, held)
     expected = held.take(np.array([0, len(held) - 1])).features
     for one, other in zip(asked[0], expected, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.not_as_python
-def test_with_few_held_out_rows_the_linear_model_alone_decides(data, network):
-    train, held = holdout(data.train, 0.01, 0)
-    ranker = EnsembleRanker().fit(network, train, held, every=data.train)
-    assert ranker.final_ranker.trees is None
-    found = ranker.rank(network, data.test.features, 5)
-    better = hits(found.ids[:, :1], data.test.labels).mean()
-    assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02
 
 
 @pytest.mark.not_as_python
@@ -267,11 +257,6 @@ def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
         fitted.rank(network, data.test.features, 5)
 
 
-def test_use_before_training(data, network):
-    with pytest.raises(RuntimeError, match="call fit first"):
-        EnsembleRanker().rank(network, data.test.features, 5)
-
-
 @pytest.mark.not_as_python
 def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     data = job.make_data(tmp_path, train_samples=300)
@@ -288,7 +273,7 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
         assert f"{name}: " in said
     # Some labels at a time, the classifiers are the same.
     assert (found.scorers["linear"].weights.values == before.scorers["linear"].weights.values).all()
-    item_regressions(data.train.labels, data.num_labels, data.num_labels)
+    item_regressions(row_blocks.count_pairs(data.train.labels, data.num_labels), data.num_labels)
     said = capsys.readouterr().err
-    assert "items that go together: " in said
+    assert "items of the same rows: " in said
     assert "regressions of items: " in said

@@ -4,10 +4,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from helpers.matrices import make_pattern
+from helpers.matrices import make_pattern, rows_of
 
 from slide.ranking import row_blocks
-from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.ranking.row_blocks import collect_rows, count_together, sums_over
 from slide.sparse import Pattern
 
 
@@ -50,6 +50,27 @@ def test_the_matrix_never_stands_beside_its_parts(monkeypatch):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.1 * (found.indices.nbytes + found.values.nbytes)
+
+
+@pytest.mark.parametrize("num_labels", [100, 5000, 70_000])
+@pytest.mark.parametrize("longest", [40, 10_000])
+def test_labels_of_the_rows_of_a_feature_are_counted(num_labels, longest):
+    """Few labels of a feature are sorted in another way than many."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(num_labels, size=(60, 20))
+    ids[:, ::2] //= 30  # Of these, rows share some.
+    labels = Pattern.from_lists(ids.tolist())
+    rows = make_pattern(rng, [0, 1, 3, 30, 60], 60)
+    found = count_together(rows, labels, num_labels, longest, "counts")
+    for own, ids, counts in zip(
+        rows_of(rows), rows_of(found), np.split(found.values, found.indptr[1:-1]), strict=True
+    ):
+        every = np.concatenate([np.array(rows_of(labels))[own].ravel(), []]).astype(int)
+        numbers, times = np.unique(every, return_counts=True)
+        assert ids == sorted(ids)
+        assert len(ids) == min(len(numbers), longest)
+        assert sorted(counts)[::-1] == sorted(times)[::-1][:longest]
+        assert counts.tolist() == [times[numbers == each].item() for each in ids]
 
 
 def test_of_no_rows_there_is_an_empty_matrix():

@@ -13,21 +13,49 @@ from slide.ops.kernels.compile import helper, parallel, prange
 from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.kernels.ragged import shorten, sorted_order
 
+# Fewer ids than this are sorted by comparing them; of more, that takes most of the time.
+_FEW_IDS = 64
+
 
 @helper
-def _put_counts(counted, sums, found, f, room):
+def _sort_ids(ids, limit, spare):
+    """Sort ids in ``[0, limit)`` by two digits of a base that is about the root of ``limit``."""
+    digit = 1
+    while 1 << 2 * digit < limit:
+        digit += 1
+    starts = np.zeros((2, 1 << digit), np.int32)
+    for n in ids:
+        starts[0, n & len(starts[0]) - 1] += 1
+        starts[1, n >> digit] += 1
+    for place in range(2):
+        shift, total = place * digit, np.int32(0)
+        for i in range(len(starts[place])):
+            starts[place, i], total = total, total + starts[place, i]
+        source, target = (ids, spare) if place == 0 else (spare, ids)
+        for i in range(len(ids)):
+            n = source[i]
+            at = n >> shift & len(starts[place]) - 1
+            target[starts[place, at]] = n
+            starts[place, at] += 1
+
+
+@helper
+def _put_counts(ids, sums, spare, found, f, room):
     """Move the counts of some ids to row ``f`` of ``found``, the largest if they are too many."""
-    begin, size = found.starts[f], min(len(counted), room)
+    begin, size = found.starts[f], min(len(ids), room)
+    if len(ids) < _FEW_IDS:
+        ids.sort()
+    else:
+        _sort_ids(ids, len(sums), spare)
+    counts = np.empty(len(ids), np.float32)
+    for i in range(len(ids)):
+        counts[i], sums[ids[i]] = sums[ids[i]], 0
     columns, values = found.columns[begin : begin + size], found.values[begin : begin + size]
-    counts = np.empty(len(counted), np.float32)
-    counted.sort()
-    for i in range(len(counted)):
-        counts[i], sums[counted[i]] = sums[counted[i]], 0
-    if size < len(counted):
-        shorten(counted, counts, columns, values)
+    if size < len(ids):
+        shorten(ids, counts, columns, values)
     else:
         for i in range(size):
-            columns[i], values[i] = counted[i], counts[i]
+            columns[i], values[i] = ids[i], counts[i]
     found.counts[f] = size
 
 
@@ -42,7 +70,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
     """
     threads = len(sums)
     for t in prange(threads):
-        total, seen = sums[t], touched[t]
+        total, seen, spare = sums[t], touched[t], np.empty_like(touched[t])
         # Strided, because neighbours often have as many rows.
         for f in range(t, len(rows.indptr) - 1, threads):
             count = 0
@@ -54,7 +82,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
                     seen[count] = n
                     count += total[n] == 0
                     total[n] += 1
-            _put_counts(seen[:count], total, found, f, longest)
+            _put_counts(seen[:count], total, spare, found, f, longest)
 
 
 @helper
@@ -290,8 +318,9 @@ def regress_items(
 
     lists `CSR` (N, N); counts (N,) int64, the number of rows of each item; first: the first item
     that is regressed; num_features: items from here on have no weights; penalty: factor of |w|^2;
-    sweeps: number of passes over the weights of an item; positions (T, N) int32 scratch, zero
-    before and after; close (T, K) int32 scratch; gram (T, K + 1, K + 1) float32 scratch; found
+    sweeps: number of passes over the weights of an item; positions (T, N) uint8 scratch, zero
+    before and after; close (T, K) int32 scratch, K < 256; gram (T, K + 1, K + 1) float32
+    scratch; found
     `RowRoom` of the items from first on, output.
     """
     threads = len(positions)

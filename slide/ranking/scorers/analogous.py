@@ -1,6 +1,5 @@
 """The answers to analogous queries: what they say of a label in a knowledge graph."""
 
-import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,15 +7,7 @@ import numpy as np
 from slide.data.dataset import take_labels
 from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.kernels.base_scorers import Questions, ask_similar
-from slide.ranking.base_scorer import (
-    FOR,
-    BaseScorer,
-    Candidates,
-    Queries,
-    Training,
-    more_rows,
-    named_arrays,
-)
+from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import shortened
@@ -33,7 +24,7 @@ _MOST_SHARING = 100
 _NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class AnalogousQueries(BaseScorer):
+class AnalogousQueries(base.BaseScorer):
     """Scores labels by the answers to questions in which one feature is another, similar one.
 
     A row of a knowledge graph is a question, such as head and relation, and its labels are known
@@ -72,7 +63,7 @@ class AnalogousQueries(BaseScorer):
     """
 
     name, kinds = "analogous", ("graph",)
-    features: ClassVar = {"analogous": FOR, "analogous_best": FOR}
+    features: ClassVar = {"analogous": base.FOR, "analogous_best": base.FOR}
 
     def __init__(self, longest: int = MOST_SIMILAR):
         checks.whole("longest", longest, 1)
@@ -84,20 +75,7 @@ class AnalogousQueries(BaseScorer):
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
     ) -> "AnalogousQueries":
-        """Find similar features, and list the rows by all of their features but one.
-
-        Args:
-            features: ``(R, D)`` training rows; values do not count.
-            labels: R rows of labels, in [0, N).
-            num_features: D.
-            num_labels: N.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for ids out of range, or numbers of rows that differ.
-        """
+        """Find similar features, and list the rows by all of their features but one."""
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.labels, self.num_labels = labels, num_labels
@@ -115,19 +93,12 @@ class AnalogousQueries(BaseScorer):
         return not len(self.rests)
 
     def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
-        """What the answers to similar questions say of the candidates of each row.
-
-        Args:
-            features: ``(B, D)``.
-            ids: ``(B, K)`` int64, labels, each once in a row; below 0 for none.
+        """What the answers to similar questions say of candidates ``(B, K)``, below 0 for none.
 
         Returns:
             ``(pairs, 2)`` float32, a row for each candidate: the sum over the features of the row
             of the share, by weight, of the similar questions that have it as an answer; and the
             largest weight of such a question. All are 0 before `fit`.
-
-        Raises:
-            ValueError: for features or ids out of range.
         """
         starts = row_bounds((ids >= 0).sum(1))
         found = np.zeros((starts[-1], 2), np.float32)
@@ -155,12 +126,7 @@ class AnalogousQueries(BaseScorer):
     ) -> CSR:
         """For each feature those that stand in for it, ascending, with their weights.
 
-        Args:
-            entries: ``(nnz,)`` the features of all rows.
-            rows: ``(nnz,)`` their rows.
-            group: ``(nnz,)`` numbers of the other features of their rows.
-            labels: of the rows.
-            num_features: D.
+        ``group`` numbers the other features of the row of each entry.
         """
         answers = take_labels(labels, rows)
         sizes = np.diff(answers.indptr)
@@ -185,17 +151,19 @@ class AnalogousQueries(BaseScorer):
         lists = CSR(row_bounds(kept), similar[others], weights)
         return shortened(lists, self.longest)
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         train = training.train
         self.fit(train.features, train.labels, train.num_features, train.num_labels)
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         found = self.relate(queries.features, candidates.ids)
         return dict(zip(self.features, found.T, strict=True))
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        arrays = named_arrays("similar", self.similar) | named_arrays("questions", self.questions)
-        arrays |= named_arrays("labels", self.labels) | {"rests": self.rests.view(np.int64)}
+        arrays = base.named_arrays("similar", self.similar) | base.named_arrays(
+            "questions", self.questions
+        )
+        arrays |= base.named_arrays("labels", self.labels) | {"rests": self.rests.view(np.int64)}
         return {"num_labels": self.num_labels}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
@@ -212,19 +180,15 @@ class AnalogousQueries(BaseScorer):
         self.rests = rests.view(np.uint64)
 
     def grown(self, labels: int, features: int) -> "AnalogousQueries":
-        if self.empty:
-            return self
-        large = copy.copy(self)
-        large.num_labels += labels
-        large.similar = more_rows(self.similar, features)
-        return large
+        similar = base.more_rows(self.similar, features)
+        return (
+            self if self.empty else self.with_(num_labels=self.num_labels + labels, similar=similar)
+        )
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "AnalogousQueries":
         if self.empty:
             return self
-        small = copy.copy(self)
-        small.labels, small.num_labels = keep_labels(self.labels, kept, num_labels), len(kept)
-        return small
+        return self.with_(labels=keep_labels(self.labels, kept, num_labels), num_labels=len(kept))
 
 
 def _rest_keys(features: CSR) -> np.ndarray:

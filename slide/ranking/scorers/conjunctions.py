@@ -1,6 +1,5 @@
 """Conjunctions: the labels of rows that have a whole set of features, and those of its parts."""
 
-import copy
 from math import comb
 from typing import Any, ClassVar
 
@@ -11,19 +10,7 @@ from slide.data.kind import DENSE
 from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.kernels.conjunctions import list_sets, mix_shares
 from slide.ops.kernels.ragged import select_rows
-from slide.ranking.base_scorer import (
-    BEHIND,
-    BEST,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-    Training,
-    named_arrays,
-    padded,
-)
+from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, shortened, sparse_top_k
@@ -54,7 +41,7 @@ _LEAST_SHARE = 1e-10
 _NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class Conjunctions(BaseScorer):
+class Conjunctions(base.BaseScorer):
     """Scores labels by the shares of the rows of each set of features that have them.
 
     What single features say of a label need not add up: "new" and "york" together say more. In
@@ -88,12 +75,7 @@ class Conjunctions(BaseScorer):
 
     # In a knowledge graph a pair is a whole question, whose known answers are left out.
     name, kinds = "conjunctions", ("other", "items")
-    features: ClassVar = {
-        "conjunctions": FOR,
-        "conjunctions_behind": BEHIND,
-        "conjunctions_rank": RANK,
-        "conjunctions_best": BEST,
-    }
+    features: ClassVar = base.scored("conjunctions", base.BEHIND, base.RANK, base.BEST)
 
     def __init__(self, proposed: int = 20):
         checks.whole("proposed", proposed, 1)
@@ -111,20 +93,7 @@ class Conjunctions(BaseScorer):
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
     ) -> "Conjunctions":
-        """Count sets of features with labels, and learn how much each counts.
-
-        Args:
-            features: ``(R, D)`` training rows; values do not count.
-            labels: R rows of labels, in [0, N).
-            num_features: D.
-            num_labels: N.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for ids out of range, or numbers of rows that differ.
-        """
+        """Count sets of features with labels, and learn how much each counts."""
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         step = -(-int(num_sets(np.diff(features.indptr)).sum()) // MOST_COUNTED) or 1
@@ -194,34 +163,19 @@ class Conjunctions(BaseScorer):
         return weights[_cells(kinds, counts, different, labelled)].astype(np.float32)
 
     def find(self, features: CSR) -> CSR:
-        """The sets ``(B, S)`` of rows that training rows have, with their shares of the weight.
-
-        Args:
-            features: ``(B, D)``; values do not count.
-        """
+        """The sets ``(B, S)`` of rows that training rows have, with their shares of the weight."""
         bounds, keys, _ = _sets(features, None)
         places = np.searchsorted(self.keys, keys).astype(np.int32)
         # A set beyond the last one has no key of its own.
-        known = (padded(self.keys, 1, 0)[places] == keys) & (places < len(self.keys))
-        sets = CSR(bounds, places, padded(self.weights, 1, 0)[places]).keep(known)
+        known = (base.padded(self.keys, 1, 0)[places] == keys) & (places < len(self.keys))
+        sets = CSR(bounds, places, base.padded(self.weights, 1, 0)[places]).keep(known)
         rows = sets.entry_rows()
         total = np.bincount(rows, sets.values, sets.num_rows)
         np.divide(sets.values, total[rows], out=sets.values, where=sets.values > 0)
         return sets
 
     def relate(self, sets: CSR, ids: np.ndarray) -> np.ndarray:
-        """The logarithms of the probabilities of the candidates of each row.
-
-        Args:
-            sets: of B rows; see `find`.
-            ids: ``(B, K)`` int64, labels, each once in a row; below 0 for none.
-
-        Returns:
-            ``(pairs,)`` float32, for each candidate.
-
-        Raises:
-            ValueError: for ids out of range.
-        """
+        """Logarithms ``(pairs,)`` of the probabilities of candidates ``(B, K)``, if not below 0."""
         check_ids(ids, sets.num_rows, len(self.label_shares))
         starts = row_bounds((ids >= 0).sum(1))
         found = np.empty(starts[-1], np.float32)
@@ -231,21 +185,21 @@ class Conjunctions(BaseScorer):
         mix_shares(sets, self.lists, ids, starts, places, found)
         return np.log(found + _REST * self.label_shares[ids[ids >= 0]])
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         train = training.train
         self.fit(train.features, train.labels, train.num_features, train.num_labels)
 
-    def propose(self, queries: Queries) -> Named:
+    def propose(self, queries: base.Queries) -> base.Named:
         sets, count = self.find(queries.features), min(self.proposed, queries.num_labels)
         ids = sparse_top_k(sets, self.lists, queries.num_labels, count, queries.seen)[1]
-        return Named(ids, sets)
+        return base.Named(ids, sets)
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         return {"conjunctions": self.relate(more, candidates.ids)}
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         arrays = {"keys": self.keys.view(np.int64), "weights": self.weights}
-        arrays |= named_arrays("lists", self.lists) | {"label_shares": self.label_shares}
+        arrays |= base.named_arrays("lists", self.lists) | {"label_shares": self.label_shares}
         return {"proposed": self.proposed}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
@@ -258,15 +212,12 @@ class Conjunctions(BaseScorer):
         self.label_shares = stored.array("label_shares", expected)
 
     def grown(self, labels: int, features: int) -> "Conjunctions":
-        large = copy.copy(self)
-        large.label_shares = padded(self.label_shares, labels, self.label_shares.min(initial=1))
-        return large
+        least = self.label_shares.min(initial=1)
+        return self.with_(label_shares=base.padded(self.label_shares, labels, least))
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "Conjunctions":
-        small = copy.copy(self)
-        small.lists = keep_labels(self.lists, kept, num_labels)
-        small.label_shares = self.label_shares[kept]
-        return small
+        lists = keep_labels(self.lists, kept, num_labels)
+        return self.with_(lists=lists, label_shares=self.label_shares[kept])
 
 
 def _cells(

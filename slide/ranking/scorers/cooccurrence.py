@@ -1,24 +1,12 @@
 """Feature-label co-occurrence: the share of the training rows of a feature that have a label."""
 
-import copy
 from typing import Any, ClassVar
 
 import numpy as np
 
 from slide.data.row_transform import keep_labels
 from slide.ops.kernels.base_scorers import relate_candidates
-from slide.ranking.base_scorer import (
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-    Training,
-    more_rows,
-    named_arrays,
-    padded,
-)
+from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
@@ -38,7 +26,7 @@ _LEAST_SHARE = 1e-10
 _NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
-class Cooccurrence(BaseScorer):
+class Cooccurrence(base.BaseScorer):
     """Scores labels by the share of the rows of each feature that have them.
 
     The score of a label is the sum over the features of a row of ``value * count(feature, label) /
@@ -64,10 +52,10 @@ class Cooccurrence(BaseScorer):
 
     name = "cooccurrence"
     features: ClassVar = {
-        "cooccurrence": FOR,
-        "cooccurrence_best": FOR,
-        "naive_bayes": FOR,
-        "cooccurrence_rank": RANK,
+        "cooccurrence": base.FOR,
+        "cooccurrence_best": base.FOR,
+        "naive_bayes": base.FOR,
+        "cooccurrence_rank": base.RANK,
     }
 
     def __init__(self, longest: int = MOST_LABELS, proposed: int = 20):
@@ -80,20 +68,7 @@ class Cooccurrence(BaseScorer):
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
     ) -> "Cooccurrence":
-        """Count features and labels.
-
-        Args:
-            features: ``(R, D)`` training rows; values do not count.
-            labels: R rows of labels, in [0, N).
-            num_features: D.
-            num_labels: N.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for ids out of range, or numbers of rows that differ.
-        """
+        """Count the features of ``(R, D)`` rows, whose values do not count, with their labels."""
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.lists = _NOTHING  # Before new ones are made, which take as much memory.
@@ -112,25 +87,11 @@ class Cooccurrence(BaseScorer):
     def best(
         self, features: CSR, k: int, left_out: Pattern | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores ``(B, k)`` float32 and ids ``(B, k)`` int32 of the labels with the highest scores.
-
-        Args:
-            features: ``(B, D)``; negative values subtract from the scores.
-            k: number of labels. Only scores above 0 count: where a row has fewer of them, the
-                remaining scores are 0 and the ids are -1.
-            left_out: B rows of labels that are not returned; None: none.
-
-        Raises:
-            ValueError: for features out of range, or k below 1.
-        """
+        """The k highest scores above 0, and the labels that have them; 0 and -1: no more."""
         return sparse_top_k(features, self.lists, self.num_labels, k, left_out)
 
     def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
-        """What the features of each row say of its candidates.
-
-        Args:
-            features: ``(B, D)``.
-            ids: ``(B, K)`` int64, labels, each once in a row; below 0 for none.
+        """What the features of each row say of its candidates ``(B, K)``, below 0 for none.
 
         Returns:
             ``(pairs, 3)`` float32, a row for each candidate: its score as in `best`, which may also
@@ -138,9 +99,6 @@ class Cooccurrence(BaseScorer):
             of its probability by naive Bayes, as if the features were independent (Manning et al.
             2008, "Introduction to information retrieval", section 13.2). There a feature that does
             not keep a label speaks against it, the more the more rows it has.
-
-        Raises:
-            ValueError: for features or ids out of range.
         """
         check_pattern("features", features, None, len(self.unseen))
         check_ids(ids, features.num_rows, self.num_labels)
@@ -153,21 +111,21 @@ class Cooccurrence(BaseScorer):
         relate_candidates(features, *counts, ids, starts, places, found)
         return found
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         train = training.train
         self.fit(train.features, train.labels, train.num_features, train.num_labels)
 
-    def propose(self, queries: Queries) -> Named:
+    def propose(self, queries: base.Queries) -> base.Named:
         count = min(self.proposed, queries.num_labels)
-        return Named(self.best(queries.features, count, queries.seen)[1])
+        return base.Named(self.best(queries.features, count, queries.seen)[1])
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         found = self.relate(queries.features, candidates.ids)
         names = "cooccurrence", "cooccurrence_best", "naive_bayes"
         return dict(zip(names, found.T, strict=True))
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        arrays = named_arrays("lists", self.lists)
+        arrays = base.named_arrays("lists", self.lists)
         arrays |= {"unseen": self.unseen, "label_shares": self.label_shares}
         names = "longest", "proposed", "num_rows"
         return {name: getattr(self, name) for name in names}, arrays
@@ -182,16 +140,14 @@ class Cooccurrence(BaseScorer):
         self.label_shares = stored.array("label_shares", expected)
 
     def grown(self, labels: int, features: int) -> "Cooccurrence":
-        large = copy.copy(self)
-        large.num_labels += labels
-        large.lists = more_rows(self.lists, features)
-        large.unseen = padded(self.unseen, features, 1)
-        # A label without a row counts as one with a row, as in `fit`.
-        large.label_shares = padded(self.label_shares, labels, 1 / max(self.num_rows, 1))
-        return large
+        return self.with_(
+            num_labels=self.num_labels + labels,
+            lists=base.more_rows(self.lists, features),
+            unseen=base.padded(self.unseen, features, 1),
+            # A label without a row counts as one with a row, as in `fit`.
+            label_shares=base.padded(self.label_shares, labels, 1 / max(self.num_rows, 1)),
+        )
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "Cooccurrence":
-        small = copy.copy(self)
-        small.num_labels, small.lists = len(kept), keep_labels(self.lists, kept, num_labels)
-        small.label_shares = self.label_shares[kept]
-        return small
+        lists, shares = keep_labels(self.lists, kept, num_labels), self.label_shares[kept]
+        return self.with_(num_labels=len(kept), lists=lists, label_shares=shares)

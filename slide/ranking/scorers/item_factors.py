@@ -1,6 +1,5 @@
 """Factors of the items of a recommender by alternating least squares: rows of few items, too."""
 
-import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,27 +8,19 @@ import torch
 from slide.data import first_unseen, labels_and_items
 from slide.data.dataset import take_labels
 from slide.ops.kernels.item_factors import solve_factors, sum_products
-from slide.ranking.base_scorer import (
-    BEHIND,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-    Training,
-)
+from slide.ranking import base_scorer as base
 from slide.ranking.scorers.network import rows_by_depth
 from slide.runtime import num_threads
 from slide.search import column_lists, exact_top_k
-from slide.sparse import CSR, Pattern, check_pattern, hits
+from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
-from slide.utils.sizes import validation_cutoffs
 
 # 3 steps of conjugate gradients from the factors of the pass before; a query, which has none, 16.
 _STEPS, _QUERY_STEPS = 3, 16
+# With held-out rows besides, factors change little.
+_PASSES_MORE = 2
 # First factors of this size: scores near 0.
 _FIRST = 0.1
 # Sums of products are of 64 parts of the rows, whatever the number of threads.
@@ -38,11 +29,9 @@ _PARTS = 64
 # of some. The models that are compared have 16 factors, which take a tenth of the time of 64, and
 # say the same.
 _TRIED, _FACTORS_OF_TRIAL = (30.0, 100.0, 300.0, 1000.0), 16
-# 1,000 held-out rows decide.
-_TRIAL_ROWS = 1000
 
 
-class ItemFactors(BaseScorer):
+class ItemFactors(base.BaseScorer):
     """Scores items by products of factors of a row and of each item (iALS).
 
     Items that never share a row may have similar factors, because they share rows with the same
@@ -60,28 +49,10 @@ class ItemFactors(BaseScorer):
         penalty: of the squared factors of a row or an item, for each of its items or rows.
         passes: over rows and items.
         proposed: number of candidates.
-
-    Raises:
-        ValueError: for a number out of range.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.ranking.scorers.item_factors import ItemFactors
-        >>> from slide.sparse import CSR, Pattern
-        >>> baskets = Pattern.from_lists([[0, 1], [1, 2], [3, 4], [4, 5]] * 20)
-        >>> model = ItemFactors(factors=2, unobserved=1).fit(baskets, 6, 6)
-        >>> row = CSR(*Pattern.from_lists([[0]]), np.ones(1, np.float32))
-        >>> scores = model.scores(row, np.array([[2, 5]]))[0]
-        >>> bool(scores[0] > scores[1])  # 0 and 2 share no row, but both go with 1.
-        True
     """
 
     name, kinds, slow = "item_factors", ("items",), True
-    features: ClassVar = {
-        "item_factors": FOR,
-        "item_factors_behind": BEHIND,
-        "item_factors_rank": RANK,
-    }
+    features: ClassVar = base.scored("item_factors", base.BEHIND, base.RANK)
 
     def __init__(
         self,
@@ -103,28 +74,29 @@ class ItemFactors(BaseScorer):
         # products of those of all items.
         self.labels = self.own = self.gram = np.zeros((0, factors), np.float32)
 
-    def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemFactors":
-        """Learn factors.
+    def fit(
+        self, items: Pattern, num_features: int, num_items: int, more: bool = False
+    ) -> "ItemFactors":
+        """Learn factors of N items from rows that have each once.
 
         Args:
-            items: R rows of items, each once, in [0, N).
+            items: R rows of items.
             num_features: D; items from here on are no features.
             num_items: N.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for items out of range.
+            more: begin with the factors that there are; fewer passes suffice then.
         """
         check_pattern("items", items, None, num_items)
         turned = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
         of_items = Pattern(turned.indptr, turned.indices)
         draws, share = np.random.default_rng(0), self.unobserved / max(num_items, 1)
-        found = draws.standard_normal((num_items, self.factors), np.float32)
-        found *= _FIRST / self.factors**0.5
+        if more and len(self.labels):
+            found, passes = _resized(self.labels, num_items).copy(), min(_PASSES_MORE, self.passes)
+        else:
+            found = draws.standard_normal((num_items, self.factors), np.float32)
+            passes = self.passes
+            found *= _FIRST / self.factors**0.5
         rows = np.zeros((items.num_rows, self.factors), np.float32)
-        for _ in ProgressBar(range(self.passes), "factors of items", self.passes, leave=False):
+        for _ in ProgressBar(range(passes), "factors of items", passes, leave=False):
             self._solve(items, found, self._gram(found, share), self.unobserved, _STEPS, rows)
             weight = share * items.num_rows
             self._solve(of_items, rows, self._gram(rows, share), weight, _STEPS, found)
@@ -153,11 +125,7 @@ class ItemFactors(BaseScorer):
         solve_factors(rows, other, gram, penalty, steps, scratch, found)
 
     def of_rows(self, features: CSR) -> np.ndarray:
-        """The factors ``(B, factors)`` float32 of rows of items; values do not count.
-
-        Raises:
-            ValueError: for features out of range.
-        """
+        """The factors ``(B, factors)`` float32 of rows of items; values do not count."""
         check_pattern("features", features, None, len(self.own))
         found = np.zeros((features.num_rows, self.factors), np.float32)
         rows = Pattern(features.indptr, features.indices)
@@ -169,13 +137,7 @@ class ItemFactors(BaseScorer):
         return np.einsum("bf,bkf->bk", self.of_rows(features), self.labels[ids])
 
     def best(self, rows: np.ndarray, k: int, left_out: Pattern | None = None) -> np.ndarray:
-        """The k items ``(B, k)`` int64 with the largest scores, best first; -1: there are no more.
-
-        Args:
-            rows: ``(B, factors)`` factors of rows.
-            k: number of items.
-            left_out: B rows of items that are not returned; None: none.
-        """
+        """The k items ``(B, k)`` with the largest scores that are not left out; -1: no more."""
         found, labels = np.full((len(rows), k), -1, np.int64), torch.from_numpy(self.labels)
         left_out = Pattern.from_lists([[]] * len(rows)) if left_out is None else left_out
         for some, depth in rows_by_depth(left_out, k, len(labels)):
@@ -183,34 +145,32 @@ class ItemFactors(BaseScorer):
             found[some] = first_unseen(ids, take_labels(left_out, some), k)
         return found
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         train, held = training.train, training.held
         learnt = labels_and_items(train), train.num_features, train.num_labels
         if held is not None and len(self._tried) > 1:
-            # Files may be sorted, so the rows come from all of them.
-            some = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-            trial, cut_offs = held.take(some), validation_cutoffs(train.num_labels)
-            seen = None if training.seen is None else training.seen.of(trial.features)
             found: dict[float, float] = {}
             for unobserved in self._tried:
                 few = min(self.factors, _FACTORS_OF_TRIAL)
                 model = ItemFactors(few, unobserved, self.penalty, self.passes).fit(*learnt)
-                ids = model.best(model.of_rows(trial.features), cut_offs[-1], seen)
-                right = hits(ids, trial.labels)
-                found[unobserved] = 100 * float(np.mean([right[:, :k].mean() for k in cut_offs]))
+                found[unobserved] = training.precision(
+                    lambda rows, *more, m=model: m.best(m.of_rows(rows), *more)
+                )
             self.unobserved = max(found, key=lambda each: found[each])
             figures = ", ".join(f"{value:.1f} with {each:g}" for each, value in found.items())
             training.notes.append(
                 f"factors of items: all items count as {self.unobserved:g} of a row; precision "
-                f"{figures} on {len(trial):,} held-out rows"
+                f"{figures} on {len(training.trial):,} held-out rows"
             )
-        self.fit(*learnt)
+        self.fit(*learnt, more=held is None)
 
-    def propose(self, queries: Queries) -> Named:
+    def propose(self, queries: base.Queries) -> base.Named:
         rows = self.of_rows(queries.features)
-        return Named(self.best(rows, min(self.proposed, queries.num_labels), queries.seen), rows)
+        return base.Named(
+            self.best(rows, min(self.proposed, queries.num_labels), queries.seen), rows
+        )
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         rows = np.repeat(np.arange(len(more)), np.diff(candidates.starts))
         found = np.einsum("cf,cf->c", more[rows], self.labels[candidates.flat(candidates.ids)])
         return {"item_factors": found}
@@ -233,15 +193,11 @@ class ItemFactors(BaseScorer):
                 self.own = _resized(self.labels, num_features)
 
     def grown(self, labels: int, features: int) -> "ItemFactors":
-        large = copy.copy(self)
-        large.labels = _resized(self.labels, len(self.labels) + labels)
-        large.own = _resized(self.own, len(self.own) + features)
-        return large
+        own = _resized(self.own, len(self.own) + features)
+        return self.with_(labels=_resized(self.labels, len(self.labels) + labels), own=own)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "ItemFactors":
-        small = copy.copy(self)
-        small.labels = self.labels[kept]
-        return small
+        return self.with_(labels=self.labels[kept])
 
 
 def _resized(rows: np.ndarray, count: int) -> np.ndarray:

@@ -1,27 +1,13 @@
 """Item-item similarity in a recommender: counts of rows that have both items, and their cosine."""
 
-import copy
 from typing import Any, ClassVar
 
 import numpy as np
 
-from slide.data import labels_and_items
 from slide.ops.kernels.linear_classifiers import score_labels
 from slide.ops.kernels.ragged import select_rows
-from slide.ranking.base_scorer import (
-    BEHIND,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-    Training,
-    more_rows,
-    named_arrays,
-)
-from slide.ranking.row_blocks import count_together
-from slide.ranking.scorers.linear import num_sharing
+from slide.ranking import base_scorer as base
+from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
 from slide.sparse import CSR, Pattern, check_pattern
@@ -29,7 +15,7 @@ from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 
 
-class ItemSimilarity(BaseScorer):
+class ItemSimilarity(base.BaseScorer):
     """Scores items by their similarity to the items of a row, summed up.
 
     The similarity of two items is ``shared / (sqrt(a * b) + shrink)``: ``shared`` rows have both, a
@@ -58,12 +44,7 @@ class ItemSimilarity(BaseScorer):
     """
 
     name, kinds = "item_similarity", ("items",)
-    features: ClassVar = {
-        "cosine": FOR,
-        "cosine_behind": BEHIND,
-        "cosine_rank": RANK,
-        "shared_rows": FOR,
-    }
+    features: ClassVar = {**base.scored("cosine", base.BEHIND, base.RANK), "shared_rows": base.FOR}
 
     def __init__(self, shrink: float = 10.0, proposed: int = 20):
         checks.not_negative("shrink", shrink)
@@ -74,43 +55,26 @@ class ItemSimilarity(BaseScorer):
         self._by_feature: CSR | None = None
 
     def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemSimilarity":
-        """Count pairs of items.
-
-        Args:
-            items: R rows of items, each once, in [0, N).
-            num_features: D; items from here on are no features.
-            num_items: N.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for items out of range.
-        """
+        """Count pairs of items in rows; items from ``num_features`` on are no features."""
         check_pattern("items", items, None, num_items)
+        return self._take_pairs(count_pairs(items, num_items), num_features)
+
+    def _take_pairs(self, pairs: ItemPairs, num_features: int) -> "ItemSimilarity":
         self.cosines = self._by_feature = None  # Before new ones are made.
-        rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
-        counts = np.diff(rows.indptr)
-        most = num_sharing(num_items)
-        lists = count_together(rows, items, num_items, most, "items of the same rows")
+        counts, lists = pairs
         lists = lists.keep((lists.indices < num_features) & (lists.indices != lists.entry_rows()))
-        lengths = np.sqrt(counts[lists.entry_rows()] * counts[lists.indices])
-        values = (lists.values / np.maximum(lengths + self.shrink, 1e-9)).astype(np.float32)
+        # In float32 and in place: there are millions of pairs.
+        roots = np.sqrt(counts, dtype=np.float32)
+        lengths = roots[lists.indices]
+        lengths *= np.repeat(roots, np.diff(lists.indptr))
+        lengths += np.float32(self.shrink)
+        values = lists.values / np.maximum(lengths, np.float32(1e-9), out=lengths)
         self.cosines, self.shared = lists._replace(values=values), lists.values
         self.num_features = num_features
         return self
 
     def scores(self, features: CSR, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sums of cosines and of shared rows ``(B, K)`` float32 each; -inf for ids below 0.
-
-        Args:
-            features: ``(B, D)`` rows of items; values do not count.
-            ids: ``(B, K)`` items.
-
-        Raises:
-            RuntimeError: before `fit`.
-            ValueError: for features out of range.
-        """
+        """Sums of cosines and of shared rows ``(B, K)`` float32 each; -inf for ids below 0."""
         if self.cosines is None:
             raise RuntimeError("there are no items: call fit first")
         check_pattern("features", features, None, self.num_features)
@@ -122,26 +86,25 @@ class ItemSimilarity(BaseScorer):
             score_labels(rows, self.cosines._replace(values=values), 0.0, ids, dense, out)
         return found
 
-    def learn(self, training: Training) -> None:
-        train = training.train
-        self.fit(labels_and_items(train), train.num_features, train.num_labels)
+    def learn(self, training: base.Training) -> None:
+        self._take_pairs(training.item_pairs, training.train.num_features)
 
-    def propose(self, queries: Queries) -> Named:
+    def propose(self, queries: base.Queries) -> base.Named:
         assert self.cosines is not None
         if self._by_feature is None:
             self._by_feature = column_lists(self.cosines, self.num_features)
         count = min(self.proposed, queries.num_labels)
         ones = queries.features._replace(values=np.ones_like(queries.features.values))
         found = sparse_top_k(ones, self._by_feature, queries.num_labels, count, queries.seen)
-        return Named(found[1])
+        return base.Named(found[1])
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         cosines, shared = self.scores(queries.features, candidates.ids)
         return {"cosine": candidates.flat(cosines), "shared_rows": candidates.flat(shared)}
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         names = "shrink", "proposed", "num_features"
-        arrays = named_arrays("cosines", self.cosines) | {"shared": self.shared}
+        arrays = base.named_arrays("cosines", self.cosines) | {"shared": self.shared}
         return {name: getattr(self, name) for name in names}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
@@ -152,14 +115,11 @@ class ItemSimilarity(BaseScorer):
 
     def grown(self, labels: int, features: int) -> "ItemSimilarity":
         assert self.cosines is not None
-        large = copy.copy(self)
-        large.cosines, large._by_feature = more_rows(self.cosines, labels), None
-        large.num_features += features
-        return large
+        cosines, width = base.more_rows(self.cosines, labels), self.num_features + features
+        return self.with_(cosines=cosines, _by_feature=None, num_features=width)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "ItemSimilarity":
         assert self.cosines is not None
-        small, (indptr, *entries) = copy.copy(self), self.cosines
-        *found, small.shared = select_rows(indptr, kept, *entries, self.shared)
-        small.cosines, small._by_feature = CSR(*found), None
-        return small
+        indptr, *entries = self.cosines
+        *found, shared = select_rows(indptr, kept, *entries, self.shared)
+        return self.with_(cosines=CSR(*found), _by_feature=None, shared=shared)

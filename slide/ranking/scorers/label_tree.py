@@ -6,7 +6,6 @@ speak for such labels. Where rows have one label each, and most labels have few 
 several points of precision: one-vs-rest classifiers lack it, whatever their negatives are.
 """
 
-import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,18 +13,7 @@ import numpy as np
 from slide.data import Split, first_unseen
 from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
 from slide.ops.kernels.ragged import RowRoom
-from slide.ranking.base_scorer import (
-    BEHIND,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-    Training,
-    named_arrays,
-    padded,
-)
+from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.runtime import num_threads
@@ -44,7 +32,7 @@ _MOST_LABELS = 2.0
 _WRONG = -4.0
 
 
-class LabelTree(BaseScorer):
+class LabelTree(base.BaseScorer):
     """Scores a label by classifiers along its path in a tree, and finds the best by beam search.
 
     Labels whose rows have similar features are in one cluster (Prabhu et al. 2018, "Parabel:
@@ -59,32 +47,18 @@ class LabelTree(BaseScorer):
         beam: number of nodes that a search keeps at each level.
         proposed: number of candidates.
 
-    Raises:
-        ValueError: for a number out of range.
-
     Attributes:
         leaf: ``(N,)`` int32, the cluster of each label; -1: it has no training row.
         height: number of levels of nodes below the root; there are ``2^height`` clusters.
         nodes: the classifiers of nodes, level by level.
         labels: the classifiers of labels.
-
-    Example:
-        >>> import numpy as np, slide
-        >>> from slide.ranking.scorers.label_tree import LabelTree
-        >>> indptr, ids = np.arange(5), np.arange(4, dtype=np.int32)
-        >>> features = slide.CSR(indptr, ids, np.ones(4, np.float32))
-        >>> model = LabelTree(cluster=2).fit(features, slide.Pattern(indptr, ids), 4, 4)
-        >>> model.best(features, k=1)[:, 0].tolist()
-        [0, 1, 2, 3]
     """
 
     # A recommender, a graph and dense rows have base scorers of their own kind.
     name, kinds, slow = "label_tree", ("other",), True
     features: ClassVar = {
-        "label_tree": FOR,
-        "label_tree_behind": BEHIND,
-        "label_tree_rank": RANK,
-        "label_cluster": FOR,
+        **base.scored("label_tree", base.BEHIND, base.RANK),
+        "label_cluster": base.FOR,
     }
 
     def __init__(self, C: float = 2.0, cluster: int = 32, beam: int = 10, proposed: int = 10):
@@ -108,22 +82,7 @@ class LabelTree(BaseScorer):
         num_labels: int,
         weights: np.ndarray | None = None,
     ) -> "LabelTree":
-        """Cluster the labels, and train all classifiers.
-
-        Args:
-            features: ``(R, D)`` training rows.
-            labels: R rows of labels, in [0, N).
-            num_features: D.
-            num_labels: N.
-            weights: ``(R,)``, see `LinearClassifiers.fit`; None: all are 1.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for ids out of range, numbers of rows that differ, or values or weights that
-                are not finite.
-        """
+        """Cluster the labels, and train all classifiers; see `LinearClassifiers.fit`."""
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.leaf, self.height = self._clusters(features, labels, num_features, num_labels)
@@ -183,16 +142,7 @@ class LabelTree(BaseScorer):
         return self._members
 
     def scores(self, features: CSR, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Log-probabilities ``(B, K)`` float32 of labels, and of their clusters.
-
-        Args:
-            features: ``(B, D)``.
-            ids: ``(B, K)`` labels; below 0 for none, whose scores do not count.
-
-        Raises:
-            RuntimeError: before `fit`.
-            ValueError: for features or ids out of range.
-        """
+        """Log-probabilities ``(B, K)`` of labels, and of their clusters; any for ids below 0."""
         label = _log_probabilities(self.labels, features, ids)
         leaves, cluster = self.leaf[np.maximum(ids, 0)], np.zeros(ids.shape, np.float32)
         for level in range(1, self.height + 1):
@@ -208,13 +158,7 @@ class LabelTree(BaseScorer):
         return label, cluster
 
     def best(self, features: CSR, k: int, left_out: Pattern | None = None) -> np.ndarray:
-        """The labels ``(B, k)`` int64 with the largest scores that a beam search finds, best first.
-
-        Args:
-            features: ``(B, D)``.
-            k: number of labels; -1 where a row has no more.
-            left_out: B rows of labels that are not returned; None: none.
-        """
+        """The k labels ``(B, k)`` int64 that a beam search finds best and that are not left out."""
         found = np.zeros((features.num_rows, 1), np.int64)
         scores = np.zeros(found.shape, np.float32)
         for level in range(1, self.height + 1):
@@ -235,15 +179,15 @@ class LabelTree(BaseScorer):
         flat = np.pad(flat, ((0, 0), (0, max(k - flat.shape[1], 0))), constant_values=-1)
         return flat if left_out is None else first_unseen(flat, left_out, k)
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         train = training.train
         sizes = train.num_features, train.num_labels
         self.fit(train.features, train.labels, *sizes, train.weights)
 
-    def propose(self, queries: Queries) -> Named:
-        return Named(self.best(queries.features, self.proposed, queries.seen))
+    def propose(self, queries: base.Queries) -> base.Named:
+        return base.Named(self.best(queries.features, self.proposed, queries.seen))
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         label, cluster = self.scores(queries.features, candidates.ids)
         return {"label_tree": candidates.flat(label), "label_cluster": candidates.flat(cluster)}
 
@@ -255,8 +199,8 @@ class LabelTree(BaseScorer):
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         names = "cluster", "beam", "proposed", "height"
         numbers = {name: getattr(self, name) for name in names}
-        arrays = named_arrays("nodes", self.nodes.weights) | {"leaf": self.leaf}
-        arrays |= named_arrays("labels", self.labels.weights)
+        arrays = base.named_arrays("nodes", self.nodes.weights) | {"leaf": self.leaf}
+        arrays |= base.named_arrays("labels", self.labels.weights)
         return {**numbers, "num_features": self.labels.num_features}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
@@ -273,18 +217,13 @@ class LabelTree(BaseScorer):
             own.num_features, own.weights = num_features, stored.csr(name, count, num_features)
 
     def grown(self, labels: int, features: int) -> "LabelTree":
-        large = copy.copy(self)
-        large.leaf, large._members = padded(self.leaf, labels, -1), None
-        large.nodes, large.labels = (
-            each.grown(count, features) for each, count in ((self.nodes, 0), (self.labels, labels))
-        )
-        return large
+        nodes, leaves = self.nodes.grown(0, features), self.labels.grown(labels, features)
+        leaf = base.padded(self.leaf, labels, -1)
+        return self.with_(leaf=leaf, _members=None, nodes=nodes, labels=leaves)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "LabelTree":
-        small = copy.copy(self)
-        small.leaf, small._members = self.leaf[kept], None
-        small.labels = self.labels.selected(kept, num_labels)
-        return small
+        labels = self.labels.selected(kept, num_labels)
+        return self.with_(leaf=self.leaf[kept], _members=None, labels=labels)
 
 
 def _log_probabilities(model: LinearClassifiers, features: CSR, ids: np.ndarray) -> np.ndarray:

@@ -1,18 +1,14 @@
 """Sparse linear one-vs-rest classifiers, trained on few negatives.
 
-All labels share the hidden layers of a network. A linear classifier belongs to one label and learns
-which features occur with that label. Network and classifiers make different errors, so a re-ranker
-that sees the scores of both is better than either (`slide.ranking.EnsembleRanker`). The classifiers
-are those of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines for extreme
-multi-label classification", section 2), with fewer negatives: a row is a negative of a label only
-if the label is one of its candidates. The re-ranker of Astec has the same negatives (Dahiya et al.
-2021, "DeepXML: a deep extreme multi-label learning framework").
+They are those of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines for
+extreme multi-label classification", section 2), with fewer negatives: a row is a negative of a
+label only if the label is one of its candidates. The re-ranker of Astec has the same negatives
+(Dahiya et al. 2021, "DeepXML: a deep extreme multi-label learning framework").
 
 In a recommender, where features and labels are the same items, item-item ridge regressions on all
 rows are better (`item_regressions`). They do not know weights of rows.
 """
 
-import copy
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -29,20 +25,9 @@ from slide.ops.kernels.linear_classifiers import (
     score_labels,
 )
 from slide.ops.kernels.ragged import RowRoom, select_rows
-from slide.ranking.base_scorer import (
-    BEHIND,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Queries,
-    Training,
-    more_rows,
-    named_arrays,
-)
-from slide.ranking.row_blocks import collect_rows, count_together, sums_over
+from slide.ranking import base_scorer as base
+from slide.ranking.row_blocks import ItemPairs, collect_rows, count_pairs, sums_over
 from slide.runtime import num_threads
-from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Stored
@@ -52,29 +37,16 @@ MOST_COPIED = 1 << 20
 # 1,000 equal training rows are looked at for labels that are no negatives: the time of more would
 # grow with the square of their number.
 _MOST_EQUAL = 1000
-# 256 items that share the most rows with an item have sums of products; of few items more, up to 8
-# million pairs in all.
-_MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 # 64 weights an item at most; |w|^2 counts 30 times; 20 passes over the weights of an item.
 WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
 
 
 def counts_items(kind: str, weighted: bool) -> bool:
-    """Whether classifiers are regressions of items: in a recommender, if rows have no weights.
-
-    Args:
-        kind: of the rows; see `slide.data.kind_of`.
-        weighted: whether rows have weights.
-
-    Example:
-        >>> from slide.ranking.scorers.linear import counts_items
-        >>> counts_items("items", weighted=False), counts_items("other", weighted=False)
-        (True, False)
-    """
+    """Whether classifiers are regressions of items: in a recommender, if rows have no weights."""
     return kind == "items" and not weighted
 
 
-class LinearClassifiers(BaseScorer):
+class LinearClassifiers(base.BaseScorer):
     """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
 
     After `fit_items` they are ridge regressions, for which of the numbers only ``bias`` counts.
@@ -112,7 +84,7 @@ class LinearClassifiers(BaseScorer):
     """
 
     name, slow = "linear", True
-    features: ClassVar = {"linear": FOR, "linear_behind": BEHIND, "linear_rank": RANK}
+    features: ClassVar = base.scored("linear", base.BEHIND, base.RANK)
 
     def __init__(
         self,
@@ -153,13 +125,6 @@ class LinearClassifiers(BaseScorer):
             num_features: D.
             num_labels: N.
             weights: ``(R,)`` factors of C, at least 0; None: all are 1.
-
-        Returns:
-            The classifiers themselves.
-
-        Raises:
-            ValueError: for ids out of range, numbers of rows that differ, or values or weights that
-                are not finite.
         """
         check_pattern("features", features, None, num_features)
         checks.finite("features", features.values)
@@ -175,22 +140,13 @@ class LinearClassifiers(BaseScorer):
         return self
 
     def fit_items(self, items: Pattern, num_features: int, num_labels: int) -> "LinearClassifiers":
-        """Take the weights of `item_regressions` in their place.
-
-        Args:
-            items: R rows of items, each once, in [0, N).
-            num_features: D.
-            num_labels: N, the number of items.
-
-        Returns:
-            The classifiers themselves.
-
-        Raises:
-            ValueError: for items out of range.
-        """
+        """Take the weights of `item_regressions` in their place."""
         check_pattern("items", items, None, num_labels)
+        return self._take_pairs(count_pairs(items, num_labels), num_features)
+
+    def _take_pairs(self, pairs: ItemPairs, num_features: int) -> "LinearClassifiers":
         self.weights = None  # Before new ones are made, which take as much memory.
-        self.weights = item_regressions(items, num_features, num_labels)
+        self.weights = item_regressions(pairs, num_features)
         self.num_features, self.counts_items = num_features, True
         return self
 
@@ -213,12 +169,7 @@ class LinearClassifiers(BaseScorer):
         return collect_rows(needed, write, "classifiers")
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
-        """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0.
-
-        Raises:
-            RuntimeError: before `fit`.
-            ValueError: for columns or ids out of range.
-        """
+        """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0."""
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
         check_pattern("features", features, None, self.num_features)
@@ -231,18 +182,18 @@ class LinearClassifiers(BaseScorer):
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         """Learn from items, or with labels of the nearest neighbours as negatives."""
         train, near = training.train, training.learnt("neighbours")
         sizes = train.num_features, train.num_labels
         if counts_items(training.kind, train.weights is not None):
-            self.fit_items(labels_and_items(train), *sizes)
+            self._take_pairs(training.item_pairs, train.num_features)
             return
         count = min(self.negatives, train.num_labels)
         negatives = near.own_candidates(count, self._right_or_seen(training))
         self.fit(train.features, train.labels, negatives, *sizes, train.weights)
 
-    def _right_or_seen(self, training: Training) -> Callable[[int, int], Pattern]:
+    def _right_or_seen(self, training: base.Training) -> Callable[[int, int], Pattern]:
         """For some training rows the labels that are no negatives."""
         train, seen = training.train, training.seen
         right = labels_and_items(train) if isinstance(seen, SeenItems) else train.labels
@@ -251,14 +202,14 @@ class LinearClassifiers(BaseScorer):
         # The labels of a row are among those of equal rows.
         return lambda begin, end: seen.of(train.features.slice(begin, end), _MOST_EQUAL)
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         return {"linear": candidates.flat(self.scores(queries.features, candidates.ids))}
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         numbers = {
             name: getattr(self, name) for name in ("num_features", "counts_items", "negatives")
         }
-        return {**numbers, "bias": self.solver.bias}, named_arrays("weights", self.weights)
+        return {**numbers, "bias": self.solver.bias}, base.named_arrays("weights", self.weights)
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
         self.nothing = stored.number("bias", -1, 0)
@@ -269,18 +220,14 @@ class LinearClassifiers(BaseScorer):
         self.weights = stored.csr("weights", num_labels, num_features)
 
     def grown(self, labels: int, features: int) -> "LinearClassifiers":
-        large = copy.copy(self)
         assert self.weights is not None
-        large.weights = more_rows(self.weights, labels)
-        large.num_features += features
-        return large
+        weights = base.more_rows(self.weights, labels)
+        return self.with_(weights=weights, num_features=self.num_features + features)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "LinearClassifiers":
-        small = copy.copy(self)
         assert self.weights is not None
         indptr, *entries = self.weights
-        small.weights = CSR(*select_rows(indptr, kept, *entries))
-        return small
+        return self.with_(weights=CSR(*select_rows(indptr, kept, *entries)))
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:
@@ -294,19 +241,8 @@ def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> Tr
     return TrainingRows(indptr, rows, signs)
 
 
-def num_sharing(num_items: int) -> int:
-    """How many of the items that share rows with an item are kept, of ``num_items``.
-
-    Example:
-        >>> from slide.ranking.scorers.linear import num_sharing
-        >>> num_sharing(10_000), num_sharing(1_000_000)
-        (838, 256)
-    """
-    return max(_MOST_SHARING, _MOST_PAIRS // max(num_items, 1))
-
-
-def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
-    """The weights by which the items of a row say how likely each other item is.
+def item_regressions(pairs: ItemPairs, num_features: int) -> CSR:
+    """The weights ``(N, D)`` by which the items of a row say how likely each other item is.
 
     Each item is regressed on the 64 other items that are closest to it, over all rows: its weights
     minimise the squared error with a penalty on |w|^2. No item has a weight for itself. With all
@@ -314,29 +250,9 @@ def item_regressions(items: Pattern, num_features: int, num_items: int) -> CSR:
     autoencoders for sparse data", section 3; with few it is solved for millions of items, as in
     Steck 2019, "Markov random fields for collaborative filtering", section 3.2. Unlike counts of
     pairs, weights do not count again what two similar items say.
-
-    Args:
-        items: the items of each row, each once.
-        num_features: D, items from here on are no features.
-        num_items: N.
-
-    Returns:
-        ``(N, D)``; the columns of a row ascend. A row of items ``x`` of 0 and 1 gives the items the
-        scores ``weights @ x``.
-
-    Example:
-        >>> from slide.ranking.scorers.linear import item_regressions
-        >>> from slide.sparse import Pattern
-        >>> baskets = Pattern.from_lists([[0, 1, 2]] * 60 + [[0, 1]] * 60 + [[2, 3]] * 60)
-        >>> item_regressions(baskets, num_features=4, num_items=4)[1]
-        array([1, 2, 0, 2, 0, 1, 3, 2], dtype=int32)
     """
-    ones = CSR(*items, np.ones(len(items.indices), np.float32))
-    rows, threads = column_lists(ones, num_items), num_threads()
-    counts = np.diff(rows.indptr)
-    most = num_sharing(num_items)
-    lists = count_together(rows, items, num_items, most, "items that go together")
-    places = np.zeros((threads, num_items), np.int32)
+    (counts, lists), threads = pairs, num_threads()
+    places = np.zeros((threads, len(counts)), np.uint8)
     close = np.empty((threads, WEIGHTS), np.int32)
     gram = np.empty((threads, WEIGHTS + 1, WEIGHTS + 1), np.float32)
 

@@ -4,7 +4,6 @@ Sparse rows are found by inverted lists (`ListSearch`), dense ones by an index o
 (`DenseSearch`).
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,32 +14,19 @@ from slide.data.kind import DENSE
 from slide.data.row_transform import keep_labels
 from slide.ops.kernels.base_scorers import look_up_lists
 from slide.ops.kernels.ragged import select_rows
-from slide.ranking.base_scorer import (
-    ANY,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-    Training,
-    named_arrays,
-)
+from slide.ranking import base_scorer as base
 from slide.runtime import openmp_threads
 from slide.search import column_lists, faiss_index, shortened, sparse_top_k, top_votes
-from slide.sparse import CSR, Pattern, check_pattern, hits, row_bounds
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
-from slide.utils.sizes import validation_cutoffs
 
 # 10,000 labels or more with fewer than 10 training rows on average: only the nearest rows have such
 # labels. Of fewer labels or rows, all neighbours are needed for enough candidates.
 RARE, MANY = 10, 10_000
 # 20 neighbours where labels are rare, otherwise 50.
 RARE_NEAR, USUAL_NEAR = 20, 50
-# 1,000 held-out rows decide how features are weighted.
-_TRIAL_ROWS = 1000
 # 16,384 list entries are read for a row on average; longer lists are cut off.
 WORK = 16_384
 # 8,192 for negatives: they need not be as exact, and there is a search for each training row.
@@ -64,11 +50,9 @@ _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
 
 class Near(NamedTuple):
-    """The nearest training rows of B rows.
+    """The nearest of B rows: cosines ``(B, count)`` above 0, the largest first, and their numbers.
 
-    Attributes:
-        scores: ``(B, count)`` float32, cosines above 0, the largest first; 0: there are no more.
-        ids: ``(B, count)`` int32, numbers of rows; -1: there are no more.
+    0 and -1: there are no more.
     """
 
     scores: np.ndarray
@@ -79,18 +63,9 @@ class ListSearch:
     """Sparse rows in inverted lists, of which a search reads those of the features of a row.
 
     The lists (Zobel and Moffat 2006, "Inverted files for text search engines") of frequent features
-    are cut off, so that a search reads about 16,000 entries for a row.
-
-    Args:
-        features: ``(R, D)`` training rows.
-        num_features: D.
-        weighted: whether features count by their inverse document frequency (Spärck Jones 1972, "A
-            statistical interpretation of term specificity and its application in retrieval").
-
-    Attributes:
-        num_rows: R.
-        weights: ``(D,)`` float32, the factor of each feature.
-        lists: CSR ``(D, R)`` of rows with weighted features, at length 1.
+    are cut off, so that a search reads about 16,000 entries for a row. ``weighted``: features count
+    by their inverse document frequency (Spärck Jones 1972, "A statistical interpretation of term
+    specificity and its application in retrieval").
     """
 
     weighting = "weighted by idf"
@@ -139,10 +114,7 @@ class ListSearch:
         return Near(*sparse_top_k(rows, self.lists, self.num_rows, count))
 
     def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
-        """The nearest other rows of all training rows, ``block`` of them at a time.
-
-        The lists are shorter than in `nearest`, so some of the nearest rows may be missing.
-        """
+        """The nearest other rows of training rows, some at a time; shorter lists miss some."""
         assert self.rows is not None, "the training rows are not known"
         counts = np.bincount(self.rows.indices, minlength=len(self.weights))
         lists = shortened(self.lists, longest_list(counts, self.num_rows, _OWN_WORK))
@@ -166,13 +138,7 @@ class ListSearch:
 
 
 def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
-    """The greatest power of 2 for which a search reads at most ``work`` entries on average.
-
-    Args:
-        counts: ``(D,)`` number of rows of each feature.
-        num_rows: number of rows.
-        work: number of entries.
-    """
+    """The greatest power of 2 for which a search reads at most ``work`` entries on average."""
     longest = 64
     while longest < num_rows and (counts * np.minimum(counts, 2 * longest)).sum() <= (
         work * num_rows
@@ -182,12 +148,7 @@ def longest_list(counts: np.ndarray, num_rows: int, work: int) -> int:
 
 
 def are_dense(features: CSR, num_features: int) -> bool:
-    """Whether rows are for `DenseSearch`: inverted lists would hold nearly all rows, or be cut off.
-
-    Args:
-        features: ``(R, D)`` training rows.
-        num_features: D.
-    """
+    """Whether rows are for `DenseSearch`: lists would hold nearly all rows, or be cut off."""
     counts = np.bincount(features.indices, minlength=num_features).astype(np.float64)
     read = float(counts @ counts) / max(features.num_rows, 1)
     share = len(features.indices) / max(features.num_rows * num_features, 1)
@@ -195,12 +156,7 @@ def are_dense(features: CSR, num_features: int) -> bool:
 
 
 def count_as_dense(share: float, read: float) -> bool:
-    """`are_dense` by sizes.
-
-    Args:
-        share: of the entries that rows have, on average.
-        read: number of entries that a search in whole inverted lists would read for a row.
-    """
+    """`are_dense` by the share of entries that there are, and those that a row would read."""
     return share > DENSE or (share >= _NEARLY and read > WORK)
 
 
@@ -208,17 +164,7 @@ class DenseSearch:
     """Dense rows in lists of near rows, of which a search visits the nearest.
 
     The lists are those of FAISS (Johnson et al. 2021, "Billion-scale similarity search with GPUs").
-    Of up to a thousand rows, a search looks at all.
-
-    Args:
-        features: ``(R, D)`` training rows.
-        num_features: D.
-        weighted: whether features are standardised: mean 0 and standard deviation 1.
-
-    Attributes:
-        num_rows: R.
-        means, weights: ``(D,)`` float32, what is subtracted from each feature, and its factor then.
-        index: of FAISS, over rows of length 1.
+    Of up to a thousand rows, a search looks at all. ``weighted``: features are standardised.
     """
 
     weighting = "standardised"
@@ -286,10 +232,7 @@ class DenseSearch:
         return Near(*map(np.concatenate, zip(*parts, strict=True)))
 
     def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
-        """The nearest other rows of all training rows, ``block`` of them at a time.
-
-        Fewer lists are visited than in `nearest`, so more of the nearest rows may be missing.
-        """
+        """The nearest other rows of all training rows, some at a time; few lists may miss some."""
         assert self.features is not None, "the training rows are not known"
         begin = 0
         for rows in self._blocks(self.features, block):
@@ -344,12 +287,9 @@ def _scaling(features: CSR, num_features: int) -> tuple[np.ndarray, np.ndarray]:
 class Votes(NamedTuple):
     """Labels of the nearest training rows.
 
-    Attributes:
-        ids: ``(B, k)`` int32, labels with the most votes first; -1: there are no more.
-        shares: ``(B, k)`` float32, votes weighted by similarity, as shares of all votes of the row.
-        sharp: ``(B, k)`` float32, the same with the fourth power of the similarity.
-        nearest: ``(B,)`` float32, similarity of the nearest row.
-        mean: ``(B,)`` float32, mean similarity of the neighbours.
+    ``(B, k)`` ids with the most votes first, -1: there are no more; votes weighted by similarity,
+    and by its fourth power, as shares of all votes of the row; ``(B,)`` similarity of the nearest
+    row, and mean similarity of the neighbours.
     """
 
     ids: np.ndarray
@@ -359,7 +299,7 @@ class Votes(NamedTuple):
     mean: np.ndarray
 
 
-class Neighbours(BaseScorer):
+class Neighbours(base.BaseScorer):
     """Finds the training rows that are nearest by cosine, and lets their labels vote.
 
     Sparse rows are found by `ListSearch`, dense ones by `DenseSearch`.
@@ -389,11 +329,11 @@ class Neighbours(BaseScorer):
 
     name = "neighbours"
     features: ClassVar = {
-        "neighbours": FOR,
-        "neighbours_sharp": FOR,
-        "neighbours_rank": RANK,
-        "nearest": ANY,
-        "mean_similarity": ANY,
+        "neighbours": base.FOR,
+        "neighbours_sharp": base.FOR,
+        "neighbours_rank": base.RANK,
+        "nearest": base.ANY,
+        "mean_similarity": base.ANY,
     }
 
     def __init__(self, count: int | None = USUAL_NEAR, weighted: bool = True, proposed: int = 60):
@@ -410,21 +350,7 @@ class Neighbours(BaseScorer):
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
     ) -> "Neighbours":
-        """Take rows to search in.
-
-        Args:
-            features: ``(R, D)`` training rows.
-            labels: R rows of labels, in [0, N).
-            num_features: D.
-            num_labels: N.
-
-        Returns:
-            The object itself.
-
-        Raises:
-            ValueError: for ids out of range, numbers of rows that differ, or values that are not
-                finite.
-        """
+        """Take ``(R, D)`` rows to search in, and their labels."""
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("features", features, None, num_features)
         checks.finite("features", features.values)
@@ -436,16 +362,7 @@ class Neighbours(BaseScorer):
         return self
 
     def votes(self, features: CSR, k: int, left_out: Pattern | None = None) -> Votes:
-        """The k labels that the nearest rows of each row name most often.
-
-        Args:
-            features: ``(B, D)``.
-            k: number of labels.
-            left_out: B rows of labels that are not returned, although they have votes; None: none.
-
-        Raises:
-            RuntimeError: before `fit`.
-        """
+        """The k labels that the nearest rows of each row name most often, but those left out."""
         scores, near = self.fitted().nearest(features, self.count)
         labels = Pattern(self.labels.indptr, self.labels.indices)
         ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k, left_out)
@@ -467,15 +384,7 @@ class Neighbours(BaseScorer):
         """For each training row the k labels with the most votes of its other neighbours.
 
         The search is quicker than in `votes`, so some of the nearest rows may be missing.
-
-        Args:
-            k: number of labels.
-            left_out: called with a first row and the row after the last one; it returns for each of
-                these rows the labels that are no candidates. None: all labels are.
-            block: number of rows in a search, at most.
-
-        Raises:
-            RuntimeError: before `fit`.
+        ``left_out(begin, end)``: labels that are no candidates of these rows.
         """
         search, begin = self.fitted(), 0
         sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
@@ -492,16 +401,12 @@ class Neighbours(BaseScorer):
         return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))
 
     def fitted(self) -> ListSearch | DenseSearch:
-        """What finds the nearest rows.
-
-        Raises:
-            RuntimeError: before `fit`.
-        """
+        """What finds the nearest rows, or a RuntimeError before `fit`."""
         if self.search is None:
             raise RuntimeError("there are no training rows: call fit first")
         return self.search
 
-    def learn(self, training: Training) -> None:
+    def learn(self, training: base.Training) -> None:
         """Take rows to search in; with held-out rows, choose how features are weighted."""
         train, held = training.train, training.held
         # What a nearest row of items holds is as good an answer as what it asks for.
@@ -513,29 +418,23 @@ class Neighbours(BaseScorer):
         self.search = None  # Before new ones are made, which take as much memory.
         if self._found:
             self.count = num_near_rows(train, training.kind)
-        # Files may be sorted, so the rows come from all of them.
-        some = np.linspace(0, len(held) - 1, min(_TRIAL_ROWS, len(held))).astype(np.int64)
-        trial, cut_offs, found = held.take(some), validation_cutoffs(train.num_labels), []
-        seen = None if training.seen is None else training.seen.of(trial.features)
+        found = []
         for weighted in (False, True):
-            model = copy.copy(self)
-            model.weighted = weighted
-            model.fit(*rows)
-            right = hits(model.votes(trial.features, cut_offs[-1], seen).ids, trial.labels)
-            found.append((100 * float(np.mean([right[:, :k].mean() for k in cut_offs])), model))
+            model = self.with_(weighted=weighted).fit(*rows)
+            found.append((training.precision(lambda *query, m=model: m.votes(*query).ids), model))
         (better, model), (worse, _) = sorted(found, key=lambda pair: -pair[0])
         vars(self).update(vars(model))
         how = self.fitted().weighting if self.weighted else "as they are"
         training.notes.append(
             f"features of the nearest rows: {how}, "
-            f"precision {better:.1f} against {worse:.1f} on {len(trial)} held-out rows"
+            f"precision {better:.1f} against {worse:.1f} on {len(training.trial)} held-out rows"
         )
 
-    def propose(self, queries: Queries) -> Named:
+    def propose(self, queries: base.Queries) -> base.Named:
         votes = self.votes(queries.features, min(self.proposed, queries.num_labels), queries.seen)
-        return Named(votes.ids, votes)
+        return base.Named(votes.ids, votes)
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         found = np.empty((candidates.starts[-1], 2), np.float32)
         look_up_lists(*candidates, more.ids, (more.shares, more.sharp), found)
         return {
@@ -549,7 +448,7 @@ class Neighbours(BaseScorer):
         search = self.fitted()
         arrays = {f"search.{name}": array for name, array in search.state().items()}
         arrays |= {"feature_weights": search.weights}
-        arrays |= named_arrays("labels", Pattern(*self.labels[:2]))
+        arrays |= base.named_arrays("labels", Pattern(*self.labels[:2]))
         numbers = {
             name: getattr(self, name) for name in ("count", "weighted", "proposed", "num_labels")
         }
@@ -567,27 +466,17 @@ class Neighbours(BaseScorer):
         self.labels = CSR(indptr, indices, np.ones(len(indices), np.float32))
 
     def grown(self, labels: int, features: int) -> "Neighbours":
-        large = copy.copy(self)
-        large.num_labels += labels
-        large.search = self.fitted().grown(features)
-        return large
+        search = self.fitted().grown(features)
+        return self.with_(num_labels=self.num_labels + labels, search=search)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "Neighbours":
-        small = copy.copy(self)
-        small.labels, small.num_labels = keep_labels(self.labels, kept, num_labels), len(kept)
-        return small
+        return self.with_(labels=keep_labels(self.labels, kept, num_labels), num_labels=len(kept))
 
 
 def num_near_rows(train: Split, kind: str) -> int:
-    """How many nearest rows vote, by default.
+    """How many nearest rows vote: `RARE_NEAR` where labels are rare, or else `USUAL_NEAR`.
 
-    Args:
-        train: training rows.
-        kind: `slide.data.kind_of` the rows.
-
-    Returns:
-        20 where `MANY` labels or more have fewer than `RARE` rows on average, except in a
-        recommender or a graph; else 50.
+    In a recommender or a graph they are never taken for rare.
     """
     rare = len(train.labels.indices) < RARE * train.num_labels and train.num_labels >= MANY
     return RARE_NEAR if rare and kind not in ("graph", "items") else USUAL_NEAR

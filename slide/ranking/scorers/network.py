@@ -12,16 +12,7 @@ from slide.data import first_unseen
 from slide.data.dataset import take_labels
 from slide.nn import SampledLinear
 from slide.nn.sampled_linear import check_finite
-from slide.ranking.base_scorer import (
-    BEHIND,
-    BEST,
-    FOR,
-    RANK,
-    BaseScorer,
-    Candidates,
-    Named,
-    Queries,
-)
+from slide.ranking import base_scorer as base
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Stored
@@ -33,26 +24,17 @@ _MORE = 16 * 4 ** np.arange(15, dtype=np.int64)
 _MOST_ASKED = 1 << 22
 
 
-class Network(BaseScorer):
-    """Names the best labels of the network of a query, and says its scores.
-
-    Args:
-        proposed: number of candidates.
-    """
+class Network(base.BaseScorer):
+    """Names the best labels of the network of a query, and says its scores."""
 
     name = "network"
-    features: ClassVar = {
-        "network": FOR,
-        "network_behind": BEHIND,
-        "network_rank": RANK,
-        "network_best": BEST,
-    }
+    features: ClassVar = base.scored("network", base.BEHIND, base.RANK, base.BEST)
 
     def __init__(self, proposed: int = 30):
         checks.whole("proposed", proposed, 1)
         self.proposed = proposed
 
-    def propose(self, queries: Queries) -> Named:
+    def propose(self, queries: base.Queries) -> base.Named:
         output, hidden = queries.network.output, queries.network.embed(queries.features)
         check_finite(hidden)
         count = min(max(self.proposed, queries.least), queries.num_labels)
@@ -60,9 +42,9 @@ class Network(BaseScorer):
             ids = on_host(output.top_k(hidden, count, queries.search)[1])
         else:
             ids = best_unknown(output, hidden, queries.seen, count, queries.search)
-        return Named(ids, hidden)
+        return base.Named(ids, hidden)
 
-    def score(self, queries: Queries, candidates: Candidates, more: Any) -> dict[str, np.ndarray]:
+    def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         scores = queries.network.output.scores_of(more, candidates.ids)
         check_finite(torch.from_numpy(scores))
         return {"network": candidates.flat(scores)}
@@ -77,18 +59,7 @@ class Network(BaseScorer):
 def best_unknown(
     output: SampledLinear, hidden: Tensor, known: Pattern, k: int, search: str = "exact"
 ) -> np.ndarray:
-    """A layer's k best labels of each row that are not known.
-
-    Args:
-        output: asked for more labels of a row, the more of them are known.
-        hidden: ``(B, H)``, its inputs.
-        known: B rows of labels that are left out.
-        k: number of labels.
-        search: see `slide.SampledLinear.top_k`.
-
-    Returns:
-        ``(B, k)`` int64, best first; -1: there are no more.
-    """
+    """A layer's k best labels ``(B, k)`` that are not known, best first; -1: no more."""
     found = np.full((len(hidden), k), -1, np.int64)
     for rows, depth in rows_by_depth(known, k, output.out_features):
         ids = on_host(output.top_k(hidden[rows], depth, search)[1])
@@ -97,20 +68,7 @@ def best_unknown(
 
 
 def rows_by_depth(known: Pattern, k: int, num_labels: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Rows in groups, and how many labels to ask for so that k of them are not known.
-
-    Args:
-        known: rows of labels.
-        k: number of labels.
-        num_labels: N, the most that can be asked for.
-
-    Example:
-        >>> from slide.ranking.scorers.network import rows_by_depth
-        >>> from slide.sparse import Pattern
-        >>> known = Pattern.from_lists([[], range(70), [3], [5, 7]])
-        >>> [(rows.tolist(), depth) for rows, depth in rows_by_depth(known, 5, 1000)]
-        [([0], 5), ([2, 3], 21), ([1], 261)]
-    """
+    """Rows in groups, and how many labels to ask for so that k of them are not known."""
     counts = np.diff(known.indptr)
     more = np.where(counts > 0, _MORE[np.searchsorted(_MORE, counts)], 0)
     for level in np.unique(more):

@@ -136,17 +136,7 @@ def test_rows_of_one_feature_and_rows_without_any():
     assert not found[2:].any()
 
 
-def test_nothing_is_known_before_fit(graph):
-    ids = np.zeros((len(graph), 2), np.int64)
-    ids[3] = -1
-    found = AnalogousQueries().relate(graph.features, ids)
-    assert found.shape == (2 * len(graph) - 2, 2)
-    assert not found.any()
-
-
 def test_impossible_inputs_are_refused(graph):
-    with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
-        AnalogousQueries(0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
         AnalogousQueries().fit(graph.features, graph.labels, FEATURES, 2)
     with pytest.raises(ValueError, match="features must lie in"):

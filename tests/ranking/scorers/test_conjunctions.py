@@ -165,30 +165,11 @@ def test_the_most_probable_labels_are_candidates(rows, model):
         np.testing.assert_allclose(means[known], -np.sort(-means)[: len(known)], rtol=1e-3)
 
 
-def test_it_grows_and_selects_and_is_kept(rows, model):
-    ids = np.tile(np.arange(LABELS), (ROWS, 1))
-    whole = model.relate(model.find(rows[0]), ids).reshape(ROWS, LABELS)
-    small = model.selected(np.array([1, 4]), LABELS)
-    found = small.relate(small.find(rows[0]), ids[:, :2]).reshape(ROWS, 2)
-    np.testing.assert_array_equal(found, whole[:, [1, 4]])
-    large = model.grown(2, 3)
-    more = ones(Pattern.from_lists([[*own, FEATURES + 2] for own in rows_of(rows[0])]))
-    found = large.relate(large.find(more), np.tile(np.arange(LABELS + 2), (ROWS, 1)))
-    np.testing.assert_array_equal(found.reshape(ROWS, -1)[:, :LABELS], whole)
-    other = Conjunctions()
-    other.restore(Stored(*model.state()), LABELS, FEATURES)
-    np.testing.assert_array_equal(
-        other.relate(other.find(rows[0]), ids).reshape(whole.shape), whole
-    )
-
-
 def test_before_fit_it_knows_no_sets(rows):
     assert not len(Conjunctions().find(rows[0]).indices)
 
 
 def test_impossible_inputs_are_refused(rows, model):
-    with pytest.raises(ValueError, match="proposed must be a whole number of at least 1, not 0"):
-        Conjunctions(proposed=0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
         Conjunctions().fit(*rows, FEATURES, 2)
     with pytest.raises(ValueError, match=f"ids must be below {LABELS}, not {LABELS}"):

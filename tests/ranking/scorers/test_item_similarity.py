@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
+from slide.ranking import row_blocks
 from slide.ranking.base_scorer import Candidates, Queries
-from slide.ranking.scorers import linear
 from slide.ranking.scorers.item_similarity import ItemSimilarity
 from slide.sparse import CSR, Pattern, row_bounds
-from slide.utils.array_checks import Stored
 
 ITEMS = 30
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -65,33 +64,9 @@ def test_the_most_similar_items_are_candidates(baskets):
     assert all(len(numbers) == (ids >= 0).sum() for numbers in scores.values())
 
 
-def test_it_grows_and_selects_and_is_kept(baskets):
-    model = ItemSimilarity(3.0).fit(baskets, ITEMS, ITEMS)
-    rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
-    whole = model.scores(rows, np.tile(np.arange(ITEMS), (200, 1)))
-    kept = np.arange(1, ITEMS, 2)
-    for found, every in zip(
-        model.selected(kept, ITEMS).scores(rows, np.tile(np.arange(15), (200, 1))),
-        whole,
-        strict=True,
-    ):
-        np.testing.assert_array_equal(found, every[:, kept])
-    large = model.grown(2, 1)
-    for found, every in zip(
-        large.scores(rows, np.tile(np.arange(ITEMS + 2), (200, 1))), whole, strict=True
-    ):
-        np.testing.assert_array_equal(found[:, :ITEMS], every)
-        assert not found[:, ITEMS:].any()
-    assert large.num_features == ITEMS + 1
-    other = ItemSimilarity()
-    other.restore(Stored(*model.state()), ITEMS, model.num_features)
-    assert other.shrink == 3.0
-    np.testing.assert_array_equal(other.scores(rows, np.zeros((200, 1), int))[0], whole[0][:, :1])
-
-
 def test_many_items_keep_those_that_share_the_most_rows(baskets, monkeypatch):
-    monkeypatch.setattr(linear, "_MOST_SHARING", 5)
-    monkeypatch.setattr(linear, "_MOST_PAIRS", 0)
+    monkeypatch.setattr(row_blocks, "_MOST_SHARING", 5)
+    monkeypatch.setattr(row_blocks, "_MOST_PAIRS", 0)
     model = ItemSimilarity().fit(baskets, ITEMS, ITEMS)
     assert np.diff(model.cosines.indptr).max() <= 5
 
@@ -103,10 +78,6 @@ def test_items_beyond_the_features_have_no_similarity(baskets):
 
 
 def test_impossible_inputs_are_refused(baskets):
-    with pytest.raises(ValueError, match="shrink must be a number of at least 0, not -1"):
-        ItemSimilarity(shrink=-1)
-    with pytest.raises(ValueError, match="proposed must be a whole number of at least 1, not 0"):
-        ItemSimilarity(proposed=0)
     with pytest.raises(ValueError, match=r"items must lie in \[0, 20\)"):
         ItemSimilarity().fit(baskets, ITEMS, 20)
     rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))

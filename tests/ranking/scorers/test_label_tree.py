@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide import runtime
 from slide.ops.kernels.label_clusters import halve_nodes
 from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import LinearClassifiers
@@ -111,15 +110,6 @@ def test_a_wide_beam_finds_the_best_labels(rows, model):
     assert (model.best(rows[0], LABELS)[:, -1] == -1).all()
 
 
-def test_threads_change_nothing(rows, model):
-    before = runtime.num_threads()
-    runtime.set_threads(1)
-    alone = learnt(rows)
-    runtime.set_threads(before)
-    np.testing.assert_array_equal(alone.leaf, model.leaf)
-    np.testing.assert_array_equal(alone.labels.weights.values, model.labels.weights.values)
-
-
 def test_halves_of_nodes_lose_no_row(rows):
     members = np.arange(ROWS)
     halve_nodes(
@@ -140,30 +130,9 @@ def test_rare_labels_share_what_their_cluster_knows():
     assert (group[model.best(query, 32)[0]] == 1).all()
 
 
-def test_new_and_selected_labels(rows, model):
-    ids = np.tile(np.arange(LABELS), (ROWS, 1))
-    large = model.grown(2, 3)
-    wide = large.scores(rows[0], np.tile(np.arange(LABELS + 2), (ROWS, 1)))[0]
-    np.testing.assert_array_equal(wide[:, :-2], model.scores(rows[0], ids)[0])
-    assert (wide[:, -2:] == model.nothing).all()
-    kept = np.array([1, 4, 5, 22])
-    small = model.selected(kept, LABELS)
-    found = small.scores(rows[0], np.tile(np.arange(4), (ROWS, 1)))[0]
-    np.testing.assert_array_equal(found, model.scores(rows[0], ids)[0][:, kept])
-    assert set(np.unique(small.best(rows[0], 4))) <= {-1, 0, 1, 2}
-
-
 def test_there_may_be_no_rows():
     nothing = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     model = LabelTree().fit(nothing, Pattern.from_lists([]), 3, 4)
     row = CSR(np.array([0, 1]), np.array([2], np.int32), np.ones(1, np.float32))
     assert (model.best(row, 2) == -1).all()
     assert (model.scores(row, np.arange(4)[None])[0] == model.nothing).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("C", 0), ("cluster", 0), ("beam", 0), ("proposed", 0)]
-)
-def test_impossible_settings_are_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        LabelTree(**{name: value})

@@ -84,16 +84,6 @@ def test_a_row_is_not_its_own_neighbour(rows):
     assert several > ROWS / 2
 
 
-def test_rows_without_features(rows):
-    x, labels = rows
-    model = Neighbours().fit(x, labels, FEATURES, LABELS)
-    found = model.votes(make_csr(np.random.default_rng(0), [0, 0], FEATURES), 3)
-    assert (found.ids == -1).all()
-    assert not found.shares.any()
-    assert not found.nearest.any()
-    assert np.isfinite(found.mean).all()
-
-
 def test_lists_are_as_long_as_the_work_allows():
     few = np.full(10, 50)
     assert longest_list(few, 100, 16_384) >= 50, "short lists are whole"
@@ -104,8 +94,6 @@ def test_lists_are_as_long_as_the_work_allows():
 
 def test_impossible_inputs_are_refused(rows):
     x, labels = rows
-    with pytest.raises(ValueError, match="count must be a whole number of at least 1, not 0"):
-        Neighbours(0)
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
         Neighbours().fit(x, labels, FEATURES, 2)
     with pytest.raises(ValueError, match=r"features must lie in \[0, 3\)"):
