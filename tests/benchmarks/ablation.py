@@ -7,32 +7,33 @@ A seed chooses the training rows that are held out, and the recipe and its varia
 rows under one seed. For each data set and seed one network is trained, and all variants of the
 re-ranker learn from this network; only the variants of the network train again, and their
 re-ranker is that of the recipe. The test rows are not touched. Writes results/ablation.{json,md}
-after each row; rows that there are for this commit and machine are not measured again (report.py).
+after each row; rows that there are for this commit and machine are not measured again (harness.py).
 """
 
 import argparse
-import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from hydra.utils import instantiate
-from report import (
-    ROOT,
+from harness import (
+    HELD_OUT,
     SCORES,
     Row,
     Store,
-    add_options,
-    gain,
+    fill_page,
+    grid,
     numbers,
+    of,
+    opened,
+    options,
     origin,
-    parse,
+    overrides_of,
     spread,
     table,
+    trained,
 )
-from runs import HELD_OUT, place, trained
+from hydra.utils import instantiate
 
-from slide import runtime
-from slide.config import open_dataset, read_config, user_errors
+from slide.config import read_config, user_errors
 from slide.ranking import EnsembleRanker, choose_kind
 from slide.ranking.base_scorer import RankingFeatures
 from slide.training import Trainer
@@ -121,9 +122,7 @@ def scores_of(trainer: Trainer, variant: str) -> Row:
 
 def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
-    with user_errors():
-        data = open_dataset(read_config(overrides))
-    kind = choose_kind(data.train).kind
+    kind = choose_kind(opened(tuple(overrides)).train).kind
     same = {KEEP} if kind == "other" else set()
     same |= {UNASKED} if kind != "graph" else set()
     same |= {C_OF_ONE, FEW_NEGATIVES} if kind == "items" else set()
@@ -141,9 +140,12 @@ def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> Non
 
 def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> None:
     """Train missing networks with the default re-ranker."""
-    for case in store.missing(cases):
+
+    def figures(case: Row) -> Row:
         _, summary = trained([*overrides, *NETWORK[case["variant"]]])
-        store.add([case | {n: summary[n] for n in (*SCORES, *map(alone, SCORES))}])
+        return {name: summary[name] for name in (*SCORES, *map(alone, SCORES))}
+
+    store.fill(cases, figures)
 
 
 def alone(name: str) -> str:
@@ -163,7 +165,7 @@ def page(found: dict[str, Any]) -> str:
     )
     rows = found["rows"]
     for name in [*HELD_OUT, *sorted({row["dataset"] for row in rows} - set(HELD_OUT))]:
-        if own := [row for row in rows if row["dataset"] == name]:
+        if own := of(rows, dataset=name):
             text += section(name, own)
     return text + origin(rows)
 
@@ -203,37 +205,39 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
     return [{"": DEFAULT} | first, *out]
 
 
+def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
+    """A score of a variant in words, and its difference to that of the recipe of the same seeds."""
+    gained = [row[name] - same[name] for row, same in zip(rows, recipe, strict=True)]
+    agree = len(gained) > 1 and (min(gained) > 0 or max(gained) < 0)
+    mark = "**" if agree else ""
+    return f"{spread([row[name] for row in rows])} ({mark}{spread(gained, '+')}{mark})"
+
+
 def title(name: str) -> str:
     return name.replace("_at_", "@").upper()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(HELD_OUT), [0, 1, 2])
-    parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("ablation", ("dataset", "seed", "variant"), page, arguments)
-    if arguments.render:
-        return store.render()
-    os.chdir(ROOT)  # Caches lie in its datasets/.
+def measure(store: Store, arguments: argparse.Namespace) -> None:
     with user_errors():  # A misspelt setting is found before the first run.
         for variant in WITHOUT.values():
             read_config([*variant])
     for name in arguments.datasets:
         for seed in arguments.seeds:
             rows = [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
-            overrides = [*place(name, arguments.root), *rows, "trainer.recall_every=0"]
+            overrides = [*overrides_of(name, arguments.root), *rows, "trainer.recall_every=0"]
             cases = {"ranker": variants_of_ranker(overrides), "network": list(NETWORK)}
-            cases = {
-                part: [{"dataset": name, "seed": seed, "variant": each} for each in variants]
-                for part, variants in cases.items()
-                if arguments.only in (None, part)
-            }
-            measure_rankers(store, overrides, cases.get("ranker", []))
-            measure_networks(store, overrides, cases.get("network", []))
-    store.render()
-    store.report()
+            for part, variants in cases.items():
+                if arguments.only in (None, part):
+                    own = grid(dataset=[name], seed=[seed], variant=variants)
+                    (measure_rankers if part == "ranker" else measure_networks)(
+                        store, overrides, own
+                    )
+
+
+def main() -> None:
+    parser = options(__doc__, HELD_OUT, [0, 1, 2])
+    parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
+    fill_page("ablation", ("dataset", "seed", "variant"), page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,14 @@
-"""Precision over seconds of one method on one data set, as a process of its own.
-
-    python tests/benchmarks/curves.py FILE '{"method": "slide", "overrides": ["dataset=bibtex"]}'
-
-Writes into FILE what `measured` returns. The process begins empty, so its memory is its own.
-"""
+"""Precision over seconds of one method on one data set."""
 
 import dataclasses
-import json
-import sys
 import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from peers import Evaluation, rounded
 from plain_torch import NETWORKS, train
-from runs import process, seconds_of
-from sized import available_bytes, dense_bytes
+from sized import dense_bytes, too_large
 
 from slide import runtime
 from slide.config import build_trainer, fill_in, open_dataset, read_config, user_errors
@@ -39,8 +30,9 @@ def point(seconds: float, scores: dict[str, float]) -> list[float]:
     return [round(seconds, 3), *(round(scores[name], 6) for name in SHOWN)]
 
 
-def measured(task: Task) -> dict[str, Any]:
-    """The curve of a method, its last scores on the whole test set, and its seconds."""
+def measured(*task: Any) -> dict[str, Any]:
+    """The curve of a `Task`, its last scores on the whole test set, and its seconds."""
+    task = Task(*task)
     with user_errors():
         return ours(task) if task.method == "slide" else theirs(task)
 
@@ -78,11 +70,11 @@ def ours(task: Task) -> dict[str, Any]:
         assert trainer.answers is not None
         scores = whole.scores(trainer.answers.ids)
         part = evaluation.scores(trainer.answers.ids[evaluation.rows])
-        curve.append(point(seconds_of(summary), part))
+        curve.append(point(summary["train_seconds"], part))
     keep = ("labels", "epochs", "ranker_seconds", "eval_seconds", "peak_rss_mb")
     found = {name: summary[name] for name in keep} | rounded(scores)
     found["network_seconds"] = summary["network_seconds"]
-    times = {"train_seconds": round(seconds_of(summary), 3)}
+    times = {"train_seconds": round(summary["train_seconds"], 3)}
     return found | times | {"evaluated": len(evaluation.rows), "curve": curve}
 
 
@@ -95,8 +87,8 @@ def theirs(task: Task) -> dict[str, Any]:
     found: dict[str, Any] = {"planned": config.trainer.epochs}
     if task.method == "dense":
         needed = dense_bytes(data.num_features, data.num_labels, config)
-        if needed > available_bytes():
-            return found | {"needs_gib": round(needed / 2**30, 1), "curve": []}
+        if missing := too_large(needed):
+            return found | missing
     torch.manual_seed(config.seed)
     network = NETWORKS[task.method](data.num_features, data.num_labels, config)
     network.start(data)
@@ -107,17 +99,3 @@ def theirs(task: Task) -> dict[str, Any]:
     times = {name: round(last[name], 3) for name in ("train_seconds", "epochs")}
     more = {"peak_rss_mb": peak_memory_mb(), "evaluated": len(evaluation.rows)}
     return found | rounded(scores) | times | more | {"curve": curve}
-
-
-def in_own_process(task: Task) -> dict[str, Any]:
-    """What `measured` returns, of a process of its own."""
-    return process(__file__, json.dumps(task._asdict()))
-
-
-def main() -> None:
-    file, task = sys.argv[1:]
-    Path(file).write_text(json.dumps(measured(Task(**json.loads(task)))))
-
-
-if __name__ == "__main__":
-    main()

@@ -100,8 +100,8 @@ def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.n
     ]
     begin = time.perf_counter()
     for row, (features, depth) in enumerate(zip(pairs, depths.tolist(), strict=True)):
-        for place, (label, _) in enumerate(model.predict(features, top_k=depth)):
-            found[row, place] = label
+        for rank, (label, _) in enumerate(model.predict(features, top_k=depth)):
+            found[row, rank] = label
     return found, time.perf_counter() - begin
 
 

@@ -9,12 +9,12 @@ its default settings. PECOS XR-Linear needs an environment of its own (xr_linear
 it); without --pecos-python its rows are left out. All on all cores, one after another, on whole
 test sets, which are used for nothing else. Writes results/precision.{json,md} after each row, and
 at the end results/precision_reliability.png and the table of the README. Rows that there are for
-this commit and machine are not measured again (rows.py). A name that conf/dataset/ does not know is
-a folder of train.txt and test.txt in XMC text.
+this commit and machine are not measured again (harness.py). A name that conf/dataset/ does not know
+is a folder of train.txt and test.txt in XMC text.
 """
 
 import argparse
-import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,35 @@ import matplotlib
 matplotlib.use("Agg")
 import numpy as np
 import peers
-from matplotlib import pyplot as plt
-from peers import LEFT_OUT
-from report import (
+from harness import (
+    HELD_OUT,
     PAGES,
     ROOT,
     SCORES,
     Row,
     Store,
-    add_options,
+    fill_page,
+    grid,
+    in_process,
     insert,
     numbers,
+    of,
+    opened,
+    options,
     origin,
-    parse,
+    overrides_of,
     spread,
     table,
+    trained,
+    triple,
+    warm_up,
 )
-from runs import HELD_OUT, answered, opened, place, seconds_of, warm_up
+from matplotlib import pyplot as plt
+from peers import LEFT_OUT
 
-from slide import runtime
+from slide.ranking import Ranked
 from slide.sparse import Pattern, hits
+from slide.training.evaluation import TOP, predict_split
 
 KEYS = ("dataset", "method", "seed")
 # Bins of equal width, as those of slide.training.calibration_error.
@@ -110,13 +119,17 @@ the share that is right against the mean score. On the diagonal both are equal.
 
 
 def ours(overrides: list[str]) -> Row:
-    summary, found = answered(overrides)
-    labels = Pattern(found["indptr"], found["indices"])
+    """The figures of a run of train.py, whose answers are given once more for their time."""
+    trainer, summary = trained(overrides)
+    rows = trainer.eval_split
+    begin = time.perf_counter()
+    found = predict_split(trainer.network, rows, trainer.options.evaluation, trainer.ranker)
+    seconds, found = time.perf_counter() - begin, Ranked.of(TOP, *found)
     keep = (*SCORES, *(f"network_{name}" for name in SCORES), "peak_rss_mb")
     keep += ("calibration_error", "calibration_error_at_1")
-    times = {"train_seconds": seconds_of(summary), "ranker_seconds": summary["ranker_seconds"]}
-    times["predict_rows_per_second"] = labels.num_rows / float(found["seconds"])
-    bins = reliability(found["scores"], found["ids"], labels)
+    times = {name: summary[name] for name in ("train_seconds", "ranker_seconds")}
+    times["predict_rows_per_second"] = len(rows) / seconds
+    bins = reliability(found.scores, found.ids, rows.labels)
     return {name: summary[name] for name in keep} | peers.rounded(times) | {"reliability": bins}
 
 
@@ -133,14 +146,17 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
     }
 
 
-def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    found = peers.installed(arguments.methods, arguments.pecos_python)
+    warm_up()
     for name in arguments.datasets:
-        overrides = place(name, arguments.root)
+        overrides = overrides_of(name, arguments.root)
         if OURS in arguments.methods:
-            cases = [{"dataset": name, "method": OURS, "seed": s} for s in arguments.seeds]
+            cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
             for case in store.missing(cases):
                 opened(tuple(overrides))  # Prepared before a run whose memory is measured.
-                store.add([case | ours([*overrides, f"seed={case['seed']}"])])
+                own = [*overrides, f"seed={case['seed']}"]
+                store.add([case | in_process("precision", "ours", own)])
         for method, peer in found.items():
             case = {"dataset": name, "method": method, "seed": None}
             for _ in store.missing([case], peer.version):
@@ -179,10 +195,6 @@ def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=place)
 
 
-def of(rows: list[Row], **case: Any) -> list[Row]:
-    return [row for row in rows if case.items() <= row.items()]
-
-
 def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:
     """Lines of the first table: a data set, ours and the best peer; none without one of them."""
     own = of(rows, method=OURS)
@@ -211,17 +223,14 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
     if method == OURS:
         title += f", seeds {numbers(row['seed'] for row in rows)}"
 
-    def triple(kind: str) -> str:
-        return " / ".join(spread([row[f"{kind}_at_{k}"] for row in rows]) for k in (1, 3, 5))
-
     def mean(name: str, digits: int, scale: float = 1) -> str:
         values = [scale * row[name] for row in rows if name in row]
         return f"{sum(values) / len(values):,.{digits}f}" if values else ""
 
     return {
         "method": title,
-        "P@1 / P@3 / P@5": triple("p"),
-        "PSP@1 / PSP@3 / PSP@5": triple("psp"),
+        "P@1 / P@3 / P@5": triple(rows, "p"),
+        "PSP@1 / PSP@3 / PSP@5": triple(rows, "psp"),
         "training, s": mean("train_seconds", 1),
         "prediction, rows/s": mean("predict_rows_per_second", 0),
         "peak memory, MB": mean("peak_rss_mb", 0),
@@ -274,23 +283,12 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(HELD_OUT), [0, 1, 2])
+    parser = options(__doc__, HELD_OUT, [0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=TITLES, default=list(TITLES))
     peers.add_pecos(parser)
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("precision", KEYS, page, arguments)
-    if not arguments.render:
-        found = peers.installed(arguments.methods, arguments.pecos_python)
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        warm_up()
-        measure(store, arguments, found)
-    store.render()
-    draw(store.rows, store.folder)
+    store = fill_page("precision", KEYS, page, measure, parser, draw)
     if store.folder == PAGES:
         insert(ROOT / "README.md", "precision", summary(store.rows))
-    store.report()
 
 
 if __name__ == "__main__":

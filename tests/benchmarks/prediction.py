@@ -7,7 +7,8 @@
 Of each data set train.py trains a model without any setting, unless --run names the folder of one.
 The server is asked by locust on the same machine: a network of Amazon-670K's shape with random
 weights, rows of random features, one row a request. Rows that there are for this commit and machine
-are not measured again (report.py). Writes results/benchmarks/prediction.{json,md}.
+are not measured again, and those of peers not for this version of the peer (harness.py). Writes
+results/benchmarks/prediction.{json,md}.
 """
 
 import argparse
@@ -22,33 +23,36 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import peers
 import requests
 import torch
-from report import RESULTS, ROOT, Row, Store, add_options, origin, parse, table
-from runs import opened, place, run_train
+from harness import RESULTS, ROOT, Row, Store, fill_page, grid, of, opened, origin, run_train, table
 
-from slide import FullSampler, SlideNetwork, runtime
+from slide import FullSampler, SlideNetwork
 from slide.data import Split
 from slide.model import Model, load
 
 GENERATED = {
     "amazon670k_like": [
-        *("dataset=amazon670k_like", "dataset.train_samples=50000", "dataset.test_samples=2000"),
-        *("dataset.cache=datasets/amazon670k_like/cache_50000", "trainer.max_epochs=5"),
+        *("dataset=amazon670k_like", "dataset.train_samples=20000", "dataset.test_samples=2000"),
+        *("dataset.cache=datasets/amazon670k_like/cache_20000", "trainer.max_epochs=5"),
     ]
 }
 METHODS = {
     "slide": "**slide**",
     "omikuji": "omikuji, 3 trees",
-    "pecos": "PECOS XR-Linear, 3 models",
+    "pecos-1": "PECOS XR-Linear, 1 model",
     "server": "slide-serve",
 }
-SEARCHES, QUANTILES, SINGLES = ("exact", "index"), (50, 95, 99), 2000
+SEARCHES, QUANTILES = ("exact", "index"), (50, 95, 99)
+# Calls with one row, at most, and seconds of them.
+SINGLES, SECONDS_OF_SINGLES = 2000, 20
 # The first rows are not timed: they make indexes and compile kernels.
 WARM = 20
 # What the server answers.
@@ -93,33 +97,33 @@ milliseconds, and from 100 ms on to 10 ms.
 
 
 def overrides_of(name: str, root: Path) -> list[str]:
-    return GENERATED.get(name) or place(name, root)
+    return GENERATED.get(name) or harness.overrides_of(name, root)
 
 
-def measure(model: Model, rows: Split, search: str, singles: int) -> dict[str, float]:
-    """All rows (raw, with their labels) in one call, and ``singles`` one after the other."""
+def figures(model: Model, rows: Split, search: str, singles: int) -> Row:
+    """Of all rows (raw, with their labels) in one call, and of one after the other."""
     model.predict_ids(rows.slice(0, min(WARM, len(rows))).features, search=search)
     begin = time.perf_counter()
     ids, _ = model.predict_ids(rows.features, search=search)
     seconds, times = time.perf_counter() - begin, []
-    for row in range(WARM + singles):
-        x = rows.slice(row % len(rows), row % len(rows) + 1).features
+    while len(times) < WARM + singles and sum(times) < SECONDS_OF_SINGLES:
+        row = len(times) % len(rows)
+        x = rows.slice(row, row + 1).features
         begin = time.perf_counter()
         model.predict_ids(x, search=search)
         times.append(time.perf_counter() - begin)
     waits = 1e3 * np.percentile(times[WARM:], QUANTILES)
+    sizes = {"rows": len(rows), "labels": model.num_labels, "default": model.search}
     named = {f"p{q}": round(float(wait), 3) for q, wait in zip(QUANTILES, waits, strict=True)}
-    return {f"p_at_{k}": peers.precision_at_k(ids, rows.labels, k) for k in peers.TOP} | (
-        named | {"rows_per_second": round(len(rows) / seconds, 1)}
-    )
+    scores = {f"p_at_{k}": peers.precision_at_k(ids, rows.labels, k) for k in peers.TOP}
+    return scores | named | {"rows_per_second": round(len(rows) / seconds, 1)} | sizes
 
 
 def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None:
     """The missing rows of both searches; a model is trained if there are some."""
-    cases = [
-        {"dataset": name, "method": "slide", "search": each, "clients": 0} for each in SEARCHES
-    ]
-    missing = list(store.missing(cases))
+    missing = list(
+        store.missing(grid(dataset=[name], method=["slide"], search=SEARCHES, clients=[0]))
+    )
     if not missing:
         return
     words = overrides_of(name, arguments.root)
@@ -131,19 +135,15 @@ def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None
             run_train(*words, folder=folder)
         model = load(folder)
         for case in missing:
-            found = measure(model, data.test, case["search"], arguments.singles)
-            sizes = {"rows": len(data.test), "labels": model.num_labels, "default": model.search}
-            store.add([case | sizes | found])
+            store.add([case | figures(model, data.test, case["search"], arguments.singles)])
 
 
-def measure_peers(store: Store, name: str, peer: peers.Peer, method: str, root: Path) -> None:
-    case = {"dataset": name, "method": method, "search": None, "clients": 0}
-    for _ in store.missing([case], peer.version):
-        data = opened(tuple(overrides_of(name, root)))
-        found = peers.measure(peer, method, data)[-1]
-        row = {each: found[each] for each in found if each.startswith("p_at_")}
-        row |= {"rows_per_second": found["predict_rows_per_second"], "rows": len(data.test)}
-        store.add([case | row | {"labels": data.num_labels}], peer.version)
+def of_peer(peer: peers.Peer, method: str, words: list[str], _: Row) -> Row:
+    data = opened(tuple(words))
+    found = peers.measure(peer, method, data)[-1]
+    row = {each: found[each] for each in found if each.startswith("p_at_")}
+    row |= {"rows_per_second": found["predict_rows_per_second"], "rows": len(data.test)}
+    return row | {"labels": data.num_labels}
 
 
 def write_bodies(path: Path, search: str) -> None:
@@ -202,12 +202,11 @@ def ask(address: str, clients: int, bodies: Path, seconds: float) -> dict[str, f
 
 
 def measure_server(store: Store, arguments: argparse.Namespace) -> None:
-    cases = [
-        {"dataset": "requests", "method": "server", "search": search, "clients": clients}
-        for search in SEARCHES
-        for clients in CLIENTS
-    ]
-    missing = list(store.missing(cases))
+    missing = list(
+        store.missing(
+            grid(dataset=["requests"], method=["server"], search=SEARCHES, clients=CLIENTS)
+        )
+    )
     if not missing:
         return
     with tempfile.TemporaryDirectory() as name:
@@ -227,8 +226,7 @@ def page(found: dict[str, Any]) -> str:
     rows = sorted(rows, key=lambda r: (r["labels"], order.index(r["method"]), r["clients"]))
     lines = [line_of(row) for row in rows if row["method"] != "server"]
     text = ABOUT + (table(lines) if lines else "")
-    served = sorted((r for r in rows if r["method"] == "server"), key=lambda r: r["search"])
-    if served:
+    if served := sorted(of(rows, method="server"), key=lambda row: row["search"]):
         threads = served[0]["server"]
         text += SERVED + table(
             [
@@ -260,31 +258,28 @@ def line_of(row: Row) -> dict[str, str]:
     }
 
 
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    found = peers.installed(arguments.methods, arguments.pecos_python)
+    for name in arguments.datasets:
+        if "slide" in arguments.methods:
+            measure_ours(store, name, arguments)
+        for method, peer in found.items():
+            cases = grid(dataset=[name], method=[method], search=[None], clients=[0])
+            words = overrides_of(name, arguments.root)
+            store.fill(cases, partial(of_peer, peer, method, words), peer.version)
+    if "server" in arguments.methods:
+        measure_server(store, arguments)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, ["debian", "files", *GENERATED], [0])
+    parser = harness.options(__doc__, ["debian", "files", *GENERATED], [0], RESULTS)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--run", type=Path, help="a trained model, instead of training one")
-    parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row")
+    parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row, at most")
     parser.add_argument("--labels", type=int, default=LABELS, help="of the server")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a number of clients")
     peers.add_pecos(parser)
-    parser.set_defaults(results=RESULTS)
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("prediction", ("dataset", "method", "search", "clients"), page, arguments)
-    if not arguments.render:
-        found = peers.installed(arguments.methods, arguments.pecos_python)
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        for name in arguments.datasets:
-            if "slide" in arguments.methods:
-                measure_ours(store, name, arguments)
-            for method, peer in found.items():
-                measure_peers(store, name, peer, method, arguments.root)
-        if "server" in arguments.methods:
-            measure_server(store, arguments)
-    store.render()
-    store.report()
+    fill_page("prediction", ("dataset", "method", "search", "clients"), page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -7,18 +7,31 @@ Each run is `python train.py dataset=<name> seed=<seed>`, a process of its own w
 setting, evaluated on the whole test set. Missing files are fetched into datasets/<name>; a set
 without files is reported, and the others go on. published.json beside this file has the results of
 others, and where each of them stands. Writes results/published.{json,md} after each run; runs that
-there are for this commit and machine are not made again (report.py).
+there are for this commit and machine are not made again (harness.py).
 """
 
 import argparse
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from report import ROOT, SCORES, Row, Store, add_options, numbers, origin, spread, table
-from runs import opened, run_train, seconds_of, warm_up
+from harness import (
+    SCORES,
+    Row,
+    Store,
+    fill_page,
+    grid,
+    numbers,
+    of,
+    opened,
+    options,
+    origin,
+    run_train,
+    spread,
+    table,
+    warm_up,
+)
 
 from slide.config import read_config, user_errors
 
@@ -66,25 +79,31 @@ def unavailable(name: str, root: Path | None) -> str | None:
     return None
 
 
-def measure(store: Store, name: str, arguments: argparse.Namespace) -> str | None:
-    """The missing runs of a set, each with its scores; why there are none, or None."""
-    for case in store.missing([{"dataset": name, "seed": seed} for seed in arguments.seeds]):
-        if why := unavailable(name, arguments.root):
-            return why
-        try:
-            summary = run_train(*place(name, arguments.root), f"seed={case['seed']}")
-        except subprocess.CalledProcessError as error:
-            return f"train.py ended with code {error.returncode}"
-        seconds = {"train_seconds": round(seconds_of(summary), 3)}
-        scores = {key: summary[key] for key in (*SCORES, "peak_rss_mb")}
-        store.add([case | scores | seconds])
-    return None
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    """The missing runs of all sets; says why there are none of a set."""
+    with user_errors():
+        for name in arguments.datasets:
+            read_config([f"dataset={name}"])
+    warm_up()
+    for name in arguments.datasets:
+        words = place(name, arguments.root)
+        for case in store.missing(grid(dataset=[name], seed=arguments.seeds)):
+            why = unavailable(name, arguments.root)
+            try:
+                summary = {} if why else run_train(*words, f"seed={case['seed']}")
+            except subprocess.CalledProcessError as error:
+                why = f"train.py ended with code {error.returncode}"
+            if why:
+                print(f"{name} was not measured: {why}", flush=True)
+                break
+            scores = {key: summary[key] for key in (*SCORES, "peak_rss_mb")}
+            store.add([case | scores | {"train_seconds": round(summary["train_seconds"], 3)}])
 
 
 def page(found: dict[str, Any]) -> str:
     rows, text, sets = found["rows"], ABOUT, PUBLISHED["sets"]
     for name in dict.fromkeys([*sets, *(row["dataset"] for row in rows)]):
-        text += section(name, [row for row in rows if row["dataset"] == name])
+        text += section(name, of(rows, dataset=name))
     text += "\n## Sources\n\n"
     for source in PUBLISHED["sources"].values():
         on = f" Machine: {source['machine']}." if source["machine"] else ""
@@ -129,23 +148,9 @@ def their_cells(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(PUBLISHED["sets"]), [0])
-    arguments = parser.parse_args(words)
-    arguments.root = arguments.root and arguments.root.resolve()
-    store = Store("published", ("dataset", "seed"), page, arguments)
-    os.chdir(ROOT)  # The usual folders of files are relative to it.
-    with user_errors():
-        for name in arguments.datasets:
-            read_config([f"dataset={name}"])
-    if not arguments.render:
-        warm_up()
-        for name in arguments.datasets:
-            if why := measure(store, name, arguments):
-                print(f"{name} was not measured: {why}", flush=True)
-    store.render()
-    store.report()
+def main() -> None:
+    parser = options(__doc__, PUBLISHED["sets"], [0])
+    fill_page("published", ("dataset", "seed"), page, measure, parser, rooted=False)
 
 
 if __name__ == "__main__":

@@ -12,19 +12,17 @@ scaling_more.png.
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
+from harness import RESULTS, Row, Store, fill_page, in_process, options, origin, table
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
-from report import RESULTS, Row, Store, add_store_options, origin, table
-from sized import BATCHES, CASES, LABELS, NONZEROS, SECONDS, Size, in_own_process, settings
-
-from slide import runtime
+from sized import BATCHES, CASES, LABELS, NONZEROS, Size, settings
 
 BASE = Size()
 MOST_FEATURES = 10**7
@@ -66,7 +64,8 @@ def sizes() -> Iterator[Size]:
 
 def page(found: dict[str, Any]) -> str:
     rows = found["rows"]
-    text, done = ABOUT + sets_in_words(), measured(rows)
+    text = ABOUT + "\n" + "".join(f"* {in_words(case)}\n" for case in CASES)
+    done = measured(rows)
     if done:
         times = [row["product_ms"] for row in done]
         text += (
@@ -83,10 +82,6 @@ def page(found: dict[str, Any]) -> str:
     if missing := [row for row in rows if not row.get("ms")]:
         text += "\n## Where memory ended\n\n" + table([missed(row) for row in missing])
     return text + origin(rows, "case")
-
-
-def sets_in_words() -> str:
-    return "\n" + "".join(f"* {in_words(case)}\n" for case in CASES)
 
 
 def in_words(case: str) -> str:
@@ -167,7 +162,7 @@ def draw(rows: list[Row], folder: Path) -> None:
     saved(figure, folder / MORE)
 
 
-def lines_of(axes: Any, rows: list[Row], axis: str, value: Any) -> None:
+def lines_of(axes: Any, rows: list[Row], axis: str, value: Callable[[Row], float]) -> None:
     for case in CASES:
         points = [(row[axis], value(row)) for row in rows if row["case"] == case]
         if points:
@@ -197,20 +192,9 @@ def saved(figure: Any, path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_store_options(parser)
-    parser.add_argument("--largest", type=int, default=2**24, help="most outputs of a size")
-    parser.add_argument("--most-features", type=int, default=MOST_FEATURES)
-    parser.add_argument("--widest", type=int, default=1024, help="most hidden units of a size")
-    parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of steps in a turn")
-    parser.set_defaults(results=RESULTS)
-    arguments = parser.parse_args()
-    runtime.set_threads(0)
-    store = Store("scaling", (*Size._fields, "batch"), page, arguments)
+def measure(store: Store, arguments: argparse.Namespace) -> None:
     batch = {"batch": settings(BASE.case, BASE.outputs).trainer.batch_size}
-    cases: list[Row] = [
+    chosen = [
         size._asdict() | batch
         for size in sizes()
         if size.case in arguments.cases
@@ -218,12 +202,18 @@ def main() -> None:
         and size.features <= arguments.most_features
         and size.hidden <= arguments.widest
     ]
-    for case in [] if arguments.render else store.missing(cases):
-        size = Size(*(case[name] for name in Size._fields))
-        store.add([case | in_own_process(size, arguments.seconds)])
-    store.render()
-    draw(store.rows, store.folder)
-    store.report()
+    store.fill(
+        chosen, lambda case: in_process("sized", "measured", *(case[n] for n in Size._fields))
+    )
+
+
+def main() -> None:
+    parser = options(__doc__, folder=RESULTS)
+    parser.add_argument("--largest", type=int, default=2**24, help="most outputs of a size")
+    parser.add_argument("--most-features", type=int, default=MOST_FEATURES)
+    parser.add_argument("--widest", type=int, default=1024, help="most hidden units of a size")
+    parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
+    fill_page("scaling", (*Size._fields, "batch"), page, measure, parser, draw)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ fetched.
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,51 +17,27 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "examples")]
+from harness import PAGES, ROOT, in_process, last, machine, publish, table
+from seed_layers import ABOUT, LAYERS, Rows
 
-from report import PAGES, last, machine, publish, table  # noqa: E402
+from slide import runtime
 
-from slide import runtime  # noqa: E402
-
-Rows = list[dict]
-
-
-class Target(NamedTuple):
-    """What a figure of a benchmark must be: of its rows the worst one, at least or at most."""
-
-    seed: str
-    text: str
-    figure: Callable[[Rows], float]
-    bound: float
-    least: bool = False
-
-    def check(self, rows: Rows) -> dict:
-        figure, word = self.figure(rows), "at least" if self.least else "at most"
-        met = figure >= self.bound if self.least else figure <= self.bound
-        return {
-            "measured": self.text,
-            "target": f"{word} {self.bound:g}",
-            "found": f"{figure:.3g}",
-            "": "met" if met else "missed",
-        }
+sys.path.insert(0, str(ROOT / "examples"))
 
 
 class Seed(NamedTuple):
-    """A benchmark: ``rows`` of seed_<name>.py, whose docstring is on the page, or of `EXAMPLES`."""
+    """A benchmark: a function of `LAYERS` or an example, what is said of it, and its data."""
 
     asked: str
     quick: dict
-    data: str | None = None
-    about: str | None = None
+    about: str
+    data: str = ""
 
 
 def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
     """The figures ``key`` of cases that begin with ``case`` and have the values ``equal``."""
     chosen = [row for row in rows if row["case"].startswith(case)]
     found = [row[key] for row in chosen if all(row[n] == value for n, value in equal.items())]
-    if not found:
-        raise ValueError(f"no row of {case} with {equal}")
     return found
 
 
@@ -97,10 +72,9 @@ def accuracy(rows: Rows, case: str, dense: bool) -> float:
     return min(row["accuracy %"] for row in found)
 
 
-RATIO = "backward_to_forward"
 RATIO, BOTH = "backward_to_forward", "backward / forward, worst size and batch"
-# By benchmark: what is measured, its figure of the rows, the bound, and whether it is the least.
-_TARGETS = {
+# By benchmark: what is measured, its figure of the rows, the bound, and True if it is the least.
+TARGETS: dict[str, list[tuple]] = {
     "linear": [
         (f"active_linear: {BOTH}", worst("active_linear", RATIO, "sparse_grad", False), 1.5),
         ("active_linear, sparse_grad: the same", worst("active_linear", RATIO, "sparse_grad"), 1.5),
@@ -159,67 +133,57 @@ _TARGETS = {
         )
     ],
 }
-TARGETS = [Target(seed, *words) for seed, targets in _TARGETS.items() for words in targets]
 SEEDS = {
     "linear": Seed(
         "backward through a sampled slice that does not grow with the layer",
         {"sizes": (2**8, 2**12)},
+        ABOUT["linear"],
     ),
-    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}),
+    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}, ABOUT["csr"]),
     "hardest": Seed(
-        "backward for the hardest quarter of a batch, from one forward pass", {"repeats": 5}
+        "backward for the hardest quarter of a batch, from one forward pass",
+        {"repeats": 5},
+        ABOUT["hardest"],
     ),
-    "conv": Seed("convolution on some channels", {"steps": 5}),
+    "conv": Seed("convolution on some channels", {"steps": 5}, ABOUT["conv"]),
     "vision": Seed(
         "SLIDE for vision: MLP on MNIST, MLP-Mixer",
-        {"quick": True},
-        "mnist",
+        {"words": ["--epochs", "1", "--limit", "2000"]},
         "Whole examples, trained once with seed 0 and tested once; see `examples/mnist.py` and "
         "`mixer.py`.",
+        "mnist",
     ),
     "word2vec": Seed(
         "a large vocabulary",
-        {"quick": True},
-        "text",
+        {"words": ["--epochs", "1", "--limit", "20000"]},
         "`examples/word2vec.py` as it stands, on text8 unless `--root` has another text: a word's "
         "vector is to predict the words around it, by a softmax over the whole vocabulary. The "
         "sampled step is the mean over a whole training, with all that belongs to it, rebuilds of "
         "the tables too. The dense one, with PyTorch's layer and its fused Adam, is the mean of a "
         "few steps.",
+        "text",
     ),
 }
 
 
-def vision(data: Path | None = None, quick: bool = False) -> Rows:
-    """Three rows an example: dense, and sampled in training and tested in two ways."""
-    words = ["--data", str(data)] if data else []
-    words += ["--epochs", "1", "--limit", "2000"] if quick else []
-    return [
-        {"case": name} | row
-        for name in ("mnist", "mixer")
-        for row in import_module(name).main(words)
-    ]
+def example(name: str, data: str, words: list[str]) -> Rows:
+    """Rows of examples: dense, and sampled in training."""
+    words = [*(["--data", data] if data else []), *words]
+    if name == "word2vec":
+        return import_module(name).main(words)
+    return [{"case": n} | row for n in ("mnist", "mixer") for row in import_module(n).main(words)]
 
 
-def word2vec(data: Path | None = None, quick: bool = False) -> Rows:
-    """Two rows: sampled (a mean over the training, rebuilds and all), and dense."""
-    words = ["--data", str(data)] if data else []
-    words += ["--epochs", "1", "--limit", "20000"] if quick else []
-    return import_module("word2vec").main(words)
-
-
-EXAMPLES = {"vision": vision, "word2vec": word2vec}
-
-
-def run(name: str, root: Path | None, quick: bool) -> dict:
+def run(name: str, root: str, quick: bool) -> dict:
     """One benchmark: its rows, when, and how long it took."""
     seed, start = SEEDS[name], time.perf_counter()
-    rows = EXAMPLES[name] if name in EXAMPLES else import_module(f"seed_{name}").rows
-    arguments = dict(seed.quick) if quick else {}
-    if seed.data and root:
-        arguments["data"] = root / seed.data
+    given = seed.quick if quick else {}
     runtime.set_threads(0)
-    found = {"date": time.strftime("%Y-%m-%d"), "rows": rows(**arguments)}
+    if seed.data:
+        rows = example(name, str(Path(root, seed.data)) if root else "", given.get("words", []))
+    else:
+        rows = LAYERS[name](**given)
+    found = {"date": time.strftime("%Y-%m-%d"), "rows": rows}
     return found | {"seconds": round(time.perf_counter() - start)}
 
 
@@ -230,8 +194,22 @@ def stored() -> dict[str, dict]:
     return found["seeds"] if here.items() <= found.items() else {}
 
 
-def checked(name: str, one: dict) -> list[dict]:
-    return [target.check(one["rows"]) for target in TARGETS if target.seed == name]
+def checked(name: str, rows: Rows) -> Rows:
+    """A line for each target: the bound is for the worst row, at least or at most."""
+    lines = []
+    for text, figure, bound, *least in TARGETS[name]:
+        value = figure(rows)
+        met = value >= bound if least else value <= bound
+        lines.append(
+            {
+                "benchmark": name,
+                "measured": text,
+                "target": f"{'at least' if least else 'at most'} {bound:g}",
+                "found": f"{value:.3g}",
+                "": "met" if met else "missed",
+            }
+        )
+    return lines
 
 
 def rounded(row: dict) -> dict:
@@ -241,20 +219,14 @@ def rounded(row: dict) -> dict:
 def page(found: dict) -> str:
     """The generated page: targets, and then what each benchmark found."""
     seeds = {name: found["seeds"][name] for name in SEEDS if name in found["seeds"]}
-    targets = [
-        {"benchmark": name} | line for name, one in seeds.items() for line in checked(name, one)
-    ]
+    targets = [line for name, one in seeds.items() for line in checked(name, one["rows"])]
     parts = ["# What was asked for, and what it takes\n", table(targets)]
     for name, one in seeds.items():
-        about = SEEDS[name].about or import_module(f"seed_{name}").__doc__.partition("\n\n")[2]
-        titles = dict.fromkeys(title for row in one["rows"] for title in row)
         parts += [
             f"\n## {name}: {SEEDS[name].asked}\n",
             f"`seeds.py --only {name}`, {one['seconds']} s on {one['date']}.\n",
-            about.strip() + "\n",
-            table(
-                [{title: rounded(row).get(title, "") for title in titles} for row in one["rows"]]
-            ),
+            SEEDS[name].about + "\n",
+            table([rounded(row) for row in one["rows"]]),
         ]
     return "\n".join(parts)
 
@@ -262,28 +234,21 @@ def page(found: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="folder with mnist/ and text/; else fetched")
-    parser.add_argument("--only", choices=SEEDS, help="run one benchmark")
+    parser.add_argument("--only", choices=SEEDS, nargs="+", default=list(SEEDS), help="run these")
     parser.add_argument("--quick", action="store_true", help="smaller sizes; nothing is written")
     parser.add_argument("--render", action="store_true", help="the page anew from the last figures")
-    options = parser.parse_args()
-    if options.render:
-        return publish("seeds", last("seeds", PAGES), page, PAGES)
-    root = options.root and options.root.resolve()
-    if options.only:
-        one = run(options.only, root, options.quick)
-        if options.quick:
-            print(page({"seeds": {options.only: one}}))
-        else:
-            found = {"seeds": stored() | {options.only: one}}
-            publish("seeds", found, page, PAGES)
-            print(table(checked(options.only, one)))
+    given = parser.parse_args()
+    if given.render:
+        publish("seeds", last("seeds", PAGES), page, PAGES)
         return
-    for place, name in enumerate(SEEDS, 1):
-        print(f"[{place}/{len(SEEDS)}] {name}", flush=True)
-        command = [sys.executable, __file__, "--only", name]
-        command += ["--root", str(root)] if root else []
-        command += ["--quick"] if options.quick else []
-        subprocess.run(command, check=True)
+    root = str(given.root.resolve()) if given.root else ""
+    for name in given.only:
+        one = in_process("seeds", "run", name, root, given.quick)
+        if given.quick:
+            print(page({"seeds": {name: one}}))
+        else:
+            publish("seeds", {"seeds": stored() | {name: one}}, page, PAGES)
+            print(table(checked(name, one["rows"])))
 
 
 if __name__ == "__main__":

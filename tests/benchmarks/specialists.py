@@ -7,11 +7,10 @@ slide is what train.py does without any setting but the seed. The specialists ar
 here; their settings are the best of a few on a tenth of the training rows, and they learn from all
 training rows then. All answer the whole test set once, with seen items left out for everybody.
 Writes results/specialists.{json,md} after each row. Rows that there are for this commit and machine
-are not measured again (report.py).
+are not measured again (harness.py).
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,11 +18,24 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
-from report import ROOT, Row, Store, add_options, origin, parse, spread, table
-from runs import opened, place, run_train, seconds_of, warm_up
+from harness import (
+    Row,
+    Store,
+    fill_page,
+    grid,
+    is_busy,
+    of,
+    opened,
+    options,
+    origin,
+    overrides_of,
+    run_train,
+    spread,
+    table,
+    warm_up,
+)
 from torch import nn
 
-from slide import runtime
 from slide.data import Split, find_seen, holdout, labels_and_items
 from slide.ranking import choose_kind
 from slide.ranking.scorers.item_factors import ItemFactors
@@ -253,7 +265,7 @@ SETS: dict[str, tuple[str, dict[str, tuple[Callable[..., Scores], list[dict[str,
 }
 
 
-def judged(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> dict[str, float]:
+def figures_of(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> dict[str, float]:
     """The figures of the best labels that are not seen."""
     parts, begin = [], 0
     for block in scores(rows):
@@ -282,7 +294,7 @@ def specialist(
         seconds = time.perf_counter() - begin
         rows = choose_kind(train).kind
         seen = None if rows in ("other", "dense") else find_seen(learnt, rows).of(asked.features)
-        return judged(scores, asked, seen, kind), seconds
+        return figures_of(scores, asked, seen, kind), seconds
 
     learnt, held = holdout(train, 0.1, 0)
     best = max(settings, key=lambda own: next(iter(figures(learnt, held, own)[0].values())))
@@ -291,32 +303,26 @@ def specialist(
     return told | {name: round(value, 6) for name, value in found.items()}
 
 
-def is_busy() -> bool:
-    """Whether other programs have run, so that seconds say nothing."""
-    return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
-
-
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     """All missing rows."""
+    if OURS in arguments.methods:
+        warm_up()
     for name in arguments.datasets:
         kind, methods = SETS[name]
-        overrides = place(name, arguments.root)
-        cases = [{"dataset": name, "method": OURS, "seed": seed} for seed in arguments.seeds]
-        cases = cases if OURS in arguments.methods else []
-        for case in store.missing(cases):
+        overrides = overrides_of(name, arguments.root)
+        cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
+        for case in store.missing(cases) if OURS in arguments.methods else ():
             summary = run_train(*overrides, f"seed={case['seed']}")
             scores = {score: summary[score] for score in FIGURES[kind].values()}
-            seconds = {"train_seconds": round(seconds_of(summary), 1), "busy": is_busy()}
+            seconds = {"train_seconds": round(summary["train_seconds"], 1), "busy": is_busy()}
             store.add([case | seconds | scores])
         for method, (fit, settings) in methods.items():
-            if method in arguments.methods:
+            version = f"{method}, torch {torch.__version__}, NumPy {np.__version__}"
+            cases = grid(dataset=[name], method=[method], seed=[None])
+            for case in store.missing(cases, version) if method in arguments.methods else ():
                 data = opened(tuple(overrides))
-                version = f"{method}, torch {torch.__version__}, NumPy {np.__version__}"
-                for case in store.missing(
-                    [{"dataset": name, "method": method, "seed": None}], version
-                ):
-                    row = case | specialist(data.train, data.test, fit, settings, kind)
-                    store.add([row], version)
+                row = specialist(data.train, data.test, fit, settings, kind)
+                store.add([case | row], version)
 
 
 def page(found: dict[str, Any]) -> str:
@@ -325,8 +331,7 @@ def page(found: dict[str, Any]) -> str:
     for name, (kind, methods) in SETS.items():
         lines = []
         for method in (OURS, *methods):
-            rows = [r for r in found["rows"] if (r["dataset"], r["method"]) == (name, method)]
-            if rows:
+            if rows := of(found["rows"], dataset=name, method=method):
                 cells = {"method": f"**{method}**" if method == OURS else method}
                 for title, score in FIGURES[kind].items():
                     cells[title] = spread([row[score] for row in rows])
@@ -341,20 +346,10 @@ def page(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(SETS), [0, 1, 2])
+    parser = options(__doc__, SETS, [0, 1, 2])
     known = dict.fromkeys([OURS, *(each for _, methods in SETS.values() for each in methods)])
     parser.add_argument("--methods", nargs="+", choices=known, default=list(known))
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("specialists", KEYS, page, arguments)
-    if not arguments.render:
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        if OURS in arguments.methods:
-            warm_up()
-        measure(store, arguments)
-    store.render()
-    store.report()
+    fill_page("specialists", KEYS, page, measure, parser)
 
 
 if __name__ == "__main__":

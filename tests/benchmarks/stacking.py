@@ -16,8 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, Store, add_options, numbers, origin, parse, table
-from runs import opened, place
+from harness import (
+    Row,
+    Store,
+    fill_page,
+    grid,
+    numbers,
+    of,
+    opened,
+    options,
+    origin,
+    overrides_of,
+    table,
+)
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.config.build import put_together
@@ -64,7 +75,7 @@ def trained(data: SparseDataset, seed: int, folder: Path, overrides: Sequence[st
     return trainer
 
 
-def judge(trainer: Trainer) -> dict[str, list[float]]:
+def scores_of(trainer: Trainer) -> dict[str, list[float]]:
     """P@1, P@3 and P@5 of the final ranker and of each base scorer with a rank."""
     ranker, split = trainer.ranker, trainer.eval_split
     assert ranker is not None
@@ -93,23 +104,22 @@ def judge(trainer: Trainer) -> dict[str, list[float]]:
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     """All missing rows."""
-    for name in arguments.datasets:
-        cases = [
-            {"dataset": name, "rows": rows, "seed": seed}
-            for rows in arguments.rows
-            for seed in arguments.seeds
-        ]
-        for case in store.missing(cases):
-            data = divided(opened(tuple(place(name, arguments.root))), case["rows"], case["seed"])
-            with tempfile.TemporaryDirectory() as folder:
-                trainer = trained(data, case["seed"], Path(folder))
-                store.add([case | {"learnt": len(data.train), "scores": judge(trainer)}])
+
+    def figures(case: Row) -> Row:
+        whole = opened(tuple(overrides_of(case["dataset"], arguments.root)))
+        data = divided(whole, case["rows"], case["seed"])
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = trained(data, case["seed"], Path(folder))
+            return {"learnt": len(data.train), "scores": scores_of(trainer)}
+
+    axes = {"rows": arguments.rows, "seed": arguments.seeds}
+    store.fill(grid(dataset=arguments.datasets, **axes), figures)
 
 
 def lines(rows: list[Row]) -> Iterator[dict[str, object]]:
     """A line of the table for each data set and number of rows."""
     for name, size in sorted({(row["dataset"], row["rows"]) for row in rows}):
-        own = [row for row in rows if (row["dataset"], row["rows"]) == (name, size)]
+        own = of(rows, dataset=name, rows=size)
         means = {
             method: np.mean([row["scores"][method] for row in own], axis=0)
             for method in own[0]["scores"]
@@ -138,16 +148,9 @@ def page(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, SETS, [0, 1, 2])
+    parser = options(__doc__, SETS, [0, 1, 2])
     parser.add_argument("--rows", nargs="+", type=int, default=SIZES)
-    arguments = parse(parser)
-    store = Store("stacking", KEYS, page, arguments)
-    if arguments.render:
-        store.render()
-    else:
-        measure(store, arguments)
-        store.report()
+    fill_page("stacking", KEYS, page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ PECOS XR-Linear with one and three models (in an environment of its own: xr_line
 recipe's network in plain PyTorch with all outputs (dense), and with sampled softmax and SparseAdam
 (sampled). The last two train for --limit minutes at most. All on all cores, one after another.
 Writes results/benchmarks/time_to_precision.{json,md,png} after each row; rows that there are for
-this commit and machine are not measured again (report.py). --quick: two epochs and few test rows,
-to see whether all works.
+this commit and machine are not measured again, and those of peers not for this version of the peer
+(harness.py).
 """
 
 import argparse
 import hashlib
-import os
-import subprocess
-from functools import cache
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,39 @@ import matplotlib
 matplotlib.use("Agg")
 import peers
 import torch
-from curves import SHOWN, Task, in_own_process, point
+from curves import SHOWN, Task, point
+from harness import (
+    RESULTS,
+    Row,
+    Store,
+    fill_page,
+    grid,
+    in_process,
+    of,
+    opened,
+    options,
+    origin,
+    overrides_of,
+    table,
+    triple,
+    warm_up,
+)
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 from omegaconf import OmegaConf
 from peers import Evaluation
 from plain_torch import NETWORKS
-from report import RESULTS, ROOT, Row, Store, add_options, origin, parse, table
-from runs import opened, place, warm_up
 
-from slide import runtime
-from slide.config import read_config
+from slide.config import fill_in, read_config
 from slide.data import SparseDataset
 
 DATASETS = ["debian", "gowalla", "fb15k", "bibtex", "files"]
 EPOCHS = {"dense": 6, "sampled": 20}
-EVALUATED, QUICK_EVALUATED = 5000, 200
-QUICK = ["trainer.epochs=2"]
+EVALUATED = 5000
+# Minutes of dense and sampled: as long as our longest training.
+LIMIT = 0.75
+# What a network in plain PyTorch takes from the configuration.
+READ = ("network", "optimizer", "trainer.batch_size", "trainer.epochs", "sampler.active", "seed")
 OURS = "slide"
 TITLES = {
     "slide": "**slide**",
@@ -87,26 +102,7 @@ answers (`ranker.known=auto`), they are left out of everyone's.
 """
 
 
-def of_ours(overrides: list[str], arguments: argparse.Namespace) -> Row:
-    quick = QUICK if arguments.quick else []
-    return in_own_process(Task(OURS, [*overrides, *quick], arguments.evaluated))
-
-
-def of_torch(
-    method: str, data: SparseDataset, overrides: list[str], arguments: argparse.Namespace
-) -> Row:
-    """A row of a network in plain PyTorch; without scores if memory does not suffice."""
-    found: Row = {"labels": data.num_labels, "limit_minutes": arguments.limit}
-    task = Task(method, overrides, arguments.evaluated, 60 * arguments.limit)
-    try:
-        return found | in_own_process(task)
-    except subprocess.CalledProcessError as error:
-        if error.returncode >= 0:
-            raise
-        return found | {"curve": [], "killed": -error.returncode}
-
-
-def of_peer(peer: peers.Peer, data: SparseDataset, most: int) -> Row:
+def of_peer(peer: peers.Peer, data: SparseDataset, most: int, _: Row) -> Row:
     whole, part = Evaluation(data), Evaluation(data, most)
     found = peer.answer(data.train, data.test, whole.left_out)
     scores = peers.rounded(whole.scores(found.ids))
@@ -115,36 +111,45 @@ def of_peer(peer: peers.Peer, data: SparseDataset, most: int) -> Row:
     return more | scores | {"train_seconds": round(found.train_seconds, 3), "curve": curve}
 
 
-@cache
-def settings_of(method: str, overrides: tuple[str, ...], limit: float) -> str:
+def settings_of(method: str, data: SparseDataset, overrides: list[str], limit: float) -> str:
     """The version of a row of plain PyTorch: what it depends on."""
-    config = OmegaConf.to_yaml(read_config(list(overrides)))
-    said = f"{config} {limit} {NETWORKS[method].__name__}"
+    config = read_config(overrides)
+    fill_in(config, len(data.train), data.num_labels)
+    read = {name: str(OmegaConf.select(config, name)) for name in READ}
+    said = f"{read} {limit} {NETWORKS[method].__name__}"
     return f"torch {torch.__version__}, settings {hashlib.sha1(said.encode()).hexdigest()[:6]}"
 
 
-def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    found = peers.installed(arguments.methods, arguments.pecos_python)
+    most = arguments.evaluated
+
+    def run(case: Row, own: list[str], seconds: float = 1e9) -> Row:
+        own = own if case["seed"] is None else [*own, f"seed={case['seed']}"]
+        row = in_process("curves", "measured", *Task(case["method"], own, most, seconds))
+        return {"curve": []} | row  # Without points: memory does not suffice.
+
+    if OURS in arguments.methods:
+        warm_up()
     for name in arguments.datasets:
-        overrides = place(name, arguments.root)
+        overrides = overrides_of(name, arguments.root)
+        data = opened(tuple(overrides))  # Prepared before a run that is measured.
         for method in arguments.methods:
-            seeds = arguments.seeds if method == OURS else [None]
-            cases = [{"dataset": name, "method": method, "seed": seed} for seed in seeds]
+            cases = grid(dataset=[name], method=[method], seed=[None])
             if method == OURS:
-                for case in store.missing(cases):
-                    opened(tuple(overrides))  # Prepared before a run that is measured.
-                    chosen = [*overrides, f"seed={case['seed']}"]
-                    store.add([case | of_ours(chosen, arguments)])
-            elif method in found:
-                for case in store.missing(cases, found[method].version):
-                    row = of_peer(found[method], opened(tuple(overrides)), arguments.evaluated)
-                    store.add([case | row], found[method].version)
+                cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
+                store.fill(cases, partial(run, own=overrides))
             elif method in NETWORKS:
-                epochs = 2 if arguments.quick else EPOCHS[method]
-                chosen = [*overrides, f"trainer.epochs={epochs}"]
-                code = settings_of(method, tuple(chosen), arguments.limit)
+                own = [*overrides, f"trainer.epochs={EPOCHS[method]}"]
+                code = settings_of(method, data, own, arguments.limit)
                 for case in store.missing(cases, code):
-                    data = opened(tuple(overrides))
-                    store.add([case | of_torch(method, data, chosen, arguments)], code)
+                    row = run(case, own, 60 * arguments.limit)
+                    more = {"labels": data.num_labels, "limit_minutes": arguments.limit}
+                    store.add([case | more | row], code)
+            elif method in found:
+                store.fill(
+                    cases, partial(of_peer, found[method], data, most), found[method].version
+                )
 
 
 def page(found: dict[str, Any]) -> str:
@@ -195,10 +200,6 @@ def in_order(rows: list[Row]) -> list[Row]:
         return sizes[name], name, methods.index(row["method"]), row["seed"] or 0
 
     return sorted(rows, key=place)
-
-
-def of(rows: list[Row], **case: Any) -> list[Row]:
-    return [row for row in rows if case.items() <= row.items()]
 
 
 def finished(rows: list[Row]) -> list[Row]:
@@ -257,9 +258,8 @@ def against_all(rows: list[Row]) -> list[dict[str, str]]:
     for row in own if peers else []:
         cells = {"data set": row["dataset"], "ours": title(row, own)}
         for method in list(TITLES)[1:]:
-            share = ratio(row, peers[method]) if method in peers else None
-            shown = NEVER if share is None else f"{share:.2f}"
-            cells[TITLES[method]] = shown if method in peers else ""
+            share = ratio(row, peers[method]) if method in peers else math.nan
+            cells[TITLES[method]] = NEVER if share is None else f"{share:.2f}".replace("nan", "")
         lines.append(cells)
     return lines
 
@@ -295,26 +295,17 @@ def line_of(row: Row) -> dict[str, str]:
     name = TITLES[row["method"]] + (f", seed {row['seed']}" if row["seed"] else "")
     if not row["curve"]:
         why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
-        return dict.fromkeys(line_of(EMPTY), "") | {"method": f"{name}: does not fit, {why}"}
-
-    def triple(kind: str) -> str:
-        return " / ".join(f"{100 * row[f'{kind}_at_{k}']:.1f}" for k in (1, 3, 5))
-
+        return {"method": f"{name}: does not fit, {why}"}
     ranker = row.get("ranker_seconds")
     return {
         "method": name + stopped(row),
-        "P@1 / P@3 / P@5": triple("p"),
-        "PSP@1 / PSP@3 / PSP@5": triple("psp"),
+        "P@1 / P@3 / P@5": triple([row], "p"),
+        "PSP@1 / PSP@3 / PSP@5": triple([row], "psp"),
         "epochs": f"{row['epochs']:.3g}" if "epochs" in row else "",
         "training, s": f"{row['train_seconds']:.1f}",
         "of it the re-ranker, s": f"{ranker:.1f}" if ranker else "",
         "peak memory, MB": f"{row['peak_rss_mb']:,}" if "peak_rss_mb" in row else "",
     }
-
-
-EMPTY: Row = {"method": "slide", "seed": None, "curve": [[0.0]], "train_seconds": 0.0} | {
-    f"{kind}_at_{k}": 0.0 for kind in ("p", "psp") for k in (1, 3, 5)
-}
 
 
 def draw(rows: list[Row], folder: Path) -> None:
@@ -352,32 +343,13 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, DATASETS, [0])
+    parser = options(__doc__, DATASETS, [0], RESULTS)
     methods = list(TITLES)
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     peers.add_pecos(parser)
-    parser.add_argument("--limit", type=float, default=5, help="minutes of dense and sampled")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="minutes of dense and sampled")
     parser.add_argument("--evaluated", type=int, default=EVALUATED, help="test rows of a point")
-    parser.add_argument("--quick", action="store_true", help="short runs, to see that all works")
-    parser.set_defaults(results=RESULTS)
-    arguments = parse(parser)
-    if arguments.quick and arguments.results == RESULTS:
-        parser.error("--quick needs --results: its figures are none for the page")
-    if arguments.quick:
-        arguments.evaluated = QUICK_EVALUATED
-    runtime.set_threads(0)
-    keys = ("dataset", "method", "seed")
-    store = Store("time_to_precision", keys, page, arguments)
-    if not arguments.render:
-        found = peers.installed(arguments.methods, arguments.pecos_python)
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        if OURS in arguments.methods:
-            warm_up()
-        measure(store, arguments, found)
-    store.render()
-    draw(store.rows, store.folder)
-    store.report()
+    fill_page("time_to_precision", ("dataset", "method", "seed"), page, measure, parser, draw)
 
 
 if __name__ == "__main__":

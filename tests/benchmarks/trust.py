@@ -19,9 +19,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from harness import PAGES, last, publish, run_train, table
 from kills import PATIENT, PHASES, kill_chains, one_process, stop_in_each
-from report import PAGES, last, publish, table
-from runs import run_train
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.training.checkpoint import Checkpoint
