@@ -59,7 +59,7 @@ def test_items_of_the_same_group_come_first(page, name):
     own = np.zeros((20, ITEMS), bool)
     own[asked.features.entry_rows(), asked.features.indices] = True
     assert found[of_group & ~own].min() > found[~of_group].max()
-    scores = page.judged(lambda _: iter([found]), asked, Pattern(*asked.features[:2]), "items")
+    scores = page.figures_of(lambda _: iter([found]), asked, Pattern(*asked.features[:2]), "items")
     assert scores.keys() == {"recall_at_20", "ndcg_at_20"}
     assert scores["recall_at_20"] == 1, "ten items of the group are left"
 
@@ -87,7 +87,7 @@ def test_models_of_embeddings_learn(page, score):
     train = words(np.random.default_rng(0), 1500)
     fit = page.fast_text if score == "fastText" else page.embeddings
     more = {} if score == "fastText" else {"score": score}
-    found = page.judged(fit(train, epochs=30, lr=0.1, **more), train, None, "graph")
+    found = page.figures_of(fit(train, epochs=30, lr=0.1, **more), train, None, "graph")
     assert found["hits_at_1"] > 0.4, "1 / 6 by chance"
     assert found["mrr"] > found["hits_at_1"]
 

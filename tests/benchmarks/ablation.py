@@ -14,23 +14,8 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from harness import (
-    HELD_OUT,
-    SCORES,
-    Row,
-    Store,
-    fill_page,
-    grid,
-    numbers,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    spread,
-    table,
-    trained,
-)
+import harness
+from harness import HELD_OUT, SCORES, Row, Store, grid, numbers, of, origin, spread, table, trained
 from hydra.utils import instantiate
 
 from slide.config import read_config, user_errors
@@ -122,7 +107,7 @@ def scores_of(trainer: Trainer, variant: str) -> Row:
 
 def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
-    kind = choose_kind(opened(tuple(overrides)).train).kind
+    kind = choose_kind(harness.opened(tuple(overrides)).train).kind
     same = {KEEP} if kind == "other" else set()
     same |= {UNASKED} if kind != "graph" else set()
     same |= {C_OF_ONE, FEW_NEGATIVES} if kind == "items" else set()
@@ -224,7 +209,11 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
     for name in arguments.datasets:
         for seed in arguments.seeds:
             rows = [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
-            overrides = [*overrides_of(name, arguments.root), *rows, "trainer.recall_every=0"]
+            overrides = [
+                *harness.overrides_of(name, arguments.root),
+                *rows,
+                "trainer.recall_every=0",
+            ]
             cases = {"ranker": variants_of_ranker(overrides), "network": list(NETWORK)}
             for part, variants in cases.items():
                 if arguments.only in (None, part):
@@ -235,9 +224,9 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, HELD_OUT, [0, 1, 2])
+    parser = harness.options(__doc__, HELD_OUT, [0, 1, 2])
     parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
-    fill_page("ablation", ("dataset", "seed", "variant"), page, measure, parser)
+    harness.fill_page("ablation", ("dataset", "seed", "variant"), page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from harness import (
-    Row,
-    Store,
-    fill_page,
-    grid,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    table,
-)
+from harness import Row, Store, fill_page, grid, of, opened, options, origin, overrides_of, table
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from stacking import divided, trained

@@ -145,7 +145,8 @@ def run(case: dict[str, Any], processes: int, apart: bool) -> dict[str, float]:
                 [0] * processes if apart else range(processes), files, strict=True
             )
         ]
-        if any([process.wait() for process in ranks]):
+        codes = [process.wait() for process in ranks]
+        if any(codes):
             raise RuntimeError(f"one of {processes} processes failed")
         found = [json.loads(file.read_text()) for file in files]
     figures = {name: max(rank[name] for rank in found) for name in ("step_ms", "memory", "peak_mb")}

@@ -230,10 +230,7 @@ def _shown(value: object) -> str:
 
 
 def options(
-    about: str | None,
-    datasets: Iterable[str] = (),
-    seeds: Iterable[int] = (),
-    folder: Path = PAGES,
+    about: str | None, datasets: Iterable[str] = (), seeds: Iterable[int] = (), folder: Path = PAGES
 ) -> argparse.ArgumentParser:
     """The arguments that programs with a `Store` share; ``datasets`` and ``seeds`` by default."""
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])

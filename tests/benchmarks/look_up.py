@@ -16,23 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
 import torch
-from harness import (
-    RESULTS,
-    Row,
-    Store,
-    fill_page,
-    grid,
-    numbers,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    spread,
-    table,
-)
+from harness import RESULTS, Row, Store, grid, numbers, of, opened, options, origin, spread, table
 from hydra.utils import instantiate
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
@@ -93,7 +80,7 @@ def rows_of(name: str, root: Path) -> list[str]:
     where = SETS[name][0]
     if not isinstance(where, str):
         return where
-    known = overrides_of(name, root)
+    known = harness.overrides_of(name, root)
     return [*known[:-1], f"dataset.root={root / where}"]
 
 
@@ -197,7 +184,7 @@ def main() -> None:
     parser.add_argument("--epochs", nargs="+", type=float, choices=EPOCHS, default=EPOCHS)
     parser.add_argument("--modes", nargs="+", choices=ACTIVE, default=list(ACTIVE))
     keys = ("dataset", "seed", "mode", "epochs", "sampler")
-    fill_page("look_up", keys, page, measure, parser)
+    harness.fill_page("look_up", keys, page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -21,31 +21,10 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
+import harness
 import numpy as np
 import peers
-from harness import (
-    HELD_OUT,
-    PAGES,
-    ROOT,
-    SCORES,
-    Row,
-    Store,
-    fill_page,
-    grid,
-    in_process,
-    insert,
-    numbers,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    spread,
-    table,
-    trained,
-    triple,
-    warm_up,
-)
+from harness import HELD_OUT, PAGES, ROOT, SCORES, Row, Store, of, origin, spread, table, triple
 from matplotlib import pyplot as plt
 from peers import LEFT_OUT
 
@@ -120,7 +99,7 @@ the share that is right against the mean score. On the diagonal both are equal.
 
 def ours(overrides: list[str]) -> Row:
     """The figures of a run of train.py, whose answers are given once more for their time."""
-    trainer, summary = trained(overrides)
+    trainer, summary = harness.trained(overrides)
     rows = trainer.eval_split
     begin = time.perf_counter()
     found = predict_split(trainer.network, rows, trainer.options.evaluation, trainer.ranker)
@@ -148,19 +127,19 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     found = peers.installed(arguments.methods, arguments.pecos_python)
-    warm_up()
+    harness.warm_up()
     for name in arguments.datasets:
-        overrides = overrides_of(name, arguments.root)
+        overrides = harness.overrides_of(name, arguments.root)
         if OURS in arguments.methods:
-            cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
+            cases = harness.grid(dataset=[name], method=[OURS], seed=arguments.seeds)
             for case in store.missing(cases):
-                opened(tuple(overrides))  # Prepared before a run whose memory is measured.
+                harness.opened(tuple(overrides))  # Prepared before a run whose memory is measured.
                 own = [*overrides, f"seed={case['seed']}"]
-                store.add([case | in_process("precision", "ours", own)])
+                store.add([case | harness.in_process("precision", "ours", own)])
         for method, peer in found.items():
             case = {"dataset": name, "method": method, "seed": None}
             for _ in store.missing([case], peer.version):
-                rows = peers.measure(peer, method, opened(tuple(overrides)))
+                rows = peers.measure(peer, method, harness.opened(tuple(overrides)))
                 store.add([case | row for row in rows], peer.version)
 
 
@@ -221,7 +200,7 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
     short = method.removesuffix(LEFT_OUT)
     title = TITLES[short] + method[len(short) :]
     if method == OURS:
-        title += f", seeds {numbers(row['seed'] for row in rows)}"
+        title += f", seeds {harness.numbers(row['seed'] for row in rows)}"
 
     def mean(name: str, digits: int, scale: float = 1) -> str:
         values = [scale * row[name] for row in rows if name in row]
@@ -283,12 +262,12 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, HELD_OUT, [0, 1, 2])
+    parser = harness.options(__doc__, HELD_OUT, [0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=TITLES, default=list(TITLES))
     peers.add_pecos(parser)
-    store = fill_page("precision", KEYS, page, measure, parser, draw)
+    store = harness.fill_page("precision", KEYS, page, measure, parser, draw)
     if store.folder == PAGES:
-        insert(ROOT / "README.md", "precision", summary(store.rows))
+        harness.insert(ROOT / "README.md", "precision", summary(store.rows))
 
 
 if __name__ == "__main__":

@@ -16,22 +16,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from harness import (
-    SCORES,
-    Row,
-    Store,
-    fill_page,
-    grid,
-    numbers,
-    of,
-    opened,
-    options,
-    origin,
-    run_train,
-    spread,
-    table,
-    warm_up,
-)
+import harness
+from harness import SCORES, Row, Store, grid, numbers, of, origin, run_train, spread, table, warm_up
 
 from slide.config import read_config, user_errors
 
@@ -69,7 +55,7 @@ def advice(name: str, root: Path | None) -> str:
 
 def unavailable(name: str, root: Path | None) -> str | None:
     try:
-        opened(tuple(place(name, root)))
+        harness.opened(tuple(place(name, root)))
     except SystemExit as stop:
         config = read_config(place(name, root)).dataset
         names = [config[key] for key in FILES if config.get(key)]
@@ -149,8 +135,8 @@ def their_cells(row: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = options(__doc__, PUBLISHED["sets"], [0])
-    fill_page("published", ("dataset", "seed"), page, measure, parser, rooted=False)
+    parser = harness.options(__doc__, PUBLISHED["sets"], [0])
+    harness.fill_page("published", ("dataset", "seed"), page, measure, parser, rooted=False)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from sized import BATCHES, CASES, LABELS, NONZEROS, Size, settings
 
 BASE = Size()
-MOST_FEATURES = 10**7
 # Case: outputs beyond which it is not measured; a dense step takes seconds.
 LIMITS = {
     "default": 2**24,
@@ -56,7 +55,7 @@ such networks learn.
 def sizes() -> Iterator[Size]:
     for power in range(14, 25, 2):
         yield from (Size(case, 2**power) for case, limit in LIMITS.items() if 2**power <= limit)
-    for features in (10**4, 10**6, MOST_FEATURES):
+    for features in (10**4, 10**6, 10**7):
         yield BASE._replace(features=features)
     for hidden in (64, 128, 512, 1024):
         yield BASE._replace(hidden=hidden)
@@ -197,10 +196,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
     chosen = [
         size._asdict() | batch
         for size in sizes()
-        if size.case in arguments.cases
-        and size.outputs <= arguments.largest
-        and size.features <= arguments.most_features
-        and size.hidden <= arguments.widest
+        if size.case in arguments.cases and max(size[1:]) <= arguments.largest
     ]
     store.fill(
         chosen, lambda case: in_process("sized", "measured", *(case[n] for n in Size._fields))
@@ -209,9 +205,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = options(__doc__, folder=RESULTS)
-    parser.add_argument("--largest", type=int, default=2**24, help="most outputs of a size")
-    parser.add_argument("--most-features", type=int, default=MOST_FEATURES)
-    parser.add_argument("--widest", type=int, default=1024, help="most hidden units of a size")
+    parser.add_argument("--largest", type=int, default=2**24, help="most outputs or features")
     parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
     fill_page("scaling", (*Size._fields, "batch"), page, measure, parser, draw)
 

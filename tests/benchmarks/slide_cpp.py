@@ -7,8 +7,8 @@
 The program is github.com/keroro824/HashingDeepLearning, built by whoever calls this; no part of it
 is here. Both read the same rows in the same order, which a seed shuffles, in batches of the size in
 the configuration file, and answer the same 2,560 test rows, since the program looks at its first 20
-batches. K, L, rates and schedules of both come from the file; --lr replaces its rate. Where the
-program has more buckets than its codes reach (9,556 for K = 6), which take memory and time,
+batches. K, L, rates and schedules of both come from the file. Where the program
+has more buckets than its codes reach (9,556 for K = 6), which take memory and time,
 --range-pow sets their number to a power of two.
 
 A seed is one order of rows, and of our draws; the draws of the program cannot be set. Its threads
@@ -39,8 +39,8 @@ from slide.data import Split
 from slide.data.row_files import write_xmc
 from slide.nn import ActiveLoss
 
-# The program evaluates on 20 batches.
-EVALUATED = 20
+# The program evaluates on 20 batches; evaluations before the end.
+EVALUATED, POINTS = 20, 2
 # Data set: its overrides, iterations of training, and how many of the seeds.
 SETS = {
     "debian": ([], 356, 3),
@@ -86,9 +86,7 @@ def draw_rows(root: Path, name: str, seed: int, iterations: int, batch: int) -> 
     return Rows(shuffled(data.train, iterations * batch), shuffled(data.test, EVALUATED * batch))
 
 
-def released(
-    binary: Path, settings: Settings, rows: Rows, points: int, threads: str | None = None
-) -> Row:
+def released(binary: Path, settings: Settings, rows: Rows, threads: str | None = None) -> Row:
     """The curve of the program, what it retrieves, and its seconds."""
     environment = os.environ | ({"OMP_NUM_THREADS": threads} if threads else {})
     iterations = len(rows.train) // int(settings["Batchsize"])
@@ -104,7 +102,7 @@ def released(
             "totRecords": len(rows.train),
             "totRecordsTest": len(rows.test),
             "Epoch": 1,
-            "Stepsize": iterations // points,
+            "Stepsize": iterations // POINTS,
             "sizesOfLayers": f"{width},{rows.train.num_labels}",
             "logFile": folder / "log.txt",
             "savedweight": folder / "weights.npz",
@@ -150,7 +148,7 @@ def precision(network: Any, test: Split) -> float:
     return round(100 * float(np.mean([i in ids for i, ids in zip(best, own, strict=True)])), 2)
 
 
-def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> Row:
+def ours(case: str, settings: Settings, rows: Rows, seed: int) -> Row:
     torch.manual_seed(seed)
     batch, train = int(settings["Batchsize"]), rows.train
     config = read_config([*words_of(case, settings), f"seed={seed}"])
@@ -161,7 +159,7 @@ def ours(case: str, settings: Settings, rows: Rows, points: int, seed: int) -> R
     loss, sampler = ActiveLoss(config.loss._args_[0]), network.output.sampler
     curve, retrieved, fill, seconds = [], [], [], 0.0
     for i, part in enumerate(train.blocks(batch)):
-        if i % (iterations // points) == 0:
+        if i % (iterations // POINTS) == 0:
             curve.append([i, precision(network, rows.test)])
         begin = time.perf_counter()
         value, active = network.output.loss(network.encode(part.features), part.labels, loss)
@@ -224,8 +222,6 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
     if not (arguments.binary and arguments.config):
         sys.exit("--binary and --config are needed: the C++ program and its configuration file")
     settings = read_settings(arguments.config)
-    if arguments.lr:
-        settings["Lr"] = arguments.lr
     if arguments.range_pow:
         powers = settings["RangePow"].rpartition(",")[0]
         settings["RangePow"] = f"{powers},{arguments.range_pow}"
@@ -244,10 +240,10 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
                 rows = draw_rows(arguments.root, name, seed, iterations, batch)
                 if code:
                     threads = "1" if kind == "one_thread" else None
-                    how = settings, rows, arguments.points, threads
+                    how = settings, rows, threads
                     store.add([case | released(arguments.binary, *how)], code)
                 else:
-                    store.add([case | ours(kind, settings, rows, arguments.points, seed)])
+                    store.add([case | ours(kind, settings, rows, seed)])
 
 
 def main() -> None:
@@ -256,8 +252,6 @@ def main() -> None:
     parser.add_argument("--config", type=Path, help="its configuration file")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
     parser.add_argument("--iterations", type=int, help="batches of training; else those of a set")
-    parser.add_argument("--points", type=int, default=2, help="evaluations before the end")
-    parser.add_argument("--lr", help="rate; by default that of the file")
     parser.add_argument("--range-pow", type=int, help="2^this buckets in a table of the program")
     fill_page("as_published", KEYS, page, measure, parser, program="slide_cpp")
 

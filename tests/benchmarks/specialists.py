@@ -15,25 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import harness
 import numpy as np
 import scipy.sparse
 import torch
-from harness import (
-    Row,
-    Store,
-    fill_page,
-    grid,
-    is_busy,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    run_train,
-    spread,
-    table,
-    warm_up,
-)
+from harness import Row, Store, grid, is_busy, of, opened, origin, run_train, spread, table, warm_up
 from torch import nn
 
 from slide.data import Split, find_seen, holdout, labels_and_items
@@ -309,7 +295,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
         warm_up()
     for name in arguments.datasets:
         kind, methods = SETS[name]
-        overrides = overrides_of(name, arguments.root)
+        overrides = harness.overrides_of(name, arguments.root)
         cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
         for case in store.missing(cases) if OURS in arguments.methods else ():
             summary = run_train(*overrides, f"seed={case['seed']}")
@@ -346,10 +332,10 @@ def page(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = options(__doc__, SETS, [0, 1, 2])
+    parser = harness.options(__doc__, SETS, [0, 1, 2])
     known = dict.fromkeys([OURS, *(each for _, methods in SETS.values() for each in methods)])
     parser.add_argument("--methods", nargs="+", choices=known, default=list(known))
-    fill_page("specialists", KEYS, page, measure, parser)
+    harness.fill_page("specialists", KEYS, page, measure, parser)
 
 
 if __name__ == "__main__":

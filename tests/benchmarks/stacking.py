@@ -15,20 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
-from harness import (
-    Row,
-    Store,
-    fill_page,
-    grid,
-    numbers,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    table,
-)
+from harness import Row, Store, grid, numbers, of, opened, options, origin, overrides_of, table
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.config.build import put_together
@@ -150,7 +139,7 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = options(__doc__, SETS, [0, 1, 2])
     parser.add_argument("--rows", nargs="+", type=int, default=SIZES)
-    fill_page("stacking", KEYS, page, measure, parser)
+    harness.fill_page("stacking", KEYS, page, measure, parser)
 
 
 if __name__ == "__main__":

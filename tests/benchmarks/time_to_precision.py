@@ -14,8 +14,10 @@ this commit and machine are not measured again, and those of peers not for this 
 """
 
 import argparse
+import dataclasses
 import hashlib
 import math
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,33 +25,23 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
+import harness
+import numpy as np
 import peers
 import torch
-from curves import SHOWN, Task, point
-from harness import (
-    RESULTS,
-    Row,
-    Store,
-    fill_page,
-    grid,
-    in_process,
-    of,
-    opened,
-    options,
-    origin,
-    overrides_of,
-    table,
-    triple,
-    warm_up,
-)
+from harness import RESULTS, Row, Store, grid, in_process, of, opened, origin, table, triple
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 from omegaconf import OmegaConf
-from peers import Evaluation
-from plain_torch import NETWORKS
+from peers import Evaluation, rounded
+from plain_torch import NETWORKS, train
+from sized import dense_bytes, too_large
 
-from slide.config import fill_in, read_config
+from slide import runtime
+from slide.config import build_trainer, fill_in, read_config, user_errors
 from slide.data import SparseDataset
+from slide.sparse import CSR
+from slide.utils.resources import peak_memory_mb
 
 DATASETS = ["debian", "gowalla", "fb15k", "bibtex", "files"]
 EPOCHS = {"dense": 6, "sampled": 20}
@@ -58,6 +50,8 @@ EVALUATED = 5000
 LIMIT = 0.75
 # What a network in plain PyTorch takes from the configuration.
 READ = ("network", "optimizer", "trainer.batch_size", "trainer.epochs", "sampler.active", "seed")
+# Of a curve's points, beside their seconds.
+SHOWN = ("p_at_1", "p_at_5", "psp_at_5")
 OURS = "slide"
 TITLES = {
     "slide": "**slide**",
@@ -102,10 +96,75 @@ answers (`ranker.known=auto`), they are left out of everyone's.
 """
 
 
+def point(seconds: float, scores: dict[str, float]) -> list[float]:
+    return [round(seconds, 3), *(round(scores[name], 6) for name in SHOWN)]
+
+
+def ours(overrides: list[str], evaluated: int = 0) -> Row:
+    """A run of train.py that stops its clock after each epoch to be evaluated on some test rows."""
+    with tempfile.TemporaryDirectory() as scratch, user_errors():
+        trainer = build_trainer(read_config([*overrides, f"run_dir={scratch}/run"]))
+        evaluation, counters = Evaluation(trainer.data, evaluated), trainer.counters
+        curve: list[list[float]] = []
+        whole_evaluation = trainer.evaluate
+
+        def best(features: CSR, k: int) -> np.ndarray:
+            return trainer.network.predict(features, k)[1].numpy()
+
+        def seconds() -> float:
+            return counters.network_seconds + counters.validation_seconds
+
+        def note(samples: int = 0, **last: Any) -> dict[str, float]:
+            if not samples:  # The last one.
+                return whole_evaluation(**last)
+            scores = evaluation.of(best)
+            curve.append(point(seconds(), scores))
+            return scores
+
+        trainer.evaluate = note  # type: ignore[method-assign]
+        every = {"eval_every": len(trainer.batches), "eval_samples": len(evaluation.rows)}
+        trainer.options = dataclasses.replace(trainer.options, **every)
+        summary = trainer.fit()
+    curve.append(point(seconds(), evaluation.of(best)))
+    whole = Evaluation(trainer.data)
+    if trainer.ranker is None:
+        scores = whole.of(best)
+    else:
+        assert trainer.answers is not None
+        scores = whole.scores(trainer.answers.ids)
+        part = evaluation.scores(trainer.answers.ids[evaluation.rows])
+        curve.append(point(summary["train_seconds"], part))
+    keep = ("labels", "epochs", "network_seconds", "ranker_seconds", "eval_seconds", "peak_rss_mb")
+    found = {name: summary[name] for name in keep} | rounded(scores)
+    times = {"train_seconds": round(summary["train_seconds"], 3)}
+    return found | times | {"evaluated": len(evaluation.rows), "curve": curve}
+
+
+def theirs(method: str, overrides: list[str], evaluated: int, limit: float) -> Row:
+    """A network in plain PyTorch, evaluated after each epoch, for some seconds at most."""
+    config, data = read_config(overrides), opened(tuple(overrides))
+    runtime.set_threads(0)
+    fill_in(config, len(data.train), data.num_labels)
+    found: Row = {"planned": config.trainer.epochs}
+    sizes = data.num_features, data.num_labels
+    if method == "dense" and (missing := too_large(dense_bytes(*sizes, config))):
+        return found | missing
+    torch.manual_seed(config.seed)
+    network = NETWORKS[method](*sizes, config)
+    network.start(data)
+    evaluation, curve, last = Evaluation(data, evaluated), [], {}
+    for last in train(network, data, config, lambda: evaluation.of(network.best), limit):
+        curve.append(point(last["train_seconds"], last))
+    scores = Evaluation(data).of(network.best)
+    times = {name: round(last[name], 3) for name in ("train_seconds", "epochs")}
+    more = {"peak_rss_mb": peak_memory_mb(), "evaluated": len(evaluation.rows)}
+    return found | rounded(scores) | times | more | {"curve": curve}
+
+
 def of_peer(peer: peers.Peer, data: SparseDataset, most: int, _: Row) -> Row:
     whole, part = Evaluation(data), Evaluation(data, most)
     found = peer.answer(data.train, data.test, whole.left_out)
-    scores = peers.rounded(whole.scores(found.ids))
+    scores = rounded(whole.scores(found.ids))
     curve = [point(found.train_seconds, part.scores(found.ids[part.rows]))]
     more = {"labels": data.num_labels, "evaluated": len(part.rows)}
     return more | scores | {"train_seconds": round(found.train_seconds, 3), "curve": curve}
@@ -124,26 +183,24 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
     found = peers.installed(arguments.methods, arguments.pecos_python)
     most = arguments.evaluated
 
-    def run(case: Row, own: list[str], seconds: float = 1e9) -> Row:
-        own = own if case["seed"] is None else [*own, f"seed={case['seed']}"]
-        row = in_process("curves", "measured", *Task(case["method"], own, most, seconds))
-        return {"curve": []} | row  # Without points: memory does not suffice.
-
     if OURS in arguments.methods:
-        warm_up()
+        harness.warm_up()
     for name in arguments.datasets:
-        overrides = overrides_of(name, arguments.root)
+        overrides = harness.overrides_of(name, arguments.root)
         data = opened(tuple(overrides))  # Prepared before a run that is measured.
         for method in arguments.methods:
             cases = grid(dataset=[name], method=[method], seed=[None])
             if method == OURS:
                 cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
-                store.fill(cases, partial(run, own=overrides))
+                for case in store.missing(cases):
+                    own = [*overrides, f"seed={case['seed']}"]
+                    store.add([case | in_process("time_to_precision", "ours", own, most)])
             elif method in NETWORKS:
                 own = [*overrides, f"trainer.epochs={EPOCHS[method]}"]
                 code = settings_of(method, data, own, arguments.limit)
                 for case in store.missing(cases, code):
-                    row = run(case, own, 60 * arguments.limit)
+                    how = "theirs", method, own, most, 60 * arguments.limit
+                    row = {"curve": []} | in_process("time_to_precision", *how)
                     more = {"labels": data.num_labels, "limit_minutes": arguments.limit}
                     store.add([case | more | row], code)
             elif method in found:
@@ -343,13 +400,15 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, DATASETS, [0], RESULTS)
+    parser = harness.options(__doc__, DATASETS, [0], RESULTS)
     methods = list(TITLES)
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     peers.add_pecos(parser)
     parser.add_argument("--limit", type=float, default=LIMIT, help="minutes of dense and sampled")
     parser.add_argument("--evaluated", type=int, default=EVALUATED, help="test rows of a point")
-    fill_page("time_to_precision", ("dataset", "method", "seed"), page, measure, parser, draw)
+    harness.fill_page(
+        "time_to_precision", ("dataset", "method", "seed"), page, measure, parser, draw
+    )
 
 
 if __name__ == "__main__":

@@ -5,26 +5,317 @@
     python tests/benchmarks/trust.py --phases             # one kill of each kind in each phase
     python tests/benchmarks/trust.py --parts stall spread  # these anew, the other figures stay
 
-Writes results/trust.{json,md}.
+Each run is a process that `fork` makes of one that has loaded all programs, so that it starts in
+milliseconds and a kill hits the work, not the imports. Writes results/trust.{json,md}.
 """
 
 import argparse
+import importlib
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from harness import PAGES, last, publish, run_train, table
-from kills import PATIENT, PHASES, kill_chains, one_process, stop_in_each
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
-from slide.training.checkpoint import Checkpoint
+from slide.config import command
+from slide.ranking.base_scorer import BaseScorer
+from slide.training.checkpoint import Checkpoint, read_checkpoint
+from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
 from slide.training.monitor import Counters
+from slide.training.stopping import BEST
+from slide.utils.tensor_folder import SUFFIX
+
+# The parts of this job take about equal times.
+JOB = (
+    *("dataset=synthetic", "dataset.train_samples=1500", "dataset.test_samples=200"),
+    *("dataset.num_features=400", "dataset.num_labels=300", "dataset.nonzeros=20"),
+    *("transform.tf_idf=true", "network.hidden=[64]", "sampler.active=64"),
+    *("trainer.batch_size=32", "trainer.epochs=auto", "trainer.max_epochs=2"),
+    *("trainer.checkpoint_every=7", "trainer.eval_every=20", "trainer.log_every=1"),
+    *("runtime.deterministic=true", "runtime.threads=1"),
+)
+# A smaller one, for a short trial.
+SMALL = ("dataset.train_samples=500", "dataset.test_samples=50", "dataset.num_labels=100")
+# A run that ends early, with the best weights, which it keeps in a folder of their own.
+PATIENT = ("trainer.epochs=12", "trainer.patience=1", "optimizer.lr=0.02")
+PHASES = ("preparation", "training", "a checkpoint", "evaluation and re-ranking", "the end")
+# A run ends the sooner the later it is stopped.
+WEIGHTS = (2, 4, 3, 3, 1)
+# A run is stopped at most so often; the fourth time and so on by SIGTERM.
+STOPS = 8
+# Times are not repeated, nor is memory; the place of a run is another one.
+_OTHER = re.compile("second|speed/|peak_rss|run_dir|date")
+
+
+class Chain:
+    """One run that is started, stopped and resumed until it ends."""
+
+    def __init__(self, home: Path, overrides: tuple[str, ...]):
+        self.home, self.run = home, home / "run"
+        self.first = [*overrides, f"run_dir={self.run}", f"dataset.cache={home / 'cache'}"]
+        home.mkdir(parents=True, exist_ok=True)
+
+    def start(self, prepare: Callable[[], object] = bool) -> int:
+        """Begin or go on in a new process, which prepares itself; returns its number."""
+        known = (self.run / "config.yaml").exists()
+        words = [f"resume={self.run}"] if known else self.first
+        sys.stdout.flush()
+        process = os.fork()
+        if not process:
+            prepare()
+            _become(words, self.home / "said.txt")
+        return process
+
+    def phase(self, steps: float = math.inf) -> str:
+        """What the run is doing, or did when it stopped, as its files tell."""
+        if not (self.run / "config.yaml").exists():
+            return PHASES[0]
+        if list((self.run / "checkpoints").glob("*.tmp")):
+            return PHASES[2]
+        if (self.run / "summary.json").exists():
+            return PHASES[4]
+        return PHASES[1] if self.steps() < steps else PHASES[3]
+
+    def steps(self) -> int:
+        return max((line["step"] for line in self.lines() if "train/loss" in line), default=0)
+
+    def check(self) -> None:
+        """Raise AssertionError unless all checkpoints are whole and no step stands there twice."""
+        for folder in find_checkpoints(self.run):
+            read_checkpoint(folder)
+        steps = [line["step"] for line in self.lines() if "train/loss" in line]
+        assert steps == list(range(1, len(steps) + 1)), f"{self.run}: steps {steps}"
+
+    def lines(self) -> Iterator[dict]:
+        """The lines of the log; the last one may be cut off."""
+        path = self.run / "metrics.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            if line.endswith("}"):
+                yield json.loads(line)
+
+    def result(self) -> dict:
+        """What must be equal at the end, bit for bit, by name."""
+        last = last_checkpoint(self.run)
+        assert last is not None, f"{self.run} has no checkpoint"
+        found: dict = {path.name: path.read_bytes() for path in self.run.glob(f"*{SUFFIX}")}
+        for name, folder in {"checkpoint": last, "best": self.run / BEST}.items():
+            found |= {f"{name} {p.name}": p.read_bytes() for p in folder.glob(f"*{SUFFIX}")}
+        state = {k: v for k, v in read_checkpoint(last).items() if isinstance(v, int | float)}
+        found |= {"counters": _same(state), "log": [_same(line) for line in self.lines()]}
+        found["summary"] = _same(json.loads((self.run / "summary.json").read_text()))
+        return found
+
+
+def _same(values: dict) -> dict:
+    return {name: value for name, value in values.items() if not _OTHER.search(name)}
+
+
+def _become(words: list[str], said: Path) -> None:
+    """In a forked process: the command, whose output goes to a file; it does not return."""
+    status = 1
+    try:
+        with said.open("w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.argv = ["train.py", *words]
+        command.train()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+        print(error.code, file=sys.stderr)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+@contextmanager
+def one_process() -> Iterator[None]:
+    """Inside of it, a process from which others can be forked at any time: it has no threads."""
+    # Threads of parallel kernels do not survive a fork. In a child kernels are serial
+    # (slide/ops/kernels/compile.py); the caller ends with the status of the child.
+    child = os.fork()
+    if child:
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    yield
+
+
+def undisturbed(home: Path, job: tuple[str, ...]) -> tuple[Chain, dict[str, float], dict]:
+    """A chain that nothing stops, the seconds of its phases, and what it comes to.
+
+    The job runs once in this process first, so that forked ones find all kernels compiled.
+    """
+    warm, chain, before = Chain(home / "warm", job), Chain(home / "undisturbed", job), sys.argv
+    sys.argv = ["train.py", *warm.first]
+    with (warm.home / "said.txt").open("w") as file, redirect_stdout(file), redirect_stderr(file):
+        command.train()
+    sys.argv = before
+    seconds, expected = finish(chain, warm.steps()), chain.result()
+    assert not compare(warm.result(), expected), "two runs that nothing disturbed differ"
+    return chain, seconds, expected
+
+
+def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
+    """Let a chain of ``steps`` steps go on to its end; returns the seconds of each phase."""
+    process, seconds, last = chain.start(), Counter(), time.perf_counter()
+    while True:
+        done, status = os.waitpid(process, os.WNOHANG)
+        now = time.perf_counter()
+        seconds[chain.phase(steps)] += now - last
+        if done:
+            break
+        last = now
+        time.sleep(0.002)
+    if status:
+        said = (chain.home / "said.txt").read_text()
+        raise RuntimeError(f"{chain.home} ended with {os.waitstatus_to_exitcode(status)}: {said}")
+    return dict(seconds)
+
+
+def strike(chain: Chain, number: int, reached: Callable[[], bool], delay: float) -> int | None:
+    process, end = chain.start(), math.inf
+    while time.perf_counter() < end:
+        if os.waitpid(process, os.WNOHANG)[0]:
+            return None
+        if end == math.inf and reached():
+            end = time.perf_counter() + delay
+        time.sleep(0.0005)
+    os.kill(process, number)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) or None
+
+
+def resumed(chain: Chain, expected: dict) -> None:
+    """Let a chain go on to its end, which must be the expected one."""
+    finish(chain)
+    chain.check()
+    differing = compare(chain.result(), expected)
+    assert not differing, f"{chain.home}: {', '.join(differing)}"
+    shutil.rmtree(chain.home)
+
+
+def kill_chains(home: Path, kills: int, seed: int, more: tuple[str, ...] = ()) -> dict:
+    """Kill runs at random moments of random phases, and compare what they come to."""
+    job = (*JOB, *more)
+    whole, seconds, expected = undisturbed(home, job)
+    steps = whole.steps()
+    draw, phases, chains, statuses = random.Random(seed), Counter(), 0, Counter()
+    while phases.total() < kills:
+        chain, chains = Chain(home / str(chains), job), chains + 1
+        for stop in range(STOPS):
+            at = PHASES.index(chain.phase(steps))
+            (phase,) = draw.choices(PHASES[at:], WEIGHTS[at:])
+            reached = partial(lambda chain, phase: chain.phase(steps) == phase, chain, phase)
+            number = signal.SIGTERM if stop % 4 == 3 else signal.SIGKILL
+            status = strike(chain, number, reached, draw.uniform(0, seconds.get(phase, 0.0)))
+            if status is None:
+                break
+            chain.check()
+            if number == signal.SIGKILL:
+                phases[chain.phase(steps)] += 1
+            else:
+                statuses[status] += 1
+                said = (chain.home / "said.txt").read_text()
+                assert status in (-signal.SIGTERM, 143), f"{phase}: status {status}, {said}"
+            if phases.total() == kills or chain.phase(steps) == PHASES[-1]:
+                break
+        resumed(chain, expected)
+        print(f"{phases.total()} kills, {chains} runs", flush=True)
+    counts = {"phases": dict(phases), "statuses": dict(statuses)}
+    return counts | {"chains": chains, "steps": steps, "seconds": seconds}
+
+
+# What phases call, at whose beginning or end a run is stopped; `scorers` has more of them.
+FUNCTIONS = {
+    "reading": "slide.data.sources.synthetic:generate_rows",
+    "cache building": "slide.data.cache:write_split",
+    "steps": "slide.training.loop:TrainingLoop.update",
+    "checkpoint writing": "slide.utils.tensor_folder:write_file",
+    "evaluation": "slide.training.trainer:predict_split",
+    "final ranker": "slide.ranking.final_ranker:FinalRanker.fit",
+    "summary": "slide.training.trainer:write_summary",
+    "model": "slide.config.command:write_model",
+    "report": "slide.config.command:write_report",
+}
+# Calls of it before the one that is stopped.
+BEFORE = {"steps": 10, "checkpoint writing": 5}
+
+
+def scorers(chain: Chain) -> dict[str, str]:
+    """The base scorers that a run has trained, as `FUNCTIONS` has phases."""
+    names = json.loads((chain.run / "model.json").read_text())["ranker"]["scorers"]
+    known = {each.name: each for each in BaseScorer.__subclasses__()}
+    return {
+        f"scorer {name}": f"{known[name].__module__}:{known[name].__name__}.learn"
+        for name in names
+        if name in known
+    }
+
+
+def stopped_in(part: str, calls: int, number: int, late: bool) -> None:
+    """Let this process get a signal where it calls a function for the time after some ``calls``."""
+    room, _, path = part.partition(":")
+    *above, name = path.split(".")
+    owner: Any = importlib.import_module(room)
+    for each in above:
+        owner = getattr(owner, each)
+    whole, left = getattr(owner, name), [calls]
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] == -1 and not late:
+            os.kill(os.getpid(), number)
+        found = whole(*given, **named)
+        if left[0] == -1 and late:
+            os.kill(os.getpid(), number)
+        return found
+
+    setattr(owner, name, stopped)
+
+
+def stop_in_each(home: Path, only: Collection[str]) -> None:
+    """Stop runs once in each phase, by each signal, and compare what they come to when resumed."""
+    words = (*JOB, *SMALL)
+    whole, _, expected = undisturbed(home, words)
+    for phase, part in {**FUNCTIONS, **scorers(whole)}.items():
+        for number, late in product((signal.SIGKILL, signal.SIGTERM), (False, True)):
+            if only and phase not in only:
+                continue
+            chain = Chain(home / f"{phase}-{number}-{late}", words)
+            hook = partial(stopped_in, part, BEFORE.get(phase, 0), number, late)
+            status = os.waitstatus_to_exitcode(os.waitpid(chain.start(hook), 0)[1])
+            said = (chain.home / "said.txt").read_text()
+            wanted = (-signal.SIGKILL,) if number == signal.SIGKILL else (-signal.SIGTERM, 143)
+            assert status in wanted, f"{phase}: status {status}, {said}"
+            assert "Traceback" not in said, f"{phase}: {said}"
+            chain.check()
+            resumed(chain, expected)
+            row = {"phase": phase, "signal": signal.Signals(number).name, "status": status}
+            print(row, flush=True)
+
+
+def compare(found: dict, expected: dict) -> list[str]:
+    return [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+
 
 # Weights of 1 GB, and two moments of each.
 FEATURES, HIDDEN, LABELS = 100_000, 784, 225_000
@@ -175,13 +466,13 @@ def main() -> None:
             stop_in_each(home, given.phases)
             return
         if given.no_page:
-            print(kill_chains(home, given.kills, given.seed, small=True))
+            print(kill_chains(home, given.kills, given.seed, SMALL))
             return
         found = last("trust", PAGES) if set(given.parts) < set(PARTS) else {}
         if "kills" in given.parts:
             found["kills"] = kill_chains(home, given.kills, given.seed)
             patient = home / "patience"
-            found["patience"] = kill_chains(patient, given.kills // 4, given.seed, more=PATIENT)
+            found["patience"] = kill_chains(patient, given.kills // 4, given.seed, PATIENT)
         if "stall" in given.parts:
             (home / "stall").mkdir()
             found |= {"stall": measure_stall(home / "stall"), "threads": torch.get_num_threads()}
