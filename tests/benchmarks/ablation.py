@@ -28,7 +28,7 @@ DEFAULT = "default recipe"
 ALONE = "network alone"
 KEEP = "known labels are answers, too"
 UNASKED = "no answers to similar questions"
-# In a recommender, regressions of items take the place of classifiers.
+# In a recommender, regressions of items replace the classifiers.
 C_OF_ONE, FEW_NEGATIVES = "classifiers with C = 1", "ten negatives of a row"
 # Overrides of the re-ranker, which learns from one and the same network.
 RANKER = {
@@ -82,7 +82,7 @@ class PartlyBlind(EnsembleRanker):
 
     def ranking_features(self, *arguments, **more) -> RankingFeatures:
         found = super().ranking_features(*arguments, **more)
-        some = [place for place, name in enumerate(found.names) if name in self.unseen]
+        some = [column for column, name in enumerate(found.names) if name in self.unseen]
         found.columns[:, some] = 0
         return found
 

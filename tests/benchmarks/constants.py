@@ -3,7 +3,7 @@
     python tests/benchmarks/constants.py --root path/to/data
     python tests/benchmarks/constants.py --root path/to/data --datasets lastfm --only batch_size
 
-The default call learns from some training rows and is judged on others that it never sees. Another
+The default call learns from some training rows and is tested on others that it never sees. Another
 constant of the re-ranker gives another re-ranker of the same network, one of a run another run.
 Writes results/constants.{json,md} after each row.
 """
@@ -59,10 +59,10 @@ ABOUT = """\
 # Constants at half and at double
 
 How the mean of P@1, P@3 and P@5 changes, in points, with half and with double a constant, and the \
-standard error of the change over the rows that judge. They are training rows that no run saw; a \
+standard error of the change over held-out rows. They are training rows that no run saw; a \
 run learns from at most {rows:,} others, with seed 0. Bold: more than three standard errors; of a \
 hundred changes some are larger than two by chance. A dash: no answer changes. Empty: counts for \
-no such rows, or was not measured. What rows are taken for is looked at on all training rows; \
+no such rows, or was not measured. The kind of rows is decided on all training rows; \
 another kind would be named.
 
 """

@@ -129,7 +129,7 @@ def of_rank(case: dict[str, Any]) -> dict[str, float]:
 
 
 def run(case: dict[str, Any], processes: int, apart: bool) -> dict[str, float]:
-    """The figures of all ranks as those of the run: the slowest one, the largest one, means."""
+    """The figures of a run from all of its ranks: the slowest one, the largest one, means."""
     with socket.socket() as each:
         each.bind(("127.0.0.1", 0))
         port = each.getsockname()[1]

@@ -1,4 +1,4 @@
-"""A guard against changes that make things slower: a minute's look at the parts of training.
+"""A guard against changes that make things slower: a minute for the parts of training.
 
     python tests/benchmarks/guard.py
 

@@ -72,7 +72,7 @@ FIGURES = {
     "psp_at_5": "PSP@5",
     "recall_at_10": "recall",
     "chance_recall_at_10": "by chance",
-    "rows_seen_share": "rows looked at",
+    "rows_seen_share": "rows read",
 }
 
 
@@ -122,11 +122,11 @@ def page(found: dict[str, Any]) -> str:
         "Each number of epochs is a run of its own, whose learning rate falls to 0; 0.1 is the "
         "start of a training. Sets of a sample have "
         f"{ACTIVE['per_sample']} outputs, sets of a batch {ACTIVE['shared']:,}. Recall: the share "
-        "of the ten largest products of a training sample, without those of its labels, that its "
+        "of the ten largest products of a training sample, its labels left out, that its "
         "set holds, in the second half of the run; by chance: what equally many uniform draws "
-        "would hold. Rows looked at: the share of the rows whose sketch, rounded row or weight an "
-        "input reads. Seconds are those of training, with all upkeep and measurements of recall; "
-        "seconds of different days do not compare.\n"
+        "would hold. Rows read: the share of the rows whose sketch, rounded row or weight an "
+        "input reads. Seconds are the time of training, with all upkeep and measurements of "
+        "recall; seconds of different days do not compare.\n"
     )
     rows = found["rows"]
     for name in SETS:

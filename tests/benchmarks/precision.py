@@ -33,7 +33,7 @@ from slide.sparse import Pattern, hits
 from slide.training.evaluation import TOP, predict_split
 
 KEYS = ("dataset", "method", "seed")
-# Bins of equal width, as those of slide.training.calibration_error.
+# Bins of equal width, as in slide.training.calibration_error.
 BINS = 10
 OURS = "slide"
 TITLES = {"slide": "**slide**", "omikuji": "omikuji, 3 trees", "pecos": "PECOS XR-Linear, 3 models"}
@@ -60,8 +60,8 @@ and gradient-boosted trees rank them by that.
 """
 FILTERED = """
 In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
-in a knowledge graph those of a training row with the same features, the filtered setting, and in \
-a recommender the items that the row itself holds. The peers do not do that by themselves, and \
+in a knowledge graph the labels of a training row with the same features (filtered ranking), and \
+in a recommender the items that the row itself holds. The peers do not do that by themselves, and \
 lose by it. So their answers are evaluated both as they are and with these labels left out in the \
 same way, and the first table compares with the latter. The peers name as many more labels there \
 as are left out of a row, as far as their beams hold them, and their prediction takes as much \
@@ -79,7 +79,7 @@ ALL = """
 
 Training seconds hold all of a method's training. Ours: steps of the network, evaluations on \
 held-out rows, and the re-ranker; reading the rows once into a cache is not in it. omikuji's hold \
-reading the rows as text; those of PECOS hold the embeddings of labels, the clustering and the \
+reading the rows as text; PECOS's hold the embeddings of labels, the clustering and the \
 training of all three models, and not the start of its process. Prediction: test rows a second; \
 omikuji takes a call from Python for each row, and the others take many rows at a time. Peak \
 memory is that of the whole run, evaluation included. Calibration error: mean distance of the \
@@ -166,12 +166,12 @@ def in_order(rows: list[Row]) -> list[Row]:
     """Data sets as in `HELD_OUT`, then others; methods as in `TITLES`."""
     sets, methods = list(HELD_OUT), list(TITLES)
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def order(row: Row) -> tuple[Any, ...]:
         name, method = row["dataset"], row["method"].removesuffix(LEFT_OUT)
         known = sets.index(name) if name in sets else len(sets)
         return known, name, methods.index(method), row["method"], row["seed"] or 0
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=order)
 
 
 def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:

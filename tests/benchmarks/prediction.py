@@ -7,7 +7,7 @@
 Of each data set train.py trains a model without any setting, unless --run names the folder of one.
 The server is asked by locust on the same machine: a network of Amazon-670K's shape with random
 weights, rows of random features, one row a request. Rows that there are for this commit and machine
-are not measured again, and those of peers not for this version of the peer (harness.py). Writes
+are not measured again, and peers' not for this version of the peer (harness.py). Writes
 results/benchmarks/prediction.{json,md}.
 """
 
@@ -76,11 +76,11 @@ class Asking(FastHttpUser):
 ABOUT = """\
 # Predictions
 
-Models are those of `train.py` without any setting, with their re-ranker. rows/s: all test rows in \
-one call; the quantiles are of calls with one row. `exact` scores all labels, `index` those that \
-an index over the weights brings up; a call that names neither takes the one in bold. The peers \
-have their default settings. omikuji takes a call for each row, so its rows/s hold for single \
-rows, too.
+Models are what `train.py` trains without any setting, with their re-ranker. rows/s: all test rows \
+in one call; the quantiles are of calls with one row. `exact` scores all labels, `index` the \
+labels that an index over the weights brings up; a call that names neither takes the one in bold. \
+The peers have their default settings. omikuji takes a call for each row, so its rows/s hold for \
+single rows, too.
 
 """
 SERVED = f"""
@@ -89,8 +89,8 @@ SERVED = f"""
 `slide-serve`, asked by locust, which takes the rest of the same machine. A network of \
 {FEATURES:,} features, {HIDDEN} hidden units and {LABELS:,} labels with random weights and no \
 re-ranker; a request has one row of {NONZEROS} random features and asks for 5 labels. (Features, \
-labels and their number in a row are those of Amazon-670K.) Each client asks again as soon as it \
-has an answer, for {SECONDS} s. Times are those that a client sees; locust rounds them to \
+labels and their number in a row are as in Amazon-670K.) Each client asks again as soon as it \
+has an answer, for {SECONDS} s. Times are what a client sees; locust rounds them to \
 milliseconds, and from 100 ms on to 10 ms.
 
 """

@@ -44,7 +44,7 @@ the batch, and no rebuilds. The rows are random, with {NONZEROS} features and {L
 drawn uniformly, which is the worst case for caches; {BATCHES} batches take turns. Where a size is \
 not named it is {BASE.outputs:,} outputs, {BASE.features:,} features and {BASE.hidden} hidden \
 units. Each size is a process of its own, which takes turns between one thread and all cores; the \
-table has the medians of the turns, and those of the fastest and the slowest turn. Memory is that \
+table has the medians of the turns, and the fastest and the slowest turn. Memory is that \
 of the whole process once all weights and moments were written to, as steps do sooner or later. \
 The default network is that of `train.py`; dense PyTorch and sampled softmax are the same network \
 in plain PyTorch, with fused Adam and with SparseAdam. [The page of a step](step.md) says what \
@@ -182,8 +182,7 @@ def legend_below(figure: Any, columns: int) -> None:
     found: dict[str, Any] = {}
     for axes in figure.axes:
         found |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    place = "outside lower center"
-    figure.legend(found.values(), found, loc=place, ncols=columns, frameon=False)
+    figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def saved(figure: Any, path: Path) -> None:

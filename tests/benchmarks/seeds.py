@@ -42,7 +42,7 @@ def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
 
 
 def worst(case: str, key: str, part: str = "", there: bool = True) -> Callable[[Rows], float]:
-    """The largest figure of cases with ``part`` in their name, or of those without it."""
+    """The largest figure of cases with ``part`` in their name, or of the others."""
     return lambda rows: max(of([r for r in rows if (part in r["case"]) == there], case, key))
 
 

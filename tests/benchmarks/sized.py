@@ -62,7 +62,7 @@ def memory(file: str, field: str) -> int:
 
 
 def too_large(needed: int) -> dict[str, float]:
-    """What a row says in place of figures if memory does not suffice; else empty."""
+    """What a row says instead of figures if memory does not suffice; else empty."""
     if needed <= 0.95 * memory("meminfo", "MemAvailable"):
         return {}
     return {"needs_gib": round(needed / 2**30, 1)}

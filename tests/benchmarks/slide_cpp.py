@@ -6,7 +6,7 @@
 
 The program is github.com/keroro824/HashingDeepLearning, built by whoever calls this; no part of it
 is here. Both read the same rows in the same order, which a seed shuffles, in batches of the size in
-the configuration file, and answer the same 2,560 test rows, since the program looks at its first 20
+the configuration file, and answer the same 2,560 test rows, since the program tests on its first 20
 batches. K, L, rates and schedules of both come from the file. Where the program
 has more buckets than its codes reach (9,556 for K = 6), which take memory and time,
 --range-pow sets their number to a power of two.

@@ -30,7 +30,7 @@ from slide.training.evaluation import ranking_scores
 
 KEYS = ("dataset", "method", "seed")
 OURS = "slide"
-# Labels of a row that are answered: as many as our own metrics look at.
+# Labels of a row that are answered: as many as our own metrics read.
 TOP = 20
 # Rows that are scored at a time.
 BLOCK = 500
@@ -50,9 +50,9 @@ ABOUT = f"""\
 slide is `train.py` without any setting but the seed. Each specialist has the best of a few \
 settings, chosen on a tenth of the training rows by the first number of its table. All learn from \
 the same training rows and answer the same test rows once. Labels that are seen are left out of \
-everybody's answers: those of training rows with the same features in a knowledge graph, the own \
-items of a row in a recommender. Seconds hold all training of a method, without the choice of its \
-settings; they are left out where other programs used the machine. Ranks beyond {TOP} count as none.
+everybody's answers: the labels of training rows with the same features in a knowledge graph, the \
+own items of a row in a recommender. Seconds hold all training of a method, without the choice of \
+its settings; they are left out where other programs used the machine. Ranks beyond {TOP} count as none.
 
 * trigrams: the shares of the labels after the last two features, the last one and none, \
 interpolated (Witten and Bell 1991).

@@ -3,7 +3,7 @@
     python tests/benchmarks/stacking.py --root path/to/data
     python tests/benchmarks/stacking.py --root path/to/data --datasets lastfm --rows 300 --seeds 0
 
-A run of the default call learns from some training rows and is judged on others, up to 3,000, that
+A run of the default call learns from some training rows and is tested on others, up to 3,000, that
 it never sees; test rows are not used. A base scorer alone orders the same candidates by its own
 rank. Writes results/stacking.{json,md} after each run.
 """
@@ -31,7 +31,7 @@ SETS = ["gowalla", "lastfm", "debian", "bibtex"]
 SIZES = [300, 1000, 10_000]
 CUT_OFFS = (1, 3, 5)
 FINAL = "final ranker"
-JUDGED, LARGEST_SHARE = 3000, 4
+MOST_HELD_OUT, LARGEST_SHARE = 3000, 4
 
 ABOUT = """\
 # The final ranker beside its base scorers
@@ -39,18 +39,18 @@ ABOUT = """\
 P@1, P@3 and P@5 in points on training rows that the run never saw, the mean of the seeds. A base \
 scorer alone orders the candidates of all by its own rank. The best one is that with the largest \
 mean of all three over the seeds, known only in hindsight. With 10,000 rows lastfm and bibtex have \
-all that are not judged: 1,119 and 3,660.
+all that are not held out: 1,119 and 3,660.
 
 """
 
 
 def divided(data: SparseDataset, rows: int, seed: int) -> SparseDataset:
-    """Some training rows, and others to judge by in place of the test rows."""
+    """Some training rows, and others held out, as test rows."""
     train = replace(data.train, kind=choose_kind(data.train).kind)
     order = np.random.default_rng(1000 + seed).permutation(len(train))
-    judged = min(JUDGED, len(order) // LARGEST_SHARE)
-    learnt = np.sort(order[judged : judged + rows])
-    split = train.take(learnt), train.take(np.sort(order[:judged]))
+    count = min(MOST_HELD_OUT, len(order) // LARGEST_SHARE)
+    learnt = np.sort(order[count : count + rows])
+    split = train.take(learnt), train.take(np.sort(order[:count]))
     return SparseDataset(data.name, *split, data.num_features, data.num_labels)
 
 
@@ -75,8 +75,8 @@ def scores_of(trainer: Trainer) -> dict[str, list[float]]:
         named = found.ids >= 0
         hit, scores = hits(found.ids, part.labels), np.full(found.ids.shape, -np.inf)
         values = {
-            name: -found.columns[:, place]
-            for place, name in enumerate(found.names)
+            name: -found.columns[:, column]
+            for column, name in enumerate(found.names)
             if name.endswith("_rank")
         }
         values[FINAL] = ranker.final_ranker.probabilities(found.columns, row_bounds(named.sum(1)))

@@ -240,7 +240,7 @@ def page(found: dict[str, Any]) -> str:
         "Dense PyTorch is an `EmbeddingBag`, a `Linear` layer, a softmax loss and fused Adam; "
         "sampled softmax has the labels of the batch and uniform draws in its set, and "
         f"`SparseAdam`. {found['turns']} turns a case, each of {found['repeats']} steps, {RUN} "
-        "steps on one core and dense steps, after some that do not count; ratios are those of a "
+        "steps on one core and dense steps, after some that do not count; ratios are within a "
         "turn, of which the median counts. The time of a step is a median, without rebuilds. "
         f"Samples/s follow from the mean step (median over means of {RUN}) and the rebuilds' share "
         f"of the first epoch ({schedules.backoff(EPOCH)} rebuilds), so columns do not divide "

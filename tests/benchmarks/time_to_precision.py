@@ -9,7 +9,7 @@ PECOS XR-Linear with one and three models (in an environment of its own: xr_line
 recipe's network in plain PyTorch with all outputs (dense), and with sampled softmax and SparseAdam
 (sampled). The last two train for --limit minutes at most. All on all cores, one after another.
 Writes results/benchmarks/time_to_precision.{json,md,png} after each row; rows that there are for
-this commit and machine are not measured again, and those of peers not for this version of the peer
+this commit and machine are not measured again, and peers' not for this version of the peer
 (harness.py).
 """
 
@@ -48,7 +48,7 @@ EPOCHS = {"dense": 6, "sampled": 20}
 EVALUATED = 5000
 # Minutes of dense and sampled: as long as our longest training.
 LIMIT = 0.75
-# What a network in plain PyTorch takes from the configuration.
+# What a network in PyTorch takes from the configuration.
 READ = ("network", "optimizer", "trainer.batch_size", "trainer.epochs", "sampler.active", "seed")
 # Of a curve's points, beside their seconds.
 SHOWN = ("p_at_1", "p_at_5", "psp_at_5")
@@ -71,7 +71,7 @@ NEVER = "not reached"
 ABOUT = """\
 # Time to precision
 
-How long does training take until the answers are as good as those of the best peer in the end? \
+How long does training take until the answers are as good as the best peer's in the end? \
 slide is `train.py` without any setting but the seed. omikuji and PECOS XR-Linear have their \
 default settings. Dense PyTorch is the default recipe's network with all outputs, its squared \
 hinge loss and fused Adam; sampled softmax is the same network with a softmax over the labels of \
@@ -79,20 +79,20 @@ the batch and uniform draws, and SparseAdam. Both have the recipe's width, rates
 batch size, which were chosen for slide and not for them, and their rates fall to 0 in a straight \
 line. No setting is chosen by the test rows. All ran on the same cores, one after another.
 
-**Seconds** are those of all training, reading the rows aside. Ours: all of a step (batches, \
+**Seconds** are the time of all training, reading the rows aside. Ours: all of a step (batches, \
 selection, products, gradients, updates, rebuilds), the evaluations on held-out rows \
 that decide how long to train, and for the last point the re-ranker with all it \
 learns from. The clock stands still while test rows are evaluated, and kernels are compiled \
-beforehand. omikuji's seconds hold reading the rows as text; those of PECOS hold the embeddings of \
+beforehand. omikuji's seconds hold reading the rows as text; PECOS's hold the embeddings of \
 labels, the clustering and the training of all its models. Dense PyTorch and sampled softmax: \
 all steps, and no evaluation.
 
 **Points**: ours after each epoch (the network alone), at the end of the network's training, and \
 after re-ranking; dense PyTorch and sampled softmax after each epoch; omikuji and PECOS have one. \
 All points of a set are evaluated on the same test rows, spread evenly over it, and seconds to \
-reach a peer's precision are those of the first point that is as high as the peer's on these rows. \
-The final precision is on the whole test set. Where our default call leaves seen items out of its \
-answers (`ranker.known=auto`), they are left out of everyone's.
+reach a peer's precision are the seconds of the first point that is as high as the peer's on these \
+rows. The final precision is on the whole test set. Where our default call leaves seen items out \
+of its answers (`ranker.known=auto`), they are left out of everyone's.
 """
 
 
@@ -252,11 +252,11 @@ def in_order(rows: list[Row]) -> list[Row]:
     for row in rows:
         sizes[row["dataset"]] = max(sizes.get(row["dataset"], 0), row.get("labels", 0))
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def order(row: Row) -> tuple[Any, ...]:
         name = row["dataset"]
         return sizes[name], name, methods.index(row["method"]), row["seed"] or 0
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=order)
 
 
 def finished(rows: list[Row]) -> list[Row]:
@@ -375,9 +375,9 @@ def draw(rows: list[Row], folder: Path) -> None:
     figure.set_layout_engine("constrained")
     for column, name in enumerate(sets):
         for line, (key, label) in enumerate(AXES.items()):
-            axes, place = grid[line][column], 1 + SHOWN.index(key)
+            axes, at = grid[line][column], 1 + SHOWN.index(key)
             for row in of(rows, dataset=name):
-                points = [(each[0], 100 * each[place]) for each in row["curve"]]
+                points = [(each[0], 100 * each[at]) for each in row["curve"]]
                 color = f"C{list(TITLES).index(row['method'])}"
                 mark = ".-" if len(points) > 1 else "D"
                 axes.plot(

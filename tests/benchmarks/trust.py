@@ -61,7 +61,7 @@ PHASES = ("preparation", "training", "a checkpoint", "evaluation and re-ranking"
 WEIGHTS = (2, 4, 3, 3, 1)
 # A run is stopped at most so often; the fourth time and so on by SIGTERM.
 STOPS = 8
-# Times are not repeated, nor is memory; the place of a run is another one.
+# Times are not repeated, nor is memory; and runs have other folders.
 _OTHER = re.compile("second|speed/|peak_rss|run_dir|date")
 
 
@@ -395,7 +395,7 @@ def page(found: dict) -> str:
         f"deterministic mode, each of {kills['steps']} steps with a checkpoint at every seventh, "
         f"were killed {total} times with SIGKILL at random moments, and resumed each time. After "
         "each kill all checkpoints could be read, and no step was in the log twice. At the end "
-        "checkpoint, model, log and summary were compared with those of a run that nothing "
+        "checkpoint, model, log and summary were compared with the ones of a run that nothing "
         "disturbed, but for times: all runs were equal bit for bit.\n\n"
         f"{table(rows)}\n"
         "A checkpoint is written while training goes on, so kills in it are in training, too. Each "
