@@ -4,10 +4,7 @@
     python tests/benchmarks/ablation.py --root path/to/data --datasets files --seeds 0 --only ranker
 
 A seed chooses the training rows that are held out, and the recipe and its variants see the same
-rows under one seed. For each data set and seed one network is trained, and all variants of the
-re-ranker learn from this network; only the variants of the network train again, and their
-re-ranker is that of the recipe. The test rows are not touched. Writes results/ablation.{json,md}
-after each row; rows that there are for this commit and machine are not measured again (harness.py).
+rows. All variants of the re-ranker learn from one network. Writes results/ablation.{json,md}.
 """
 
 import argparse
@@ -208,19 +205,14 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
             read_config([*variant])
     for name in arguments.datasets:
         for seed in arguments.seeds:
-            rows = [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
-            overrides = [
-                *harness.overrides_of(name, arguments.root),
-                *rows,
-                "trainer.recall_every=0",
-            ]
-            cases = {"ranker": variants_of_ranker(overrides), "network": list(NETWORK)}
-            for part, variants in cases.items():
-                if arguments.only in (None, part):
-                    own = grid(dataset=[name], seed=[seed], variant=variants)
-                    (measure_rankers if part == "ranker" else measure_networks)(
-                        store, overrides, own
-                    )
+            overrides = [*harness.overrides_of(name, arguments.root), "trainer.recall_every=0"]
+            overrides += [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
+            of_seed = {"dataset": [name], "seed": [seed]}
+            if arguments.only in (None, "ranker"):
+                cases = grid(**of_seed, variant=variants_of_ranker(overrides))
+                measure_rankers(store, overrides, cases)
+            if arguments.only in (None, "network"):
+                measure_networks(store, overrides, grid(**of_seed, variant=NETWORK))
 
 
 def main() -> None:

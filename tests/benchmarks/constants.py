@@ -3,9 +3,8 @@
     python tests/benchmarks/constants.py --root path/to/data
     python tests/benchmarks/constants.py --root path/to/data --datasets lastfm --only batch_size
 
-The default call learns from some training rows and is tested on others that it never sees. Another
-constant of the re-ranker gives another re-ranker of the same network, one of a run another run.
-Writes results/constants.{json,md} after each row.
+Another constant of the re-ranker gives another re-ranker of the same network, another constant of a
+run gives another run. Writes results/constants.{json,md}.
 """
 
 import argparse

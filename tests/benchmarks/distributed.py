@@ -2,13 +2,9 @@
 
     python tests/benchmarks/distributed.py
     python tests/benchmarks/distributed.py --quick --results FOLDER   # a short trial
-    python tests/benchmarks/distributed.py --render   # the page anew, without measuring
 
-Each process has one thread. Beside processes of a run stand processes with networks of their own,
-which exchange nothing: they tell what the machine can do. Runs alternate, and figures are medians
-over the rounds. More than two processes are tried at the first shape alone.
-
-Writes results/benchmarks/distributed.{json,md}.
+More than two processes are tried at the first shape alone. Writes
+results/benchmarks/distributed.{json,md}.
 """
 
 import argparse

@@ -3,8 +3,7 @@
     python tests/benchmarks/look_up.py --root path/to/data
     python tests/benchmarks/look_up.py --root path/to/data --datasets files --samplers lsh recent
 
-The network of the default recipe without a re-ranker; precision on held-out training rows, never on
-test rows. A set that a batch shares is compared with `SHARED` samplers. Writes
+A set that a batch shares is compared with `SHARED` samplers. Writes
 results/benchmarks/look_up.{json,md}.
 """
 

@@ -4,13 +4,9 @@
     python tests/benchmarks/precision.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/precision.py --root path/to/data --datasets bibtex --methods slide
 
-slide is what train.py does without any setting but the seed, in a process of its own. omikuji has
-its default settings. PECOS XR-Linear needs an environment of its own (xr_linear.py says how to make
-it); without --pecos-python its rows are left out. All on all cores, one after another, on whole
-test sets, which are used for nothing else. Writes results/precision.{json,md} after each row, and
-at the end results/precision_reliability.png and the table of the README. Rows that there are for
-this commit and machine are not measured again (harness.py). A name that conf/dataset/ does not know
-is a folder of train.txt and test.txt in XMC text.
+PECOS XR-Linear needs an environment of its own (docs/benchmarks.md says how to make it); without
+--pecos-python its rows are left out. Writes results/precision.{json,md},
+results/precision_reliability.png and the table of the README.
 """
 
 import argparse

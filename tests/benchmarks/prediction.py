@@ -5,10 +5,7 @@
     python tests/benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
 
 Of each data set train.py trains a model without any setting, unless --run names the folder of one.
-The server is asked by locust on the same machine: a network of Amazon-670K's shape with random
-weights, rows of random features, one row a request. Rows that there are for this commit and machine
-are not measured again, and peers' not for this version of the peer (harness.py). Writes
-results/benchmarks/prediction.{json,md}.
+Writes results/benchmarks/prediction.{json,md}.
 """
 
 import argparse

@@ -3,11 +3,9 @@
     python tests/benchmarks/published.py
     python tests/benchmarks/published.py --datasets eurlex4k wiki10_31k --seeds 0 1 2
 
-Each run is `python train.py dataset=<name> seed=<seed>`, a process of its own without any other
-setting, evaluated on the whole test set. Missing files are fetched into datasets/<name>; a set
-without files is reported, and the others go on. published.json beside this file has the results of
-others, and where each of them stands. Writes results/published.{json,md} after each run; runs that
-there are for this commit and machine are not made again (harness.py).
+Missing files are fetched into datasets/<name>; a set without files is reported, and the others go
+on. published.json beside this file has the results of others, and where each of them stands. Writes
+results/published.{json,md}.
 """
 
 import argparse

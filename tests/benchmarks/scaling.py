@@ -2,12 +2,8 @@
 
     python tests/benchmarks/scaling.py
 
-A step is everything but making the batch and rebuilding tables: input layer, selection, products,
-loss, gradients and both sparse Adams. The network is the default one, the rows are random. Each
-size is measured in a process of its own, with one thread and with all cores in turn, at least five
-times each (sized.py). Rows that there are for this commit and machine are not measured again, and
-none begins after --minutes (report.py). Writes results/benchmarks/scaling.{json,md,png} and
-scaling_more.png.
+Each size is measured in a process of its own (sized.py). Writes
+results/benchmarks/scaling.{json,md,png} and scaling_more.png.
 """
 
 import argparse

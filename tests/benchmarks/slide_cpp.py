@@ -5,17 +5,11 @@
     python tests/benchmarks/slide_cpp.py ... --datasets debian --seeds 0 --cases today
 
 The program is github.com/keroro824/HashingDeepLearning, built by whoever calls this; no part of it
-is here. Both read the same rows in the same order, which a seed shuffles, in batches of the size in
-the configuration file, and answer the same 2,560 test rows, since the program tests on its first 20
-batches. K, L, rates and schedules of both come from the file. Where the program
-has more buckets than its codes reach (9,556 for K = 6), which take memory and time,
---range-pow sets their number to a power of two.
-
-A seed is one order of rows, and of our draws; the draws of the program cannot be set. Its threads
-add gradients to the same sums without a lock, so its curve is also that of one thread. The last
-case is our default for sets of a sample at equal iterations. The large set has one seed, fewer
-iterations, and not the case of one thread. What was measured before is not measured again (see
-harness.py). Writes results/benchmarks/as_published.{json,md}.
+is here. It tests on its first 20 batches, so both answer 2,560 test rows. Where it has more buckets
+than its codes reach (9,556 for K = 6), which take memory and time, --range-pow sets their number to
+a power of two. A seed is one order of rows, and of our draws; the draws of the program cannot be
+set. The large set has one seed, fewer iterations, and not the case of one thread. Writes
+results/benchmarks/as_published.{json,md}.
 """
 
 import argparse

@@ -1,13 +1,9 @@
 """The default call beside the tools of a field: language models, graphs, recommenders, texts.
 
     python tests/benchmarks/specialists.py --root path/to/data
-    python tests/benchmarks/specialists.py --root path/to/data --datasets lastfm --methods ease
+    python tests/benchmarks/specialists.py --root path/to/data --datasets lastfm --methods EASE
 
-slide is what train.py does without any setting but the seed. The specialists are short and written
-here; their settings are the best of a few on a tenth of the training rows, and they learn from all
-training rows then. All answer the whole test set once, with seen items left out for everybody.
-Writes results/specialists.{json,md} after each row. Rows that there are for this commit and machine
-are not measured again (harness.py).
+The specialists are short and written here. Writes results/specialists.{json,md}.
 """
 
 import argparse
@@ -52,7 +48,8 @@ settings, chosen on a tenth of the training rows by the first number of its tabl
 the same training rows and answer the same test rows once. Labels that are seen are left out of \
 everybody's answers: the labels of training rows with the same features in a knowledge graph, the \
 own items of a row in a recommender. Seconds hold all training of a method, without the choice of \
-its settings; they are left out where other programs used the machine. Ranks beyond {TOP} count as none.
+its settings; they are left out where other programs used the machine. Ranks beyond \
+{TOP} count as none.
 
 * trigrams: the shares of the labels after the last two features, the last one and none, \
 interpolated (Witten and Bell 1991).

@@ -3,9 +3,7 @@
     python tests/benchmarks/stacking.py --root path/to/data
     python tests/benchmarks/stacking.py --root path/to/data --datasets lastfm --rows 300 --seeds 0
 
-A run of the default call learns from some training rows and is tested on others, up to 3,000, that
-it never sees; test rows are not used. A base scorer alone orders the same candidates by its own
-rank. Writes results/stacking.{json,md} after each run.
+Test rows are not used. Writes results/stacking.{json,md}.
 """
 
 import argparse

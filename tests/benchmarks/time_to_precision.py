@@ -4,13 +4,8 @@
     python tests/benchmarks/time_to_precision.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/time_to_precision.py --root path/to/data --methods slide omikuji-3
 
-slide is train.py without any setting but the seed. Its peers: omikuji with one and three trees,
-PECOS XR-Linear with one and three models (in an environment of its own: xr_linear.py), the default
-recipe's network in plain PyTorch with all outputs (dense), and with sampled softmax and SparseAdam
-(sampled). The last two train for --limit minutes at most. All on all cores, one after another.
-Writes results/benchmarks/time_to_precision.{json,md,png} after each row; rows that there are for
-this commit and machine are not measured again, and peers' not for this version of the peer
-(harness.py).
+Dense PyTorch and sampled softmax train for --limit minutes at most. Writes
+results/benchmarks/time_to_precision.{json,md,png}.
 """
 
 import argparse

@@ -2,11 +2,9 @@
 
     pecos/bin/python -I tests/benchmarks/xr_linear.py FOLDER --top 20
 
-pecos (github.com/amzn/pecos) pins an old numpy, so it cannot live beside slide; docs/benchmarks.md
-says how to install it. FOLDER holds X.npz, Y.npz and test.npz of scipy.sparse:
-features and labels of the training rows, and features of the rows to answer; ids.npy and
-measured.json are written into it. Models with default settings and different seeds of the
-clustering, three unless --models says otherwise; their scores are added up.
+FOLDER holds X.npz, Y.npz and test.npz of scipy.sparse: features and labels of the training rows,
+and features of the rows to answer; ids.npy and measured.json are written into it. Models with
+default settings and different seeds of the clustering; their scores are added up.
 """
 
 import argparse
