@@ -135,16 +135,7 @@ def alone(name: str) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    text = (
-        "# What each part of the default recipe is worth\n\n"
-        "Precision in points on training rows that are held out: the mean of the seeds, each with "
-        "other rows held out, and half the range between them. In brackets the difference to the "
-        "recipe on the same rows, mean and half its range; bold where several seeds agree on the "
-        "sign. The variants of the re-ranker learn from the network of the recipe. A base scorer "
-        "that is left out names one candidate at most, and the final ranker does not see its "
-        "features. With few labels (bibtex, delicious) the labels of a batch fill a shared set, "
-        "so that the ways to choose one hardly differ.\n"
-    )
+    text = harness.prose("ablation", "about")
     rows = found["rows"]
     for name in [*HELD_OUT, *sorted({row["dataset"] for row in rows} - set(HELD_OUT))]:
         if own := of(rows, dataset=name):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import harness
 import numpy as np
 from harness import Row, Store, fill_page, grid, of, opened, options, origin, overrides_of, table
 from hydra.utils import instantiate
@@ -54,17 +55,6 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "optimizer": (RUN, "", "lr input_rate"),
 }
 NAMES = {f"{where}.{name}": where for where, each in CONSTANTS.items() for name in each[2].split()}
-ABOUT = """\
-# Constants at half and at double
-
-How the mean of P@1, P@3 and P@5 changes, in points, with half and with double a constant, and the \
-standard error of the change over held-out rows. They are training rows that no run saw; a \
-run learns from at most {rows:,} others, with seed 0. Bold: more than three standard errors; of a \
-hundred changes some are larger than two by chance. A dash: no answer changes. Empty: counts for \
-no such rows, or was not measured. The kind of rows is decided on all training rows; \
-another kind would be named.
-
-"""
 
 
 def times(value: float, factor: float) -> float:
@@ -144,7 +134,8 @@ def words(row: Row) -> str:
 def page(found: dict[str, Any]) -> str:
     """The generated page."""
     rows = sorted(found["rows"], key=lambda row: row["factor"])
-    text = ABOUT.format(rows=max((row.get("rows", 0) for row in rows), default=0))
+    most = max((row.get("rows", 0) for row in rows), default=0)
+    text = harness.prose("constants", "about", rows=most)
     lines = []
     for name in dict.fromkeys(each for each in NAMES if of(rows, constant=each)):
         own = of(rows, constant=name)

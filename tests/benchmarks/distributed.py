@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import RESULTS, ROOT, commit, last, of, publish, started, table
+from harness import RESULTS, ROOT, commit, last, of, prose, publish, started, table
 from hydra.utils import instantiate
 from sized import settings
 
@@ -198,20 +198,8 @@ def measured(found: dict) -> list[dict[str, object]]:
 
 
 def page(found: dict[str, Any]) -> str:
-    return f"""\
-# Several processes
-
-Commit {found["commit"] or "unknown"}. Each process has one thread; the machine has \
-{found["cores"]} cores, so more processes than that take turns. {found["network"]}. Runs of \
-{found["steps"]} steps, of which the median counts, alternate; medians over \
-{len(found["runs"][0]["rounds"])} rounds. One process is the ordinary network. Processes with a \
-network each exchange nothing: what they fall short of their number is what the machine's memory \
-and caches take, and no division of work can get it back. Memory is weights, moments and indexes, \
-without Python and its libraries. The exchange includes waiting for the slower process. It counts \
-begin and end of each message: what of the gradient of the hidden layer is sent while the gradient \
-of the weight is computed is in the work.
-
-{table(measured(found))}"""
+    rounds = len(found["runs"][0]["rounds"])
+    return prose("distributed", "about", **found, rounds=rounds) + table(measured(found))
 
 
 def main() -> None:

@@ -94,6 +94,13 @@ def insert(page: Path, block: str, text: str) -> None:
     page.write_text(f"{before}{opening}{note}{end}{text}{closing}{after}")
 
 
+def prose(name: str, part: str, **values: Any) -> str:
+    """A part of a page's text in prose.md, with values in place of ``{names}``."""
+    text = Path(__file__).with_name("prose.md").read_text()
+    found = text.partition(f"<!-- {name} {part} -->\n")[2].partition("\n<!-- ")[0]
+    return found.format(**values) if values else found
+
+
 def last(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     """What the benchmark ``name`` found when it ran last."""
     return json.loads((folder / f"{name}.json").read_text())

@@ -114,19 +114,7 @@ def figures(root: Path, case: Row) -> Row:
 
 
 def page(found: dict[str, Any]) -> str:
-    text = (
-        "# How outputs are chosen: samplers compared\n\n"
-        "The network of the default recipe without a re-ranker, each sampler with its own "
-        f"defaults; precision in points on {HELD_OUT:,} held-out training rows, mean of the seeds. "
-        "Each number of epochs is a run of its own, whose learning rate falls to 0; 0.1 is the "
-        "start of a training. Sets of a sample have "
-        f"{ACTIVE['per_sample']} outputs, sets of a batch {ACTIVE['shared']:,}. Recall: the share "
-        "of the ten largest products of a training sample, its labels left out, that its "
-        "set holds, in the second half of the run; by chance: what equally many uniform draws "
-        "would hold. Rows read: the share of the rows whose sketch, rounded row or weight an "
-        "input reads. Seconds are the time of training, with all upkeep and measurements of "
-        "recall; seconds of different days do not compare.\n"
-    )
+    text = harness.prose("look_up", "about", held_out=HELD_OUT, active=ACTIVE)
     rows = found["rows"]
     for name in SETS:
         if own := of(rows, dataset=name):

@@ -37,61 +37,6 @@ PICTURE = "precision_reliability.png"
 # Bins of fewer answers are not drawn.
 LEAST = 50
 
-ABOUT = """\
-# Precision beside the peers
-
-slide is `train.py` without any setting but the seed: the mean of the seeds, and half the range \
-between them. omikuji has its default settings (three trees); PECOS XR-Linear has its default \
-settings (C = 1, threshold 0.1), a beam of 20, and three models with different seeds of the \
-clustering, whose scores are added up. Each peer ran once. All see rows of length 1 of the same \
-training rows, are evaluated by the same code on the whole test set, and ran on all cores, one \
-after another. No setting is chosen by the test rows: `train.py` makes its choices on training \
-rows that it holds out.
-
-debian, bibtex and delicious are texts with labels (for debian, packages and what they depend on), \
-fb15k is a knowledge graph, gowalla has check-ins at places, and files has directories and the \
-names of their files, with 360,939 labels. lastfm has the artists of listeners, and wordnet \
-glosses of words with their hypernyms, mostly one. A network and other base scorers rate labels, \
-and gradient-boosted trees rank them by that.
-"""
-FILTERED = """
-In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
-in a knowledge graph the labels of a training row with the same features (filtered ranking), and \
-in a recommender the items that the row itself holds. The peers do not do that by themselves, and \
-lose by it. So their answers are evaluated both as they are and with these labels left out in the \
-same way, and the first table compares with the latter. The peers name as many more labels there \
-as are left out of a row, as far as their beams hold them, and their prediction takes as much \
-longer.
-"""
-BEST = """
-## The best peer and ours
-
-In points; the best peer is the better one for that number. A difference that is smaller than half \
-the range between our seeds says nothing.
-
-"""
-ALL = """
-## All methods
-
-Training seconds hold all of a method's training. Ours: steps of the network, evaluations on \
-held-out rows, and the re-ranker; reading the rows once into a cache is not in it. omikuji's hold \
-reading the rows as text; PECOS's hold the embeddings of labels, the clustering and the \
-training of all three models, and not the start of its process. Prediction: test rows a second; \
-omikuji takes a call from Python for each row, and the others take many rows at a time. Peak \
-memory is that of the whole run, evaluation included. Calibration error: mean distance of the \
-scores of answers from the share of right ones (ten bins), over the first answer and over five \
-answers of each test row.
-"""
-RELIABLE = f"""
-## Are the scores right?
-
-The scores of slide's answers are meant to be probabilities. The five answers of all test rows, of \
-all seeds, are in bins by their score; the picture shows for each bin of at least {LEAST} answers \
-the share that is right against the mean score. On the diagonal both are equal.
-
-![share of right answers against the score]({PICTURE})
-"""
-
 
 def ours(overrides: list[str]) -> Row:
     """The figures of a run of train.py, whose answers are given once more for their time."""
@@ -141,21 +86,22 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 def page(found: dict[str, Any]) -> str:
     rows = in_order(found["rows"])
-    text = ABOUT
+    text = harness.prose("precision", "about")
     if filtered := dict.fromkeys(r["dataset"] for r in rows if r["method"].endswith(LEFT_OUT)):
-        text += FILTERED.format(sets=", ".join(filtered))
+        text += harness.prose("precision", "filtered", sets=", ".join(filtered))
     if not any(row["method"].startswith("pecos") for row in rows):
         text += "\nPECOS was not measured: `--pecos-python` was not given.\n"
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     compared = [cells for name in sets for cells in comparisons(name, of(rows, dataset=name))]
     if compared:
-        text += BEST + table(compared)
-    text += ALL
+        text += harness.prose("precision", "best") + table(compared)
+    text += harness.prose("precision", "all")
     for name in sets:
         own = of(rows, dataset=name)
         methods = dict.fromkeys(row["method"] for row in own)
         text += f"\n### {name}\n\n" + table([line(each, of(own, method=each)) for each in methods])
-    return text + RELIABLE + origin(rows)
+    text += harness.prose("precision", "reliable", least=LEAST, picture=PICTURE)
+    return text + origin(rows)
 
 
 def in_order(rows: list[Row]) -> list[Row]:

@@ -70,27 +70,6 @@ class Asking(FastHttpUser):
         headers = {"Content-Type": "application/json"}
         self.client.post("/predict", data=random.choice(BODIES), headers=headers)
 """
-ABOUT = """\
-# Predictions
-
-Models are what `train.py` trains without any setting, with their re-ranker. rows/s: all test rows \
-in one call; the quantiles are of calls with one row. `exact` scores all labels, `index` the \
-labels that an index over the weights brings up; a call that names neither takes the one in bold. \
-The peers have their default settings. omikuji takes a call for each row, so its rows/s hold for \
-single rows, too.
-
-"""
-SERVED = f"""
-## Over HTTP
-
-`slide-serve`, asked by locust, which takes the rest of the same machine. A network of \
-{FEATURES:,} features, {HIDDEN} hidden units and {LABELS:,} labels with random weights and no \
-re-ranker; a request has one row of {NONZEROS} random features and asks for 5 labels. (Features, \
-labels and their number in a row are as in Amazon-670K.) Each client asks again as soon as it \
-has an answer, for {SECONDS} s. Times are what a client sees; locust rounds them to \
-milliseconds, and from 100 ms on to 10 ms.
-
-"""
 
 
 def overrides_of(name: str, root: Path) -> list[str]:
@@ -222,10 +201,11 @@ def page(found: dict[str, Any]) -> str:
     rows, order = found["rows"], list(METHODS)
     rows = sorted(rows, key=lambda r: (r["labels"], order.index(r["method"]), r["clients"]))
     lines = [line_of(row) for row in rows if row["method"] != "server"]
-    text = ABOUT + (table(lines) if lines else "")
+    text = harness.prose("prediction", "about") + (table(lines) if lines else "")
     if served := sorted(of(rows, method="server"), key=lambda row: row["search"]):
         threads = served[0]["server"]
-        text += SERVED + table(
+        sizes = {"features": FEATURES, "hidden": HIDDEN, "labels": LABELS, "nonzeros": NONZEROS}
+        text += harness.prose("prediction", "served", **sizes, seconds=SECONDS) + table(
             [
                 {
                     f"threads: {threads}": row["search"],

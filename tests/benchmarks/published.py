@@ -24,16 +24,6 @@ TOP = (1, 3, 5)
 TITLES = [f"{name}@{k}" for name in ("P", "PSP") for k in TOP]
 FILES = ("train_file", "train_labels_file", "test_file", "test_labels_file")
 OURS = "**ours**"
-ABOUT = """\
-# The default call beside published results
-
-Ours is `python train.py dataset=<name>` without any other setting, on the whole test set (with \
-several seeds: their mean, and half the range). All in points; a cell is empty where \
-published.json has no figure. The results of others are copied from their sources, which stand at \
-the end of the page, and were measured on other machines. They learn from bags of words, as ours \
-does, but for the rows of raw text, which read the words in their order, often with pretrained \
-models, and on small sets with other splits into training and test rows.
-"""
 
 
 def place(name: str, root: Path | None) -> list[str]:
@@ -85,7 +75,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    rows, text, sets = found["rows"], ABOUT, PUBLISHED["sets"]
+    rows, text, sets = found["rows"], harness.prose("published", "about"), PUBLISHED["sets"]
     for name in dict.fromkeys([*sets, *(row["dataset"] for row in rows)]):
         text += section(name, of(rows, dataset=name))
     text += "\n## Sources\n\n"

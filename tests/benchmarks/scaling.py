@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from harness import RESULTS, Row, Store, fill_page, in_process, options, origin, table
+from harness import RESULTS, Row, Store, fill_page, in_process, options, origin, prose, table
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 from sized import BATCHES, CASES, LABELS, NONZEROS, Size, settings
@@ -32,21 +32,6 @@ LIMITS = {
 PICTURE, MORE = "scaling.png", "scaling_more.png"
 TITLES = {"outputs": "outputs", "features": "features", "hidden": "hidden units"}
 
-ABOUT = f"""\
-# Cost over size
-
-A step: input layer, selection, products, loss, gradients and both sparse Adams; not the making of \
-the batch, and no rebuilds. The rows are random, with {NONZEROS} features and {LABELS} labels, all \
-drawn uniformly, which is the worst case for caches; {BATCHES} batches take turns. Where a size is \
-not named it is {BASE.outputs:,} outputs, {BASE.features:,} features and {BASE.hidden} hidden \
-units. Each size is a process of its own, which takes turns between one thread and all cores; the \
-table has the medians of the turns, and the fastest and the slowest turn. Memory is that \
-of the whole process once all weights and moments were written to, as steps do sooner or later. \
-The default network is that of `train.py`; dense PyTorch and sampled softmax are the same network \
-in plain PyTorch, with fused Adam and with SparseAdam. [The page of a step](step.md) says what \
-such networks learn.
-"""
-
 
 def sizes() -> Iterator[Size]:
     for power in range(14, 25, 2):
@@ -59,7 +44,12 @@ def sizes() -> Iterator[Size]:
 
 def page(found: dict[str, Any]) -> str:
     rows = found["rows"]
-    text = ABOUT + "\n" + "".join(f"* {in_words(case)}\n" for case in CASES)
+    sizes = {"nonzeros": NONZEROS, "labels": LABELS, "batches": BATCHES, "base": BASE}
+    text = (
+        prose("scaling", "about", **sizes)
+        + "\n"
+        + "".join(f"* {in_words(case)}\n" for case in CASES)
+    )
     done = measured(rows)
     if done:
         times = [row["product_ms"] for row in done]

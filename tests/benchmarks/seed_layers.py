@@ -31,40 +31,6 @@ from slide.ops.csr import CSRMatrix
 from slide.sampling import never
 
 Rows = list[dict]
-ABOUT = {
-    "linear": """\
-64 of 2^8 to 2^20 outputs, 128 inputs, float32, batches of 1 and 64; one set a batch (shared) or one
-a sample. Times are medians over steps of a loop that goes forward and backward in turn.
-
-* active_linear: forward is checking the set, gathering its rows and the product with bias; backward
-  is ``out.backward(gradient)``: the gradients of the input, of the rows in question and of their
-  biases. With sparse_grad these come as sparse tensors in ``grad``, else as rows beside it.
-* SampledLinear: forward also hashes the inputs and chooses the set from tables over the rows; now
-  and then rows are hashed again. Backward is the same.
-* chain: SampledLinear of 256 outputs, 64 of them active, ReLU, and a second SampledLinear, whose
-  set depends on the output of the first one; forward and backward are of both.
-* weight[ids]: the same product, shared, by autograd through ``weight[ids]`` and ``bias[ids]``; its
-  backward makes a dense gradient. With F.embedding(sparse=True) PyTorch keeps it sparse.
-
-No optimizer in any of these. Gradients are dropped after each step, as ``zero_grad`` does.""",
-    "csr": """\
-850,000 x 210,000, 0.1 % not zero, in the first case.
-Beside slide's product stand PyTorch's: CSR with 32-bit and with 64-bit indices, and COO. The
-backward pass is that of ``((mask * (y - target)) ** 2).sum()`` by x, the product's part of it
-alone: from dL/dy to dL/dx. Times are the best of some repeats, the peers' backward of one or two.\
-""",
-    "hardest": """\
-Two layers: dense inputs, hidden units with ReLU, sampled outputs. "ours" uses slide's layers,
-"torch" ordinary ones with as many outputs as are active. Steps over the whole batch and steps over
-its hardest quarter take turns; times are medians. "two passes" selects by a first forward pass
-without gradients and runs the quarter alone through a second one.""",
-    "conv": """\
-A batch of 128 images of 16 channels, 28 x 28, of which 8 are used, to 32 channels by 3 x 3. Peers:
-the sliced one takes channels out of input and weight in front of ``conv2d``, and autograd puts the
-gradients back into full tensors; the masked one multiplies the input by a mask; ``torch.nn.grad``
-is what one writes by hand with PyTorch's functions for single gradients. The ways take turns, as
-times depend on which memory the allocator has at hand.""",
-}
 
 
 def in_turn(*calls: Callable[[Any], Any]) -> list[float]:

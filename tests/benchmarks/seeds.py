@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import harness
-from harness import PAGES, ROOT, in_process, last, machine, publish, table
-from seed_layers import ABOUT, LAYERS, Rows
+from harness import PAGES, ROOT, in_process, last, machine, prose, publish, table
+from seed_layers import LAYERS, Rows
 
 from slide import runtime
 
@@ -27,11 +27,10 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 
 class Seed(NamedTuple):
-    """A benchmark: a function of `LAYERS` or an example, what is said of it, and its data."""
+    """A benchmark: a function of `LAYERS` or an example, which has data."""
 
     asked: str
     quick: dict
-    about: str
     data: str = ""
 
 
@@ -120,31 +119,19 @@ SEEDS = {
     "linear": Seed(
         "backward through a sampled slice that does not grow with the layer",
         {"sizes": (2**8, 2**12)},
-        ABOUT["linear"],
     ),
-    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}, ABOUT["csr"]),
+    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}),
     "hardest": Seed(
-        "backward for the hardest quarter of a batch, from one forward pass",
-        {"repeats": 5},
-        ABOUT["hardest"],
+        "backward for the hardest quarter of a batch, from one forward pass", {"repeats": 5}
     ),
-    "conv": Seed("convolution on some channels", {"steps": 5}, ABOUT["conv"]),
+    "conv": Seed("convolution on some channels", {"steps": 5}),
     "vision": Seed(
         "SLIDE for vision: MLP on MNIST, MLP-Mixer",
         {"words": ["--epochs", "1", "--limit", "2000"]},
-        "Whole examples, trained once with seed 0 and tested once; see `examples/mnist.py` and "
-        "`mixer.py`.",
         "mnist",
     ),
     "word2vec": Seed(
-        "a large vocabulary",
-        {"words": ["--epochs", "1", "--limit", "20000"]},
-        "`examples/word2vec.py` as it stands, on text8 unless `--root` has another text: a word's "
-        "vector is to predict the words around it, by a softmax over the whole vocabulary. The "
-        "sampled step is the mean over a whole training, with all that belongs to it, rebuilds of "
-        "the tables too. The dense one, with PyTorch's layer and its fused Adam, is the mean of a "
-        "few steps.",
-        "text",
+        "a large vocabulary", {"words": ["--epochs", "1", "--limit", "20000"]}, "text"
     ),
 }
 
@@ -208,7 +195,7 @@ def page(found: dict) -> str:
         parts += [
             f"\n## {name}: {SEEDS[name].asked}\n",
             f"`seeds.py --only {name}`, {one['seconds']} s on {one['date']}.\n",
-            SEEDS[name].about + "\n",
+            prose("seeds", name),
             table([rounded(row) for row in one["rows"]]),
         ]
     return "\n".join(parts)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from harness import RESULTS, Row, Store, fill_page, grid, of, opened, options, origin, table
+from harness import RESULTS, Row, Store, fill_page, grid, of, opened, options, origin, prose, table
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.data import Split
@@ -171,20 +171,7 @@ def ours(case: str, settings: Settings, rows: Rows, seed: int) -> Row:
 
 def page(found: dict) -> str:
     rows = found["rows"]
-    text = (
-        "# As published\n\n"
-        "The C++ program released with Chen et al. 2020 (github.com/keroro824/HashingDeepLearning) "
-        "and `recipe=slide2020`: the same rows in the same order, the same 2,560 test rows, K, L, "
-        "rates and schedules of its configuration file. Retrieved: labels and all ids in the "
-        "buckets of a sample, on average over a batch before each rehash, then of these; filled: "
-        "outputs at random, up to 1,000. Seconds an iteration hold rehashes, and neither reading "
-        "nor evaluation. P@1 in percent, on average over the seeds and from the least to the "
-        "largest; a seed is an order of the rows. `slide, today` is the default for sets of a "
-        "sample, with its own rates. The threads of the program add gradients to the same sums "
-        "without a lock, so its curve with one thread is another one. "
-        + origin(rows, "case")
-        + "\n"
-    )
+    text = prose("as_published", "about") + origin(rows, "case") + "\n"
     kinds = sorted({(row["set"], row["lr"], row["iterations"]) for row in rows})
     for name, lr, iterations in kinds:
         own = of(rows, set=name, lr=lr, iterations=iterations)

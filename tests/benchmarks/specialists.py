@@ -40,28 +40,6 @@ FIGURES = {
 }
 Scores = Callable[[Split], Iterator[np.ndarray]]
 
-ABOUT = f"""\
-# Beside the specialists
-
-slide is `train.py` without any setting but the seed. Each specialist has the best of a few \
-settings, chosen on a tenth of the training rows by the first number of its table. All learn from \
-the same training rows and answer the same test rows once. Labels that are seen are left out of \
-everybody's answers: the labels of training rows with the same features in a knowledge graph, the \
-own items of a row in a recommender. Seconds hold all training of a method, without the choice of \
-its settings; they are left out where other programs used the machine. Ranks beyond \
-{TOP} count as none.
-
-* trigrams: the shares of the labels after the last two features, the last one and none, \
-interpolated (Witten and Bell 1991).
-* TransE (Bordes et al. 2013) and ComplEx (Trouillon et al. 2016): embeddings of 200 numbers, \
-squared distances in TransE, a softmax over all entities, Adagrad.
-* item-kNN: cosine of items, shrunk (Sarwar et al. 2001). EASE (Steck 2019) of the {MOST_ITEMS:,} \
-most frequent items at most. iALS (Hu et al. 2008; Rendle et al. 2022) with 128 factors, learnt by \
-our kernel.
-* fastText (Joulin et al. 2017): the sum of embeddings of 100 numbers, and a softmax over all \
-labels, Adam.
-"""
-
 
 def trigrams(train: Split, scale: float) -> Scores:
     """Witten-Bell interpolation of the last two features, the last one, and no feature."""
@@ -310,7 +288,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 def page(found: dict[str, Any]) -> str:
     """The generated page."""
-    text = ABOUT
+    text = harness.prose("specialists", "about", top=TOP, items=MOST_ITEMS)
     for name, (kind, methods) in SETS.items():
         lines = []
         for method in (OURS, *methods):

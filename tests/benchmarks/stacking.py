@@ -31,16 +31,6 @@ CUT_OFFS = (1, 3, 5)
 FINAL = "final ranker"
 MOST_HELD_OUT, LARGEST_SHARE = 3000, 4
 
-ABOUT = """\
-# The final ranker beside its base scorers
-
-P@1, P@3 and P@5 in points on training rows that the run never saw, the mean of the seeds. A base \
-scorer alone orders the candidates of all by its own rank. The best one is that with the largest \
-mean of all three over the seeds, known only in hindsight. With 10,000 rows lastfm and bibtex have \
-all that are not held out: 1,119 and 3,660.
-
-"""
-
 
 def divided(data: SparseDataset, rows: int, seed: int) -> SparseDataset:
     """Some training rows, and others held out, as test rows."""
@@ -131,7 +121,11 @@ def words(scores: np.ndarray) -> str:
 
 def page(found: dict[str, Any]) -> str:
     """The generated page."""
-    return ABOUT + table(list(lines(found["rows"]))) + origin(found["rows"])
+    return (
+        harness.prose("stacking", "about")
+        + table(list(lines(found["rows"])))
+        + origin(found["rows"])
+    )
 
 
 def main() -> None:

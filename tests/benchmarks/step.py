@@ -6,12 +6,7 @@ The network is that of `python train.py dataset=amazon670k_like ranker=none`, an
 tables; beside it stand dense PyTorch and a sampled softmax in plain PyTorch of the same width, set
 and batch.
 
-A step is everything between two batches: batch assembly, input layer, hashing, look-up, selection,
-products, loss, gradients, both sparse Adams, and rehashing of rows that moved. Full rebuilds are
-timed by themselves and charged by how many the default schedule asks for in the first epoch.
-Each case takes turns with the dense step, and with itself on one core. Then each case trains an
-epoch of the rows from the start, and P@1 on the test rows says what it learnt; an epoch of dense
-PyTorch would take hours. Writes results/benchmarks/step.{json,md} and the table of the README.
+Writes results/benchmarks/step.{json,md} and the table of the README.
 """
 
 import argparse
@@ -22,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import ROOT, insert, last, opened, publish, table, trained
+from harness import ROOT, insert, last, opened, prose, publish, table, trained
 from peers import Evaluation
 from plain_torch import NETWORKS, step_of, train
 from sized import CASES, EPOCH, QUIET, median, milliseconds
@@ -233,18 +228,9 @@ def page(found: dict[str, Any]) -> str:
         {"ms of a step": row["case"]} | {n: row["parts_ms"].get(n, "") for n in (*names, "rest")}
         for row in ours
     ]
+    counts = {"run": RUN, "rebuilds": schedules.backoff(EPOCH)}
     return (
-        "# Time of a training step\n\n"
-        f"Shape: {found['shape']}; generated rows. A step is "
-        f"{__doc__.split('A step is ')[1].split('Writes')[0].strip()}\n\n"
-        "Dense PyTorch is an `EmbeddingBag`, a `Linear` layer, a softmax loss and fused Adam; "
-        "sampled softmax has the labels of the batch and uniform draws in its set, and "
-        f"`SparseAdam`. {found['turns']} turns a case, each of {found['repeats']} steps, {RUN} "
-        "steps on one core and dense steps, after some that do not count; ratios are within a "
-        "turn, of which the median counts. The time of a step is a median, without rebuilds. "
-        f"Samples/s follow from the mean step (median over means of {RUN}) and the rebuilds' share "
-        f"of the first epoch ({schedules.backoff(EPOCH)} rebuilds), so columns do not divide "
-        "exactly.\n\n"
+        prose("step", "about", **found, **counts)
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)

@@ -24,7 +24,7 @@ import harness
 import numpy as np
 import peers
 import torch
-from harness import RESULTS, Row, Store, grid, in_process, of, opened, origin, table, triple
+from harness import RESULTS, Row, Store, grid, in_process, of, opened, origin, prose, table, triple
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 from omegaconf import OmegaConf
@@ -62,33 +62,6 @@ AXES = dict(zip(SHOWN, ("P@1", "P@5", "PSP@5"), strict=True))
 # Sets of more labels have the target: at most this share of the best peer's seconds.
 LARGE, TARGET = 30_000, 0.5
 NEVER = "not reached"
-
-ABOUT = """\
-# Time to precision
-
-How long does training take until the answers are as good as the best peer's in the end? \
-slide is `train.py` without any setting but the seed. omikuji and PECOS XR-Linear have their \
-default settings. Dense PyTorch is the default recipe's network with all outputs, its squared \
-hinge loss and fused Adam; sampled softmax is the same network with a softmax over the labels of \
-the batch and uniform draws, and SparseAdam. Both have the recipe's width, rates, dropout and \
-batch size, which were chosen for slide and not for them, and their rates fall to 0 in a straight \
-line. No setting is chosen by the test rows. All ran on the same cores, one after another.
-
-**Seconds** are the time of all training, reading the rows aside. Ours: all of a step (batches, \
-selection, products, gradients, updates, rebuilds), the evaluations on held-out rows \
-that decide how long to train, and for the last point the re-ranker with all it \
-learns from. The clock stands still while test rows are evaluated, and kernels are compiled \
-beforehand. omikuji's seconds hold reading the rows as text; PECOS's hold the embeddings of \
-labels, the clustering and the training of all its models. Dense PyTorch and sampled softmax: \
-all steps, and no evaluation.
-
-**Points**: ours after each epoch (the network alone), at the end of the network's training, and \
-after re-ranking; dense PyTorch and sampled softmax after each epoch; omikuji and PECOS have one. \
-All points of a set are evaluated on the same test rows, spread evenly over it, and seconds to \
-reach a peer's precision are the seconds of the first point that is as high as the peer's on these \
-rows. The final precision is on the whole test set. Where our default call leaves seen items out \
-of its answers (`ranker.known=auto`), they are left out of everyone's.
-"""
 
 
 def point(seconds: float, scores: dict[str, float]) -> list[float]:
@@ -207,7 +180,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 def page(found: dict[str, Any]) -> str:
     rows = in_order(found["rows"])
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
-    text = ABOUT
+    text = prose("time_to_precision", "about")
     if limits := {f"{row['limit_minutes']:g}" for row in rows if "limit_minutes" in row}:
         text += f"\nDense PyTorch and sampled softmax trained for {' or '.join(sorted(limits))} "
         text += "minutes at most.\n"

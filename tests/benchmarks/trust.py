@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import PAGES, last, publish, run_train, table
+from harness import PAGES, last, prose, publish, run_train, table
 
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.config import command
@@ -325,6 +325,11 @@ REPEATED = (
 )
 REPEATS = 5
 PARTS = ("kills", "stall", "spread")
+CHECKPOINTS = {
+    "prepared": "copied, and written in the background, for the first time",
+    "next": "the same, later on",
+    "whole": "written while all waits, as at the end of a run",
+}
 
 
 @contextmanager
@@ -390,56 +395,29 @@ def page(found: dict) -> str:
     ]
     total, statuses = sum(kills["phases"].values()), kills["statuses"]
     asked = ", ".join(f"{count} with status {status}" for status, count in statuses.items())
-    text = (
-        f"# Kills, and large checkpoints\n\n{kills['chains']} runs of generated data in "
-        f"deterministic mode, each of {kills['steps']} steps with a checkpoint at every seventh, "
-        f"were killed {total} times with SIGKILL at random moments, and resumed each time. After "
-        "each kill all checkpoints could be read, and no step was in the log twice. At the end "
-        "checkpoint, model, log and summary were compared with the ones of a run that nothing "
-        "disturbed, but for times: all runs were equal bit for bit.\n\n"
-        f"{table(rows)}\n"
-        "A checkpoint is written while training goes on, so kills in it are in training, too. Each "
-        "process is forked from one that has loaded all programs.\n\n"
-        f"{sum(statuses.values())} more times the runs were stopped by SIGTERM; they ended: "
-        f"{asked or 'none'}. With 143 the run had begun: a step is completed, and a checkpoint "
-        "written. With -15 the program was reading its configuration, or at its end.\n"
+    text = prose(
+        *("trust", "kills"),
+        **{"kills": kills, "total": total, "table": table(rows)},
+        **{"stopped": sum(statuses.values()), "asked": asked or "none"},
     )
     if patient := found.get("patience"):
         killed = sum(patient["phases"].values())
-        text += (
-            f"\n{patient['chains']} runs that end early, with the best weights of "
-            f"`trainer.patience`, were killed {killed} times in the same way, and were equal, too; "
-            "also what they keep of the best weights.\n"
-        )
+        text += prose("trust", "patience", chains=patient["chains"], killed=killed)
     if spread := found.get("spread"):
-        text += (
-            f"\nWithout `runtime.deterministic=true`, {REPEATS} runs of one seed "
-            f"({' '.join(REPEATED)}), with all threads (`trainer.share_cores=false`), have "
-            f"{shown(spread['all'])}. Beside a busy process, where they change the number of their "
-            f"threads by themselves, they have {shown(spread['beside'])}. With it they are equal "
-            "bit for bit, with any number of threads (tests/trust/test_threads.py).\n"
-        )
+        told = {name: shown(scores) for name, scores in spread.items()}
+        text += prose("trust", "spread", repeats=REPEATS, words=" ".join(REPEATED), **told)
     if stall:
-        size = f"{stall['bytes'] / 1e9:.2f} GB"
         stalls = [
             {
                 "checkpoint": label,
                 "training waits, s": f"{stall[name]:.2f}",
                 "complete after, s": f"{stall[f'{name}_complete']:.2f}",
             }
-            for name, label in (
-                ("prepared", "copied, and written in the background, for the first time"),
-                ("next", "the same, later on"),
-                ("whole", "written while all waits, as at the end of a run"),
-            )
+            for name, label in CHECKPOINTS.items()
         ]
-        text += (
-            f"\nA checkpoint of {size} (weights and moments of {FEATURES:,} x {HIDDEN} x "
-            f"{LABELS:,}), with all hashes; threads: {found['threads']}. The memory of the copy "
-            f"comes from the system in the background, after the first step; here in "
-            f"{stall['prepare']:.1f} s.\n\n{table(stalls)}\n"
-            f"Reading it, with all hashes compared: {stall['read']:.1f} s.\n"
-        )
+        told = {"gigabytes": stall["bytes"] / 1e9, "sizes": (FEATURES, HIDDEN, LABELS)}
+        told |= {"threads": found["threads"], "table": table(stalls)}
+        text += prose("trust", "stall", **told, prepare=stall["prepare"], read=stall["read"])
     return text
 
 
