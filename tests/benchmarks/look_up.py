@@ -93,7 +93,7 @@ def figures(root: Path, case: Row) -> Row:
     config, data = read_config([*words, f"seed={case['seed']}"]), opened(tuple(overrides))
     # All cases of a seed learn from the same rows.
     order = np.random.default_rng(case["seed"]).permutation(len(data.train))
-    rows = len(order) - HELD_OUT if rows is None else rows
+    rows = min(rows or len(order), len(order) - HELD_OUT)
     chosen = order[:rows], order[-HELD_OUT:]
     train, held_out = (data.train.take(np.sort(part)) for part in chosen)
     data = replace(data, train=train, test=held_out)

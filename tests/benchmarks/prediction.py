@@ -97,21 +97,16 @@ def figures(model: Model, rows: Split, search: str, singles: int) -> Row:
 
 def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None:
     """The missing rows of both searches; a model is trained if there are some."""
-    missing = list(
-        store.missing(grid(dataset=[name], method=["slide"], search=SEARCHES, clients=[0]))
-    )
-    if not missing:
-        return
-    words = overrides_of(name, arguments.root)
-    data = opened(tuple(words))
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.run
-        if folder is None:
-            folder = Path(scratch) / "run"
-            run_train(*words, folder=folder)
-        model = load(folder)
-        for case in missing:
-            store.add([case | figures(model, data.test, case["search"], arguments.singles)])
+    words, model = overrides_of(name, arguments.root), None
+    cases = grid(dataset=[name], method=["slide"], search=SEARCHES, clients=[0])
+    for case in store.missing(cases):
+        rows = opened(tuple(words)).test
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = arguments.run or Path(scratch) / "run"
+            if not (model or arguments.run):
+                run_train(*words, folder=folder)
+            model = model or load(folder)
+        store.add([case | figures(model, rows, case["search"], arguments.singles)])
 
 
 def of_peer(peer: peers.Peer, method: str, words: list[str], _: Row) -> Row:
@@ -178,11 +173,8 @@ def ask(address: str, clients: int, bodies: Path, seconds: float) -> dict[str, f
 
 
 def measure_server(store: Store, arguments: argparse.Namespace) -> None:
-    missing = list(
-        store.missing(
-            grid(dataset=["requests"], method=["server"], search=SEARCHES, clients=CLIENTS)
-        )
-    )
+    cases = grid(dataset=["requests"], method=["server"], search=SEARCHES, clients=CLIENTS)
+    missing = list(store.missing(cases))
     if not missing:
         return
     with tempfile.TemporaryDirectory() as name:

@@ -41,20 +41,8 @@ def advice(name: str, root: Path | None) -> str:
     return f"Put {listed} into {config.root}; datasets/{name}/README.md says where they come from."
 
 
-def unavailable(name: str, root: Path | None) -> str | None:
-    try:
-        harness.opened(tuple(place(name, root)))
-    except SystemExit as stop:
-        config = read_config(place(name, root)).dataset
-        names = [config[key] for key in FILES if config.get(key)]
-        there = all((Path(config.root) / each).is_file() for each in names)
-        said = str(stop.code).removeprefix("error: ")
-        return said if there else f"files not fetched. {advice(name, root)}"
-    return None
-
-
 def measure(store: Store, arguments: argparse.Namespace) -> None:
-    """The missing runs of all sets; says why there are none of a set."""
+    """The missing runs of all sets; says why a set has none, such as a missing file."""
     with user_errors():
         for name in arguments.datasets:
             read_config([f"dataset={name}"])
@@ -62,13 +50,11 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
     for name in arguments.datasets:
         words = place(name, arguments.root)
         for case in store.missing(grid(dataset=[name], seed=arguments.seeds)):
-            why = unavailable(name, arguments.root)
             try:
-                summary = {} if why else run_train(*words, f"seed={case['seed']}")
-            except subprocess.CalledProcessError as error:
-                why = f"train.py ended with code {error.returncode}"
-            if why:
-                print(f"{name} was not measured: {why}", flush=True)
+                harness.opened(tuple(words))
+                summary = run_train(*words, f"seed={case['seed']}")
+            except (SystemExit, subprocess.CalledProcessError) as error:
+                print(f"{name} was not measured: {error}", flush=True)
                 break
             scores = {key: summary[key] for key in (*SCORES, "peak_rss_mb")}
             store.add([case | scores | {"train_seconds": round(summary["train_seconds"], 3)}])

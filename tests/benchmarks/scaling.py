@@ -50,7 +50,7 @@ def page(found: dict[str, Any]) -> str:
         + "\n"
         + "".join(f"* {in_words(case)}\n" for case in CASES)
     )
-    done = measured(rows)
+    done = [row for row in rows if row.get("ms")]
     if done:
         times = [row["product_ms"] for row in done]
         text += (
@@ -75,10 +75,6 @@ def in_words(case: str) -> str:
     active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
     each = "for each sample" if config.sampler.mode == "per_sample" else "for the batch"
     return f"{case}: batch {config.trainer.batch_size}, {active} {each}"
-
-
-def measured(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row.get("ms")]
 
 
 def along(rows: list[Row], axis: str) -> list[Row]:
@@ -114,26 +110,21 @@ def missed(row: Row) -> dict[str, str]:
 
 def draw(rows: list[Row], folder: Path) -> None:
     """Time against outputs, and in the other picture time against the rest, and memory."""
-    rows = measured(rows)
+    rows = [row for row in rows if row.get("ms")]
     if not rows:
         return
 
     def last_ms(row: Row) -> float:
-        return row["ms"][max(row["ms"], key=int)]
-
-    sizes = {
-        "outputs": f"{BASE.outputs:,} outputs",
-        "features": f"{BASE.features:,} features",
-        "hidden": f"{BASE.hidden} hidden units",
-    }
+        return row["ms"][threads_of([row])[-1]]
 
     def others(axis: str) -> str:
-        return ", ".join(said for name, said in sizes.items() if name != axis)
+        fixed = [name for name in TITLES if name != axis]
+        return ", ".join(f"{getattr(BASE, name):,} {TITLES[name]}" for name in fixed)
 
     figure, axes = plt.subplots(figsize=(7, 5.5), layout="constrained")
     lines_of(axes, along(rows, "outputs"), "outputs", last_ms)
-    threads = f"{threads_of(rows)[-1]} threads"
-    axes.set(title=f"A training step\n{others('outputs')}, {threads}", ylabel="ms a step")
+    title = f"A training step\n{others('outputs')}, {threads_of(rows)[-1]} threads"
+    axes.set(title=title, ylabel="ms a step")
     legend_below(figure, 1)
     saved(figure, folder / PICTURE)
     figure, grid = plt.subplots(1, 3, figsize=(14, 5), layout="constrained")

@@ -234,14 +234,11 @@ def figures_of(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> 
         if seen is not None:
             own = seen.slice(begin, begin + len(block))
             block[own.entry_rows(), own.indices] = -np.inf
-        best = np.argpartition(-block, TOP - 1, 1)[:, :TOP]
-        best_scores = np.take_along_axis(block, best, 1)
-        best[np.isneginf(best_scores)] = -1
-        order = np.argsort(-best_scores, 1, kind="stable")
-        parts.append(np.take_along_axis(best, order, 1))
+        found, best = torch.from_numpy(block).topk(TOP)
+        parts.append(best.masked_fill(torch.isneginf(found), -1).numpy())
         begin += len(block)
-    found = ranking_scores(np.concatenate(parts), rows, np.ones(rows.num_labels), kind)
-    return {name: found[name] for name in FIGURES[kind].values()}
+    scored = ranking_scores(np.concatenate(parts), rows, np.ones(rows.num_labels), kind)
+    return {name: scored[name] for name in FIGURES[kind].values()}
 
 
 def specialist(
