@@ -88,13 +88,13 @@ def refitted(trainer: Trainer, overrides: list[str]) -> np.ndarray:
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     for dataset in arguments.datasets:
-        measure_set(store, dataset, arguments.only, arguments.root, arguments.rows)
+        whole = opened(tuple(overrides_of(dataset, arguments.root)))
+        measure_set(store, dataset, whole, arguments.only, arguments.rows)
 
 
-def measure_set(store: Store, dataset: str, only: str, root: Path, rows: int) -> None:
+def measure_set(store: Store, dataset: str, whole: SparseDataset, only: str, rows: int) -> None:
     """All missing rows of a data set."""
-    whole, usual = opened(tuple(overrides_of(dataset, root))), None
-    kind, data = choose_kind(whole.train).kind, divided(whole, rows, 0)
+    kind, data, usual = choose_kind(whole.train).kind, divided(whole, rows, 0), None
     config = read_config([])
     fill_in(config, len(data.train), data.num_labels)
     names = [name for name in NAMES if only in name and CONSTANTS[NAMES[name]][1] in ("", kind)]

@@ -35,6 +35,8 @@ CASES = {
     "Amazon-670K's shape, batch 1024": {**AMAZON, "batch": 1024},
     "2^22 labels": {"features": 135_909, "labels": 2**22, "batch": 512},
 }
+# Cases, steps of a run, numbers of processes, rounds.
+WHOLE = CASES, 40, [1, 2, 4], 5
 SMALL = {"a trial": {"features": 2000, "labels": 20_000, "batch": 64}}
 HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
 NETWORK = (
@@ -68,12 +70,11 @@ def expected_counts(most: int) -> np.ndarray:
 def steps_of(case: dict[str, Any], group: Group) -> dict[str, float]:
     """Milliseconds of steps, of the exchange in them, and memory."""
     before = resident_memory()
-    sizes = case["features"], case["labels"]
-    config = settings("default", case["labels"], HIDDEN)
-    config.sampler.active = min(ACTIVE, case["labels"] // 2)
-    names = "feature_counts", "label_counts"
-    counts = dict(zip(names, map(expected_counts, sizes), strict=True))
-    network = build_network(config, *sizes, group, counts)
+    features, labels = case["features"], case["labels"]
+    config = settings("default", labels, HIDDEN)
+    config.sampler.active = min(ACTIVE, labels // 2)
+    counts = {"feature_counts": expected_counts(features), "label_counts": expected_counts(labels)}
+    network = build_network(config, features, labels, group, counts)
     optimizer, loss = build_optimizer(config, network), instantiate(config.loss)
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
         moment = torch.zeros_like(parameter)
@@ -205,9 +206,6 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, few steps")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--render", action="store_true", help="the page anew, without measuring")
     given = parser.parse_args()
@@ -216,12 +214,9 @@ def main() -> None:
         return
     if given.quick and given.results == RESULTS:
         parser.error("--quick makes no page to publish: name another folder by --results")
-    if not {1, 2} <= set(given.processes):
-        parser.error("--processes must have 1 and 2: other figures are compared with them")
-    steps = min(given.steps, 5) if given.quick else given.steps
-    cases = SMALL if given.quick else CASES
+    cases, steps, counts, rounds = (SMALL, 5, [1, 2], 1) if given.quick else WHOLE
     cases = {name: {**case, "steps": steps, "warm": 5} for name, case in cases.items()}
-    runs = measure(cases, given.processes, given.rounds)
+    runs = measure(cases, counts, rounds)
     found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "network": NETWORK}
     publish(
         "distributed",

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from harness import ROOT, Row, Store, fill_page, machine, of, options, table
@@ -49,13 +50,11 @@ def parts(sizes: dict[str, int]) -> dict[str, Callable[[], object]]:
         if case == "lsh, shared":
             found["rebuild"] = made.rebuild
         if case == "default":
+            features = [(batch.features, 5) for batch in batches]
             for search in SEARCHES:
-                found[f"prediction, {search}"] = taking_turns(
-                    lambda batch, network=made.network, search=search: network.predict(
-                        batch.features, 5, search
-                    ),
-                    batches,
-                )
+                predict = partial(made.network.predict, search=search)
+                call = taking_turns(lambda x, predict=predict: predict(*x), features)
+                found[f"prediction, {search}"] = call
     for call in found.values():
         call()
         call()

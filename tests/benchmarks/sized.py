@@ -3,7 +3,6 @@
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from plain_torch import NETWORKS, step_of
 from slide import CSR, Pattern, runtime
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.data import Batch
+from slide.utils.resources import free_memory, resident_memory
 
 # Training rows of Amazon-670K: the number of rows decides the batch size of the default call.
 EPOCH = 490_449
@@ -53,17 +53,10 @@ def settings(case: str, outputs: int, hidden: int | None = None) -> DictConfig:
     return config
 
 
-def memory(file: str, field: str) -> int:
-    """Bytes of a field of a file in /proc."""
-    for line in Path("/proc", file).read_text().splitlines():
-        if line.startswith(field + ":"):
-            return 1024 * int(line.split()[1])
-    raise ValueError(f"/proc/{file} has no {field}")
-
-
 def too_large(needed: int) -> dict[str, float]:
     """What a row says instead of figures if memory does not suffice; else empty."""
-    if needed <= 0.95 * memory("meminfo", "MemAvailable"):
+    free = free_memory()
+    if free is None or needed <= 0.95 * free:
         return {}
     return {"needs_gib": round(needed / 2**30, 1)}
 
@@ -201,4 +194,4 @@ def measured(*size: Any, seconds: float = SECONDS) -> dict[str, Any]:
         least = 3 if size.outputs < 2**20 else 1
         found["rebuild_ms"] = round(median(made.rebuild, 0, least), 1)
     touch(made.optimizer)
-    return found | {"bytes": memory("self/status", "VmRSS")}
+    return found | {"bytes": resident_memory()}

@@ -56,10 +56,6 @@ def read_settings(path: Path) -> Settings:
     return {name.strip(): value.strip() for name, _, value in lines if name.strip()}
 
 
-def last_of(settings: Settings, name: str) -> str:
-    return settings[name].split(",")[-1].strip()
-
-
 class Rows(NamedTuple):
     """What both train on and answer: rows in order, and test rows."""
 
@@ -127,8 +123,8 @@ def words_of(case: str, settings: Settings) -> list[str]:
         *("recipe=slide2020", batch),
         f"network.hidden=[{settings['sizesOfLayers'].split(',')[0]}]",
         f"optimizer.lr={settings['Lr']}",
-        f"hash.hashes_per_table={last_of(settings, 'K')}",
-        f"hash.num_tables={last_of(settings, 'L')}",
+        f"hash.hashes_per_table={settings['K'].rpartition(',')[2]}",
+        f"hash.num_tables={settings['L'].rpartition(',')[2]}",
         f"schedule.every={settings['Rehash']}",
         f"schedule.redraw_every={settings['Rebuild']}",
         f"schedule.redraw_first={settings['Rehash']}",

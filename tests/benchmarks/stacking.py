@@ -107,25 +107,17 @@ def lines(rows: list[Row]) -> Iterator[dict[str, object]]:
             "data set": name,
             "rows": f"{own[0]['learnt']:,}",
             "seeds": numbers(row["seed"] for row in own),
-            FINAL: words(final),
+            FINAL: " / ".join(f"{each:.1f}" for each in final),
             "best base scorer": best,
-            "its precision": words(means[best]),
+            "its precision": " / ".join(f"{each:.1f}" for each in means[best]),
             "difference of means": f"{final.mean() - means[best].mean():+.2f}",
         }
 
 
-def words(scores: np.ndarray) -> str:
-    """Precision at the cut-offs."""
-    return " / ".join(f"{each:.1f}" for each in scores)
-
-
 def page(found: dict[str, Any]) -> str:
     """The generated page."""
-    return (
-        harness.prose("stacking", "about")
-        + table(list(lines(found["rows"])))
-        + origin(found["rows"])
-    )
+    text = harness.prose("stacking", "about")
+    return text + table(list(lines(found["rows"]))) + origin(found["rows"])
 
 
 def main() -> None:

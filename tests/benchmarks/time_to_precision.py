@@ -187,23 +187,12 @@ def page(found: dict[str, Any]) -> str:
     text += f"\n![precision over seconds]({PICTURE})\n"
     best = [line for name in sets for line in against_best(of(rows, dataset=name))]
     if best:
-        text += (
-            "\n## Seconds to the best peer's precision\n\n"
-            f"The target is a ratio of at most {TARGET:g} on sets above {LARGE:,} labels.\n\n"
-            + table(best)
-        )
+        text += prose("time_to_precision", "best", target=TARGET, large=LARGE) + table(best)
     every = [line for name in sets for line in against_all(of(rows, dataset=name))]
     if every:
-        text += (
-            "\n## Seconds to each peer's precision\n\nOur seconds divided by the peer's. "
-            "A method that was stopped is compared with as far as it came.\n\n" + table(every)
-        )
+        text += prose("time_to_precision", "every") + table(every)
     if tails := [tail(row) for row in rows if row["method"] == OURS and row["ranker_seconds"]]:
-        text += (
-            "\n## The tail of a run\n\nWhat comes after the steps: the re-ranker with its "
-            "candidates and classifiers, and the evaluation on all test rows. The target is that "
-            "both together take at most as long as the steps.\n\n" + table(tails)
-        )
+        text += prose("time_to_precision", "tails") + table(tails)
     text += "\n## All methods\n"
     for name in sets:
         own = of(rows, dataset=name)

@@ -10,7 +10,6 @@ milliseconds and a kill hits the work, not the imports. Writes results/trust.{js
 """
 
 import argparse
-import importlib
 import json
 import math
 import os
@@ -29,7 +28,9 @@ from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_st
 from functools import partial
 from itertools import product
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from harness import PAGES, last, prose, publish, run_train, table
@@ -103,6 +104,9 @@ class Chain:
             read_checkpoint(folder)
         steps = [line["step"] for line in self.lines() if "train/loss" in line]
         assert steps == list(range(1, len(steps) + 1)), f"{self.run}: steps {steps}"
+
+    def said(self) -> str:
+        return (self.home / "said.txt").read_text()
 
     def lines(self) -> Iterator[dict]:
         """The lines of the log; the last one may be cut off."""
@@ -186,9 +190,7 @@ def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
             break
         last = now
         time.sleep(0.002)
-    if status:
-        said = (chain.home / "said.txt").read_text()
-        raise RuntimeError(f"{chain.home} ended with {os.waitstatus_to_exitcode(status)}: {said}")
+    assert not status, f"{chain.home}: {os.waitstatus_to_exitcode(status)}, {chain.said()}"
     return dict(seconds)
 
 
@@ -234,8 +236,7 @@ def kill_chains(home: Path, kills: int, seed: int, more: tuple[str, ...] = ()) -
                 phases[chain.phase(steps)] += 1
             else:
                 statuses[status] += 1
-                said = (chain.home / "said.txt").read_text()
-                assert status in (-signal.SIGTERM, 143), f"{phase}: status {status}, {said}"
+                assert status in (-signal.SIGTERM, 143), f"{phase}: {status}, {chain.said()}"
             if phases.total() == kills or chain.phase(steps) == PHASES[-1]:
                 break
         resumed(chain, expected)
@@ -263,22 +264,13 @@ BEFORE = {"steps": 10, "checkpoint writing": 5}
 def scorers(chain: Chain) -> dict[str, str]:
     """The base scorers that a run has trained, as `FUNCTIONS` has phases."""
     names = json.loads((chain.run / "model.json").read_text())["ranker"]["scorers"]
-    known = {each.name: each for each in BaseScorer.__subclasses__()}
-    return {
-        f"scorer {name}": f"{known[name].__module__}:{known[name].__name__}.learn"
-        for name in names
-        if name in known
-    }
+    known = [each for each in BaseScorer.__subclasses__() if each.name in names]
+    return {f"scorer {c.name}": f"{c.__module__}:{c.__name__}.learn" for c in known}
 
 
 def stopped_in(part: str, calls: int, number: int, late: bool) -> None:
     """Let this process get a signal where it calls a function for the time after some ``calls``."""
-    room, _, path = part.partition(":")
-    *above, name = path.split(".")
-    owner: Any = importlib.import_module(room)
-    for each in above:
-        owner = getattr(owner, each)
-    whole, left = getattr(owner, name), [calls]
+    whole, left = resolve_name(part), [calls]
 
     def stopped(*given: Any, **named: Any) -> Any:
         left[0] -= 1
@@ -289,7 +281,7 @@ def stopped_in(part: str, calls: int, number: int, late: bool) -> None:
             os.kill(os.getpid(), number)
         return found
 
-    setattr(owner, name, stopped)
+    patch(part.replace(":", "."), stopped).start()
 
 
 def stop_in_each(home: Path, only: Collection[str]) -> None:
@@ -303,10 +295,9 @@ def stop_in_each(home: Path, only: Collection[str]) -> None:
             chain = Chain(home / f"{phase}-{number}-{late}", words)
             hook = partial(stopped_in, part, BEFORE.get(phase, 0), number, late)
             status = os.waitstatus_to_exitcode(os.waitpid(chain.start(hook), 0)[1])
-            said = (chain.home / "said.txt").read_text()
-            wanted = (-signal.SIGKILL,) if number == signal.SIGKILL else (-signal.SIGTERM, 143)
-            assert status in wanted, f"{phase}: status {status}, {said}"
-            assert "Traceback" not in said, f"{phase}: {said}"
+            wanted = (-number, 143) if number == signal.SIGTERM else (-number,)
+            assert status in wanted, f"{phase}: {status}, {chain.said()}"
+            assert "Traceback" not in chain.said(), f"{phase}: {chain.said()}"
             chain.check()
             resumed(chain, expected)
             row = {"phase": phase, "signal": signal.Signals(number).name, "status": status}
