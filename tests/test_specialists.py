@@ -107,18 +107,3 @@ def test_settings_are_chosen_on_training_rows(page):
 
 def ones_of(count, label):
     return Pattern.from_lists([[label]] * count)
-
-
-def test_the_page_has_a_table_for_each_set(page):
-    stamp = {"date": "1", "code": "c", "machine": "m", "threads": 2}
-    rows = [
-        {"dataset": "lastfm", "method": method, "seed": seed, "train_seconds": 3, **stamp}
-        | {"busy": method == "EASE", "recall_at_20": value, "ndcg_at_20": 0.1}
-        for method, seed, value in (("slide", 0, 0.2), ("slide", 1, 0.3), ("EASE", None, 0.22))
-    ]
-    text = page.page({"rows": rows})
-    assert "| **slide** | 25.0 ± 5.0 |" in text
-    assert "| EASE | 22.0 | 10.0 |  |" in text  # Its seconds say nothing.
-    assert "| 3.0 ± 0.0 |" in text
-    assert "## lastfm" in text
-    assert "## gowalla" not in text
