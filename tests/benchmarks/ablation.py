@@ -70,6 +70,7 @@ NETWORK = {
     "uniform draws stand for the rest": ["sampler.weighting=stratified"],
 }
 WITHOUT = RANKER | NETWORK
+TITLES = {name: name.replace("_at_", "@").upper() for name in SCORES}
 
 
 class PartlyBlind(EnsembleRanker):
@@ -123,15 +124,9 @@ def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> Non
 def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> None:
     """Train missing networks with the default re-ranker."""
 
-    def figures(case: Row) -> Row:
+    for case in store.missing(cases):
         _, summary = trained([*overrides, *NETWORK[case["variant"]]])
-        return {name: summary[name] for name in (*SCORES, *map(alone, SCORES))}
-
-    store.fill(cases, figures)
-
-
-def alone(name: str) -> str:
-    return f"network_{name}"
+        store.add([case | {n: summary[n] for n in (*SCORES, *(f"network_{n}" for n in SCORES))}])
 
 
 def page(found: dict[str, Any]) -> str:
@@ -158,7 +153,8 @@ def section(name: str, rows: list[Row]) -> str:
     text += f"Seeds {numbers(row['seed'] for row in own)}; {held}.\n\n"
     if cells := lines(own, WITHOUT, full):
         text += table(cells)
-    networks = [row | {n: row[alone(n)] for n in SCORES} for row in own if alone(SCORES[0]) in row]
+    networks = [row for row in own if f"network_{SCORES[0]}" in row]
+    networks = [row | {n: row[f"network_{n}"] for n in SCORES} for row in networks]
     if cells := lines(networks, NETWORK, base):
         text += "\nThe network alone, without a re-ranker:\n\n" + table(cells)
     return text
@@ -171,10 +167,10 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
         own = [row for row in rows if row["variant"] == variant and row["seed"] in recipe]
         if own and variant != DEFAULT:
             same = [recipe[row["seed"]] for row in own]
-            out.append({"": variant} | {title(n): gain(own, same, n) for n in SCORES})
+            out.append({"": variant} | {TITLES[n]: gain(own, same, n) for n in SCORES})
     if not out:
         return []
-    first = {title(n): spread([row[n] for row in recipe.values()]) for n in SCORES}
+    first = {TITLES[n]: spread([row[n] for row in recipe.values()]) for n in SCORES}
     return [{"": DEFAULT} | first, *out]
 
 
@@ -184,10 +180,6 @@ def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
     agree = len(gained) > 1 and (min(gained) > 0 or max(gained) < 0)
     mark = "**" if agree else ""
     return f"{spread([row[name] for row in rows])} ({mark}{spread(gained, '+')}{mark})"
-
-
-def title(name: str) -> str:
-    return name.replace("_at_", "@").upper()
 
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:

@@ -46,9 +46,6 @@ NETWORK = (
 )
 
 
-# One process of a run ---------------------------------------------------------------------------
-
-
 def draw(case: dict[str, Any], step: int) -> tuple[CSR, Pattern]:
     """A batch; few features and labels are frequent, as in the products' sets."""
     rng, batch = np.random.default_rng(step), case["batch"]
@@ -120,9 +117,6 @@ def of_rank(case: dict[str, Any]) -> dict[str, float]:
         # Threads of gloo that are still there when a process ends abort it at random.
         torch.distributed.destroy_process_group()
     return found
-
-
-# Runs -------------------------------------------------------------------------------------------
 
 
 def run(case: dict[str, Any], processes: int, apart: bool) -> dict[str, float]:

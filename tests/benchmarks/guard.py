@@ -2,12 +2,10 @@
 
     python tests/benchmarks/guard.py
 
-Times steps of the default network on random rows (all but the making of a batch and rebuilds), a
-rebuild of the tables, predictions by an index built before, and a fixed product of torch in turn.
-What counts is the ratio: a machine that is slower today is slower at the product, too. Appends a
-line for this commit to build/guard.{json,md}, which git ignores. Says what is slower than in the
-lines before, of the same machine. It ends without an error however slow things are. --quick: small
-sizes and few turns, to see that it works.
+Times steps of the default network on random rows, a rebuild of the tables, predictions, and a fixed
+product of torch in turn. What counts is the ratio: a machine that is slower today is slower at the
+product, too. Appends a line for this commit to build/guard.{json,md}, which git ignores, and says
+what is slower than in the lines before. --quick: small sizes, to see that it works.
 """
 
 import argparse

@@ -7,10 +7,7 @@ there, or if its code, machine or number of threads is another one, or with --ag
 stay as they are, until their JSON file is deleted. So a program can be stopped and called again,
 and several calls may run side by side.
 
-As a program it calls a function of a module of this folder, with arguments in JSON, and writes what
-it returns into FILE; `in_process` starts it so.
-
-    python tests/benchmarks/harness.py FILE sized measured '["default", 65536, 10000, 64]'
+As a program it writes into a file what a function of a module of this folder returns (`started`).
 """
 
 import argparse
@@ -55,9 +52,6 @@ HELD_OUT = {
     "gowalla": 0.1,
     "files": 0.03,
 }
-
-
-# Pages ------------------------------------------------------------------------------------------
 
 
 def machine() -> str:
@@ -144,9 +138,6 @@ def commit() -> str:
     return latest + ("+" + hashlib.sha1(changed.encode()).hexdigest()[:6] if changed else "")
 
 
-# Rows -------------------------------------------------------------------------------------------
-
-
 def grid(**axes: Iterable[Any]) -> list[Row]:
     """A case for each combination of values."""
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
@@ -198,7 +189,7 @@ class Store:
         """Put rows in, write figures and page, and print the rows."""
         new = [{**row, **self.stamp(code)} for row in rows]
         for row in new:
-            print("  ".join(f"{name} {_shown(value)}" for name, value in row.items()), flush=True)
+            print("  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.folder, os.O_RDONLY)
         try:
@@ -209,8 +200,9 @@ class Store:
         finally:
             os.close(lock)
 
-    def render(self) -> None:
-        publish(self.name, {"rows": self.rows}, self.page, self.folder, self.program)
+    def render(self, found: Row | None = None) -> None:
+        found = found or {"rows": self.rows}
+        publish(self.name, found, self.page, self.folder, self.program)
 
     def stamp(self, code: str | None) -> Row:
         return {
@@ -230,10 +222,6 @@ class Store:
         rows = json.loads(path.read_text())["rows"] if path.exists() else []
         own = {*self.keys, "date"}
         return [row for row in rows if own <= set(row)]  # No rows of an earlier form.
-
-
-def _shown(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def options(
@@ -276,16 +264,12 @@ def fill_page(
     if not arguments.render:
         measure(store, arguments)
     # The page of old figures has their date and machine.
-    found = last(name, store.folder) if arguments.render else {"rows": store.rows}
-    publish(name, found, page, store.folder, program)
+    store.render(last(name, store.folder) if arguments.render else {})
     if draw:
         draw(store.rows, store.folder)
     if store.left:
         print(f"the time is over, {store.left} cases are left: call this again", flush=True)
     return store
-
-
-# Words ------------------------------------------------------------------------------------------
 
 
 def spread(values: list[float], sign: str = "", scale: float = 100) -> str:
@@ -316,9 +300,6 @@ def origin(rows: list[Row], what: str = "dataset") -> str:
         f"* {', '.join(stamp)}: {', '.join(dict.fromkeys(map(str, names)))}\n"
         for stamp, names in sorted(groups.items())
     )
-
-
-# Runs and processes -----------------------------------------------------------------------------
 
 
 def overrides_of(name: str, root: Path) -> list[str]:

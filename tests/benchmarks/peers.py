@@ -175,9 +175,8 @@ def installed(methods: Iterable[str], pecos_python: Path | None) -> dict[str, Pe
         name, _, count = method.partition("-")
         if name == "omikuji":
             found[method] = omikuji(int(count or 3))
-        elif name == "pecos" and pecos_python:
-            # Not resolved: the interpreter of an environment is a link.
-            found[method] = pecos(pecos_python.absolute(), int(count or 3))
-        elif name == "pecos":
+        elif name == "pecos" and not pecos_python:
             print(f"{method} is left out: --pecos-python names an interpreter that can import it")
+        elif name == "pecos":  # Not resolved: the interpreter of an environment is a link.
+            found[method] = pecos(pecos_python.absolute(), int(count or 3))
     return found

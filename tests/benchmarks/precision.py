@@ -57,13 +57,9 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
     known = ids >= 0
     sure, right = scores[known], hits(ids, labels)[known]
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
-    counts = np.bincount(bins, minlength=BINS), np.bincount(bins, right, BINS)
-    sums = np.bincount(bins, sure, BINS)
-    return {
-        "answers": counts[0].tolist(),
-        "scores": sums.round(3).tolist(),
-        "right": counts[1].tolist(),
-    }
+    sums = {"answers": np.bincount(bins, minlength=BINS), "right": np.bincount(bins, right, BINS)}
+    sums["scores"] = np.bincount(bins, sure, BINS).round(3)
+    return {name: values.tolist() for name, values in sums.items()}
 
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:

@@ -112,9 +112,9 @@ def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None
 def of_peer(peer: peers.Peer, method: str, words: list[str], _: Row) -> Row:
     data = opened(tuple(words))
     found = peers.measure(peer, method, data)[-1]
-    row = {each: found[each] for each in found if each.startswith("p_at_")}
-    row |= {"rows_per_second": found["predict_rows_per_second"], "rows": len(data.test)}
-    return row | {"labels": data.num_labels}
+    row = {"rows_per_second": found.pop("predict_rows_per_second"), "rows": len(data.test)}
+    scores = {name: found[name] for name in found if name.startswith("p_at_")}
+    return scores | row | {"labels": data.num_labels}
 
 
 def write_bodies(path: Path, search: str) -> None:

@@ -26,16 +26,8 @@ FILES = ("train_file", "train_labels_file", "test_file", "test_labels_file")
 OURS = "**ours**"
 
 
-def place(name: str, root: Path | None) -> list[str]:
-    """The overrides that choose a set, and the folder of its files if it is not the usual one."""
-    if root is None:
-        return [f"dataset={name}"]
-    folder = root / name
-    return [f"dataset={name}", f"dataset.root={folder}", f"dataset.cache={folder / 'cache'}"]
-
-
-def advice(name: str, root: Path | None) -> str:
-    config = read_config(place(name, root)).dataset
+def advice(name: str) -> str:
+    config = read_config([f"dataset={name}"]).dataset
     *first, last = (config[key] for key in FILES if config.get(key))
     listed = f"{', '.join(first)} and {last}" if first else last
     return f"Put {listed} into {config.root}; datasets/{name}/README.md says where they come from."
@@ -48,7 +40,8 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
             read_config([f"dataset={name}"])
     warm_up()
     for name in arguments.datasets:
-        words = place(name, arguments.root)
+        folder, words = arguments.root and arguments.root / name, [f"dataset={name}"]
+        words += [f"dataset.root={folder}", f"dataset.cache={folder / 'cache'}"] if folder else []
         for case in store.missing(grid(dataset=[name], seed=arguments.seeds)):
             try:
                 harness.opened(tuple(words))
@@ -80,7 +73,7 @@ def section(name: str, ours: list[Row]) -> str:
         seeds = numbers(row["seed"] for row in ours)
         said.append(f"Ours: seeds {seeds}; peak memory {peak:,.0f} MB.")
     else:
-        said.append(f"Ours was not measured. {advice(name, None)}")
+        said.append(f"Ours was not measured. {advice(name)}")
     cells = [our_cells(ours), *map(their_cells, known["rows"])]
     return f"\n## {known['title']}\n\n{table(cells)}\n{' '.join(said)}\n"
 

@@ -65,7 +65,12 @@ def page(found: dict[str, Any]) -> str:
             lines = [line(row, axis, threads) for row in own]
             text += f"\n## Over {TITLES[axis]}\n\n" + table(lines)
     if missing := [row for row in rows if not row.get("ms")]:
-        text += "\n## Where memory ended\n\n" + table([missed(row) for row in missing])
+        lines = [
+            {"": row["case"], **{TITLES[axis]: f"{row[axis]:,}" for axis in TITLES}}
+            | {"why": f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed"}
+            for row in missing
+        ]
+        text += "\n## Where memory ended\n\n" + table(lines)
     return text + origin(rows, "case")
 
 
@@ -101,11 +106,6 @@ def line(row: Row, axis: str, threads: list[str]) -> dict[str, str]:
     cells["samples/s"] = f"{1e3 * row['batch'] / ends[1]:,.0f}" if ends[1] else ""
     cells["rebuild, ms"] = f"{row['rebuild_ms']:,.0f}" if "rebuild_ms" in row else ""
     return cells | {"memory, GiB": f"{row['bytes'] / 2**30:.2f}"}
-
-
-def missed(row: Row) -> dict[str, str]:
-    why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
-    return {"": row["case"]} | {TITLES[axis]: f"{row[axis]:,}" for axis in TITLES} | {"why": why}
 
 
 def draw(rows: list[Row], folder: Path) -> None:

@@ -2,11 +2,9 @@
 
     python tests/benchmarks/seeds.py --root path/to/data
 
-Runs every benchmark of `SEEDS` as a process of its own, compares what it finds with its targets,
-and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and leaves what
-the page says of the others, unless that was found on another machine or with other versions.
-`--quick` takes smaller sizes and writes nothing. Without --root the images and the text are
-fetched.
+`--only conv` runs one of them and leaves what the page says of the others, unless that was found on
+another machine or with other versions. `--quick` takes smaller sizes and writes nothing. Without
+--root the images and the text are fetched. Writes results/seeds.{json,md}.
 """
 
 import argparse

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,11 +56,7 @@ def read_settings(path: Path) -> Settings:
     return {name.strip(): value.strip() for name, _, value in lines if name.strip()}
 
 
-class Rows(NamedTuple):
-    """What both train on and answer: rows in order, and test rows."""
-
-    train: Split
-    test: Split
+Rows = tuple[Split, Split]  # What both train on and answer: rows in order, and test rows.
 
 
 def draw_rows(root: Path, name: str, seed: int, iterations: int, batch: int) -> Rows:
@@ -73,13 +69,14 @@ def draw_rows(root: Path, name: str, seed: int, iterations: int, batch: int) -> 
 
     words = [f"dataset={name}", "transform.l2_norm=false", *SETS[name][0]]
     data = opened((*words, *([f"dataset.root={root / name}"] if name == "debian" else [])))
-    return Rows(shuffled(data.train, iterations * batch), shuffled(data.test, EVALUATED * batch))
+    return shuffled(data.train, iterations * batch), shuffled(data.test, EVALUATED * batch)
 
 
 def released(binary: Path, settings: Settings, rows: Rows, threads: str | None = None) -> Row:
     """The curve of the program, what it retrieves, and its seconds."""
     environment = os.environ | ({"OMP_NUM_THREADS": threads} if threads else {})
-    iterations = len(rows.train) // int(settings["Batchsize"])
+    train, test = rows
+    iterations = len(train) // int(settings["Batchsize"])
     width = settings["sizesOfLayers"].split(",")[0]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -88,12 +85,12 @@ def released(binary: Path, settings: Settings, rows: Rows, threads: str | None =
             write_xmc(files[name], split)
         own = settings | {
             **files,
-            "InputDim": rows.train.num_features,
-            "totRecords": len(rows.train),
-            "totRecordsTest": len(rows.test),
+            "InputDim": train.num_features,
+            "totRecords": len(train),
+            "totRecordsTest": len(test),
             "Epoch": 1,
             "Stepsize": iterations // POINTS,
-            "sizesOfLayers": f"{width},{rows.train.num_labels}",
+            "sizesOfLayers": f"{width},{train.num_labels}",
             "logFile": folder / "log.txt",
             "savedweight": folder / "weights.npz",
         }
@@ -140,7 +137,7 @@ def precision(network: Any, test: Split) -> float:
 
 def ours(case: str, settings: Settings, rows: Rows, seed: int) -> Row:
     torch.manual_seed(seed)
-    batch, train = int(settings["Batchsize"]), rows.train
+    batch, (train, test) = int(settings["Batchsize"]), rows
     config = read_config([*words_of(case, settings), f"seed={seed}"])
     iterations, rehash = len(train) // batch, 6400 // batch
     fill_in(config, len(train), train.num_labels)
@@ -150,7 +147,7 @@ def ours(case: str, settings: Settings, rows: Rows, seed: int) -> Row:
     curve, retrieved, fill, seconds = [], [], [], 0.0
     for i, part in enumerate(train.blocks(batch)):
         if i % (iterations // POINTS) == 0:
-            curve.append([i, precision(network, rows.test)])
+            curve.append([i, precision(network, test)])
         begin = time.perf_counter()
         value, active = network.output.loss(network.encode(part.features), part.labels, loss)
         value.backward()
@@ -160,7 +157,7 @@ def ours(case: str, settings: Settings, rows: Rows, seed: int) -> Row:
         if i % rehash == rehash - 1:
             retrieved.append(round(sampler.statistics().get("look_up/rows_seen", 0.0), 3))
             fill.append(round(max(active.mean_size() - retrieved[-1], 0), 1))
-    curve.append([iterations, precision(network, rows.test)])
+    curve.append([iterations, precision(network, test)])
     found = {"curve": curve, "retrieved": retrieved, "fill": fill}
     return found | {"seconds": round(seconds / (iterations - 2), 4)}
 

@@ -24,7 +24,6 @@ from slide.ranking.scorers.item_factors import ItemFactors
 from slide.sparse import Pattern
 from slide.training.evaluation import ranking_scores
 
-KEYS = ("dataset", "method", "seed")
 OURS = "slide"
 # Labels of a row that are answered: as many as our own metrics read.
 TOP = 20
@@ -307,7 +306,7 @@ def main() -> None:
     parser = harness.options(__doc__, SETS, [0, 1, 2])
     known = dict.fromkeys([OURS, *(each for _, methods in SETS.values() for each in methods)])
     parser.add_argument("--methods", nargs="+", choices=known, default=list(known))
-    harness.fill_page("specialists", KEYS, page, measure, parser)
+    harness.fill_page("specialists", ("dataset", "method", "seed"), page, measure, parser)
 
 
 if __name__ == "__main__":

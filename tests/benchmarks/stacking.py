@@ -24,7 +24,6 @@ from slide.ranking import choose_kind
 from slide.sparse import hits, row_bounds
 from slide.training import Trainer
 
-KEYS = ("dataset", "rows", "seed")
 SETS = ["gowalla", "lastfm", "debian", "bibtex"]
 SIZES = [300, 1000, 10_000]
 CUT_OFFS = (1, 3, 5)
@@ -123,7 +122,7 @@ def page(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = options(__doc__, SETS, [0, 1, 2])
     parser.add_argument("--rows", nargs="+", type=int, default=SIZES)
-    harness.fill_page("stacking", KEYS, page, measure, parser)
+    harness.fill_page("stacking", ("dataset", "rows", "seed"), page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,8 @@
 
     python tests/benchmarks/step.py
 
-The network is that of `python train.py dataset=amazon670k_like ranker=none`, and the same with hash
-tables; beside it stand dense PyTorch and a sampled softmax in plain PyTorch of the same width, set
-and batch.
-
-Writes results/benchmarks/step.{json,md} and the table of the README.
+The network is that of `python train.py dataset=amazon670k_like ranker=none`. Writes
+results/benchmarks/step.{json,md} and the table of the README.
 """
 
 import argparse
@@ -101,35 +98,33 @@ def rebuild_milliseconds(trainer: Trainer) -> float:
     return median(lambda: layer.sampler.proposer.rebuild(layer.weight.detach(), bias), 0)
 
 
-class Turns:
-    """Steps of a case, in turn with itself on one core and with the dense step."""
-
-    def __init__(
-        self, step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
-    ):
-        turns, repeats = counts
-        self.times, self.dense_times, ratios, cores = [], [], [], []
-        milliseconds(step, 0, WARM_UP)
-        for _ in range(turns):
-            now = milliseconds(step, 0, repeats)
-            runtime.set_threads(1)
-            alone = statistics.fmean(milliseconds(step, 0, RUN))
-            runtime.set_threads(0)
-            theirs = milliseconds(dense.step, 0, 1)
-            mean = statistics.fmean(now)
-            ratios.append(batch / dense.batch * theirs[0] / (mean + upkeep))
-            cores.append(alone / mean)
-            self.times += now
-            self.dense_times += theirs
-        runs = [self.times[i : i + RUN] for i in range(0, len(self.times), RUN)]
-        # What happens every few steps counts, a disturbance from outside does not.
-        mean = statistics.median(statistics.fmean(run) for run in runs)
-        self.row = {"batch": batch, **spread(self.times), "mean_ms": round(mean, 2)}
-        self.row["samples_per_second"] = round(1e3 * batch / (mean + upkeep))
-        self.row["to_dense"] = round(statistics.median(ratios), 1)
-        self.row["turns_to_dense"] = [round(ratio, 1) for ratio in ratios]
-        self.row["two_cores_to_one"] = round(statistics.median(cores), 2)
-        self.row["rebuild_share"] = round(upkeep / (mean + upkeep), 3)
+def in_turns(
+    step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
+) -> tuple[dict[str, Any], list[float]]:
+    """A row of steps in turn with themselves on one core and the dense step, whose times follow."""
+    times, dense_times, ratios, cores = [], [], [], []
+    milliseconds(step, 0, WARM_UP)
+    for _ in range(counts[0]):
+        now = milliseconds(step, 0, counts[1])
+        runtime.set_threads(1)
+        alone = statistics.fmean(milliseconds(step, 0, RUN))
+        runtime.set_threads(0)
+        theirs = milliseconds(dense.step, 0, 1)
+        mean = statistics.fmean(now)
+        ratios.append(batch / dense.batch * theirs[0] / (mean + upkeep))
+        cores.append(alone / mean)
+        times += now
+        dense_times += theirs
+    # What happens every few steps counts, a disturbance from outside does not.
+    runs = [times[i : i + RUN] for i in range(0, len(times), RUN)]
+    mean = statistics.median(statistics.fmean(run) for run in runs)
+    row = {"batch": batch, **spread(times), "mean_ms": round(mean, 2)}
+    row["samples_per_second"] = round(1e3 * batch / (mean + upkeep))
+    row["to_dense"] = round(statistics.median(ratios), 1)
+    row["turns_to_dense"] = [round(ratio, 1) for ratio in ratios]
+    row["two_cores_to_one"] = round(statistics.median(cores), 2)
+    row["rebuild_share"] = round(upkeep / (mean + upkeep), 3)
+    return row, dense_times
 
 
 def spread(times: list[float]) -> dict[str, Any]:
@@ -161,21 +156,21 @@ def measure_all(turns: int, repeats: int) -> dict[str, Any]:
                 continue
             if isinstance(chosen, str):
                 peer = Peer(chosen, base)
-                found = Turns(peer.step, peer.batch, dense, counts)
-                row, learnt = found.row, peer.learnt()
+                row, theirs = in_turns(peer.step, peer.batch, dense, counts)
+                learnt = peer.learnt()
             else:
                 trainer = make_trainer(chosen, f"{folder}/{len(rows)}")
                 step, batch = our_step(trainer), trainer.options.batch_size
                 milliseconds(step, 0, WARM_UP)
                 rebuild = rebuild_milliseconds(trainer)
                 charged = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
-                found = Turns(step, batch, dense, counts, charged)
-                row = found.row | {"rebuild_ms": round(rebuild, 1)}
+                row, theirs = in_turns(step, batch, dense, counts, charged)
+                row["rebuild_ms"] = round(rebuild, 1)
                 row["parts_ms"] = milliseconds_by_part(step, 4 * repeats)
                 del trainer, step
                 gc.collect()
                 learnt = trained([*DATA, *chosen])[1]["p_at_1"]
-            dense_times += found.dense_times
+            dense_times += theirs
             rows.append({"case": name} | row | {"p_at_1": round(learnt, 4)})
             print(rows[-1], flush=True)
             gc.collect()

@@ -216,10 +216,6 @@ def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=order)
 
 
-def finished(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row["method"] != OURS and row["curve"]]
-
-
 def reached(curve: list[list[float]], level: float) -> float | None:
     """Seconds of the first point of a curve whose P@1 is at least ``level``, if there is one."""
     return next((seconds for seconds, p_at_1, *_ in curve if p_at_1 >= level), None)
@@ -233,7 +229,8 @@ def ratio(own: Row, peer: Row) -> float | None:
 
 def against_best(rows: list[Row]) -> list[dict[str, str]]:
     """Lines of the first table: ours beside the peer with the highest P@1."""
-    peers, own = finished(rows), [row for row in rows if row["method"] == OURS]
+    peers = [row for row in rows if row["method"] != OURS and row["curve"]]
+    own = of(rows, method=OURS)
     if not peers:
         return []
     best = max(peers, key=lambda row: row["p_at_1"])
@@ -260,8 +257,8 @@ def against_best(rows: list[Row]) -> list[dict[str, str]]:
 
 def against_all(rows: list[Row]) -> list[dict[str, str]]:
     """Lines of the second table: the ratio to each peer."""
-    peers = {row["method"]: row for row in finished(rows)}
-    own = [row for row in rows if row["method"] == OURS]
+    peers = {row["method"]: row for row in rows if row["method"] != OURS and row["curve"]}
+    own = of(rows, method=OURS)
     lines = []
     for row in own if peers else []:
         cells = {"data set": row["dataset"], "ours": title(row, own)}

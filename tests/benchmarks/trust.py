@@ -179,6 +179,10 @@ def undisturbed(home: Path, job: tuple[str, ...]) -> tuple[Chain, dict[str, floa
     return chain, seconds, expected
 
 
+def compare(found: dict, expected: dict) -> list[str]:
+    return [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
+
+
 def finish(chain: Chain, steps: float = math.inf) -> dict[str, float]:
     """Let a chain of ``steps`` steps go on to its end; returns the seconds of each phase."""
     process, seconds, last = chain.start(), Counter(), time.perf_counter()
@@ -302,10 +306,6 @@ def stop_in_each(home: Path, only: Collection[str]) -> None:
             resumed(chain, expected)
             row = {"phase": phase, "signal": signal.Signals(number).name, "status": status}
             print(row, flush=True)
-
-
-def compare(found: dict, expected: dict) -> list[str]:
-    return [name for name in {**expected, **found} if found.get(name) != expected.get(name)]
 
 
 # Weights of 1 GB, and two moments of each.
