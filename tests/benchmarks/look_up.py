@@ -27,14 +27,14 @@ from slide.training.loop import start_biases
 
 # Data set: a number of rows to learn from; None: all but the held-out ones.
 SETS = {
-    **{"debian": 20_000, "gowalla": None, "fb15k": 20_000, "files": None},
+    **{"debian": 15_000, "gowalla": None, "fb15k": 15_000, "files": None},
     **{"skip_grams": 100_000, "amazon670k_like": None},
 }
 GENERATED = [
-    *("dataset=amazon670k_like", "dataset.train_samples=24000", "dataset.test_samples=10"),
-    "dataset.cache=datasets/amazon670k_like/cache_24000",
+    *("dataset=amazon670k_like", "dataset.train_samples=20000", "dataset.test_samples=2000"),
+    "dataset.cache=datasets/amazon670k_like/cache_20000",
 ]
-# Of these three kinds of rows all samplers take ten minutes; all sets take hours.
+# Three kinds of rows, which take minutes; all sets take hours.
 DATASETS = ["debian", "fb15k", "amazon670k_like"]
 HELD_OUT = 4000
 # Sampler: its overrides, beside its own defaults.
