@@ -132,7 +132,6 @@ def words(row: Row) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows = sorted(found["rows"], key=lambda row: row["factor"])
     most = max((row.get("rows", 0) for row in rows), default=0)
     text = harness.prose("constants", "about", rows=most)

@@ -283,7 +283,6 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     text = harness.prose("specialists", "about", top=TOP, items=MOST_ITEMS)
     for name, (kind, methods) in SETS.items():
         lines = []

@@ -114,7 +114,6 @@ def lines(rows: list[Row]) -> Iterator[dict[str, object]]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     text = harness.prose("stacking", "about")
     return text + table(list(lines(found["rows"]))) + origin(found["rows"])
 
