@@ -59,7 +59,7 @@ def test_items_of_the_same_group_come_first(page, name):
     own = np.zeros((20, ITEMS), bool)
     own[asked.features.entry_rows(), asked.features.indices] = True
     assert found[of_group & ~own].min() > found[~of_group].max()
-    scores = page.judged(lambda _: iter([found]), asked, Pattern(*asked.features[:2]), "items")
+    scores = page.figures_of(lambda _: iter([found]), asked, Pattern(*asked.features[:2]), "items")
     assert scores.keys() == {"recall_at_20", "ndcg_at_20"}
     assert scores["recall_at_20"] == 1, "ten items of the group are left"
 
@@ -87,7 +87,7 @@ def test_models_of_embeddings_learn(page, score):
     train = words(np.random.default_rng(0), 1500)
     fit = page.fast_text if score == "fastText" else page.embeddings
     more = {} if score == "fastText" else {"score": score}
-    found = page.judged(fit(train, epochs=30, lr=0.1, **more), train, None, "graph")
+    found = page.figures_of(fit(train, epochs=30, lr=0.1, **more), train, None, "graph")
     assert found["hits_at_1"] > 0.4, "1 / 6 by chance"
     assert found["mrr"] > found["hits_at_1"]
 
@@ -107,18 +107,3 @@ def test_settings_are_chosen_on_training_rows(page):
 
 def ones_of(count, label):
     return Pattern.from_lists([[label]] * count)
-
-
-def test_the_page_has_a_table_for_each_set(page):
-    stamp = {"date": "1", "code": "c", "machine": "m", "threads": 2}
-    rows = [
-        {"dataset": "lastfm", "method": method, "seed": seed, "train_seconds": 3, **stamp}
-        | {"busy": method == "EASE", "recall_at_20": value, "ndcg_at_20": 0.1}
-        for method, seed, value in (("slide", 0, 0.2), ("slide", 1, 0.3), ("EASE", None, 0.22))
-    ]
-    text = page.page({"rows": rows})
-    assert "| **slide** | 25.0 ± 5.0 |" in text
-    assert "| EASE | 22.0 | 10.0 |  |" in text  # Its seconds say nothing.
-    assert "| 3.0 ± 0.0 |" in text
-    assert "## lastfm" in text
-    assert "## gowalla" not in text

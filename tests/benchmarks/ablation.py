@@ -4,35 +4,18 @@
     python tests/benchmarks/ablation.py --root path/to/data --datasets files --seeds 0 --only ranker
 
 A seed chooses the training rows that are held out, and the recipe and its variants see the same
-rows under one seed. For each data set and seed one network is trained, and all variants of the
-re-ranker learn from this network; only the variants of the network train again, and their
-re-ranker is that of the recipe. The test rows are not touched. Writes results/ablation.{json,md}
-after each row; rows that there are for this commit and machine are not measured again (report.py).
+rows. All variants of the re-ranker learn from one network. Writes results/ablation.{json,md}.
 """
 
 import argparse
-import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import harness
+from harness import HELD_OUT, SCORES, Row, Store, grid, numbers, of, origin, spread, table, trained
 from hydra.utils import instantiate
-from report import (
-    ROOT,
-    SCORES,
-    Row,
-    Store,
-    add_options,
-    gain,
-    numbers,
-    origin,
-    parse,
-    spread,
-    table,
-)
-from runs import HELD_OUT, place, trained
 
-from slide import runtime
-from slide.config import open_dataset, read_config, user_errors
+from slide.config import read_config, user_errors
 from slide.ranking import EnsembleRanker, choose_kind
 from slide.ranking.base_scorer import RankingFeatures
 from slide.training import Trainer
@@ -42,7 +25,7 @@ DEFAULT = "default recipe"
 ALONE = "network alone"
 KEEP = "known labels are answers, too"
 UNASKED = "no answers to similar questions"
-# In a recommender, regressions of items take the place of classifiers.
+# In a recommender, regressions of items replace the classifiers.
 C_OF_ONE, FEW_NEGATIVES = "classifiers with C = 1", "ten negatives of a row"
 # Overrides of the re-ranker, which learns from one and the same network.
 RANKER = {
@@ -87,6 +70,7 @@ NETWORK = {
     "uniform draws stand for the rest": ["sampler.weighting=stratified"],
 }
 WITHOUT = RANKER | NETWORK
+TITLES = {name: name.replace("_at_", "@").upper() for name in SCORES}
 
 
 class PartlyBlind(EnsembleRanker):
@@ -96,7 +80,7 @@ class PartlyBlind(EnsembleRanker):
 
     def ranking_features(self, *arguments, **more) -> RankingFeatures:
         found = super().ranking_features(*arguments, **more)
-        some = [place for place, name in enumerate(found.names) if name in self.unseen]
+        some = [column for column, name in enumerate(found.names) if name in self.unseen]
         found.columns[:, some] = 0
         return found
 
@@ -121,9 +105,7 @@ def scores_of(trainer: Trainer, variant: str) -> Row:
 
 def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
-    with user_errors():
-        data = open_dataset(read_config(overrides))
-    kind = choose_kind(data.train).kind
+    kind = choose_kind(harness.opened(tuple(overrides)).train).kind
     same = {KEEP} if kind == "other" else set()
     same |= {UNASKED} if kind != "graph" else set()
     same |= {C_OF_ONE, FEW_NEGATIVES} if kind == "items" else set()
@@ -141,29 +123,17 @@ def measure_rankers(store: Store, overrides: list[str], cases: list[Row]) -> Non
 
 def measure_networks(store: Store, overrides: list[str], cases: list[Row]) -> None:
     """Train missing networks with the default re-ranker."""
+
     for case in store.missing(cases):
         _, summary = trained([*overrides, *NETWORK[case["variant"]]])
-        store.add([case | {n: summary[n] for n in (*SCORES, *map(alone, SCORES))}])
-
-
-def alone(name: str) -> str:
-    return f"network_{name}"
+        store.add([case | {n: summary[n] for n in (*SCORES, *(f"network_{n}" for n in SCORES))}])
 
 
 def page(found: dict[str, Any]) -> str:
-    text = (
-        "# What each part of the default recipe is worth\n\n"
-        "Precision in points on training rows that are held out: the mean of the seeds, each with "
-        "other rows held out, and half the range between them. In brackets the difference to the "
-        "recipe on the same rows, mean and half its range; bold where several seeds agree on the "
-        "sign. The variants of the re-ranker learn from the network of the recipe. A base scorer "
-        "that is left out names one candidate at most, and the final ranker does not see its "
-        "features. With few labels (bibtex, delicious) the labels of a batch fill a shared set, "
-        "so that the ways to choose one hardly differ.\n"
-    )
+    text = harness.prose("ablation", "about")
     rows = found["rows"]
     for name in [*HELD_OUT, *sorted({row["dataset"] for row in rows} - set(HELD_OUT))]:
-        if own := [row for row in rows if row["dataset"] == name]:
+        if own := of(rows, dataset=name):
             text += section(name, own)
     return text + origin(rows)
 
@@ -183,7 +153,8 @@ def section(name: str, rows: list[Row]) -> str:
     text += f"Seeds {numbers(row['seed'] for row in own)}; {held}.\n\n"
     if cells := lines(own, WITHOUT, full):
         text += table(cells)
-    networks = [row | {n: row[alone(n)] for n in SCORES} for row in own if alone(SCORES[0]) in row]
+    networks = [row for row in own if f"network_{SCORES[0]}" in row]
+    networks = [row | {n: row[f"network_{n}"] for n in SCORES} for row in networks]
     if cells := lines(networks, NETWORK, base):
         text += "\nThe network alone, without a re-ranker:\n\n" + table(cells)
     return text
@@ -196,44 +167,41 @@ def lines(rows: list[Row], variants: Iterable[str], recipe: dict[int, Row]) -> l
         own = [row for row in rows if row["variant"] == variant and row["seed"] in recipe]
         if own and variant != DEFAULT:
             same = [recipe[row["seed"]] for row in own]
-            out.append({"": variant} | {title(n): gain(own, same, n) for n in SCORES})
+            out.append({"": variant} | {TITLES[n]: gain(own, same, n) for n in SCORES})
     if not out:
         return []
-    first = {title(n): spread([row[n] for row in recipe.values()]) for n in SCORES}
+    first = {TITLES[n]: spread([row[n] for row in recipe.values()]) for n in SCORES}
     return [{"": DEFAULT} | first, *out]
 
 
-def title(name: str) -> str:
-    return name.replace("_at_", "@").upper()
+def gain(rows: list[Row], recipe: list[Row], name: str) -> str:
+    """A score of a variant in words, and its difference to that of the recipe of the same seeds."""
+    gained = [row[name] - same[name] for row, same in zip(rows, recipe, strict=True)]
+    agree = len(gained) > 1 and (min(gained) > 0 or max(gained) < 0)
+    mark = "**" if agree else ""
+    return f"{spread([row[name] for row in rows])} ({mark}{spread(gained, '+')}{mark})"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(HELD_OUT), [0, 1, 2])
-    parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("ablation", ("dataset", "seed", "variant"), page, arguments)
-    if arguments.render:
-        return store.render()
-    os.chdir(ROOT)  # Caches lie in its datasets/.
+def measure(store: Store, arguments: argparse.Namespace) -> None:
     with user_errors():  # A misspelt setting is found before the first run.
         for variant in WITHOUT.values():
             read_config([*variant])
     for name in arguments.datasets:
         for seed in arguments.seeds:
-            rows = [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
-            overrides = [*place(name, arguments.root), *rows, "trainer.recall_every=0"]
-            cases = {"ranker": variants_of_ranker(overrides), "network": list(NETWORK)}
-            cases = {
-                part: [{"dataset": name, "seed": seed, "variant": each} for each in variants]
-                for part, variants in cases.items()
-                if arguments.only in (None, part)
-            }
-            measure_rankers(store, overrides, cases.get("ranker", []))
-            measure_networks(store, overrides, cases.get("network", []))
-    store.render()
-    store.report()
+            overrides = [*harness.overrides_of(name, arguments.root), "trainer.recall_every=0"]
+            overrides += [f"dataset.holdout={HELD_OUT.get(name, 0.1)}", f"seed={seed}"]
+            of_seed = {"dataset": [name], "seed": [seed]}
+            if arguments.only in (None, "ranker"):
+                cases = grid(**of_seed, variant=variants_of_ranker(overrides))
+                measure_rankers(store, overrides, cases)
+            if arguments.only in (None, "network"):
+                measure_networks(store, overrides, grid(**of_seed, variant=NETWORK))
+
+
+def main() -> None:
+    parser = harness.options(__doc__, HELD_OUT, [0, 1, 2])
+    parser.add_argument("--only", choices=("ranker", "network"), help="variants of one of them")
+    harness.fill_page("ablation", ("dataset", "seed", "variant"), page, measure, parser)
 
 
 if __name__ == "__main__":

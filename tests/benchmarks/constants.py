@@ -3,9 +3,8 @@
     python tests/benchmarks/constants.py --root path/to/data
     python tests/benchmarks/constants.py --root path/to/data --datasets lastfm --only batch_size
 
-The default call learns from some training rows and is judged on others that it never sees. Another
-constant of the re-ranker gives another re-ranker of the same network, one of a run another run.
-Writes results/constants.{json,md} after each row.
+Another constant of the re-ranker gives another re-ranker of the same network, another constant of a
+run gives another run. Writes results/constants.{json,md}.
 """
 
 import argparse
@@ -17,11 +16,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import harness
 import numpy as np
+from harness import Row, Store, fill_page, grid, of, opened, options, origin, overrides_of, table
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from report import Row, Store, add_options, origin, parse, table
-from runs import opened, place
 from stacking import divided, trained
 
 from slide.config import fill_in, read_config
@@ -57,17 +56,6 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "optimizer": (RUN, "", "lr input_rate"),
 }
 NAMES = {f"{where}.{name}": where for where, each in CONSTANTS.items() for name in each[2].split()}
-ABOUT = """\
-# Constants at half and at double
-
-How the mean of P@1, P@3 and P@5 changes, in points, with half and with double a constant, and the \
-standard error of the change over the rows that judge. They are training rows that no run saw; a \
-run learns from at most {rows:,} others, with seed 0. Bold: more than three standard errors; of a \
-hundred changes some are larger than two by chance. A dash: no answer changes. Empty: counts for \
-no such rows, or was not measured. What rows are taken for is looked at on all training rows; \
-another kind would be named.
-
-"""
 
 
 def times(value: float, factor: float) -> float:
@@ -99,15 +87,19 @@ def refitted(trainer: Trainer, overrides: list[str]) -> np.ndarray:
     return precision(trainer, ranker.fit(trainer.network, *rows, trainer.every_split))
 
 
-def measure(store: Store, dataset: str, only: str, root: Path, rows: int) -> None:
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    for dataset in arguments.datasets:
+        whole = opened(tuple(overrides_of(dataset, arguments.root)))
+        measure_set(store, dataset, whole, arguments.only, arguments.rows)
+
+
+def measure_set(store: Store, dataset: str, whole: SparseDataset, only: str, rows: int) -> None:
     """All missing rows of a data set."""
-    whole, usual = opened(tuple(place(dataset, root))), None
-    kind, data = choose_kind(whole.train).kind, divided(whole, rows, 0)
+    kind, data, usual = choose_kind(whole.train).kind, divided(whole, rows, 0), None
     config = read_config([])
     fill_in(config, len(data.train), data.num_labels)
     names = [name for name in NAMES if only in name and CONSTANTS[NAMES[name]][1] in ("", kind)]
-    cases = [{"dataset": dataset, "constant": n, "factor": f} for n in names for f in FACTORS]
-    for case in store.missing(cases):
+    for case in store.missing(grid(dataset=[dataset], constant=names, factor=FACTORS)):
         where, part = NAMES[case["constant"]], CONSTANTS[NAMES[case["constant"]]][0]
         own, context, overrides = case["constant"].removeprefix(where + "."), nullcontext(), []
         if where.startswith("slide."):
@@ -141,29 +133,23 @@ def words(row: Row) -> str:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
     rows = sorted(found["rows"], key=lambda row: row["factor"])
-    text = ABOUT.format(rows=max((row.get("rows", 0) for row in rows), default=0))
+    most = max((row.get("rows", 0) for row in rows), default=0)
+    text = harness.prose("constants", "about", rows=most)
     lines = []
-    for name in dict.fromkeys(each for each in NAMES if any(r["constant"] == each for r in rows)):
-        own = [row for row in rows if row["constant"] == name]
+    for name in dict.fromkeys(each for each in NAMES if of(rows, constant=each)):
+        own = of(rows, constant=name)
         cells = {"constant": f"`{name}`", "of": CONSTANTS[NAMES[name]][0], "value": own[0]["value"]}
-        of_sets = {s: "; ".join(words(row) for row in own if row["dataset"] == s) for s in SETS}
+        of_sets = {s: "; ".join(map(words, of(own, dataset=s))) for s in SETS}
         lines.append(cells | of_sets)
     return text + table(lines) + origin(rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, SETS, [0])
+    parser = options(__doc__, SETS, [0])
     parser.add_argument("--rows", type=int, default=10_000, help="rows to learn from, at most")
     parser.add_argument("--only", default="", help="constants whose name has this in it")
-    arguments = parse(parser)
-    store = Store("constants", ("dataset", "constant", "factor"), page, arguments)
-    for dataset in () if arguments.render else arguments.datasets:
-        measure(store, dataset, arguments.only, arguments.root, arguments.rows)
-    store.render()
-    store.report()
+    fill_page("constants", ("dataset", "constant", "factor"), page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
 """Several processes that share the rows of one network: speed, memory and messages.
 
-    python tests/benchmarks/distributed.py            # about 15 minutes, on a quiet machine
+    python tests/benchmarks/distributed.py
     python tests/benchmarks/distributed.py --quick --results FOLDER   # a short trial
-    python tests/benchmarks/distributed.py --render   # the page anew, without measuring
 
-Each process has one thread. Beside processes of a run stand processes with networks of their own,
-which exchange nothing: they tell what the machine can do. Runs alternate, and figures are medians
-over the rounds.
-
-Writes results/benchmarks/distributed.{json,md}.
+More than two processes are tried at the first shape alone. Writes
+results/benchmarks/distributed.{json,md}.
 """
 
 import argparse
@@ -16,14 +12,22 @@ import json
 import os
 import socket
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
-from rank_steps import NETWORK
-from report import RESULTS, ROOT, commit, last, publish, table
+import numpy as np
+import torch
+from harness import RESULTS, ROOT, commit, last, of, prose, publish, started, table
+from hydra.utils import instantiate
+from sized import settings
+
+from slide import CSR, Pattern, runtime
+from slide.config import build_network, build_optimizer
+from slide.distributed import Group
+from slide.distributed.launch import find_place, meet
+from slide.utils.resources import peak_memory_mb, resident_memory
 
 AMAZON = {"features": 135_909, "labels": 670_091}
 CASES = {
@@ -31,151 +35,189 @@ CASES = {
     "Amazon-670K's shape, batch 1024": {**AMAZON, "batch": 1024},
     "2^22 labels": {"features": 135_909, "labels": 2**22, "batch": 512},
 }
-# 2 processes also run with a network each.
-APART = 2
+# Cases, steps of a run, numbers of processes, rounds.
+WHOLE = CASES, 40, [1, 2, 4], 5
 SMALL = {"a trial": {"features": 2000, "labels": 20_000, "batch": 64}}
+HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
+NETWORK = (
+    f"The default network: {HIDDEN} hidden units, {NONZEROS} features a row, {ACTIVE:,} active "
+    "outputs for the batch on all processes together, drawn uniformly; batch 512 where no other is "
+    "named"
+)
 
 
-def run(case: dict, processes: int, apart: bool = False) -> dict:
-    port = _free_port()
-    started = []
-    for rank in range(processes):
-        told = {
-            "RANK": rank,
-            "WORLD_SIZE": processes,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        told |= {"RANK": 0, "WORLD_SIZE": 1} if apart else {}
-        told |= {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        told |= {"GLOO_SOCKET_IFNAME": "lo"}
-        told |= {"PYTHONPATH": ROOT, "NUMBA_NUM_THREADS": 1, "OMP_NUM_THREADS": 1}
-        program = Path(__file__).with_name("rank_steps.py")
-        command = [sys.executable, "-W", "ignore", str(program), json.dumps(case)]
-        environment = os.environ | {name: str(value) for name, value in told.items()}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen(command, env=environment, **pipes))
-    said = [process.communicate() for process in started]
-    if any(process.returncode for process in started):
-        raise RuntimeError(f"{processes} processes: {[error for _, error in said]}")
-    batches = processes if apart else 1
-    return together([json.loads(out) for out, _ in said], batches * case["batch"])
+def draw(case: dict[str, Any], step: int) -> tuple[CSR, Pattern]:
+    """A batch; few features and labels are frequent, as in the products' sets."""
+    rng, batch = np.random.default_rng(step), case["batch"]
+
+    def ids(number: int, most: int) -> np.ndarray:
+        # The density of rank r falls as r^-0.75.
+        return np.sort((most * rng.random((batch, number)) ** 4).astype(np.int32), axis=1)
+
+    features, labels = ids(NONZEROS, case["features"]), ids(LABELS, case["labels"])
+    values = np.full(features.size, NONZEROS**-0.5, np.float32)
+    rows = CSR(np.arange(batch + 1) * NONZEROS, features.ravel(), values)
+    return rows, Pattern.from_lists([np.unique(row).tolist() for row in labels])
 
 
-def together(ranks: list[dict], samples: int) -> dict:
-    """The figures of all ranks as those of the run: the slowest one, the largest one, means."""
-    most = ("step_ms", "memory", "peak_mb")
-    found = {name: max(rank[name] for rank in ranks) for name in most}
+def expected_counts(most: int) -> np.ndarray:
+    return np.diff((np.arange(most + 1) / most) ** 0.25)
+
+
+def steps_of(case: dict[str, Any], group: Group) -> dict[str, float]:
+    """Milliseconds of steps, of the exchange in them, and memory."""
+    before = resident_memory()
+    features, labels = case["features"], case["labels"]
+    config = settings("default", labels, HIDDEN)
+    config.sampler.active = min(ACTIVE, labels // 2)
+    counts = {"feature_counts": expected_counts(features), "label_counts": expected_counts(labels)}
+    network = build_network(config, features, labels, group, counts)
+    optimizer, loss = build_optimizer(config, network), instantiate(config.loss)
+    for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
+        moment = torch.zeros_like(parameter)
+        moment.fill_(0)
+        optimizer.state[parameter] = {"step": 0, "exp_avg_sq": moment}
+    batches = [draw(case, step) for step in range(8)]
+    steps, exchange = [], []
+    sent = calls = 0
+    for step in range(case["warm"] + case["steps"]):
+        if step == case["warm"]:
+            sent, calls = group.bytes_sent, sum(group.calls.values())
+        features, labels = batches[step % len(batches)]
+        begin, told = time.perf_counter(), group.seconds
+        mean, _ = network.output.loss(network.encode(features), labels, loss)
+        optimizer.zero_grad()
+        mean.backward()
+        optimizer.step()
+        if step >= case["warm"]:
+            steps.append(1e3 * (time.perf_counter() - begin))
+            exchange.append(1e3 * (group.seconds - told))
+    return {
+        "step_ms": statistics.median(steps),
+        "exchange_ms": statistics.median(exchange),
+        "compute_ms": statistics.median(np.subtract(steps, exchange).tolist()),
+        "memory": resident_memory() - before,
+        "peak_mb": peak_memory_mb(),
+        "bytes_sent": (group.bytes_sent - sent) / case["steps"],
+        "calls": (sum(group.calls.values()) - calls) / case["steps"],
+    }
+
+
+def of_rank(case: dict[str, Any]) -> dict[str, float]:
+    """The figures of this process, whose environment has the variables of torchrun."""
+    place = find_place()
+    runtime.set_threads(1)
+    group = Group.alone()
+    if place.size > 1:
+        meet(place, 300.0)
+        group = Group()
+    found = steps_of(case, group)
+    group.barrier()
+    if place.size > 1:
+        # Threads of gloo that are still there when a process ends abort it at random.
+        torch.distributed.destroy_process_group()
+    return found
+
+
+def run(case: dict[str, Any], processes: int, apart: bool) -> dict[str, float]:
+    """The figures of a run from all of its ranks: the slowest one, the largest one, means."""
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        port = each.getsockname()[1]
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+    told |= {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "NUMBA_NUM_THREADS": 1, "OMP_NUM_THREADS": 1}
+    size = 1 if apart else processes
+    told |= {"PYTHONPATH": ROOT, "PYTHONWARNINGS": "ignore"}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, f"{rank}.json") for rank in range(processes)]
+        ranks = [
+            started(file, "distributed", "of_rank", case, **told, RANK=rank, WORLD_SIZE=size)
+            for rank, file in zip(
+                [0] * processes if apart else range(processes), files, strict=True
+            )
+        ]
+        codes = [process.wait() for process in ranks]
+        if any(codes):
+            raise RuntimeError(f"one of {processes} processes failed")
+        found = [json.loads(file.read_text()) for file in files]
+    figures = {name: max(rank[name] for rank in found) for name in ("step_ms", "memory", "peak_mb")}
     for name in ("exchange_ms", "compute_ms", "bytes_sent", "calls"):
-        found[name] = sum(rank[name] for rank in ranks) / len(ranks)
-    return found | {"processes": len(ranks), "samples_s": 1e3 * samples / found["step_ms"]}
+        figures[name] = statistics.fmean(rank[name] for rank in found)
+    batch = case["batch"] * (processes if apart else 1)
+    return figures | {"samples_s": 1e3 * batch / figures["step_ms"]}
 
 
-def measure(cases: dict[str, dict], counts: Sequence[int], rounds: int) -> list[dict]:
+def measure(cases: dict[str, dict], counts: list[int], rounds: int) -> list[dict]:
     """All runs, one after the other, and again in each round; a row has the medians."""
-    plans = [{"processes": p, "apart": False} for p in counts]
-    plans += [{"processes": APART, "apart": True}] * (APART in counts)
     found = []
     for name, case in cases.items():
+        most = max(counts) if name == next(iter(cases)) else 2
+        plans = [{"processes": p, "apart": False} for p in counts if p <= most]
+        plans += [{"processes": 2, "apart": True}]
         tried: list[list[dict]] = [[] for _ in plans]
         for _ in range(rounds):
             for plan, results in zip(plans, tried, strict=True):
                 results.append(run(case, **plan))
                 print(name, plan, results[-1], flush=True)
-        found += [
-            {"case": name, **middle(each), **plan} for plan, each in zip(plans, tried, strict=True)
-        ]
+        for plan, results in zip(plans, tried, strict=True):
+            middle = {key: statistics.median(one[key] for one in results) for key in results[0]}
+            rates = [one["samples_s"] for one in results]
+            found.append({"case": name, **middle, "rounds": rates, **plan})
     return found
-
-
-def middle(results: list[dict]) -> dict:
-    """The medians of all figures; ``samples_s`` of each round is also kept as ``rounds``."""
-    figures = {key: statistics.median(one[key] for one in results) for key in results[0]}
-    return figures | {"rounds": [one["samples_s"] for one in results]}
-
-
-def runs_of(found: dict, case: str, apart: bool) -> dict[int, dict]:
-    """The runs of a case by their number of processes; ``apart``: with a network each."""
-    chosen = [run for run in found["runs"] if (run["case"], run["apart"]) == (case, apart)]
-    return {run["processes"]: run for run in chosen}
 
 
 def measured(found: dict) -> list[dict[str, object]]:
     rows = []
     for case in found["cases"]:
-        runs = runs_of(found, case, apart=False)
-        apart = runs_of(found, case, apart=True)
-        for processes, run in [*runs.items(), *apart.items()]:
-            one = runs[1]["samples_s"]
-            speeds = [speed / one for speed in run["rounds"]]
+        runs = of(found["runs"], case=case)
+        first = of(runs, processes=1)[0]
+        for run in sorted(runs, key=lambda run: run["apart"]):
+            speeds = [speed / first["samples_s"] for speed in run["rounds"]]
+            processes = run["processes"]
             rows.append(
                 {
                     "network": case,
                     "processes": f"{processes}, a network each" if run["apart"] else processes,
                     "samples/s": f"{run['samples_s']:,.0f}",
-                    "times one process": f"{run['samples_s'] / one:.2f}",
+                    "times one process": f"{run['samples_s'] / first['samples_s']:.2f}",
                     "least and most": f"{min(speeds):.2f} to {max(speeds):.2f}",
                     "ms a step": f"{run['step_ms']:.1f}",
                     "exchange": f"{run['exchange_ms']:.2f} ms, "
                     f"{100 * run['exchange_ms'] / run['step_ms']:.0f} %",
                     "sent, KB": f"{run['bytes_sent'] / 1e3:,.0f}",
                     "memory of a process": f"{run['memory'] / 2**20:,.0f} MiB",
-                    "share": f"{run['memory'] / runs[1]['memory']:.2f}",
+                    "share": f"{run['memory'] / first['memory']:.2f}",
                 }
             )
     return rows
 
 
 def page(found: dict[str, Any]) -> str:
-    return f"""\
-# Several processes
-
-Commit {found["commit"] or "unknown"}. Each process has one thread; the machine has \
-{found["cores"]} cores, so more processes than that take turns. {found["network"]}. Runs of \
-{found["steps"]} steps, of which the median counts, alternate; medians over \
-{len(found["runs"][0]["rounds"])} rounds. One process is the ordinary network. Processes with a \
-network each exchange nothing: what they fall short of their number is what the machine's memory \
-and caches take, and no division of work can get it back. Memory is weights, moments and indexes, \
-without Python and its libraries. The exchange includes waiting for the slower process. It counts \
-begin and end of each message: what of the gradient of the hidden layer is sent while the gradient \
-of the weight is computed is in the work.
-
-{table(measured(found))}"""
+    rounds = len(found["runs"][0]["rounds"])
+    return prose("distributed", "about", **found, rounds=rounds) + table(measured(found))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, few steps")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--render", action="store_true", help="the page anew, without measuring")
-    arguments = parser.parse_args()
-    if arguments.render:
-        found = last("distributed", arguments.results)
-        return publish("distributed", found, page, arguments.results)
-    if arguments.quick and arguments.results == RESULTS:
+    given = parser.parse_args()
+    if given.render:
+        publish("distributed", last("distributed", given.results), page, given.results)
+        return
+    if given.quick and given.results == RESULTS:
         parser.error("--quick makes no page to publish: name another folder by --results")
-    if not {1, 2} <= set(arguments.processes):
-        parser.error("--processes must have 1 and 2: other figures are compared with them")
-    steps = min(arguments.steps, 5) if arguments.quick else arguments.steps
-    cases = SMALL if arguments.quick else CASES
+    cases, steps, counts, rounds = (SMALL, 5, [1, 2], 1) if given.quick else WHOLE
     cases = {name: {**case, "steps": steps, "warm": 5} for name, case in cases.items()}
-    runs = measure(cases, arguments.processes, arguments.rounds)
-    found = {"cores": cores(), "steps": steps}
-    found |= {"commit": commit(), "cases": cases, "runs": runs} | NETWORK
-    publish("distributed", found, page, arguments.results)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _free_port() -> int:
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return each.getsockname()[1]
+    runs = measure(cases, counts, rounds)
+    found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "network": NETWORK}
+    publish(
+        "distributed",
+        found | {"commit": commit(), "cases": cases, "runs": runs},
+        page,
+        given.results,
+    )
 
 
 if __name__ == "__main__":

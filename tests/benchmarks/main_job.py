@@ -8,8 +8,7 @@ Writes results/main_job.json, and the block of the README.
 import json
 import time
 
-from report import PAGES, ROOT, insert, machine
-from runs import run_train, seconds_of, warm_up
+from harness import PAGES, ROOT, insert, machine, run_train, warm_up
 
 
 def sentences(found: dict) -> str:
@@ -17,7 +16,7 @@ def sentences(found: dict) -> str:
     summary = found["summary"]
     precision = "  ".join(f"P@{k} {summary[f'p_at_{k}']:.4f}" for k in (1, 3, 5))
     return (
-        f"On {found['machine']} the training takes {seconds_of(summary):.0f} seconds, and "
+        f"On {found['machine']} the training takes {summary['train_seconds']:.0f} seconds, and "
         f"the last line reads\n`{precision}  results/synthetic/<time stamp>`.\n"
         "Always answering the most frequent label would give a P@1 of "
         f"{summary['majority_p_at_1']:.4f}.\n"

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from slide import data as datasets
 from slide import runtime
-from slide.data import Batches, SparseDataset, Split, first_unseen
+from slide.data import Batches, SparseDataset, Split, find_seen, first_unseen
 from slide.data.row_files import write_xmc
 from slide.ranking import choose_kind
 from slide.sparse import CSR, Pattern
@@ -45,21 +44,6 @@ class Peer(NamedTuple):
     answer: Callable[[Split, Split, np.ndarray], Answers]
 
 
-def omikuji(count: int = 3) -> Peer:
-    """omikuji with its default settings; ends the process if it is not installed."""
-    try:
-        package = importlib.import_module("omikuji")
-    except ModuleNotFoundError:
-        sys.exit("error: omikuji is not installed; pip install -e '.[bench]' brings it")
-
-    def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
-        model, train_seconds = train_trees(package, train, runtime.num_threads(), count)
-        ids, predict_seconds = predict_by_trees(model, test, max(TOP) + left_out)
-        return Answers(ids, train_seconds, predict_seconds)
-
-    return Peer(f"omikuji {metadata.version('omikuji')}", answer)
-
-
 @contextmanager
 def silence() -> Iterator[None]:
     """Drops what native code writes to the terminal, such as thousands of progress bars."""
@@ -77,32 +61,38 @@ def silence() -> Iterator[None]:
             os.close(copy)
 
 
-def train_trees(package: Any, split: Split, threads: int, trees: int) -> tuple[Any, float]:
-    """A model of omikuji, and the seconds it took, reading the rows as text included."""
-    settings = package.Model.default_hyper_param()
-    settings.n_trees = trees
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "train.txt"
-        write_xmc(path, split)
+def omikuji(count: int = 3) -> Peer:
+    """omikuji with its default settings; ends the process if it is not installed."""
+    try:
+        package = importlib.import_module("omikuji")
+    except ModuleNotFoundError:
+        sys.exit("error: omikuji is not installed; pip install -e '.[bench]' brings it")
+
+    def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
+        settings = package.Model.default_hyper_param()
+        settings.n_trees = count
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "train.txt"
+            write_xmc(path, train)
+            begin = time.perf_counter()  # Reading the rows as text is part of it.
+            with silence():
+                threads = runtime.num_threads()
+                model = package.Model.train_on_data(str(path), settings, n_threads=threads)
+            train_seconds = time.perf_counter() - begin
+        depths = (max(TOP) + left_out).tolist()
+        found = np.full((len(test), max(depths, default=max(TOP))), -1, np.int64)
+        indptr, indices, values = test.features
+        pairs = [
+            list(zip(indices[a:b].tolist(), values[a:b].tolist(), strict=True))
+            for a, b in pairwise(indptr)
+        ]
         begin = time.perf_counter()
-        with silence():
-            model = package.Model.train_on_data(str(path), settings, n_threads=threads)
-        return model, time.perf_counter() - begin
+        for row, (features, depth) in enumerate(zip(pairs, depths, strict=True)):
+            for rank, (label, _) in enumerate(model.predict(features, top_k=depth)):
+                found[row, rank] = label
+        return Answers(found, train_seconds, time.perf_counter() - begin)
 
-
-def predict_by_trees(model: Any, split: Split, depths: np.ndarray) -> tuple[np.ndarray, float]:
-    """Ids ``(rows, k)`` of the best labels, -1: no more, and the seconds it took."""
-    indptr, indices, values = split.features
-    found = np.full((len(split), int(depths.max(initial=max(TOP)))), -1, np.int64)
-    pairs = [
-        list(zip(indices[a:b].tolist(), values[a:b].tolist(), strict=True))
-        for a, b in pairwise(indptr)
-    ]
-    begin = time.perf_counter()
-    for row, (features, depth) in enumerate(zip(pairs, depths.tolist(), strict=True)):
-        for place, (label, _) in enumerate(model.predict(features, top_k=depth)):
-            found[row, place] = label
-    return found, time.perf_counter() - begin
+    return Peer(f"omikuji {metadata.version('omikuji')}", answer)
 
 
 def pecos(python: Path, count: int = 3) -> Peer:
@@ -112,11 +102,12 @@ def pecos(python: Path, count: int = 3) -> Peer:
     def answer(train: Split, test: Split, left_out: np.ndarray) -> Answers:
         with tempfile.TemporaryDirectory() as scratch:
             folder, width = Path(scratch), train.num_features
-            ones = np.ones(len(train.labels.indices), np.float32)
-            labels = CSR(*train.labels, ones)
-            save(folder / "X.npz", train.features, width)
-            save(folder / "Y.npz", labels, train.num_labels)
-            save(folder / "test.npz", test.features, width)
+            labels = CSR(*train.labels, np.ones(len(train.labels.indices), np.float32))
+            wide = {"X": (train.features, width), "Y": (labels, train.num_labels)}
+            for name, (rows, columns) in (wide | {"test": (test.features, width)}).items():
+                parts = tuple(map(np.asarray, (rows.values, rows.indices, rows.indptr)))
+                matrix = scipy.sparse.csr_matrix(parts, (rows.num_rows, columns))
+                scipy.sparse.save_npz(folder / f"{name}.npz", matrix, compressed=False)
             top = min(_TOP + int(left_out.max(initial=0)), train.num_labels)
             words = ["--top", str(top), "--models", str(count)]
             subprocess.run([python, "-I", SCRIPT, folder, *words], check=True)
@@ -125,13 +116,6 @@ def pecos(python: Path, count: int = 3) -> Peer:
         return Answers(ids, times["train_seconds"], times["predict_seconds"])
 
     return Peer(f"libpecos {done.stdout.strip()}", answer)
-
-
-def save(path: Path, rows: CSR, width: int) -> None:
-    parts = rows.values, rows.indices, rows.indptr
-    shape = rows.num_rows, width
-    matrix = scipy.sparse.csr_matrix(tuple(map(np.asarray, parts)), shape)
-    scipy.sparse.save_npz(path, matrix, compressed=False)
 
 
 def rounded(values: dict[str, float]) -> dict[str, float]:
@@ -148,7 +132,7 @@ class Evaluation:
         self.split, kind = data.test.take(self.rows), choose_kind(data.train).kind
         self.filtered, self.seen = kind != "other", Pattern.from_lists([[]] * count)
         if self.filtered:
-            self.seen = datasets.find_seen(data.train, kind).of(self.split.features)
+            self.seen = find_seen(data.train, kind).of(self.split.features)
         self.left_out = np.diff(self.seen.indptr)
         self.depth = min(max(TOP) + int(self.left_out.max(initial=0)), data.num_labels)
         self.inverse = inverse_propensities(data.train.labels, data.num_labels, *data.propensity)
@@ -191,9 +175,8 @@ def installed(methods: Iterable[str], pecos_python: Path | None) -> dict[str, Pe
         name, _, count = method.partition("-")
         if name == "omikuji":
             found[method] = omikuji(int(count or 3))
-        elif name == "pecos" and pecos_python:
-            # Not resolved: the interpreter of an environment is a link.
-            found[method] = pecos(pecos_python.absolute(), int(count or 3))
-        elif name == "pecos":
+        elif name == "pecos" and not pecos_python:
             print(f"{method} is left out: --pecos-python names an interpreter that can import it")
+        elif name == "pecos":  # Not resolved: the interpreter of an environment is a link.
+            found[method] = pecos(pecos_python.absolute(), int(count or 3))
     return found

@@ -93,7 +93,7 @@ class SampledSoftmax(nn.Module):
             self.bias.weight.zero_()
 
     def start(self, data: SparseDataset) -> None:
-        """The output biases stay at zero: those of a sampled softmax need no start."""
+        """The output biases stay at zero: a sampled softmax needs no start."""
 
     def loss(self, batch: Batch) -> Tensor:
         """The softmax loss over the labels of the batch and uniform draws, a scalar."""

@@ -4,48 +4,32 @@
     python tests/benchmarks/precision.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/precision.py --root path/to/data --datasets bibtex --methods slide
 
-slide is what train.py does without any setting but the seed, in a process of its own. omikuji has
-its default settings. PECOS XR-Linear needs an environment of its own (xr_linear.py says how to make
-it); without --pecos-python its rows are left out. All on all cores, one after another, on whole
-test sets, which are used for nothing else. Writes results/precision.{json,md} after each row, and
-at the end results/precision_reliability.png and the table of the README. Rows that there are for
-this commit and machine are not measured again (rows.py). A name that conf/dataset/ does not know is
-a folder of train.txt and test.txt in XMC text.
+PECOS XR-Linear needs an environment of its own (docs/benchmarks.md says how to make it); without
+--pecos-python its rows are left out. Writes results/precision.{json,md},
+results/precision_reliability.png and the table of the README.
 """
 
 import argparse
-import os
+import time
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
+import harness
 import numpy as np
 import peers
+from harness import HELD_OUT, PAGES, ROOT, SCORES, Row, Store, of, origin, spread, table, triple
 from matplotlib import pyplot as plt
 from peers import LEFT_OUT
-from report import (
-    PAGES,
-    ROOT,
-    SCORES,
-    Row,
-    Store,
-    add_options,
-    insert,
-    numbers,
-    origin,
-    parse,
-    spread,
-    table,
-)
-from runs import HELD_OUT, answered, opened, place, seconds_of, warm_up
 
-from slide import runtime
+from slide.ranking import Ranked
 from slide.sparse import Pattern, hits
+from slide.training.evaluation import TOP, predict_split
 
 KEYS = ("dataset", "method", "seed")
-# Bins of equal width, as those of slide.training.calibration_error.
+# Bins of equal width, as in slide.training.calibration_error.
 BINS = 10
 OURS = "slide"
 TITLES = {"slide": "**slide**", "omikuji": "omikuji, 3 trees", "pecos": "PECOS XR-Linear, 3 models"}
@@ -53,70 +37,19 @@ PICTURE = "precision_reliability.png"
 # Bins of fewer answers are not drawn.
 LEAST = 50
 
-ABOUT = """\
-# Precision beside the peers
-
-slide is `train.py` without any setting but the seed: the mean of the seeds, and half the range \
-between them. omikuji has its default settings (three trees); PECOS XR-Linear has its default \
-settings (C = 1, threshold 0.1), a beam of 20, and three models with different seeds of the \
-clustering, whose scores are added up. Each peer ran once. All see rows of length 1 of the same \
-training rows, are evaluated by the same code on the whole test set, and ran on all cores, one \
-after another. No setting is chosen by the test rows: `train.py` makes its choices on training \
-rows that it holds out.
-
-debian, bibtex and delicious are texts with labels (for debian, packages and what they depend on), \
-fb15k is a knowledge graph, gowalla has check-ins at places, and files has directories and the \
-names of their files, with 360,939 labels. lastfm has the artists of listeners, and wordnet \
-glosses of words with their hypernyms, mostly one. A network and other base scorers rate labels, \
-and gradient-boosted trees rank them by that.
-"""
-FILTERED = """
-In {sets} our default call leaves seen items out of its answers (`ranker.known=auto`): \
-in a knowledge graph those of a training row with the same features, the filtered setting, and in \
-a recommender the items that the row itself holds. The peers do not do that by themselves, and \
-lose by it. So their answers are evaluated both as they are and with these labels left out in the \
-same way, and the first table compares with the latter. The peers name as many more labels there \
-as are left out of a row, as far as their beams hold them, and their prediction takes as much \
-longer.
-"""
-BEST = """
-## The best peer and ours
-
-In points; the best peer is the better one for that number. A difference that is smaller than half \
-the range between our seeds says nothing.
-
-"""
-ALL = """
-## All methods
-
-Training seconds hold all of a method's training. Ours: steps of the network, evaluations on \
-held-out rows, and the re-ranker; reading the rows once into a cache is not in it. omikuji's hold \
-reading the rows as text; those of PECOS hold the embeddings of labels, the clustering and the \
-training of all three models, and not the start of its process. Prediction: test rows a second; \
-omikuji takes a call from Python for each row, and the others take many rows at a time. Peak \
-memory is that of the whole run, evaluation included. Calibration error: mean distance of the \
-scores of answers from the share of right ones (ten bins), over the first answer and over five \
-answers of each test row.
-"""
-RELIABLE = f"""
-## Are the scores right?
-
-The scores of slide's answers are meant to be probabilities. The five answers of all test rows, of \
-all seeds, are in bins by their score; the picture shows for each bin of at least {LEAST} answers \
-the share that is right against the mean score. On the diagonal both are equal.
-
-![share of right answers against the score]({PICTURE})
-"""
-
 
 def ours(overrides: list[str]) -> Row:
-    summary, found = answered(overrides)
-    labels = Pattern(found["indptr"], found["indices"])
+    """The figures of a run of train.py, whose answers are given once more for their time."""
+    trainer, summary = harness.trained(overrides)
+    rows = trainer.eval_split
+    begin = time.perf_counter()
+    found = predict_split(trainer.network, rows, trainer.options.evaluation, trainer.ranker)
+    seconds, found = time.perf_counter() - begin, Ranked.of(TOP, *found)
     keep = (*SCORES, *(f"network_{name}" for name in SCORES), "peak_rss_mb")
     keep += ("calibration_error", "calibration_error_at_1")
-    times = {"train_seconds": seconds_of(summary), "ranker_seconds": summary["ranker_seconds"]}
-    times["predict_rows_per_second"] = labels.num_rows / float(found["seconds"])
-    bins = reliability(found["scores"], found["ids"], labels)
+    times = {name: summary[name] for name in ("train_seconds", "ranker_seconds")}
+    times["predict_rows_per_second"] = len(rows) / seconds
+    bins = reliability(found.scores, found.ids, rows.labels)
     return {name: summary[name] for name in keep} | peers.rounded(times) | {"reliability": bins}
 
 
@@ -124,63 +57,59 @@ def reliability(scores: np.ndarray, ids: np.ndarray, labels: Pattern) -> dict[st
     known = ids >= 0
     sure, right = scores[known], hits(ids, labels)[known]
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
-    counts = np.bincount(bins, minlength=BINS), np.bincount(bins, right, BINS)
-    sums = np.bincount(bins, sure, BINS)
-    return {
-        "answers": counts[0].tolist(),
-        "scores": sums.round(3).tolist(),
-        "right": counts[1].tolist(),
-    }
+    sums = {"answers": np.bincount(bins, minlength=BINS), "right": np.bincount(bins, right, BINS)}
+    sums["scores"] = np.bincount(bins, sure, BINS).round(3)
+    return {name: values.tolist() for name, values in sums.items()}
 
 
-def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    found = peers.installed(arguments.methods, arguments.pecos_python)
+    harness.warm_up()
     for name in arguments.datasets:
-        overrides = place(name, arguments.root)
+        overrides = harness.overrides_of(name, arguments.root)
         if OURS in arguments.methods:
-            cases = [{"dataset": name, "method": OURS, "seed": s} for s in arguments.seeds]
+            cases = harness.grid(dataset=[name], method=[OURS], seed=arguments.seeds)
             for case in store.missing(cases):
-                opened(tuple(overrides))  # Prepared before a run whose memory is measured.
-                store.add([case | ours([*overrides, f"seed={case['seed']}"])])
+                harness.opened(tuple(overrides))  # Prepared before a run whose memory is measured.
+                own = [*overrides, f"seed={case['seed']}"]
+                store.add([case | harness.in_process("precision", "ours", own)])
         for method, peer in found.items():
             case = {"dataset": name, "method": method, "seed": None}
             for _ in store.missing([case], peer.version):
-                rows = peers.measure(peer, method, opened(tuple(overrides)))
+                rows = peers.measure(peer, method, harness.opened(tuple(overrides)))
                 store.add([case | row for row in rows], peer.version)
 
 
 def page(found: dict[str, Any]) -> str:
     rows = in_order(found["rows"])
-    text = ABOUT
+    text = harness.prose("precision", "about")
     if filtered := dict.fromkeys(r["dataset"] for r in rows if r["method"].endswith(LEFT_OUT)):
-        text += FILTERED.format(sets=", ".join(filtered))
+        text += harness.prose("precision", "filtered", sets=", ".join(filtered))
     if not any(row["method"].startswith("pecos") for row in rows):
         text += "\nPECOS was not measured: `--pecos-python` was not given.\n"
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     compared = [cells for name in sets for cells in comparisons(name, of(rows, dataset=name))]
     if compared:
-        text += BEST + table(compared)
-    text += ALL
+        text += harness.prose("precision", "best") + table(compared)
+    text += harness.prose("precision", "all")
     for name in sets:
         own = of(rows, dataset=name)
         methods = dict.fromkeys(row["method"] for row in own)
         text += f"\n### {name}\n\n" + table([line(each, of(own, method=each)) for each in methods])
-    return text + RELIABLE + origin(rows)
+    text += harness.prose("precision", "reliable", least=LEAST, picture=PICTURE)
+    return text + origin(rows)
 
 
 def in_order(rows: list[Row]) -> list[Row]:
     """Data sets as in `HELD_OUT`, then others; methods as in `TITLES`."""
     sets, methods = list(HELD_OUT), list(TITLES)
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def order(row: Row) -> tuple[Any, ...]:
         name, method = row["dataset"], row["method"].removesuffix(LEFT_OUT)
         known = sets.index(name) if name in sets else len(sets)
         return known, name, methods.index(method), row["method"], row["seed"] or 0
 
-    return sorted(rows, key=place)
-
-
-def of(rows: list[Row], **case: Any) -> list[Row]:
-    return [row for row in rows if case.items() <= row.items()]
+    return sorted(rows, key=order)
 
 
 def comparisons(name: str, rows: list[Row]) -> list[dict[str, str]]:
@@ -209,10 +138,7 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
     short = method.removesuffix(LEFT_OUT)
     title = TITLES[short] + method[len(short) :]
     if method == OURS:
-        title += f", seeds {numbers(row['seed'] for row in rows)}"
-
-    def triple(kind: str) -> str:
-        return " / ".join(spread([row[f"{kind}_at_{k}"] for row in rows]) for k in (1, 3, 5))
+        title += f", seeds {harness.numbers(row['seed'] for row in rows)}"
 
     def mean(name: str, digits: int, scale: float = 1) -> str:
         values = [scale * row[name] for row in rows if name in row]
@@ -220,8 +146,8 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
 
     return {
         "method": title,
-        "P@1 / P@3 / P@5": triple("p"),
-        "PSP@1 / PSP@3 / PSP@5": triple("psp"),
+        "P@1 / P@3 / P@5": triple(rows, "p"),
+        "PSP@1 / PSP@3 / PSP@5": triple(rows, "psp"),
         "training, s": mean("train_seconds", 1),
         "prediction, rows/s": mean("predict_rows_per_second", 0),
         "peak memory, MB": mean("peak_rss_mb", 0),
@@ -274,23 +200,12 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(HELD_OUT), [0, 1, 2])
+    parser = harness.options(__doc__, HELD_OUT, [0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=TITLES, default=list(TITLES))
     peers.add_pecos(parser)
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("precision", KEYS, page, arguments)
-    if not arguments.render:
-        found = peers.installed(arguments.methods, arguments.pecos_python)
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        warm_up()
-        measure(store, arguments, found)
-    store.render()
-    draw(store.rows, store.folder)
+    store = harness.fill_page("precision", KEYS, page, measure, parser, draw)
     if store.folder == PAGES:
-        insert(ROOT / "README.md", "precision", summary(store.rows))
-    store.report()
+        harness.insert(ROOT / "README.md", "precision", summary(store.rows))
 
 
 if __name__ == "__main__":

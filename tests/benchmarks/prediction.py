@@ -5,11 +5,7 @@
     python tests/benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
 
 Of each data set train.py trains a model without any setting, unless --run names the folder of one.
-The server is asked from the same machine: a network of Amazon-670K's shape with random weights,
-rows of random features, one row a request; then a smaller one while its model is replaced, its
-files are cut, or it is stopped. --methods server alone takes less than three minutes. Rows that
-there are for this commit and machine are not measured again (report.py). Writes
-results/benchmarks/prediction.{json,md}.
+Writes results/benchmarks/prediction.{json,md}.
 """
 
 import argparse
@@ -27,34 +23,37 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import harness
 import numpy as np
 import peers
 import requests
 import torch
-from report import RESULTS, ROOT, Row, Store, add_options, origin, parse, table
-from runs import opened, place, run_train
+from harness import RESULTS, ROOT, Row, Store, fill_page, grid, opened, origin, run_train, table
 
-from slide import FullSampler, SlideNetwork, runtime
+from slide import FullSampler, SlideNetwork
 from slide.data import Split
 from slide.model import Model, load
 
 GENERATED = {
     "amazon670k_like": [
-        *("dataset=amazon670k_like", "dataset.train_samples=50000", "dataset.test_samples=2000"),
-        *("dataset.cache=datasets/amazon670k_like/cache_50000", "trainer.max_epochs=5"),
+        *("dataset=amazon670k_like", "dataset.train_samples=20000", "dataset.test_samples=2000"),
+        *("dataset.cache=datasets/amazon670k_like/cache_20000", "trainer.max_epochs=5"),
     ]
 }
 METHODS = {
     "slide": "**slide**",
     "omikuji": "omikuji, 3 trees",
-    "pecos": "PECOS XR-Linear, 3 models",
+    "pecos-1": "PECOS XR-Linear, 1 model",
     "server": "slide-serve",
 }
-SEARCHES, QUANTILES, SINGLES = ("exact", "index"), (50, 95, 99), 2000
+SEARCHES, QUANTILES = ("exact", "index"), (50, 95, 99)
+# Calls with one row, at most, and seconds of them.
+SINGLES, SECONDS_OF_SINGLES = 2000, 15
 # The first rows are not timed: they make indexes and compile kernels.
 WARM = 20
 # What the server answers.
@@ -69,86 +68,51 @@ EVENTS = {
     "cut": "a file of it is cut in place",
     "stopped": "SIGTERM",
 }
-ABOUT = """\
-# Predictions
-
-Models are those of `train.py` without any setting, with their re-ranker. rows/s: all test rows in \
-one call; the quantiles are of calls with one row. `exact` scores all labels, `index` those that \
-an index over the weights brings up; a call that names neither takes the one in bold. The peers \
-have their default settings. omikuji takes a call for each row, so its rows/s hold for single \
-rows, too.
-
-"""
-SERVED = f"""
-## Over HTTP
-
-`slide-serve`, asked by a program that takes the rest of the same machine. A network of \
-{FEATURES:,} features, {HIDDEN} hidden units and {LABELS:,} labels with random weights and no \
-re-ranker; a request has one row of {NONZEROS} random features and asks for 5 labels. (Features, \
-labels and their number in a row are those of Amazon-670K.) Each client asks again as soon as it \
-has an answer, for {SECONDS} s. Times are those that a client sees.
-
-"""
-UPSET = f"""
-The same network with {EVENT_LABELS:,} labels, by its index, for {SECONDS} s, with {SLOW} clients \
-more whose requests take two seconds to arrive; what the table says happens halfway. No answer: \
-the server ended the connection. Refused: nobody listens any more; a client tries again after 0.1 s.
-
-"""
 
 
 def overrides_of(name: str, root: Path) -> list[str]:
-    return GENERATED.get(name) or place(name, root)
+    return GENERATED.get(name) or harness.overrides_of(name, root)
 
 
-def measure(model: Model, rows: Split, search: str, singles: int) -> dict[str, float]:
-    """All rows (raw, with their labels) in one call, and ``singles`` one after the other."""
+def figures(model: Model, rows: Split, search: str, singles: int) -> Row:
+    """Of all rows (raw, with their labels) in one call, and of one after the other."""
     model.predict_ids(rows.slice(0, min(WARM, len(rows))).features, search=search)
     begin = time.perf_counter()
     ids, _ = model.predict_ids(rows.features, search=search)
     seconds, times = time.perf_counter() - begin, []
-    for row in range(WARM + singles):
-        x = rows.slice(row % len(rows), row % len(rows) + 1).features
+    while len(times) < WARM + singles and sum(times) < SECONDS_OF_SINGLES:
+        row = len(times) % len(rows)
+        x = rows.slice(row, row + 1).features
         begin = time.perf_counter()
         model.predict_ids(x, search=search)
         times.append(time.perf_counter() - begin)
     waits = 1e3 * np.percentile(times[WARM:], QUANTILES)
+    sizes = {"rows": len(rows), "labels": model.num_labels, "default": model.search}
     named = {f"p{q}": round(float(wait), 3) for q, wait in zip(QUANTILES, waits, strict=True)}
-    return {f"p_at_{k}": peers.precision_at_k(ids, rows.labels, k) for k in peers.TOP} | (
-        named | {"rows_per_second": round(len(rows) / seconds, 1)}
-    )
+    scores = {f"p_at_{k}": peers.precision_at_k(ids, rows.labels, k) for k in peers.TOP}
+    return scores | named | {"rows_per_second": round(len(rows) / seconds, 1)} | sizes
 
 
 def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None:
     """The missing rows of both searches; a model is trained if there are some."""
-    cases = [
-        {"dataset": name, "method": "slide", "search": each, "clients": 0} for each in SEARCHES
-    ]
-    missing = list(store.missing(cases))
-    if not missing:
-        return
-    words = overrides_of(name, arguments.root)
+    words, model = overrides_of(name, arguments.root), None
+    cases = grid(dataset=[name], method=["slide"], search=SEARCHES, clients=[0])
+    for case in store.missing(cases):
+        rows = opened(tuple(words)).test
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = arguments.run or Path(scratch) / "run"
+            if not (model or arguments.run):
+                run_train(*words, folder=folder)
+            model = model or load(folder)
+        store.add([case | figures(model, rows, case["search"], arguments.singles)])
+
+
+def of_peer(peer: peers.Peer, method: str, words: list[str], _: Row) -> Row:
     data = opened(tuple(words))
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.run
-        if folder is None:
-            folder = Path(scratch) / "run"
-            run_train(*words, folder=folder)
-        model = load(folder)
-        for case in missing:
-            found = measure(model, data.test, case["search"], arguments.singles)
-            sizes = {"rows": len(data.test), "labels": model.num_labels, "default": model.search}
-            store.add([case | sizes | found])
-
-
-def measure_peers(store: Store, name: str, peer: peers.Peer, method: str, root: Path) -> None:
-    case = {"dataset": name, "method": method, "search": None, "clients": 0}
-    for _ in store.missing([case], peer.version):
-        data = opened(tuple(overrides_of(name, root)))
-        found = peers.measure(peer, method, data)[-1]
-        row = {each: found[each] for each in found if each.startswith("p_at_")}
-        row |= {"rows_per_second": found["predict_rows_per_second"], "rows": len(data.test)}
-        store.add([case | row | {"labels": data.num_labels}], peer.version)
+    found = peers.measure(peer, method, data)[-1]
+    row = {"rows_per_second": found.pop("predict_rows_per_second"), "rows": len(data.test)}
+    scores = {name: found[name] for name in found if name.startswith("p_at_")}
+    return scores | row | {"labels": data.num_labels}
 
 
 def requests_of(search: str) -> list[bytes]:
@@ -253,16 +217,9 @@ def batches(address: str) -> np.ndarray:
 
 
 def measure_server(store: Store, arguments: argparse.Namespace) -> None:
-    cases = [
-        {"dataset": "requests", "method": "server", "search": search, "clients": clients}
-        for search in SEARCHES
-        for clients in CLIENTS
-    ]
-    cases += [
-        {"dataset": event, "method": "server", "search": "index", "clients": clients}
-        for event in EVENTS
-        for clients in CROWDS
-    ]
+    of_server = {"method": ["server"]}
+    cases = grid(dataset=["requests"], **of_server, search=SEARCHES, clients=CLIENTS)
+    cases += grid(dataset=EVENTS, **of_server, search=["index"], clients=CROWDS)
     missing, threads = list(store.missing(cases)), max(1, (os.cpu_count() or 2) - 1)
     random.seed(0)
     for labels in sorted({labels_of(case, arguments) for case in missing}):
@@ -324,12 +281,13 @@ def page(found: dict[str, Any]) -> str:
     rows, order = found["rows"], list(METHODS)
     rows = sorted(rows, key=lambda r: (r["labels"], order.index(r["method"]), r["clients"]))
     lines = [line_of(row) for row in rows if row["method"] != "server"]
-    text = ABOUT + (table(lines) if lines else "")
+    text = harness.prose("prediction", "about") + (table(lines) if lines else "")
     served = sorted((r for r in rows if r["dataset"] == "requests"), key=lambda r: r["search"])
     upset = [row for event in EVENTS for row in rows if row["dataset"] == event]
     if served:
         threads = served[0]["server"]
-        text += SERVED + table(
+        sizes = {"features": FEATURES, "hidden": HIDDEN, "labels": LABELS, "nonzeros": NONZEROS}
+        text += harness.prose("prediction", "served", **sizes, seconds=SECONDS) + table(
             [
                 {
                     f"threads: {threads}": row["search"],
@@ -342,7 +300,8 @@ def page(found: dict[str, Any]) -> str:
             ]
         )
     if upset:
-        text += UPSET + table(
+        told = {"labels": EVENT_LABELS, "seconds": SECONDS, "slow": SLOW}
+        text += harness.prose("prediction", "upset", **told) + table(
             [
                 {
                     "halfway": EVENTS[row["dataset"]],
@@ -373,32 +332,29 @@ def line_of(row: Row) -> dict[str, str]:
     }
 
 
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    found = peers.installed(arguments.methods, arguments.pecos_python)
+    for name in arguments.datasets:
+        if "slide" in arguments.methods:
+            measure_ours(store, name, arguments)
+        for method, peer in found.items():
+            cases = grid(dataset=[name], method=[method], search=[None], clients=[0])
+            words = overrides_of(name, arguments.root)
+            store.fill(cases, partial(of_peer, peer, method, words), peer.version)
+    if "server" in arguments.methods:
+        measure_server(store, arguments)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, ["debian", "files", *GENERATED], [0])
+    parser = harness.options(__doc__, ["debian", "files", *GENERATED], [0], RESULTS)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--run", type=Path, help="a trained model, instead of training one")
-    parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row")
+    parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row, at most")
     parser.add_argument("--labels", type=int, default=LABELS, help="of the server")
     parser.add_argument("--event-labels", type=int, default=EVENT_LABELS, help="beside events")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a number of clients")
     peers.add_pecos(parser)
-    parser.set_defaults(results=RESULTS)
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("prediction", ("dataset", "method", "search", "clients"), page, arguments)
-    if not arguments.render:
-        found = peers.installed(arguments.methods, arguments.pecos_python)
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        for name in arguments.datasets:
-            if "slide" in arguments.methods:
-                measure_ours(store, name, arguments)
-            for method, peer in found.items():
-                measure_peers(store, name, peer, method, arguments.root)
-        if "server" in arguments.methods:
-            measure_server(store, arguments)
-    store.render()
-    store.report()
+    fill_page("prediction", ("dataset", "method", "search", "clients"), page, measure, parser)
 
 
 if __name__ == "__main__":

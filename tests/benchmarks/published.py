@@ -3,22 +3,19 @@
     python tests/benchmarks/published.py
     python tests/benchmarks/published.py --datasets eurlex4k wiki10_31k --seeds 0 1 2
 
-Each run is `python train.py dataset=<name> seed=<seed>`, a process of its own without any other
-setting, evaluated on the whole test set. Missing files are fetched into datasets/<name>; a set
-without files is reported, and the others go on. published.json beside this file has the results of
-others, and where each of them stands. Writes results/published.{json,md} after each run; runs that
-there are for this commit and machine are not made again (report.py).
+Missing files are fetched into datasets/<name>; a set without files is reported, and the others go
+on. published.json beside this file has the results of others, and where each of them stands. Writes
+results/published.{json,md}.
 """
 
 import argparse
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from report import ROOT, SCORES, Row, Store, add_options, numbers, origin, spread, table
-from runs import opened, run_train, seconds_of, warm_up
+import harness
+from harness import SCORES, Row, Store, grid, numbers, of, origin, run_train, spread, table, warm_up
 
 from slide.config import read_config, user_errors
 
@@ -27,64 +24,39 @@ TOP = (1, 3, 5)
 TITLES = [f"{name}@{k}" for name in ("P", "PSP") for k in TOP]
 FILES = ("train_file", "train_labels_file", "test_file", "test_labels_file")
 OURS = "**ours**"
-ABOUT = """\
-# The default call beside published results
-
-Ours is `python train.py dataset=<name>` without any other setting, on the whole test set (with \
-several seeds: their mean, and half the range). All in points; a cell is empty where \
-published.json has no figure. The results of others are copied from their sources, which stand at \
-the end of the page, and were measured on other machines. They learn from bags of words, as ours \
-does, but for the rows of raw text, which read the words in their order, often with pretrained \
-models, and on small sets with other splits into training and test rows.
-"""
 
 
-def place(name: str, root: Path | None) -> list[str]:
-    """The overrides that choose a set, and the folder of its files if it is not the usual one."""
-    if root is None:
-        return [f"dataset={name}"]
-    folder = root / name
-    return [f"dataset={name}", f"dataset.root={folder}", f"dataset.cache={folder / 'cache'}"]
-
-
-def advice(name: str, root: Path | None) -> str:
-    config = read_config(place(name, root)).dataset
+def advice(name: str) -> str:
+    config = read_config([f"dataset={name}"]).dataset
     *first, last = (config[key] for key in FILES if config.get(key))
     listed = f"{', '.join(first)} and {last}" if first else last
     return f"Put {listed} into {config.root}; datasets/{name}/README.md says where they come from."
 
 
-def unavailable(name: str, root: Path | None) -> str | None:
-    try:
-        opened(tuple(place(name, root)))
-    except SystemExit as stop:
-        config = read_config(place(name, root)).dataset
-        names = [config[key] for key in FILES if config.get(key)]
-        there = all((Path(config.root) / each).is_file() for each in names)
-        said = str(stop.code).removeprefix("error: ")
-        return said if there else f"files not fetched. {advice(name, root)}"
-    return None
-
-
-def measure(store: Store, name: str, arguments: argparse.Namespace) -> str | None:
-    """The missing runs of a set, each with its scores; why there are none, or None."""
-    for case in store.missing([{"dataset": name, "seed": seed} for seed in arguments.seeds]):
-        if why := unavailable(name, arguments.root):
-            return why
-        try:
-            summary = run_train(*place(name, arguments.root), f"seed={case['seed']}")
-        except subprocess.CalledProcessError as error:
-            return f"train.py ended with code {error.returncode}"
-        seconds = {"train_seconds": round(seconds_of(summary), 3)}
-        scores = {key: summary[key] for key in (*SCORES, "peak_rss_mb")}
-        store.add([case | scores | seconds])
-    return None
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    """The missing runs of all sets; says why a set has none, such as a missing file."""
+    with user_errors():
+        for name in arguments.datasets:
+            read_config([f"dataset={name}"])
+    warm_up()
+    for name in arguments.datasets:
+        folder, words = arguments.root and arguments.root / name, [f"dataset={name}"]
+        words += [f"dataset.root={folder}", f"dataset.cache={folder / 'cache'}"] if folder else []
+        for case in store.missing(grid(dataset=[name], seed=arguments.seeds)):
+            try:
+                harness.opened(tuple(words))
+                summary = run_train(*words, f"seed={case['seed']}")
+            except (SystemExit, subprocess.CalledProcessError) as error:
+                print(f"{name} was not measured: {error}", flush=True)
+                break
+            scores = {key: summary[key] for key in (*SCORES, "peak_rss_mb")}
+            store.add([case | scores | {"train_seconds": round(summary["train_seconds"], 3)}])
 
 
 def page(found: dict[str, Any]) -> str:
-    rows, text, sets = found["rows"], ABOUT, PUBLISHED["sets"]
+    rows, text, sets = found["rows"], harness.prose("published", "about"), PUBLISHED["sets"]
     for name in dict.fromkeys([*sets, *(row["dataset"] for row in rows)]):
-        text += section(name, [row for row in rows if row["dataset"] == name])
+        text += section(name, of(rows, dataset=name))
     text += "\n## Sources\n\n"
     for source in PUBLISHED["sources"].values():
         on = f" Machine: {source['machine']}." if source["machine"] else ""
@@ -101,7 +73,7 @@ def section(name: str, ours: list[Row]) -> str:
         seeds = numbers(row["seed"] for row in ours)
         said.append(f"Ours: seeds {seeds}; peak memory {peak:,.0f} MB.")
     else:
-        said.append(f"Ours was not measured. {advice(name, None)}")
+        said.append(f"Ours was not measured. {advice(name)}")
     cells = [our_cells(ours), *map(their_cells, known["rows"])]
     return f"\n## {known['title']}\n\n{table(cells)}\n{' '.join(said)}\n"
 
@@ -129,23 +101,9 @@ def their_cells(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(PUBLISHED["sets"]), [0])
-    arguments = parser.parse_args(words)
-    arguments.root = arguments.root and arguments.root.resolve()
-    store = Store("published", ("dataset", "seed"), page, arguments)
-    os.chdir(ROOT)  # The usual folders of files are relative to it.
-    with user_errors():
-        for name in arguments.datasets:
-            read_config([f"dataset={name}"])
-    if not arguments.render:
-        warm_up()
-        for name in arguments.datasets:
-            if why := measure(store, name, arguments):
-                print(f"{name} was not measured: {why}", flush=True)
-    store.render()
-    store.report()
+def main() -> None:
+    parser = harness.options(__doc__, PUBLISHED["sets"], [0])
+    harness.fill_page("published", ("dataset", "seed"), page, measure, parser, rooted=False)
 
 
 if __name__ == "__main__":

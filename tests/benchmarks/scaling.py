@@ -2,32 +2,25 @@
 
     python tests/benchmarks/scaling.py
 
-A step is everything but making the batch and rebuilding tables: input layer, selection, products,
-loss, gradients and both sparse Adams. The network is the default one, the rows are random. Each
-size is measured in a process of its own, with one thread and with all cores in turn, at least five
-times each (sized.py). Rows that there are for this commit and machine are not measured again, and
-none begins after --minutes (report.py). Writes results/benchmarks/scaling.{json,md,png} and
-scaling_more.png.
+Each size is measured in a process of its own (sized.py). Writes
+results/benchmarks/scaling.{json,md,png} and scaling_more.png.
 """
 
 import argparse
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
+from harness import RESULTS, Row, Store, fill_page, in_process, options, origin, prose, table
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
-from report import RESULTS, Row, Store, add_store_options, origin, table
-from sized import BATCHES, CASES, LABELS, NONZEROS, SECONDS, Size, in_own_process, settings
-
-from slide import runtime
+from sized import BATCHES, CASES, LABELS, NONZEROS, Size, settings
 
 BASE = Size()
-MOST_FEATURES = 10**7
 # Case: outputs beyond which it is not measured; a dense step takes seconds.
 LIMITS = {
     "default": 2**24,
@@ -39,26 +32,11 @@ LIMITS = {
 PICTURE, MORE = "scaling.png", "scaling_more.png"
 TITLES = {"outputs": "outputs", "features": "features", "hidden": "hidden units"}
 
-ABOUT = f"""\
-# Cost over size
-
-A step: input layer, selection, products, loss, gradients and both sparse Adams; not the making of \
-the batch, and no rebuilds. The rows are random, with {NONZEROS} features and {LABELS} labels, all \
-drawn uniformly, which is the worst case for caches; {BATCHES} batches take turns. Where a size is \
-not named it is {BASE.outputs:,} outputs, {BASE.features:,} features and {BASE.hidden} hidden \
-units. Each size is a process of its own, which takes turns between one thread and all cores; the \
-table has the medians of the turns, and those of the fastest and the slowest turn. Memory is that \
-of the whole process once all weights and moments were written to, as steps do sooner or later. \
-The default network is that of `train.py`; dense PyTorch and sampled softmax are the same network \
-in plain PyTorch, with fused Adam and with SparseAdam. [The page of a step](step.md) says what \
-such networks learn.
-"""
-
 
 def sizes() -> Iterator[Size]:
     for power in range(14, 25, 2):
         yield from (Size(case, 2**power) for case, limit in LIMITS.items() if 2**power <= limit)
-    for features in (10**4, 10**6, MOST_FEATURES):
+    for features in (10**4, 10**6, 10**7):
         yield BASE._replace(features=features)
     for hidden in (64, 128, 512, 1024):
         yield BASE._replace(hidden=hidden)
@@ -66,7 +44,13 @@ def sizes() -> Iterator[Size]:
 
 def page(found: dict[str, Any]) -> str:
     rows = found["rows"]
-    text, done = ABOUT + sets_in_words(), measured(rows)
+    sizes = {"nonzeros": NONZEROS, "labels": LABELS, "batches": BATCHES, "base": BASE}
+    text = (
+        prose("scaling", "about", **sizes)
+        + "\n"
+        + "".join(f"* {in_words(case)}\n" for case in CASES)
+    )
+    done = [row for row in rows if row.get("ms")]
     if done:
         times = [row["product_ms"] for row in done]
         text += (
@@ -81,12 +65,13 @@ def page(found: dict[str, Any]) -> str:
             lines = [line(row, axis, threads) for row in own]
             text += f"\n## Over {TITLES[axis]}\n\n" + table(lines)
     if missing := [row for row in rows if not row.get("ms")]:
-        text += "\n## Where memory ended\n\n" + table([missed(row) for row in missing])
+        lines = [
+            {"": row["case"], **{TITLES[axis]: f"{row[axis]:,}" for axis in TITLES}}
+            | {"why": f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed"}
+            for row in missing
+        ]
+        text += "\n## Where memory ended\n\n" + table(lines)
     return text + origin(rows, "case")
-
-
-def sets_in_words() -> str:
-    return "\n" + "".join(f"* {in_words(case)}\n" for case in CASES)
 
 
 def in_words(case: str) -> str:
@@ -95,10 +80,6 @@ def in_words(case: str) -> str:
     active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
     each = "for each sample" if config.sampler.mode == "per_sample" else "for the batch"
     return f"{case}: batch {config.trainer.batch_size}, {active} {each}"
-
-
-def measured(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row.get("ms")]
 
 
 def along(rows: list[Row], axis: str) -> list[Row]:
@@ -127,33 +108,23 @@ def line(row: Row, axis: str, threads: list[str]) -> dict[str, str]:
     return cells | {"memory, GiB": f"{row['bytes'] / 2**30:.2f}"}
 
 
-def missed(row: Row) -> dict[str, str]:
-    why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
-    return {"": row["case"]} | {TITLES[axis]: f"{row[axis]:,}" for axis in TITLES} | {"why": why}
-
-
 def draw(rows: list[Row], folder: Path) -> None:
     """Time against outputs, and in the other picture time against the rest, and memory."""
-    rows = measured(rows)
+    rows = [row for row in rows if row.get("ms")]
     if not rows:
         return
 
     def last_ms(row: Row) -> float:
-        return row["ms"][max(row["ms"], key=int)]
-
-    sizes = {
-        "outputs": f"{BASE.outputs:,} outputs",
-        "features": f"{BASE.features:,} features",
-        "hidden": f"{BASE.hidden} hidden units",
-    }
+        return row["ms"][threads_of([row])[-1]]
 
     def others(axis: str) -> str:
-        return ", ".join(said for name, said in sizes.items() if name != axis)
+        fixed = [name for name in TITLES if name != axis]
+        return ", ".join(f"{getattr(BASE, name):,} {TITLES[name]}" for name in fixed)
 
     figure, axes = plt.subplots(figsize=(7, 5.5), layout="constrained")
     lines_of(axes, along(rows, "outputs"), "outputs", last_ms)
-    threads = f"{threads_of(rows)[-1]} threads"
-    axes.set(title=f"A training step\n{others('outputs')}, {threads}", ylabel="ms a step")
+    title = f"A training step\n{others('outputs')}, {threads_of(rows)[-1]} threads"
+    axes.set(title=title, ylabel="ms a step")
     legend_below(figure, 1)
     saved(figure, folder / PICTURE)
     figure, grid = plt.subplots(1, 3, figsize=(14, 5), layout="constrained")
@@ -167,7 +138,7 @@ def draw(rows: list[Row], folder: Path) -> None:
     saved(figure, folder / MORE)
 
 
-def lines_of(axes: Any, rows: list[Row], axis: str, value: Any) -> None:
+def lines_of(axes: Any, rows: list[Row], axis: str, value: Callable[[Row], float]) -> None:
     for case in CASES:
         points = [(row[axis], value(row)) for row in rows if row["case"] == case]
         if points:
@@ -188,8 +159,7 @@ def legend_below(figure: Any, columns: int) -> None:
     found: dict[str, Any] = {}
     for axes in figure.axes:
         found |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    place = "outside lower center"
-    figure.legend(found.values(), found, loc=place, ncols=columns, frameon=False)
+    figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def saved(figure: Any, path: Path) -> None:
@@ -197,33 +167,23 @@ def saved(figure: Any, path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_store_options(parser)
-    parser.add_argument("--largest", type=int, default=2**24, help="most outputs of a size")
-    parser.add_argument("--most-features", type=int, default=MOST_FEATURES)
-    parser.add_argument("--widest", type=int, default=1024, help="most hidden units of a size")
-    parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of steps in a turn")
-    parser.set_defaults(results=RESULTS)
-    arguments = parser.parse_args()
-    runtime.set_threads(0)
-    store = Store("scaling", (*Size._fields, "batch"), page, arguments)
+def measure(store: Store, arguments: argparse.Namespace) -> None:
     batch = {"batch": settings(BASE.case, BASE.outputs).trainer.batch_size}
-    cases: list[Row] = [
+    chosen = [
         size._asdict() | batch
         for size in sizes()
-        if size.case in arguments.cases
-        and size.outputs <= arguments.largest
-        and size.features <= arguments.most_features
-        and size.hidden <= arguments.widest
+        if size.case in arguments.cases and max(size[1:]) <= arguments.largest
     ]
-    for case in [] if arguments.render else store.missing(cases):
-        size = Size(*(case[name] for name in Size._fields))
-        store.add([case | in_own_process(size, arguments.seconds)])
-    store.render()
-    draw(store.rows, store.folder)
-    store.report()
+    store.fill(
+        chosen, lambda case: in_process("sized", "measured", *(case[n] for n in Size._fields))
+    )
+
+
+def main() -> None:
+    parser = options(__doc__, folder=RESULTS)
+    parser.add_argument("--largest", type=int, default=2**24, help="most outputs or features")
+    parser.add_argument("--cases", nargs="+", choices=list(LIMITS), default=list(LIMITS))
+    fill_page("scaling", (*Size._fields, "batch"), page, measure, parser, draw)
 
 
 if __name__ == "__main__":

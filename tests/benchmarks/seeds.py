@@ -2,15 +2,12 @@
 
     python tests/benchmarks/seeds.py --root path/to/data
 
-Runs every benchmark of `SEEDS` as a process of its own, compares what it finds with its targets,
-and writes results/seeds.md and results/seeds.json. `--only conv` runs one of them and leaves what
-the page says of the others, unless that was found on another machine or with other versions.
-`--quick` takes smaller sizes and writes nothing. Without --root the images and the text are
-fetched.
+`--only conv` runs one of them and leaves what the page says of the others, unless that was found on
+another machine or with other versions. `--quick` takes smaller sizes and writes nothing. Without
+--root the images and the text are fetched. Writes results/seeds.{json,md}.
 """
 
 import argparse
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,148 +15,104 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "benchmarks"), str(ROOT / "examples")]
+import harness
+from harness import PAGES, ROOT, in_process, last, machine, prose, publish, table
+from seed_layers import LAYERS, Rows
 
-from report import PAGES, last, machine, publish, table  # noqa: E402
+from slide import runtime
 
-from slide import runtime  # noqa: E402
-
-Rows = list[dict]
-
-
-class Target(NamedTuple):
-    """What a figure of a benchmark must be: of its rows the worst one, at least or at most."""
-
-    seed: str
-    text: str
-    figure: Callable[[Rows], float]
-    bound: float
-    least: bool = False
-
-    def check(self, rows: Rows) -> dict:
-        figure, word = self.figure(rows), "at least" if self.least else "at most"
-        met = figure >= self.bound if self.least else figure <= self.bound
-        return {
-            "measured": self.text,
-            "target": f"{word} {self.bound:g}",
-            "found": f"{figure:.3g}",
-            "": "met" if met else "missed",
-        }
+sys.path.insert(0, str(ROOT / "examples"))
 
 
 class Seed(NamedTuple):
-    """A benchmark: ``rows`` of seed_<name>.py, whose docstring is on the page, or of `EXAMPLES`."""
+    """A benchmark: a function of `LAYERS` or an example, which has data."""
 
     asked: str
     quick: dict
-    data: str | None = None
-    about: str | None = None
+    data: str = ""
 
 
 def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
     """The figures ``key`` of cases that begin with ``case`` and have the values ``equal``."""
-    chosen = [row for row in rows if row["case"].startswith(case)]
-    found = [row[key] for row in chosen if all(row[n] == value for n, value in equal.items())]
-    if not found:
-        raise ValueError(f"no row of {case} with {equal}")
-    return found
+    return [row[key] for row in harness.of(rows, **equal) if row["case"].startswith(case)]
 
 
 def worst(case: str, key: str, part: str = "", there: bool = True) -> Callable[[Rows], float]:
-    """The largest figure of cases with ``part`` in their name, or of those without it."""
+    """The largest figure of cases with ``part`` in their name, or of the others."""
     return lambda rows: max(of([r for r in rows if (part in r["case"]) == there], case, key))
 
 
-def growth(case: str) -> Callable[[Rows], float]:
+def growth(rows: Rows, case: str) -> float:
     """Of the backward pass from the smallest layer to the largest, for single samples."""
-
-    def grows(rows: Rows) -> float:
-        sizes = [row["outputs"] for row in rows]
-        ends = [of(rows, case, "backward_ms", outputs=f(sizes), batch=1)[0] for f in (min, max)]
-        return ends[1] / ends[0]
-
-    return grows
+    sizes = [row["outputs"] for row in rows]
+    ends = [of(rows, case, "backward_ms", outputs=f(sizes), batch=1)[0] for f in (min, max)]
+    return ends[1] / ends[0]
 
 
-def against(key: str, best: Callable) -> Callable[[Rows], float]:
+def against(rows: Rows, key: str, best: Callable) -> float:
     """How many times as long PyTorch's sparse products take as ours, by the best or worst peer."""
-
-    def ratio(rows: Rows, count: int) -> float:
-        return best(of(rows, "torch", key, vectors=count)) / of(rows, "ours", key, vectors=count)[0]
-
-    return lambda rows: min(ratio(rows, count) for count in {row["vectors"] for row in rows})
+    theirs, ours = ([of(rows, each, key, vectors=n) for n in (1, 8)] for each in ("torch", "ours"))
+    return min(best(peers) / own[0] for peers, own in zip(theirs, ours, strict=True))
 
 
 def accuracy(rows: Rows, case: str, dense: bool) -> float:
     """The least accuracy of a network, dense or sampled."""
-    found = [r for r in rows if r["case"] == case and (r["neurons"] == "dense") == dense]
-    return min(row["accuracy %"] for row in found)
+    found = [row for row in rows if (row["neurons"] == "dense") == dense]
+    return min(of(found, case, "accuracy %"))
 
 
-RATIO = "backward_to_forward"
 RATIO, BOTH = "backward_to_forward", "backward / forward, worst size and batch"
-# By benchmark: what is measured, its figure of the rows, the bound, and whether it is the least.
-_TARGETS = {
-    "linear": [
-        (f"active_linear: {BOTH}", worst("active_linear", RATIO, "sparse_grad", False), 1.5),
-        ("active_linear, sparse_grad: the same", worst("active_linear", RATIO, "sparse_grad"), 1.5),
-        (f"SampledLinear: {BOTH}", worst("SampledLinear", RATIO), 1.5),
-        (
-            "active_linear: backward at the largest size / at the smallest",
-            *(growth("active_linear, shared"), 2),
+WITH_TORCH = "loss of PyTorch"
+# Benchmark, what is measured, its figure of the rows, the bound, and True if it is the least.
+TARGETS: dict[str, dict[str, tuple]] = {
+    "linear": {
+        f"active_linear: {BOTH}": (worst("active_linear", RATIO, "sparse_grad", False), 1.5),
+        "active_linear, sparse_grad: the same": (worst("active_linear", RATIO, "sparse_grad"), 1.5),
+        f"SampledLinear: {BOTH}": (worst("SampledLinear", RATIO), 1.5),
+        "active_linear: backward at the largest size / at the smallest": (
+            *(lambda rows: growth(rows, "active_linear, shared"), 2),
         ),
-        ("autograd through weight[ids]: the same", growth("weight[ids]"), 10, True),
-    ],
-    "csr": [
-        (
-            "backward / forward, worst number of vectors",
+        "autograd through weight[ids]: the same": (
+            *(lambda rows: growth(rows, "weight[ids]"), 10, True),
+        ),
+    },
+    "csr": {
+        "backward / forward, worst number of vectors": (
             *(lambda rows: max(of(rows, "ours", RATIO)[:2]), 1.5),
         ),
-        (
-            "forward of torch.sparse.mm, the fastest kind / ours",
-            *(against("forward_ms", min), 1, True),
+        "forward of torch.sparse.mm, the fastest kind / ours": (
+            *(lambda rows: against(rows, "forward_ms", min), 1, True),
         ),
-        (
-            "backward of torch.sparse.mm, the slowest kind / ours",
-            *(against("backward_ms", max), 10, True),
+        "backward of torch.sparse.mm, the slowest kind / ours": (
+            *(lambda rows: against(rows, "backward_ms", max), 10, True),
         ),
-    ],
-    "hardest": [
-        (
-            "backward of the hard part / of the whole, worst kind of set",
-            *(worst("ours", "backward_ratio", "loss of PyTorch", False), 0.35),
+    },
+    "hardest": {
+        "backward of the hard part / of the whole, worst kind of set": (
+            *(worst("ours", "backward_ratio", WITH_TORCH, False), 0.35),
         ),
-        (
-            "the same with a loss of PyTorch",
-            *(worst("ours", "backward_ratio", "loss of PyTorch"), 0.35),
-        ),
-    ],
-    "conv": [
-        (
-            f"backward / forward at stride {stride}, worst order of memory",
+        "the same with a loss of PyTorch": (worst("ours", "backward_ratio", WITH_TORCH), 0.35),
+    },
+    "conv": {
+        f"backward / forward at stride {stride}, worst order of memory": (
             *(lambda rows, s=stride: max(of(rows, "active_conv2d", RATIO, stride=s)), 2.5),
         )
         for stride in (1, 2)
-    ],
-    "vision": [
-        (
-            "MNIST: accuracy with a fifth of the neurons",
+    },
+    "vision": {
+        "MNIST: accuracy with a fifth of the neurons": (
             *(lambda rows: accuracy(rows, "mnist", False), 98, True),
         ),
-        (
-            "Mixer: points behind its dense twin",
+        "Mixer: points behind its dense twin": (
             *(lambda rows: accuracy(rows, "mixer", True) - accuracy(rows, "mixer", False), 1),
         ),
-    ],
-    "word2vec": [
-        (
-            "dense step / sampled step",
+    },
+    "word2vec": {
+        "dense step / sampled step": (
             *(lambda rows: max(row["times faster"] for row in rows), 20, True),
         )
-    ],
+    },
 }
-TARGETS = [Target(seed, *words) for seed, targets in _TARGETS.items() for words in targets]
 SEEDS = {
     "linear": Seed(
         "backward through a sampled slice that does not grow with the layer",
@@ -172,54 +125,33 @@ SEEDS = {
     "conv": Seed("convolution on some channels", {"steps": 5}),
     "vision": Seed(
         "SLIDE for vision: MLP on MNIST, MLP-Mixer",
-        {"quick": True},
+        {"words": ["--epochs", "1", "--limit", "2000"]},
         "mnist",
-        "Whole examples, trained once with seed 0 and tested once; see `examples/mnist.py` and "
-        "`mixer.py`.",
     ),
     "word2vec": Seed(
-        "a large vocabulary",
-        {"quick": True},
-        "text",
-        "`examples/word2vec.py` as it stands, on text8 unless `--root` has another text: a word's "
-        "vector is to predict the words around it, by a softmax over the whole vocabulary. The "
-        "sampled step is the mean over a whole training, with all that belongs to it, rebuilds of "
-        "the tables too. The dense one, with PyTorch's layer and its fused Adam, is the mean of a "
-        "few steps.",
+        "a large vocabulary", {"words": ["--epochs", "1", "--limit", "20000"]}, "text"
     ),
 }
 
 
-def vision(data: Path | None = None, quick: bool = False) -> Rows:
-    """Three rows an example: dense, and sampled in training and tested in two ways."""
-    words = ["--data", str(data)] if data else []
-    words += ["--epochs", "1", "--limit", "2000"] if quick else []
-    return [
-        {"case": name} | row
-        for name in ("mnist", "mixer")
-        for row in import_module(name).main(words)
-    ]
+def example(name: str, data: str, words: list[str]) -> Rows:
+    """Rows of examples: dense, and sampled in training."""
+    words = [*(["--data", data] if data else []), *words]
+    if name == "word2vec":
+        return import_module(name).main(words)
+    return [{"case": n} | row for n in ("mnist", "mixer") for row in import_module(n).main(words)]
 
 
-def word2vec(data: Path | None = None, quick: bool = False) -> Rows:
-    """Two rows: sampled (a mean over the training, rebuilds and all), and dense."""
-    words = ["--data", str(data)] if data else []
-    words += ["--epochs", "1", "--limit", "20000"] if quick else []
-    return import_module("word2vec").main(words)
-
-
-EXAMPLES = {"vision": vision, "word2vec": word2vec}
-
-
-def run(name: str, root: Path | None, quick: bool) -> dict:
+def run(name: str, root: str, quick: bool) -> dict:
     """One benchmark: its rows, when, and how long it took."""
     seed, start = SEEDS[name], time.perf_counter()
-    rows = EXAMPLES[name] if name in EXAMPLES else import_module(f"seed_{name}").rows
-    arguments = dict(seed.quick) if quick else {}
-    if seed.data and root:
-        arguments["data"] = root / seed.data
+    given = seed.quick if quick else {}
     runtime.set_threads(0)
-    found = {"date": time.strftime("%Y-%m-%d"), "rows": rows(**arguments)}
+    if seed.data:
+        rows = example(name, str(Path(root, seed.data)) if root else "", given.get("words", []))
+    else:
+        rows = LAYERS[name](**given)
+    found = {"date": time.strftime("%Y-%m-%d"), "rows": rows}
     return found | {"seconds": round(time.perf_counter() - start)}
 
 
@@ -230,8 +162,22 @@ def stored() -> dict[str, dict]:
     return found["seeds"] if here.items() <= found.items() else {}
 
 
-def checked(name: str, one: dict) -> list[dict]:
-    return [target.check(one["rows"]) for target in TARGETS if target.seed == name]
+def checked(name: str, rows: Rows) -> Rows:
+    """A line for each target: the bound is for the worst row, at least or at most."""
+    lines = []
+    for text, (figure, bound, *least) in TARGETS[name].items():
+        value = figure(rows)
+        met = value >= bound if least else value <= bound
+        lines.append(
+            {
+                "benchmark": name,
+                "measured": text,
+                "target": f"{'at least' if least else 'at most'} {bound:g}",
+                "found": f"{value:.3g}",
+                "": "met" if met else "missed",
+            }
+        )
+    return lines
 
 
 def rounded(row: dict) -> dict:
@@ -241,20 +187,14 @@ def rounded(row: dict) -> dict:
 def page(found: dict) -> str:
     """The generated page: targets, and then what each benchmark found."""
     seeds = {name: found["seeds"][name] for name in SEEDS if name in found["seeds"]}
-    targets = [
-        {"benchmark": name} | line for name, one in seeds.items() for line in checked(name, one)
-    ]
+    targets = [line for name, one in seeds.items() for line in checked(name, one["rows"])]
     parts = ["# What was asked for, and what it takes\n", table(targets)]
     for name, one in seeds.items():
-        about = SEEDS[name].about or import_module(f"seed_{name}").__doc__.partition("\n\n")[2]
-        titles = dict.fromkeys(title for row in one["rows"] for title in row)
         parts += [
             f"\n## {name}: {SEEDS[name].asked}\n",
             f"`seeds.py --only {name}`, {one['seconds']} s on {one['date']}.\n",
-            about.strip() + "\n",
-            table(
-                [{title: rounded(row).get(title, "") for title in titles} for row in one["rows"]]
-            ),
+            prose("seeds", name),
+            table([rounded(row) for row in one["rows"]]),
         ]
     return "\n".join(parts)
 
@@ -262,28 +202,21 @@ def page(found: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="folder with mnist/ and text/; else fetched")
-    parser.add_argument("--only", choices=SEEDS, help="run one benchmark")
+    parser.add_argument("--only", choices=SEEDS, nargs="+", default=list(SEEDS), help="run these")
     parser.add_argument("--quick", action="store_true", help="smaller sizes; nothing is written")
     parser.add_argument("--render", action="store_true", help="the page anew from the last figures")
-    options = parser.parse_args()
-    if options.render:
-        return publish("seeds", last("seeds", PAGES), page, PAGES)
-    root = options.root and options.root.resolve()
-    if options.only:
-        one = run(options.only, root, options.quick)
-        if options.quick:
-            print(page({"seeds": {options.only: one}}))
-        else:
-            found = {"seeds": stored() | {options.only: one}}
-            publish("seeds", found, page, PAGES)
-            print(table(checked(options.only, one)))
+    given = parser.parse_args()
+    if given.render:
+        publish("seeds", last("seeds", PAGES), page, PAGES)
         return
-    for place, name in enumerate(SEEDS, 1):
-        print(f"[{place}/{len(SEEDS)}] {name}", flush=True)
-        command = [sys.executable, __file__, "--only", name]
-        command += ["--root", str(root)] if root else []
-        command += ["--quick"] if options.quick else []
-        subprocess.run(command, check=True)
+    root = str(given.root.resolve()) if given.root else ""
+    for name in given.only:
+        one = in_process("seeds", "run", name, root, given.quick)
+        if given.quick:
+            print(page({"seeds": {name: one}}))
+        else:
+            publish("seeds", {"seeds": stored() | {name: one}}, page, PAGES)
+            print(table(checked(name, one["rows"])))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,8 @@
-"""Training steps of the default network at any size on random rows, and how to time them.
+"""Training steps of the default network at any size on random rows, and how to time them."""
 
-    python tests/benchmarks/sized.py FILE '{"case": "default", "outputs": 65536}' 0.15
-
-As a program it writes into FILE what `measured` returns. The process begins empty, so its memory is
-its own.
-"""
-
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +10,11 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from plain_torch import NETWORKS, step_of
-from runs import process
 
 from slide import CSR, Pattern, runtime
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.data import Batch
+from slide.utils.resources import free_memory, resident_memory
 
 # Training rows of Amazon-670K: the number of rows decides the batch size of the default call.
 EPOCH = 490_449
@@ -63,20 +53,12 @@ def settings(case: str, outputs: int, hidden: int | None = None) -> DictConfig:
     return config
 
 
-def memory(field: str) -> int:
-    """Bytes from /proc: what is resident (VmRSS), or was at most (VmHWM)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return 1024 * int(line.split()[1])
-    raise ValueError(f"/proc/self/status has no {field}")
-
-
-def available_bytes() -> int:
-    """Memory that is free, or that the system can free at once."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    raise OSError("/proc/meminfo has no MemAvailable")
+def too_large(needed: int) -> dict[str, float]:
+    """What a row says instead of figures if memory does not suffice; else empty."""
+    free = free_memory()
+    if free is None or needed <= 0.95 * free:
+        return {}
+    return {"needs_gib": round(needed / 2**30, 1)}
 
 
 def dense_bytes(features: int, labels: int, config: DictConfig) -> int:
@@ -124,8 +106,10 @@ class Sampled:
 
 
 class Peer:
+    """A network in plain PyTorch of the same size, and its step."""
+
     def __init__(self, size: Size, config: DictConfig):
-        self.network = NETWORKS[CASES[size.case]](size.features, size.outputs, config)
+        self.network = NETWORKS[str(CASES[size.case])](size.features, size.outputs, config)
         rates = config.optimizer.lr, config.optimizer.input_rate
         self.optimizer = self.network.optimizer(*rates)
         self.step = step_of(self.network, self.optimizer)
@@ -148,51 +132,57 @@ def product(width: int = 512) -> Callable[[], object]:
     return lambda: torch.mm(a, b, out=out)
 
 
-def milliseconds(call: Callable[[], object], seconds: float, least: int = 3) -> float:
-    """The median time of a call, of at least ``least`` calls and about ``seconds`` seconds."""
-    times, end = [], time.perf_counter() + seconds
+def taking_turns(call: Callable[[Any], object], items: list[Any]) -> Callable[[], object]:
+    """Calls with one item after the other, again and again."""
+    count = iter(range(10**9))
+    return lambda: call(items[next(count) % len(items)])
+
+
+def milliseconds(call: Callable[[], object], seconds: float, least: int = 3) -> list[float]:
+    """The times of at least ``least`` calls in about ``seconds`` seconds."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < end:
         begin = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times)
+    return times
 
 
-def bytes_needed(size: Size) -> int:
-    """Bytes of weights and moments, and of dense gradients and scores; tables are not in it."""
-    config = settings(size.case, size.outputs, size.hidden)
+def median(call: Callable[[], object], seconds: float, least: int = 3) -> float:
+    return statistics.median(milliseconds(call, seconds, least))
+
+
+def measured(*size: Any, seconds: float = SECONDS) -> dict[str, Any]:
+    """Milliseconds of a step by number of threads (medians of turns), and bytes of the process.
+
+    A step that takes a second is made once a turn, after one that does not count; a rebuild of a
+    large index, which takes seconds, too.
+    """
+    size = Size(*size)
+    config, rng = settings(size.case, size.outputs, size.hidden), np.random.default_rng(0)
+    peer = isinstance(CASES[size.case], str)
+    needed = (12 if peer else 8) * (size.outputs + size.features) * size.hidden
     if CASES[size.case] == "dense":
-        return dense_bytes(size.features, size.outputs, config)
-    copies = 12 if isinstance(CASES[size.case], str) else 8
-    return copies * (size.outputs + size.features) * size.hidden
-
-
-def measured(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
-    """Milliseconds of a step by number of threads (medians of turns), and bytes of the process."""
-    needed = bytes_needed(size)
-    if needed > 0.95 * available_bytes():
-        return {"needs_gib": round(needed / 2**30, 1)}
+        needed = dense_bytes(size.features, size.outputs, config)
+    if missing := too_large(needed):
+        return missing
     runtime.set_threads(0)
     threads = sorted({1, runtime.num_threads()})
-    config, rng = settings(size.case, size.outputs, size.hidden), np.random.default_rng(0)
-    made = (Peer if isinstance(CASES[size.case], str) else Sampled)(size, config)
-    batch = config.trainer.batch_size
-    batches = [draw(size, batch, rng) for _ in range(BATCHES)]
-    fixed, count = product(), iter(range(10**9))
-
-    def next_step() -> None:
-        made.step(batches[next(count) % BATCHES])
-
-    for _ in range(3):
-        next_step()
+    made = (Peer if peer else Sampled)(size, config)
+    step = taking_turns(
+        made.step, [draw(size, config.trainer.batch_size, rng) for _ in range(BATCHES)]
+    )
+    fixed = product()
+    least = 1 if min(milliseconds(step, 0)) > 1000 else 3
     times: dict[int, list[float]] = {each: [] for each in threads}
     products = []
     for _ in range(ALTERNATIONS):
         for each in threads:
             runtime.set_threads(each)
-            next_step()
-            times[each].append(milliseconds(next_step, seconds))
-        products.append(milliseconds(fixed, seconds / 3))
+            step()
+            times[each].append(median(step, seconds, least))
+        products.append(median(fixed, seconds / 3))
     found = {
         "ms": {str(each): round(statistics.median(times[each]), 3) for each in threads},
         "spread_ms": {
@@ -200,27 +190,8 @@ def measured(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
         },
         "product_ms": round(statistics.median(products), 3),
     }
-    if size.case.startswith("lsh"):
-        least = 3 if size.outputs <= 2**20 else 1  # Rebuilds of large tables take seconds.
-        found["rebuild_ms"] = round(milliseconds(made.rebuild, 0, least), 1)
+    if isinstance(made, Sampled) and size.case.startswith("lsh"):
+        least = 3 if size.outputs < 2**20 else 1
+        found["rebuild_ms"] = round(median(made.rebuild, 0, least), 1)
     touch(made.optimizer)
-    return found | {"bytes": memory("VmRSS")}
-
-
-def in_own_process(size: Size, seconds: float = SECONDS) -> dict[str, Any]:
-    """What `measured` returns, of a process of its own; ``killed``: by its signal."""
-    try:
-        return process(__file__, json.dumps(size._asdict()), str(seconds))
-    except subprocess.CalledProcessError as error:
-        if error.returncode >= 0:
-            raise
-        return {"killed": -error.returncode}
-
-
-def main() -> None:
-    file, size, seconds = sys.argv[1:]
-    Path(file).write_text(json.dumps(measured(Size(**json.loads(size)), float(seconds))))
-
-
-if __name__ == "__main__":
-    main()
+    return found | {"bytes": resident_memory()}

@@ -1,38 +1,31 @@
 """The default call beside the tools of a field: language models, graphs, recommenders, texts.
 
     python tests/benchmarks/specialists.py --root path/to/data
-    python tests/benchmarks/specialists.py --root path/to/data --datasets lastfm --methods ease
+    python tests/benchmarks/specialists.py --root path/to/data --datasets lastfm --methods EASE
 
-slide is what train.py does without any setting but the seed. The specialists are short and written
-here; their settings are the best of a few on a tenth of the training rows, and they learn from all
-training rows then. All answer the whole test set once, with seen items left out for everybody.
-Writes results/specialists.{json,md} after each row. Rows that there are for this commit and machine
-are not measured again (report.py).
+The specialists are short and written here. Writes results/specialists.{json,md}.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import harness
 import numpy as np
 import scipy.sparse
 import torch
-from report import ROOT, Row, Store, add_options, origin, parse, spread, table
-from runs import opened, place, run_train, seconds_of, warm_up
+from harness import Row, Store, grid, is_busy, of, opened, origin, run_train, spread, table, warm_up
 from torch import nn
 
-from slide import runtime
 from slide.data import Split, find_seen, holdout, labels_and_items
 from slide.ranking import choose_kind
 from slide.ranking.scorers.item_factors import ItemFactors
 from slide.sparse import Pattern
 from slide.training.evaluation import ranking_scores
 
-KEYS = ("dataset", "method", "seed")
 OURS = "slide"
-# Labels of a row that are answered: as many as our own metrics look at.
+# Labels of a row that are answered: as many as our own metrics read.
 TOP = 20
 # Rows that are scored at a time.
 BLOCK = 500
@@ -45,27 +38,6 @@ FIGURES = {
     "items": {"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
 }
 Scores = Callable[[Split], Iterator[np.ndarray]]
-
-ABOUT = f"""\
-# Beside the specialists
-
-slide is `train.py` without any setting but the seed. Each specialist has the best of a few \
-settings, chosen on a tenth of the training rows by the first number of its table. All learn from \
-the same training rows and answer the same test rows once. Labels that are seen are left out of \
-everybody's answers: those of training rows with the same features in a knowledge graph, the own \
-items of a row in a recommender. Seconds hold all training of a method, without the choice of its \
-settings; they are left out where other programs used the machine. Ranks beyond {TOP} count as none.
-
-* trigrams: the shares of the labels after the last two features, the last one and none, \
-interpolated (Witten and Bell 1991).
-* TransE (Bordes et al. 2013) and ComplEx (Trouillon et al. 2016): embeddings of 200 numbers, \
-squared distances in TransE, a softmax over all entities, Adagrad.
-* item-kNN: cosine of items, shrunk (Sarwar et al. 2001). EASE (Steck 2019) of the {MOST_ITEMS:,} \
-most frequent items at most. iALS (Hu et al. 2008; Rendle et al. 2022) with 128 factors, learnt by \
-our kernel.
-* fastText (Joulin et al. 2017): the sum of embeddings of 100 numbers, and a softmax over all \
-labels, Adam.
-"""
 
 
 def trigrams(train: Split, scale: float) -> Scores:
@@ -253,7 +225,7 @@ SETS: dict[str, tuple[str, dict[str, tuple[Callable[..., Scores], list[dict[str,
 }
 
 
-def judged(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> dict[str, float]:
+def figures_of(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> dict[str, float]:
     """The figures of the best labels that are not seen."""
     parts, begin = [], 0
     for block in scores(rows):
@@ -261,14 +233,11 @@ def judged(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> dict
         if seen is not None:
             own = seen.slice(begin, begin + len(block))
             block[own.entry_rows(), own.indices] = -np.inf
-        best = np.argpartition(-block, TOP - 1, 1)[:, :TOP]
-        best_scores = np.take_along_axis(block, best, 1)
-        best[np.isneginf(best_scores)] = -1
-        order = np.argsort(-best_scores, 1, kind="stable")
-        parts.append(np.take_along_axis(best, order, 1))
+        found, best = torch.from_numpy(block).topk(TOP)
+        parts.append(best.masked_fill(torch.isneginf(found), -1).numpy())
         begin += len(block)
-    found = ranking_scores(np.concatenate(parts), rows, np.ones(rows.num_labels), kind)
-    return {name: found[name] for name in FIGURES[kind].values()}
+    scored = ranking_scores(np.concatenate(parts), rows, np.ones(rows.num_labels), kind)
+    return {name: scored[name] for name in FIGURES[kind].values()}
 
 
 def specialist(
@@ -282,7 +251,7 @@ def specialist(
         seconds = time.perf_counter() - begin
         rows = choose_kind(train).kind
         seen = None if rows in ("other", "dense") else find_seen(learnt, rows).of(asked.features)
-        return judged(scores, asked, seen, kind), seconds
+        return figures_of(scores, asked, seen, kind), seconds
 
     learnt, held = holdout(train, 0.1, 0)
     best = max(settings, key=lambda own: next(iter(figures(learnt, held, own)[0].values())))
@@ -291,42 +260,34 @@ def specialist(
     return told | {name: round(value, 6) for name, value in found.items()}
 
 
-def is_busy() -> bool:
-    """Whether other programs have run, so that seconds say nothing."""
-    return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
-
-
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     """All missing rows."""
+    if OURS in arguments.methods:
+        warm_up()
     for name in arguments.datasets:
         kind, methods = SETS[name]
-        overrides = place(name, arguments.root)
-        cases = [{"dataset": name, "method": OURS, "seed": seed} for seed in arguments.seeds]
-        cases = cases if OURS in arguments.methods else []
-        for case in store.missing(cases):
+        overrides = harness.overrides_of(name, arguments.root)
+        cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
+        for case in store.missing(cases) if OURS in arguments.methods else ():
             summary = run_train(*overrides, f"seed={case['seed']}")
             scores = {score: summary[score] for score in FIGURES[kind].values()}
-            seconds = {"train_seconds": round(seconds_of(summary), 1), "busy": is_busy()}
+            seconds = {"train_seconds": round(summary["train_seconds"], 1), "busy": is_busy()}
             store.add([case | seconds | scores])
         for method, (fit, settings) in methods.items():
-            if method in arguments.methods:
+            version = f"{method}, torch {torch.__version__}, NumPy {np.__version__}"
+            cases = grid(dataset=[name], method=[method], seed=[None])
+            for case in store.missing(cases, version) if method in arguments.methods else ():
                 data = opened(tuple(overrides))
-                version = f"{method}, torch {torch.__version__}, NumPy {np.__version__}"
-                for case in store.missing(
-                    [{"dataset": name, "method": method, "seed": None}], version
-                ):
-                    row = case | specialist(data.train, data.test, fit, settings, kind)
-                    store.add([row], version)
+                row = specialist(data.train, data.test, fit, settings, kind)
+                store.add([case | row], version)
 
 
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
-    text = ABOUT
+    text = harness.prose("specialists", "about", top=TOP, items=MOST_ITEMS)
     for name, (kind, methods) in SETS.items():
         lines = []
         for method in (OURS, *methods):
-            rows = [r for r in found["rows"] if (r["dataset"], r["method"]) == (name, method)]
-            if rows:
+            if rows := of(found["rows"], dataset=name, method=method):
                 cells = {"method": f"**{method}**" if method == OURS else method}
                 for title, score in FIGURES[kind].items():
                     cells[title] = spread([row[score] for row in rows])
@@ -341,20 +302,10 @@ def page(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, list(SETS), [0, 1, 2])
+    parser = harness.options(__doc__, SETS, [0, 1, 2])
     known = dict.fromkeys([OURS, *(each for _, methods in SETS.values() for each in methods)])
     parser.add_argument("--methods", nargs="+", choices=known, default=list(known))
-    arguments = parse(parser)
-    runtime.set_threads(0)
-    store = Store("specialists", KEYS, page, arguments)
-    if not arguments.render:
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        if OURS in arguments.methods:
-            warm_up()
-        measure(store, arguments)
-    store.render()
-    store.report()
+    harness.fill_page("specialists", ("dataset", "method", "seed"), page, measure, parser)
 
 
 if __name__ == "__main__":

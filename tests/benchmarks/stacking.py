@@ -3,9 +3,7 @@
     python tests/benchmarks/stacking.py --root path/to/data
     python tests/benchmarks/stacking.py --root path/to/data --datasets lastfm --rows 300 --seeds 0
 
-A run of the default call learns from some training rows and is judged on others, up to 3,000, that
-it never sees; test rows are not used. A base scorer alone orders the same candidates by its own
-rank. Writes results/stacking.{json,md} after each run.
+Test rows are not used. Writes results/stacking.{json,md}.
 """
 
 import argparse
@@ -15,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import harness
 import numpy as np
-from report import Row, Store, add_options, numbers, origin, parse, table
-from runs import opened, place
+from harness import Row, Store, grid, numbers, of, opened, options, origin, overrides_of, table
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.config.build import put_together
@@ -26,31 +24,20 @@ from slide.ranking import choose_kind
 from slide.sparse import hits, row_bounds
 from slide.training import Trainer
 
-KEYS = ("dataset", "rows", "seed")
 SETS = ["gowalla", "lastfm", "debian", "bibtex"]
 SIZES = [300, 1000, 10_000]
 CUT_OFFS = (1, 3, 5)
 FINAL = "final ranker"
-JUDGED, LARGEST_SHARE = 3000, 4
-
-ABOUT = """\
-# The final ranker beside its base scorers
-
-P@1, P@3 and P@5 in points on training rows that the run never saw, the mean of the seeds. A base \
-scorer alone orders the candidates of all by its own rank. The best one is that with the largest \
-mean of all three over the seeds, known only in hindsight. With 10,000 rows lastfm and bibtex have \
-all that are not judged: 1,119 and 3,660.
-
-"""
+MOST_HELD_OUT, LARGEST_SHARE = 3000, 4
 
 
 def divided(data: SparseDataset, rows: int, seed: int) -> SparseDataset:
-    """Some training rows, and others to judge by in place of the test rows."""
+    """Some training rows, and others held out, as test rows."""
     train = replace(data.train, kind=choose_kind(data.train).kind)
     order = np.random.default_rng(1000 + seed).permutation(len(train))
-    judged = min(JUDGED, len(order) // LARGEST_SHARE)
-    learnt = np.sort(order[judged : judged + rows])
-    split = train.take(learnt), train.take(np.sort(order[:judged]))
+    count = min(MOST_HELD_OUT, len(order) // LARGEST_SHARE)
+    learnt = np.sort(order[count : count + rows])
+    split = train.take(learnt), train.take(np.sort(order[:count]))
     return SparseDataset(data.name, *split, data.num_features, data.num_labels)
 
 
@@ -64,7 +51,7 @@ def trained(data: SparseDataset, seed: int, folder: Path, overrides: Sequence[st
     return trainer
 
 
-def judge(trainer: Trainer) -> dict[str, list[float]]:
+def scores_of(trainer: Trainer) -> dict[str, list[float]]:
     """P@1, P@3 and P@5 of the final ranker and of each base scorer with a rank."""
     ranker, split = trainer.ranker, trainer.eval_split
     assert ranker is not None
@@ -75,8 +62,8 @@ def judge(trainer: Trainer) -> dict[str, list[float]]:
         named = found.ids >= 0
         hit, scores = hits(found.ids, part.labels), np.full(found.ids.shape, -np.inf)
         values = {
-            name: -found.columns[:, place]
-            for place, name in enumerate(found.names)
+            name: -found.columns[:, column]
+            for column, name in enumerate(found.names)
             if name.endswith("_rank")
         }
         values[FINAL] = ranker.final_ranker.probabilities(found.columns, row_bounds(named.sum(1)))
@@ -93,23 +80,22 @@ def judge(trainer: Trainer) -> dict[str, list[float]]:
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     """All missing rows."""
-    for name in arguments.datasets:
-        cases = [
-            {"dataset": name, "rows": rows, "seed": seed}
-            for rows in arguments.rows
-            for seed in arguments.seeds
-        ]
-        for case in store.missing(cases):
-            data = divided(opened(tuple(place(name, arguments.root))), case["rows"], case["seed"])
-            with tempfile.TemporaryDirectory() as folder:
-                trainer = trained(data, case["seed"], Path(folder))
-                store.add([case | {"learnt": len(data.train), "scores": judge(trainer)}])
+
+    def figures(case: Row) -> Row:
+        whole = opened(tuple(overrides_of(case["dataset"], arguments.root)))
+        data = divided(whole, case["rows"], case["seed"])
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = trained(data, case["seed"], Path(folder))
+            return {"learnt": len(data.train), "scores": scores_of(trainer)}
+
+    axes = {"rows": arguments.rows, "seed": arguments.seeds}
+    store.fill(grid(dataset=arguments.datasets, **axes), figures)
 
 
 def lines(rows: list[Row]) -> Iterator[dict[str, object]]:
     """A line of the table for each data set and number of rows."""
     for name, size in sorted({(row["dataset"], row["rows"]) for row in rows}):
-        own = [row for row in rows if (row["dataset"], row["rows"]) == (name, size)]
+        own = of(rows, dataset=name, rows=size)
         means = {
             method: np.mean([row["scores"][method] for row in own], axis=0)
             for method in own[0]["scores"]
@@ -120,34 +106,22 @@ def lines(rows: list[Row]) -> Iterator[dict[str, object]]:
             "data set": name,
             "rows": f"{own[0]['learnt']:,}",
             "seeds": numbers(row["seed"] for row in own),
-            FINAL: words(final),
+            FINAL: " / ".join(f"{each:.1f}" for each in final),
             "best base scorer": best,
-            "its precision": words(means[best]),
+            "its precision": " / ".join(f"{each:.1f}" for each in means[best]),
             "difference of means": f"{final.mean() - means[best].mean():+.2f}",
         }
 
 
-def words(scores: np.ndarray) -> str:
-    """Precision at the cut-offs."""
-    return " / ".join(f"{each:.1f}" for each in scores)
-
-
 def page(found: dict[str, Any]) -> str:
-    """The generated page."""
-    return ABOUT + table(list(lines(found["rows"]))) + origin(found["rows"])
+    text = harness.prose("stacking", "about")
+    return text + table(list(lines(found["rows"]))) + origin(found["rows"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, SETS, [0, 1, 2])
+    parser = options(__doc__, SETS, [0, 1, 2])
     parser.add_argument("--rows", nargs="+", type=int, default=SIZES)
-    arguments = parse(parser)
-    store = Store("stacking", KEYS, page, arguments)
-    if arguments.render:
-        store.render()
-    else:
-        measure(store, arguments)
-        store.report()
+    harness.fill_page("stacking", ("dataset", "rows", "seed"), page, measure, parser)
 
 
 if __name__ == "__main__":

@@ -2,35 +2,26 @@
 
     python tests/benchmarks/step.py
 
-The network is that of `python train.py dataset=amazon670k_like ranker=none`, and the same with hash
-tables; beside it stand dense PyTorch and a sampled softmax in plain PyTorch of the same width, set
-and batch.
-
-A step is everything between two batches: batch assembly, input layer, hashing, look-up, selection,
-products, loss, gradients, both sparse Adams, and rehashing of rows that moved. Full rebuilds are
-timed by themselves and charged by how many the default schedule asks for in the first epoch.
-Each case takes turns with the dense step, and with itself on one core. Then each case trains an
-epoch of the rows from the start, and P@1 on the test rows says what it learnt; an epoch of dense
-PyTorch would take hours. Writes results/benchmarks/step.{json,md} and the table of the README.
+The network is that of `python train.py dataset=amazon670k_like ranker=none`. Writes
+results/benchmarks/step.{json,md} and the table of the README.
 """
 
 import argparse
 import gc
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from harness import ROOT, insert, last, opened, prose, publish, table, trained
 from peers import Evaluation
 from plain_torch import NETWORKS, step_of, train
-from report import ROOT, insert, last, publish, table
-from runs import opened, trained
-from sized import CASES, EPOCH, QUIET
+from sized import CASES, EPOCH, QUIET, median, milliseconds
 
 from slide import runtime
 from slide.config import build_trainer, fill_in, read_config
+from slide.data import Batch
 from slide.sampling import schedules
 from slide.training.trainer import Trainer
 
@@ -42,18 +33,18 @@ DATA = [
     *("dataset=amazon670k_like", "dataset.train_samples=120000", "dataset.test_samples=2000"),
     *("dataset.cache=datasets/amazon670k_like/cache_120000", "ranker=none", "trainer.epochs=1"),
 ]
-Step = Callable[[int], None]
+Step = Callable[[], object]
+
+
+def on_batches(trainer: Trainer, step: Callable[[Batch], object]) -> Step:
+    """A step on one batch after the other; making the batch is part of it."""
+    count = iter(range(10**9))
+    return lambda: step(trainer.batches.batch(*divmod(next(count), len(trainer.batches))))
 
 
 def our_step(trainer: Trainer) -> Step:
     """Everything that a step needs: batch, input layer, selection, products, gradients, updates."""
-
-    def step(i: int) -> None:
-        epoch, index = divmod(i, len(trainer.batches))
-        loss, _, _ = trainer.loop.forward(trainer.batches.batch(epoch, index))
-        trainer.loop.update(loss)
-
-    return step
+    return on_batches(trainer, lambda batch: trainer.loop.update(trainer.loop.forward(batch)[0]))
 
 
 class Peer:
@@ -62,10 +53,9 @@ class Peer:
     def __init__(self, kind: str, trainer: Trainer):
         data, config = trainer.data, read_config(["sampler=uniform", *DATA])
         fill_in(config, EPOCH, data.num_labels)
-        self.network = NETWORKS[kind](data.num_features, data.num_labels, config)
-        self.optimizer = self.network.optimizer(config.optimizer.lr, config.optimizer.input_rate)
-        own = step_of(self.network, self.optimizer)
-        self.step: Step = lambda i: own(trainer.batches.batch(*divmod(i, len(trainer.batches))))
+        network = NETWORKS[kind](data.num_features, data.num_labels, config)
+        rates = config.optimizer.lr, config.optimizer.input_rate
+        self.step = on_batches(trainer, step_of(network, network.optimizer(*rates)))
         self.batch, self.data, self.config = config.trainer.batch_size, data, config
 
     def learnt(self) -> float:
@@ -91,19 +81,10 @@ def seconds_by_range(profile: torch.profiler.profile) -> dict[str, float]:
     return {name.removeprefix("slide::"): value for name, value in seconds.items()}
 
 
-def milliseconds(step: Step, repeats: int, first: int = 0) -> list[float]:
-    times = []
-    for i in range(first, first + repeats):
-        begin = time.perf_counter()
-        step(i)
-        times.append(1e3 * (time.perf_counter() - begin))
-    return times
-
-
-def milliseconds_by_part(step: Step, repeats: int, first: int) -> dict[str, float]:
+def milliseconds_by_part(step: Step, repeats: int) -> dict[str, float]:
     """The mean time of a step in each range of ours, and in what is left."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        times = milliseconds(step, repeats, first)
+        times = milliseconds(step, 0, repeats)
     found = seconds_by_range(profile).items()
     parts = {name.replace("_", " "): round(1e3 * spent / repeats, 2) for name, spent in found}
     return parts | {"rest": round(statistics.fmean(times) - sum(parts.values()), 2)}
@@ -113,45 +94,37 @@ def rebuild_milliseconds(trainer: Trainer) -> float:
     layer = trainer.network.output
     if layer.sampler.proposer is None:
         return 0.0
-    bias, times = layer.bias, []
-    for _ in range(3):
-        begin = time.perf_counter()
-        layer.sampler.proposer.rebuild(
-            layer.weight.detach(), None if bias is None else bias.detach()
-        )
-        times.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(times)
+    bias = None if layer.bias is None else layer.bias.detach()
+    return median(lambda: layer.sampler.proposer.rebuild(layer.weight.detach(), bias), 0)
 
 
-class Turns:
-    """Steps of a case, in turn with itself on one core and with the dense step."""
-
-    def __init__(
-        self, step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
-    ):
-        turns, repeats = counts
-        self.times, self.dense_times, ratios, cores = [], [], [], []
-        milliseconds(step, WARM_UP)
-        for turn in range(turns):
-            now = milliseconds(step, repeats, WARM_UP + turn * repeats)
-            runtime.set_threads(1)
-            alone = statistics.fmean(milliseconds(step, RUN, WARM_UP))
-            runtime.set_threads(0)
-            theirs = milliseconds(dense.step, 1, 1 + turn)
-            mean = statistics.fmean(now)
-            ratios.append(batch / dense.batch * theirs[0] / (mean + upkeep))
-            cores.append(alone / mean)
-            self.times += now
-            self.dense_times += theirs
-        runs = [self.times[i : i + RUN] for i in range(0, len(self.times), RUN)]
-        # What happens every few steps counts, a disturbance from outside does not.
-        mean = statistics.median(statistics.fmean(run) for run in runs)
-        self.row = {"batch": batch, **spread(self.times), "mean_ms": round(mean, 2)}
-        self.row["samples_per_second"] = round(1e3 * batch / (mean + upkeep))
-        self.row["to_dense"] = round(statistics.median(ratios), 1)
-        self.row["turns_to_dense"] = [round(ratio, 1) for ratio in ratios]
-        self.row["two_cores_to_one"] = round(statistics.median(cores), 2)
-        self.row["rebuild_share"] = round(upkeep / (mean + upkeep), 3)
+def in_turns(
+    step: Step, batch: int, dense: Peer, counts: tuple[int, int], upkeep: float = 0.0
+) -> tuple[dict[str, Any], list[float]]:
+    """A row of steps in turn with themselves on one core and the dense step, whose times follow."""
+    times, dense_times, ratios, cores = [], [], [], []
+    milliseconds(step, 0, WARM_UP)
+    for _ in range(counts[0]):
+        now = milliseconds(step, 0, counts[1])
+        runtime.set_threads(1)
+        alone = statistics.fmean(milliseconds(step, 0, RUN))
+        runtime.set_threads(0)
+        theirs = milliseconds(dense.step, 0, 1)
+        mean = statistics.fmean(now)
+        ratios.append(batch / dense.batch * theirs[0] / (mean + upkeep))
+        cores.append(alone / mean)
+        times += now
+        dense_times += theirs
+    # What happens every few steps counts, a disturbance from outside does not.
+    runs = [times[i : i + RUN] for i in range(0, len(times), RUN)]
+    mean = statistics.median(statistics.fmean(run) for run in runs)
+    row = {"batch": batch, **spread(times), "mean_ms": round(mean, 2)}
+    row["samples_per_second"] = round(1e3 * batch / (mean + upkeep))
+    row["to_dense"] = round(statistics.median(ratios), 1)
+    row["turns_to_dense"] = [round(ratio, 1) for ratio in ratios]
+    row["two_cores_to_one"] = round(statistics.median(cores), 2)
+    row["rebuild_share"] = round(upkeep / (mean + upkeep), 3)
+    return row, dense_times
 
 
 def spread(times: list[float]) -> dict[str, Any]:
@@ -177,28 +150,27 @@ def measure_all(turns: int, repeats: int) -> dict[str, Any]:
         base = make_trainer(["sampler=uniform"], f"{folder}/base")
         output, first = base.network.output, base.network.first
         dense = Peer("dense", base)
-        milliseconds(dense.step, 1)
+        dense.step()
         for name, chosen in CASES.items():
             if name == DENSE:
                 continue
             if isinstance(chosen, str):
                 peer = Peer(chosen, base)
-                found = Turns(peer.step, peer.batch, dense, counts)
+                row, theirs = in_turns(peer.step, peer.batch, dense, counts)
                 learnt = peer.learnt()
-                row = found.row
             else:
                 trainer = make_trainer(chosen, f"{folder}/{len(rows)}")
                 step, batch = our_step(trainer), trainer.options.batch_size
-                milliseconds(step, WARM_UP)
+                milliseconds(step, 0, WARM_UP)
                 rebuild = rebuild_milliseconds(trainer)
                 charged = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
-                found = Turns(step, batch, dense, counts, charged)
-                row = found.row | {"rebuild_ms": round(rebuild, 1)}
-                row["parts_ms"] = milliseconds_by_part(step, 4 * repeats, WARM_UP)
+                row, theirs = in_turns(step, batch, dense, counts, charged)
+                row["rebuild_ms"] = round(rebuild, 1)
+                row["parts_ms"] = milliseconds_by_part(step, 4 * repeats)
                 del trainer, step
                 gc.collect()
                 learnt = trained([*DATA, *chosen])[1]["p_at_1"]
-            dense_times += found.dense_times
+            dense_times += theirs
             rows.append({"case": name} | row | {"p_at_1": round(learnt, 4)})
             print(rows[-1], flush=True)
             gc.collect()
@@ -251,18 +223,9 @@ def page(found: dict[str, Any]) -> str:
         {"ms of a step": row["case"]} | {n: row["parts_ms"].get(n, "") for n in (*names, "rest")}
         for row in ours
     ]
+    counts = {"run": RUN, "rebuilds": schedules.backoff(EPOCH)}
     return (
-        "# Time of a training step\n\n"
-        f"Shape: {found['shape']}; generated rows. A step is "
-        f"{__doc__.split('A step is ')[1].split('Writes')[0].strip()}\n\n"
-        "Dense PyTorch is an `EmbeddingBag`, a `Linear` layer, a softmax loss and fused Adam; "
-        "sampled softmax has the labels of the batch and uniform draws in its set, and "
-        f"`SparseAdam`. {found['turns']} turns a case, each of {found['repeats']} steps, {RUN} "
-        "steps on one core and dense steps, after some that do not count; ratios are those of a "
-        "turn, of which the median counts. The time of a step is a median, without rebuilds. "
-        f"Samples/s follow from the mean step (median over means of {RUN}) and the rebuilds' share "
-        f"of the first epoch ({schedules.backoff(EPOCH)} rebuilds), so columns do not divide "
-        "exactly.\n\n"
+        prose("step", "about", **found, **counts)
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)

@@ -4,45 +4,49 @@
     python tests/benchmarks/time_to_precision.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/time_to_precision.py --root path/to/data --methods slide omikuji-3
 
-slide is train.py without any setting but the seed. Its peers: omikuji with one and three trees,
-PECOS XR-Linear with one and three models (in an environment of its own: xr_linear.py), the default
-recipe's network in plain PyTorch with all outputs (dense), and with sampled softmax and SparseAdam
-(sampled). The last two train for --limit minutes at most. All on all cores, one after another.
-Writes results/benchmarks/time_to_precision.{json,md,png} after each row; rows that there are for
-this commit and machine are not measured again (report.py). --quick: two epochs and few test rows,
-to see whether all works.
+Dense PyTorch and sampled softmax train for --limit minutes at most. Writes
+results/benchmarks/time_to_precision.{json,md,png}.
 """
 
 import argparse
+import dataclasses
 import hashlib
-import os
-import subprocess
-from functools import cache
+import math
+import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
+import harness
+import numpy as np
 import peers
 import torch
-from curves import SHOWN, Task, in_own_process, point
+from harness import RESULTS, Row, Store, grid, in_process, of, opened, origin, prose, table, triple
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 from omegaconf import OmegaConf
-from peers import Evaluation
-from plain_torch import NETWORKS
-from report import RESULTS, ROOT, Row, Store, add_options, origin, parse, table
-from runs import opened, place, warm_up
+from peers import Evaluation, rounded
+from plain_torch import NETWORKS, train
+from sized import dense_bytes, too_large
 
 from slide import runtime
-from slide.config import read_config
+from slide.config import build_trainer, fill_in, read_config, user_errors
 from slide.data import SparseDataset
+from slide.sparse import CSR
+from slide.utils.resources import peak_memory_mb
 
 DATASETS = ["debian", "gowalla", "fb15k", "bibtex", "files"]
 EPOCHS = {"dense": 6, "sampled": 20}
-EVALUATED, QUICK_EVALUATED = 5000, 200
-QUICK = ["trainer.epochs=2"]
+EVALUATED = 2000
+# Minutes of dense and sampled: our longest training. An epoch of dense of more labels takes hours.
+LIMIT, MOST_OF_DENSE = 0.7, 100_000
+# What a network in PyTorch takes from the configuration.
+READ = ("network", "optimizer", "trainer.batch_size", "trainer.epochs", "sampler.active", "seed")
+# Of a curve's points, beside their seconds.
+SHOWN = ("p_at_1", "p_at_5", "psp_at_5")
 OURS = "slide"
 TITLES = {
     "slide": "**slide**",
@@ -59,121 +63,138 @@ AXES = dict(zip(SHOWN, ("P@1", "P@5", "PSP@5"), strict=True))
 LARGE, TARGET = 30_000, 0.5
 NEVER = "not reached"
 
-ABOUT = """\
-# Time to precision
 
-How long does training take until the answers are as good as those of the best peer in the end? \
-slide is `train.py` without any setting but the seed. omikuji and PECOS XR-Linear have their \
-default settings. Dense PyTorch is the default recipe's network with all outputs, its squared \
-hinge loss and fused Adam; sampled softmax is the same network with a softmax over the labels of \
-the batch and uniform draws, and SparseAdam. Both have the recipe's width, rates, dropout and \
-batch size, which were chosen for slide and not for them, and their rates fall to 0 in a straight \
-line. No setting is chosen by the test rows. All ran on the same cores, one after another.
-
-**Seconds** are those of all training, reading the rows aside. Ours: all of a step (batches, \
-selection, products, gradients, updates, rebuilds), the evaluations on held-out rows \
-that decide how long to train, and for the last point the re-ranker with all it \
-learns from. The clock stands still while test rows are evaluated, and kernels are compiled \
-beforehand. omikuji's seconds hold reading the rows as text; those of PECOS hold the embeddings of \
-labels, the clustering and the training of all its models. Dense PyTorch and sampled softmax: \
-all steps, and no evaluation.
-
-**Points**: ours after each epoch (the network alone), at the end of the network's training, and \
-after re-ranking; dense PyTorch and sampled softmax after each epoch; omikuji and PECOS have one. \
-All points of a set are evaluated on the same test rows, spread evenly over it, and seconds to \
-reach a peer's precision are those of the first point that is as high as the peer's on these rows. \
-The final precision is on the whole test set. Where our default call leaves seen items out of its \
-answers (`ranker.known=auto`), they are left out of everyone's.
-"""
+def point(seconds: float, scores: dict[str, float]) -> list[float]:
+    return [round(seconds, 3), *(round(scores[name], 6) for name in SHOWN)]
 
 
-def of_ours(overrides: list[str], arguments: argparse.Namespace) -> Row:
-    quick = QUICK if arguments.quick else []
-    return in_own_process(Task(OURS, [*overrides, *quick], arguments.evaluated))
+def ours(overrides: list[str], evaluated: int = 0) -> Row:
+    """A run of train.py that stops its clock after each epoch to be evaluated on some test rows."""
+    with tempfile.TemporaryDirectory() as scratch, user_errors():
+        trainer = build_trainer(read_config([*overrides, f"run_dir={scratch}/run"]))
+        evaluation, counters = Evaluation(trainer.data, evaluated), trainer.counters
+        curve: list[list[float]] = []
+        whole_evaluation = trainer.evaluate
+
+        def best(features: CSR, k: int) -> np.ndarray:
+            return trainer.network.predict(features, k)[1].numpy()
+
+        def seconds() -> float:
+            return counters.network_seconds + counters.validation_seconds
+
+        def note(samples: int = 0, **last: Any) -> dict[str, float]:
+            if not samples:  # The last one.
+                return whole_evaluation(**last)
+            scores = evaluation.of(best)
+            curve.append(point(seconds(), scores))
+            return scores
+
+        trainer.evaluate = note  # type: ignore[method-assign]
+        every = {"eval_every": len(trainer.batches), "eval_samples": len(evaluation.rows)}
+        trainer.options = dataclasses.replace(trainer.options, **every)
+        summary = trainer.fit()
+    curve.append(point(seconds(), evaluation.of(best)))
+    whole = Evaluation(trainer.data)
+    if trainer.ranker is None:
+        scores = whole.of(best)
+    else:
+        assert trainer.answers is not None
+        scores = whole.scores(trainer.answers.ids)
+        part = evaluation.scores(trainer.answers.ids[evaluation.rows])
+        curve.append(point(summary["train_seconds"], part))
+    keep = ("labels", "epochs", "network_seconds", "ranker_seconds", "eval_seconds", "peak_rss_mb")
+    found = {name: summary[name] for name in keep} | rounded(scores)
+    times = {"train_seconds": round(summary["train_seconds"], 3)}
+    return found | times | {"evaluated": len(evaluation.rows), "curve": curve}
 
 
-def of_torch(
-    method: str, data: SparseDataset, overrides: list[str], arguments: argparse.Namespace
-) -> Row:
-    """A row of a network in plain PyTorch; without scores if memory does not suffice."""
-    found: Row = {"labels": data.num_labels, "limit_minutes": arguments.limit}
-    task = Task(method, overrides, arguments.evaluated, 60 * arguments.limit)
-    try:
-        return found | in_own_process(task)
-    except subprocess.CalledProcessError as error:
-        if error.returncode >= 0:
-            raise
-        return found | {"curve": [], "killed": -error.returncode}
+def theirs(method: str, overrides: list[str], evaluated: int, limit: float) -> Row:
+    """A network in plain PyTorch, evaluated after each epoch, for some seconds at most."""
+    config, data = read_config(overrides), opened(tuple(overrides))
+    runtime.set_threads(0)
+    fill_in(config, len(data.train), data.num_labels)
+    found: Row = {"planned": config.trainer.epochs}
+    sizes = data.num_features, data.num_labels
+    if method == "dense" and (missing := too_large(dense_bytes(*sizes, config))):
+        return found | missing
+    torch.manual_seed(config.seed)
+    network = NETWORKS[method](*sizes, config)
+    network.start(data)
+    evaluation, curve, last = Evaluation(data, evaluated), [], {}
+    for last in train(network, data, config, lambda: evaluation.of(network.best), limit):
+        curve.append(point(last["train_seconds"], last))
+    scores = Evaluation(data).of(network.best)
+    times = {name: round(last[name], 3) for name in ("train_seconds", "epochs")}
+    more = {"peak_rss_mb": peak_memory_mb(), "evaluated": len(evaluation.rows)}
+    return found | rounded(scores) | times | more | {"curve": curve}
 
 
-def of_peer(peer: peers.Peer, data: SparseDataset, most: int) -> Row:
+def of_peer(peer: peers.Peer, data: SparseDataset, most: int, _: Row) -> Row:
     whole, part = Evaluation(data), Evaluation(data, most)
     found = peer.answer(data.train, data.test, whole.left_out)
-    scores = peers.rounded(whole.scores(found.ids))
+    scores = rounded(whole.scores(found.ids))
     curve = [point(found.train_seconds, part.scores(found.ids[part.rows]))]
     more = {"labels": data.num_labels, "evaluated": len(part.rows)}
     return more | scores | {"train_seconds": round(found.train_seconds, 3), "curve": curve}
 
 
-@cache
-def settings_of(method: str, overrides: tuple[str, ...], limit: float) -> str:
+def settings_of(method: str, data: SparseDataset, overrides: list[str], limit: float) -> str:
     """The version of a row of plain PyTorch: what it depends on."""
-    config = OmegaConf.to_yaml(read_config(list(overrides)))
-    said = f"{config} {limit} {NETWORKS[method].__name__}"
+    config = read_config(overrides)
+    fill_in(config, len(data.train), data.num_labels)
+    read = {name: str(OmegaConf.select(config, name)) for name in READ}
+    said = f"{read} {limit} {NETWORKS[method].__name__}"
     return f"torch {torch.__version__}, settings {hashlib.sha1(said.encode()).hexdigest()[:6]}"
 
 
-def measure(store: Store, arguments: argparse.Namespace, found: dict[str, peers.Peer]) -> None:
+def measure(store: Store, arguments: argparse.Namespace) -> None:
+    found = peers.installed(arguments.methods, arguments.pecos_python)
+    most = arguments.evaluated
+
+    if OURS in arguments.methods:
+        harness.warm_up()
     for name in arguments.datasets:
-        overrides = place(name, arguments.root)
+        overrides = harness.overrides_of(name, arguments.root)
+        data = opened(tuple(overrides))  # Prepared before a run that is measured.
         for method in arguments.methods:
-            seeds = arguments.seeds if method == OURS else [None]
-            cases = [{"dataset": name, "method": method, "seed": seed} for seed in seeds]
+            cases = grid(dataset=[name], method=[method], seed=[None])
             if method == OURS:
+                cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
                 for case in store.missing(cases):
-                    opened(tuple(overrides))  # Prepared before a run that is measured.
-                    chosen = [*overrides, f"seed={case['seed']}"]
-                    store.add([case | of_ours(chosen, arguments)])
-            elif method in found:
-                for case in store.missing(cases, found[method].version):
-                    row = of_peer(found[method], opened(tuple(overrides)), arguments.evaluated)
-                    store.add([case | row], found[method].version)
+                    own = [*overrides, f"seed={case['seed']}"]
+                    store.add([case | in_process("time_to_precision", "ours", own, most)])
+            elif method == "dense" and data.num_labels > MOST_OF_DENSE:
+                continue
             elif method in NETWORKS:
-                epochs = 2 if arguments.quick else EPOCHS[method]
-                chosen = [*overrides, f"trainer.epochs={epochs}"]
-                code = settings_of(method, tuple(chosen), arguments.limit)
+                own = [*overrides, f"trainer.epochs={EPOCHS[method]}"]
+                code = settings_of(method, data, own, arguments.limit)
                 for case in store.missing(cases, code):
-                    data = opened(tuple(overrides))
-                    store.add([case | of_torch(method, data, chosen, arguments)], code)
+                    how = "theirs", method, own, most, 60 * arguments.limit
+                    row = {"curve": []} | in_process("time_to_precision", *how)
+                    more = {"labels": data.num_labels, "limit_minutes": arguments.limit}
+                    store.add([case | more | row], code)
+            elif method in found:
+                store.fill(
+                    cases, partial(of_peer, found[method], data, most), found[method].version
+                )
 
 
 def page(found: dict[str, Any]) -> str:
     rows = in_order(found["rows"])
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
-    text = ABOUT
+    text = prose("time_to_precision", "about")
     if limits := {f"{row['limit_minutes']:g}" for row in rows if "limit_minutes" in row}:
         text += f"\nDense PyTorch and sampled softmax trained for {' or '.join(sorted(limits))} "
         text += "minutes at most.\n"
     text += f"\n![precision over seconds]({PICTURE})\n"
     best = [line for name in sets for line in against_best(of(rows, dataset=name))]
     if best:
-        text += (
-            "\n## Seconds to the best peer's precision\n\n"
-            f"The target is a ratio of at most {TARGET:g} on sets above {LARGE:,} labels.\n\n"
-            + table(best)
-        )
+        text += prose("time_to_precision", "best", target=TARGET, large=LARGE) + table(best)
     every = [line for name in sets for line in against_all(of(rows, dataset=name))]
     if every:
-        text += (
-            "\n## Seconds to each peer's precision\n\nOur seconds divided by the peer's. "
-            "A method that was stopped is compared with as far as it came.\n\n" + table(every)
-        )
+        text += prose("time_to_precision", "every") + table(every)
     if tails := [tail(row) for row in rows if row["method"] == OURS and row["ranker_seconds"]]:
-        text += (
-            "\n## The tail of a run\n\nWhat comes after the steps: the re-ranker with its "
-            "candidates and classifiers, and the evaluation on all test rows. The target is that "
-            "both together take at most as long as the steps.\n\n" + table(tails)
-        )
+        text += prose("time_to_precision", "tails") + table(tails)
     text += "\n## All methods\n"
     for name in sets:
         own = of(rows, dataset=name)
@@ -190,19 +211,11 @@ def in_order(rows: list[Row]) -> list[Row]:
     for row in rows:
         sizes[row["dataset"]] = max(sizes.get(row["dataset"], 0), row.get("labels", 0))
 
-    def place(row: Row) -> tuple[Any, ...]:
+    def order(row: Row) -> tuple[Any, ...]:
         name = row["dataset"]
         return sizes[name], name, methods.index(row["method"]), row["seed"] or 0
 
-    return sorted(rows, key=place)
-
-
-def of(rows: list[Row], **case: Any) -> list[Row]:
-    return [row for row in rows if case.items() <= row.items()]
-
-
-def finished(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row["method"] != OURS and row["curve"]]
+    return sorted(rows, key=order)
 
 
 def reached(curve: list[list[float]], level: float) -> float | None:
@@ -216,22 +229,17 @@ def ratio(own: Row, peer: Row) -> float | None:
     return None if seconds is None else seconds / peer["train_seconds"]
 
 
-def verdict(share: float | None, labels: int) -> str:
-    """Whether the target is met; empty for sets without one."""
-    if labels <= LARGE:
-        return "no target"
-    return "met" if share is not None and share <= TARGET else "**missed**"
-
-
 def against_best(rows: list[Row]) -> list[dict[str, str]]:
     """Lines of the first table: ours beside the peer with the highest P@1."""
-    peers, own = finished(rows), [row for row in rows if row["method"] == OURS]
+    peers = [row for row in rows if row["method"] != OURS and row["curve"]]
+    own = of(rows, method=OURS)
     if not peers:
         return []
     best = max(peers, key=lambda row: row["p_at_1"])
     lines = []
     for row in own:
         seconds, share = reached(row["curve"], best["curve"][-1][1]), ratio(row, best)
+        verdict = "met" if share is not None and share <= TARGET else "**missed**"
         lines.append(
             {
                 "data set": row["dataset"],
@@ -243,7 +251,7 @@ def against_best(rows: list[Row]) -> list[dict[str, str]]:
                 "our P@1": f"{100 * row['p_at_1']:.1f}",
                 "seconds to its P@1": NEVER if seconds is None else f"{seconds:.1f}",
                 "ratio": "" if share is None else f"{share:.2f}",
-                "target": verdict(share, row["labels"]),
+                "target": verdict if row["labels"] > LARGE else "no target",
             }
         )
     return lines
@@ -251,15 +259,14 @@ def against_best(rows: list[Row]) -> list[dict[str, str]]:
 
 def against_all(rows: list[Row]) -> list[dict[str, str]]:
     """Lines of the second table: the ratio to each peer."""
-    peers = {row["method"]: row for row in finished(rows)}
-    own = [row for row in rows if row["method"] == OURS]
+    peers = {row["method"]: row for row in rows if row["method"] != OURS and row["curve"]}
+    own = of(rows, method=OURS)
     lines = []
     for row in own if peers else []:
         cells = {"data set": row["dataset"], "ours": title(row, own)}
         for method in list(TITLES)[1:]:
-            share = ratio(row, peers[method]) if method in peers else None
-            shown = NEVER if share is None else f"{share:.2f}"
-            cells[TITLES[method]] = shown if method in peers else ""
+            share = ratio(row, peers[method]) if method in peers else math.nan
+            cells[TITLES[method]] = NEVER if share is None else f"{share:.2f}".replace("nan", "")
         lines.append(cells)
     return lines
 
@@ -295,26 +302,17 @@ def line_of(row: Row) -> dict[str, str]:
     name = TITLES[row["method"]] + (f", seed {row['seed']}" if row["seed"] else "")
     if not row["curve"]:
         why = f"needs {row['needs_gib']} GiB" if "needs_gib" in row else "killed for its memory"
-        return dict.fromkeys(line_of(EMPTY), "") | {"method": f"{name}: does not fit, {why}"}
-
-    def triple(kind: str) -> str:
-        return " / ".join(f"{100 * row[f'{kind}_at_{k}']:.1f}" for k in (1, 3, 5))
-
+        return {"method": f"{name}: does not fit, {why}"}
     ranker = row.get("ranker_seconds")
     return {
         "method": name + stopped(row),
-        "P@1 / P@3 / P@5": triple("p"),
-        "PSP@1 / PSP@3 / PSP@5": triple("psp"),
+        "P@1 / P@3 / P@5": triple([row], "p"),
+        "PSP@1 / PSP@3 / PSP@5": triple([row], "psp"),
         "epochs": f"{row['epochs']:.3g}" if "epochs" in row else "",
         "training, s": f"{row['train_seconds']:.1f}",
         "of it the re-ranker, s": f"{ranker:.1f}" if ranker else "",
         "peak memory, MB": f"{row['peak_rss_mb']:,}" if "peak_rss_mb" in row else "",
     }
-
-
-EMPTY: Row = {"method": "slide", "seed": None, "curve": [[0.0]], "train_seconds": 0.0} | {
-    f"{kind}_at_{k}": 0.0 for kind in ("p", "psp") for k in (1, 3, 5)
-}
 
 
 def draw(rows: list[Row], folder: Path) -> None:
@@ -327,9 +325,9 @@ def draw(rows: list[Row], folder: Path) -> None:
     figure.set_layout_engine("constrained")
     for column, name in enumerate(sets):
         for line, (key, label) in enumerate(AXES.items()):
-            axes, place = grid[line][column], 1 + SHOWN.index(key)
+            axes, at = grid[line][column], 1 + SHOWN.index(key)
             for row in of(rows, dataset=name):
-                points = [(each[0], 100 * each[place]) for each in row["curve"]]
+                points = [(each[0], 100 * each[at]) for each in row["curve"]]
                 color = f"C{list(TITLES).index(row['method'])}"
                 mark = ".-" if len(points) > 1 else "D"
                 axes.plot(
@@ -352,32 +350,15 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser, DATASETS, [0])
+    parser = harness.options(__doc__, DATASETS, [0], RESULTS)
     methods = list(TITLES)
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     peers.add_pecos(parser)
-    parser.add_argument("--limit", type=float, default=5, help="minutes of dense and sampled")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="minutes of dense and sampled")
     parser.add_argument("--evaluated", type=int, default=EVALUATED, help="test rows of a point")
-    parser.add_argument("--quick", action="store_true", help="short runs, to see that all works")
-    parser.set_defaults(results=RESULTS)
-    arguments = parse(parser)
-    if arguments.quick and arguments.results == RESULTS:
-        parser.error("--quick needs --results: its figures are none for the page")
-    if arguments.quick:
-        arguments.evaluated = QUICK_EVALUATED
-    runtime.set_threads(0)
-    keys = ("dataset", "method", "seed")
-    store = Store("time_to_precision", keys, page, arguments)
-    if not arguments.render:
-        found = peers.installed(arguments.methods, arguments.pecos_python)
-        os.chdir(ROOT)  # Caches lie in its datasets/.
-        if OURS in arguments.methods:
-            warm_up()
-        measure(store, arguments, found)
-    store.render()
-    draw(store.rows, store.folder)
-    store.report()
+    harness.fill_page(
+        "time_to_precision", ("dataset", "method", "seed"), page, measure, parser, draw
+    )
 
 
 if __name__ == "__main__":

@@ -1,19 +1,13 @@
 """PECOS's XR-Linear in a process of its own, whose interpreter can import pecos and not slide.
 
-    python3 -m venv pecos
-    pecos/bin/pip install --no-deps libpecos==1.2.8
-    pecos/bin/pip install 'numpy<2' 'scipy<1.14' scikit-learn
     pecos/bin/python -I tests/benchmarks/xr_linear.py FOLDER --top 20
 
-pecos (github.com/amzn/pecos) pins an old numpy, so it cannot live beside slide. --no-deps leaves
-out what only its transformers need. FOLDER holds X.npz, Y.npz and test.npz of scipy.sparse:
-features and labels of the training rows, and features of the rows to answer; ids.npy and
-measured.json are written into it. Models with default settings and different seeds of the
-clustering, three unless --models says otherwise; their scores are added up.
+FOLDER holds X.npz, Y.npz and test.npz of scipy.sparse: features and labels of the training rows,
+and features of the rows to answer; ids.npy and measured.json are written into it. Models with
+default settings and different seeds of the clustering; their scores are added up.
 """
 
 import argparse
-import importlib.metadata
 import json
 import time
 from pathlib import Path
@@ -67,9 +61,8 @@ def main() -> None:
         total = scores if total is None else total + scores
         predict_seconds += time.perf_counter() - begin
     np.save(folder / "ids.npy", best(smat.csr_matrix(total), top))
-    version = importlib.metadata.version("libpecos")
     measured = {"train_seconds": train_seconds, "predict_seconds": predict_seconds}
-    (folder / "measured.json").write_text(json.dumps(measured | {"version": version}))
+    (folder / "measured.json").write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":
