@@ -52,7 +52,6 @@ SAMPLERS = {
     "lsh, DWTA": ["sampler=lsh", "hash=dwta"],
     # Buckets of one row or none: what the head finds alone.
     "lsh, K 30": ["sampler=lsh", "hash.hashes_per_table=30"],
-    "faiss": ["sampler=faiss"],
     "index": ["sampler=index"],
     "neighbours": ["sampler=neighbours"],
     "recent": ["sampler=recent"],

@@ -112,7 +112,7 @@ def test_the_keys_of_a_recipe_are_taken(recipe):
             assert config[group][key] == values[key], (group, key)
     for group, choice in overridden(recipe):
         assert kinds(config.get(group)) == kinds(job.raw(group, choice)), group
-    for sampler in ("full", "uniform", "faiss"):
+    for sampler in ("full", "uniform", "index"):
         job.compose(f"recipe={recipe}", f"sampler={sampler}")
 
 

@@ -99,8 +99,7 @@ IMPOSSIBLE = [
     *(f"sampler.active={value}" for value in ("0", "-1", "1.5", "x")),
     *(f"sampler.candidate_share={value}" for value in ("2", "-0.1", "x", "nan")),
     *(f"sampler.weighting={value}" for value in ("ht", "true")),
-    *("sampler.seed=-1", "sampler=faiss sampler.proposer.kind=annoy"),
-    *("sampler=faiss sampler.proposer.probes=0", "sampler=faiss sampler.proposer.neighbours=x"),
+    *("sampler.seed=-1", "sampler=index sampler.proposer.best=x"),
     *("sampler=recent sampler.proposer.recent=0", "sampler=recent sampler.proposer.best=x"),
     *("sampler=neighbours sampler.proposer.width=0", "sampler=index sampler.proposer.most_seen=0"),
     *("sampler=recent trainer.evaluation=sampler", "sampler=recent network.hidden_active=[4]"),
@@ -136,7 +135,7 @@ IMPOSSIBLE = [
     *("trainer.evaluation=fast", "sampler=uniform trainer.evaluation=sampler"),
     "sampler=full sampler.active=all trainer.evaluation=sampler",
     "sampler=full sampler.active=all network.hidden_active=[4]",
-    *("sampler=faiss network.hidden_active=[4]", "run_dir="),
+    *("sampler=index network.hidden_active=[4]", "run_dir="),
 ]
 
 
@@ -172,7 +171,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("trainer.holdout=0.1", "no key trainer.holdout .*; did you mean dataset.holdout?"),
         (
             "sampler=lhs",
-            "no sampler=lhs; the choices of sampler are auto, faiss, full, index, lsh, ",
+            "no sampler=lhs; the choices of sampler are auto, full, index, lsh, ",
         ),
         ("dataset=amazon", "no dataset=amazon; the choices .* xmc; did you mean amazon3m?"),
         ("solver=adam", r"no key solver \(in solver=adam\)"),
@@ -180,7 +179,10 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
             "hash.bin_size=8",
             r"no key hash.bin_size \(.*\): bin_size belongs to hash=dwta; ",
         ),
-        ("sampler.proposer.kind=ivf", "proposer.kind belongs to sampler=faiss; lsh has proposer.b"),
+        (
+            "sampler.proposer.width=4",
+            "proposer.width belongs to sampler=neighbours; lsh has ",
+        ),
         ("zzz.qqq=1", r"no key zzz.qqq \(in zzz.qqq=1\)$"),
         ("~hash.nothing", "no key hash.nothing"),
         ("~ranker", "the configuration has no ranker; was it removed with ~?"),
