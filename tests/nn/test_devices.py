@@ -142,6 +142,8 @@ def test_states_move(name, ways):
 def test_tables_are_right_after_steps_elsewhere(ways, monkeypatch):
     """In plain torch, as on other devices, rows are not in tables."""
     monkeypatch.setattr(lsh_proposer, "HEAD", 4)  # Else there are no buckets.
+    tabled = partial(slide.LSHProposer, num_tables=4)
+    monkeypatch.setitem(SAMPLERS, "lsh", partial(SAMPLERS["lsh"], proposer=tabled))
     network = make("lsh")
     optimizer = slide.RowSparseAdam(network.parameters(), lr=0.5)
     for way in ways:
