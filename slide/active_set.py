@@ -78,7 +78,7 @@ class Scratch:
 
     def marks(self, runs: int) -> np.ndarray:
         """``(runs, N)`` uint8, all 0."""
-        return self.filled("marks", (runs, self.out_features), np.uint8, 0)
+        return self.filled("marks", (runs, self.out_features), np.uint8)
 
     def filled(self, name: str, shape: tuple[int, ...], dtype: type, fill: int = 0) -> np.ndarray:
         """The array of that name, filled at the first call; its first entries for fewer."""
@@ -95,21 +95,15 @@ class Scratch:
                 found = self._tensors[name] = torch.empty(math.prod(shape), dtype=dtype)
         return found[: math.prod(shape)].view(shape)
 
-    def __deepcopy__(self, memo: dict) -> "Scratch":
-        return Scratch(self.out_features)
-
-    def __getstate__(self) -> dict:
-        return {"out_features": self.out_features}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__init__(state["out_features"])
+    def __reduce__(self) -> tuple:
+        return Scratch, (self.out_features,)  # Copies and pickles have arrays of their own.
 
 
 class Transposed(NamedTuple):
     """The entries of a pattern, grouped by id.
 
     ids (R,) int32, distinct; starts (R + 1,) int64 bounds of the groups; entries (nnz,) int64
-    positions in the pattern; samples (nnz,) int32, their rows in the pattern.
+    positions in the pattern; samples (nnz,) int32, their samples.
     """
 
     ids: np.ndarray
@@ -176,11 +170,10 @@ class ActiveSet:
     @cached_property
     def complete(self) -> bool:
         """Whether the set is shared and holds all N outputs, in order."""
-        if not self.shared or len(self.ids) != self.out_features:
-            return False
-        if isinstance(self.ids, Tensor):  # Reading it would wait for its device.
-            return False
-        return np.array_equal(self.ids, np.arange(self.out_features))
+        ids, every = self.ids, self.out_features
+        if not self.shared or len(ids) != every or isinstance(ids, Tensor):
+            return False  # To read a tensor would wait for its device.
+        return np.array_equal(ids, np.arange(every))
 
     @property
     def row_ids(self) -> Any:
@@ -195,9 +188,7 @@ class ActiveSet:
 
     def row(self, b: int) -> Any:
         """The ids in the set of sample b, of the kind of ``ids``."""
-        if self.indptr is None:
-            return self.ids
-        return self.ids[self.indptr[b] : self.indptr[b + 1]]
+        return self.ids if self.indptr is None else self.ids[slice(*self.indptr[b : b + 2])]
 
     def label_ids(self) -> np.ndarray:
         """The labels of all samples, sample after sample, int32; none if there are no targets."""
@@ -207,9 +198,7 @@ class ActiveSet:
 
     def mean_size(self) -> float:
         """The mean number of outputs that are computed for a sample."""
-        if self.indptr is None:
-            return float(len(self.ids))
-        return len(self.ids) / max(1, len(self.indptr) - 1)
+        return len(self.ids) / (1 if self.indptr is None else max(1, len(self.indptr) - 1))
 
 
 def target_positions(targets: Pattern, indptr: np.ndarray | None) -> np.ndarray:
@@ -249,7 +238,7 @@ def check_targets(active: ActiveSet, num_samples: int) -> None:
     if weights is not None and device_of(weights).type == "cpu":
         aimed = weights[target_positions(targets, indptr)]
         if aimed.any():
-            found = aimed[np.flatnonzero(aimed)[0]]
             raise ValueError(
-                f"log_weights must be 0 at targets, which stand for themselves, not {found}"
+                "log_weights must be 0 at targets, which stand for themselves, not "
+                f"{aimed[np.flatnonzero(aimed)[0]]}"
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slide.report.page import draw_comparison, save
+from slide.report.page import draw_comparison
 from slide.report.run_files import (
     SELECTION_COLUMNS,
     RunFiles,
@@ -59,13 +59,21 @@ def main(words: Sequence[str] | None = None) -> None:
     Args:
         words: the arguments; None: those of the process.
     """
-    options = _parser().parse_args(words)
+    parser = argparse.ArgumentParser(
+        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
+    about = "draw loss and precision over steps and over seconds; .png, .svg or .pdf"
+    parser.add_argument("--plot", metavar="FILE", help=about)
+    options = parser.parse_args(words)
     try:
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
         with until_reader_goes():
             print(compare(runs))
         if options.plot is not None:
-            save(draw_comparison(runs, names_of(runs)), Path(options.plot))
+            draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
@@ -120,7 +128,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
     of this group that nobody typed, and everywhere keys that refer to another one.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
-    values = {key: [_setting(run, key) for run in runs] for key in keys}
+    values = {key: [str(run.settings.get(key, _UNKNOWN)) for run in runs] for key in keys}
     values = {key: each for key, each in values.items() if len(set(each)) > 1}
     found = {
         key.removeprefix(_CHOICES): each
@@ -145,25 +153,6 @@ def names_of(runs: Sequence[RunFiles]) -> list[str]:
     """What to call the runs: the names of their folders, or the whole paths if these are equal."""
     names = [run.folder.name for run in runs]
     return names if len(set(names)) == len(names) else [str(run.folder) for run in runs]
-
-
-def _setting(run: RunFiles, key: str) -> str:
-    return str(run.settings.get(key, _UNKNOWN))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
-    parser.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="draw loss and precision over steps and over seconds; .png, .svg or .pdf",
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -93,16 +93,6 @@ class FactoredRowGradient:
 AnyRowGradient = RowGradient | FactoredRowGradient
 
 
-def check_leaves(*parameters: torch.Tensor | None) -> None:
-    """Raise for tensors that are not leaves: no optimizer would find row gradients on them."""
-    for parameter in parameters:
-        if parameter is not None and parameter.requires_grad and not parameter.is_leaf:
-            raise ValueError(
-                "this weight is computed from other tensors. Row gradients are left on the weight "
-                "and would not reach the other tensors: use sparse_grad=True"
-            )
-
-
 def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
 
@@ -247,11 +237,9 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
     if gradients:
         parameter.row_gradients = []  # type: ignore[attr-defined]
     grad = parameter.grad
-    for shape in (
-        getattr(parameter, "shape_of_rows", None) if gradients else None,
-        None if grad is None else tuple(grad.shape),
-    ):
-        if shape not in (None, tuple(parameter.shape)):
+    shapes = [getattr(parameter, "shape_of_rows", tuple(parameter.shape))] if gradients else []
+    for shape in shapes if grad is None else [*shapes, tuple(grad.shape)]:
+        if shape != tuple(parameter.shape):
             raise ValueError(
                 f"a gradient of a parameter {shape} does not fit one of "
                 f"{tuple(parameter.shape)}: its rows were changed after the backward pass; use "
@@ -269,11 +257,9 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
 
 def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     """A sparse tensor as row gradient; ``shape`` is that of the axes which count rows."""
-    if uses_reference(grad):  # To find equal rows by `coalesce` would wait for the device.
-        ids, values = grad._indices(), grad._values()
-    else:
+    if not uses_reference(grad):  # Elsewhere it would wait for the device.
         grad = grad.coalesce()
-        ids, values = grad.indices(), grad.values()
+    ids, values = grad._indices(), grad._values()
     for_rows = values.reshape(values.shape[0], math.prod(values.shape[1:])).contiguous()
     if len(shape) == 2:
         ids = ids[:1] * shape[1] + ids[1:]
@@ -298,11 +284,9 @@ def add_up(gradients: list[AnyRowGradient], parameter: torch.Tensor) -> AnyRowGr
 
 def dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The sum of the row gradients left on ``parameter``, in its shape; for tests."""
-    out = torch.zeros_like(parameter)
-    for gradient in getattr(parameter, "row_gradients", []):
-        row_ids = _row_ids(gradient, parameter, out.device)
-        out.view(num_rows(out), -1).index_add_(0, row_ids, gradient.values().to(out.device))
-    return out
+    pending = getattr(parameter, "row_gradients", ())
+    parts = (to_sparse(parameter, gradient).to_dense() for gradient in pending)
+    return sum(parts, torch.zeros_like(parameter))
 
 
 def row_axes(parameter: torch.Tensor) -> int:
@@ -318,8 +302,7 @@ def num_rows(parameter: torch.Tensor) -> int:
 def as_rows(parameter: torch.Tensor) -> torch.Tensor:
     """A contiguous parameter as rows ``(N, D)``, in the same memory.
 
-    A bias is ``(N, 1)``; a convolution's ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``, row ``o * I +
-    i``.
+    A bias is ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``.
     """
     width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
     return parameter.detach().view(num_rows(parameter), width)

@@ -6,7 +6,7 @@ SciPy is not imported here: its matrices are known by their methods.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,28 @@ _LABELS = "lists of label numbers, one number for each row, or a matrix with a c
 _MOST = 2**31 - 1
 # What becomes of values, and what they are, for messages.
 _Cast = Callable[[Any, str], np.ndarray]
+_Rows = TypeVar("_Rows", bound="Pattern | CSR")
+
+
+def _slice(self: _Rows, start: int, stop: int) -> _Rows:
+    """The rows from ``start`` to before ``stop``, or to the last one; entries are views.
+
+    IndexError unless ``0 <= start <= stop``, and ``start`` is at most the number of rows.
+    """
+    if not 0 <= start <= min(stop, self.num_rows):
+        raise IndexError(f"[{start}, {stop}) are none of {self.num_rows} rows")
+    bounds = self.indptr[start : stop + 1]
+    entries = (part[bounds[0] : bounds[-1]] for part in self[1:])
+    return type(self)(bounds - bounds[0], *entries)  # pyright: ignore[reportReturnType]
+
+
+def _keep(self: _Rows, mask: np.ndarray) -> _Rows:
+    """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy."""
+    mask, shape = np.asarray(mask), np.shape(self.indices)
+    if mask.dtype != bool or mask.shape != shape:
+        raise ValueError(f"a mask of entries must be {shape} bools, not {mask.shape} {mask.dtype}")
+    entries = (np.asarray(part)[mask] for part in self[1:])
+    return type(self)(row_bounds(mask)[self.indptr], *entries)  # pyright: ignore[reportReturnType]
 
 
 class Pattern(NamedTuple):
@@ -45,10 +67,9 @@ class Pattern(NamedTuple):
     def from_lists(cls, lists: Sequence[Sequence[int]]) -> "Pattern":
         """A pattern with one row for each list of column numbers.
 
-        Raises:
-            ValueError: for a column that is no whole number of 32 bits. Numbers below 0 are refused
-                where the number of columns is known (`check_pattern`).
-            TypeError: for anything but lists of lists.
+        ValueError for a column that is no whole number of 32 bits, TypeError for anything but lists
+        of lists. Numbers below 0 are refused where the number of columns is known
+        (`check_pattern`).
         """
         rows = [list(row) for row in _lists("rows", lists)]
         columns = [_column(column) for row in rows for column in row]
@@ -56,13 +77,7 @@ class Pattern(NamedTuple):
 
     @classmethod
     def from_padded(cls, ids: np.ndarray) -> "Pattern":
-        """A pattern of the ids ``(B, k)`` of each row, int32; ids below 0 are none.
-
-        Example:
-            >>> import numpy as np, slide
-            >>> slide.Pattern.from_padded(np.array([[4, -1], [3, 1]])).indptr
-            array([0, 1, 3])
-        """
+        """A pattern of the ids ``(B, k)`` of each row, int32; ids below 0 are none."""
         ids = _id_matrix("ids", ids)
         if ids.dtype != np.int32 and ids.max(initial=0) > _MOST:
             raise ValueError(f"ids must be at most {_MOST}, not {ids.max()}")
@@ -73,26 +88,7 @@ class Pattern(NamedTuple):
         """The row of each entry, ``(nnz,)`` int64."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
-    def slice(self, start: int, stop: int) -> "Pattern":
-        """The rows from ``start`` to before ``stop``, or to the last one; indices are a view.
-
-        Raises:
-            IndexError: not ``0 <= start <= stop``, or ``start`` above the number of rows.
-        """
-        indptr, inside = _cut(self.indptr, start, stop)
-        return Pattern(indptr, self.indices[inside])
-
-    def keep(self, mask: np.ndarray) -> "Pattern":
-        """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy.
-
-        Example:
-            >>> import slide
-            >>> labels = slide.Pattern.from_lists([[4, 1], [], [2]])
-            >>> labels.keep(labels.indices > 1).indptr
-            array([0, 1, 1, 2])
-        """
-        indices = _kept(self.indices, mask)
-        return Pattern(row_bounds(np.asarray(mask))[self.indptr], indices)
+    slice, keep = _slice, _keep
 
 
 def _lists(name: str, given: Any) -> Iterator[Any]:
@@ -149,51 +145,12 @@ class CSR(NamedTuple):
     indices: np.ndarray
     values: np.ndarray
 
-    num_rows = Pattern.num_rows
-    entry_rows = Pattern.entry_rows
-
-    def slice(self, start: int, stop: int) -> "CSR":
-        """The rows from ``start`` to before ``stop``, or to the last; the entries are views.
-
-        Raises:
-            IndexError: see `Pattern.slice`.
-        """
-        indptr, inside = _cut(self.indptr, start, stop)
-        return CSR(indptr, self.indices[inside], self.values[inside])
-
-    def keep(self, mask: np.ndarray) -> "CSR":
-        """The same rows with the entries for which ``mask`` ``(nnz,)`` is true, as a copy."""
-        indices, values = _kept(self.indices, mask), _kept(self.values, mask)
-        return CSR(row_bounds(np.asarray(mask))[self.indptr], indices, values)
+    num_rows, entry_rows = Pattern.num_rows, Pattern.entry_rows
+    slice, keep = _slice, _keep
 
     def without_zeros(self) -> "CSR":
-        """The same rows without entries of value 0; without a copy if there are none.
-
-        Example:
-            >>> import numpy as np, slide
-            >>> x = slide.CSR(np.array([0, 2]), np.array([1, 2], np.int32), np.array([0.0, 2.0]))
-            >>> x.without_zeros().indices
-            array([2], dtype=int32)
-        """
+        """The same rows without entries of value 0; without a copy if there are none."""
         return self if self.values.all() else self.keep(self.values != 0)
-
-
-def _cut(indptr: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, slice]:
-    """The bounds of some rows, counted from the first of them, and where their entries are."""
-    if not 0 <= start <= min(stop, len(indptr) - 1):
-        raise IndexError(f"[{start}, {stop}) are none of {len(indptr) - 1} rows")
-    bounds = indptr[start : stop + 1]
-    return bounds - bounds[0], slice(bounds[0], bounds[-1])
-
-
-def _kept(entries: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Some of the entries, as an array in memory."""
-    entries, mask = np.asarray(entries), np.asarray(mask)
-    if mask.dtype != bool or mask.shape != entries.shape:
-        raise ValueError(
-            f"a mask of entries must be {entries.shape} bools, not {mask.shape} {mask.dtype}"
-        )
-    return entries[mask]
 
 
 def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
@@ -208,13 +165,7 @@ def check_pattern(
 ) -> None:
     """Raise unless all entries lie inside of a matrix, in time proportional to their number.
 
-    Args:
-        name: what the columns are, for the message: "labels", "features".
-        num_rows: number of rows that it must have; None: any number.
-
-    Raises:
-        ValueError: for a wrong shape, or columns out of range.
-        TypeError: for a wrong dtype, or another kind of object.
+    ``name`` says in messages what the columns are, such as "labels"; ``num_rows`` None: any number.
     """
     if not isinstance(pattern, Pattern | CSR):
         raise TypeError(
@@ -237,12 +188,8 @@ def check_pattern(
         raise ValueError(
             f"{np.shape(pattern.values)} values do not fit {indices.shape} column numbers"
         )
-    if (
-        not len(indptr)
-        or indptr[0]
-        or indptr[-1] != len(indices)
-        or (len(indptr) > 2 and bool((indptr[1:] < indptr[:-1]).any()))
-    ):
+    ends = len(indptr) and not indptr[0] and indptr[-1] == len(indices)
+    if not ends or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(f"indptr of {name} must rise from 0 to their number, {len(indices)}")
     # Read without their sign, numbers below 0 are above all others: one pass instead of two.
     if indices.size and indices.view(np.uint32).max() >= num_columns:
@@ -344,7 +291,7 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         name: what the columns are, for messages.
 
     Raises:
-        ValueError: for a shape that is none of these, or a number beyond int32.
+        ValueError: for another shape, or a number beyond int32.
         TypeError: for label numbers that are not whole, or another kind of object.
 
     Example:
@@ -358,11 +305,10 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
     """
     if isinstance(labels, Pattern):
         return labels if _is_exact(labels) else Pattern(*_indexes(labels, name))
-    if isinstance(labels, CSR):
-        if not _is_exact(labels):
-            labels = CSR(*_indexes(labels, name), _marks(labels.values, name))
-        return _nonzeros(labels)
-    labels = _csr_or_array(labels, num_columns, name, _marks)
+    if not isinstance(labels, CSR):
+        labels = _csr_or_array(labels, num_columns, name, _marks)
+    elif not _is_exact(labels):
+        labels = CSR(*_indexes(labels, name), _marks(labels.values, name))
     if isinstance(labels, CSR):
         return _nonzeros(labels)
     if isinstance(labels, np.ndarray) and labels.dtype != object:
@@ -375,12 +321,16 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
 def _csr_or_array(x: Any, num_columns: int | None, name: str, cast: _Cast) -> Any:
     """Sparse matrices as `CSR`, tensors and frames as arrays, anything else as it is."""
     if hasattr(x, "tocsr"):
-        return _from_scipy(x, num_columns, name, cast)
+        _check_matrix(x.shape, num_columns, name)
+        return _from_scipy(x, name, cast)
     x = without_frame(x)
-    if isinstance(x, torch.Tensor):
-        x = _on_host(x, name)
-        return _plain(x) if x.layout == torch.strided else _from_torch(x, num_columns, name, cast)
-    return x
+    if not isinstance(x, torch.Tensor):
+        return x
+    x = _on_host(x, name)
+    if x.layout == torch.strided:
+        return _to_numpy(x)
+    _check_matrix(tuple(x.shape), num_columns, name)
+    return _from_torch(x, name, cast)
 
 
 def without_frame(x: Any) -> Any:
@@ -397,26 +347,21 @@ def _is_exact(x: CSR | Pattern) -> bool:
         return False
     if isinstance(x, Pattern):
         return True
-    # float64 is for checks of gradients.
-    return (
-        isinstance(x.values, np.ndarray)
-        and x.values.ndim == 1
-        and x.values.dtype in (np.float32, np.float64)
-    )
+    values: Any = x.values  # float64 is for checks of gradients.
+    floats = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64)
+    return floats and values.ndim == 1
 
 
 def _indexes(x: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of rows and column numbers, of the types that kernels read."""
-    arrays = []
-    for part in ("indptr", "indices"):
-        array = _as_array(getattr(x, part), name)
+    arrays = {part: _as_array(getattr(x, part), name) for part in ("indptr", "indices")}
+    for part, array in arrays.items():
         if array.ndim != 1:
             raise ValueError(
                 f"{part} of {name} has the shape {array.shape}, not (n,): rows that were stacked "
                 "one by one are no matrix; collate them with slide.as_csr and slide.as_pattern"
             )
-        arrays.append(array)
-    return _whole(arrays[0], np.int64, name), _whole(arrays[1], np.int32, name)
+    return _whole(arrays["indptr"], np.int64, name), _whole(arrays["indices"], np.int32, name)
 
 
 def _whole(numbers: Any, dtype: type, name: str) -> np.ndarray:
@@ -468,19 +413,19 @@ def _on_host(x: torch.Tensor, name: str) -> torch.Tensor:
     return x.cpu()
 
 
-def _check_columns(found: int, wanted: int | None, name: str) -> None:
-    if wanted is not None and found != wanted:
-        raise ValueError(f"a matrix of {found} columns does not fit {wanted} {name}")
+def _check_matrix(shape: tuple[int, ...], num_columns: int | None, name: str) -> None:
+    if len(shape) != 2:
+        raise ValueError(f"{name} must be a matrix of 2 dimensions, not {shape}")
+    if num_columns not in (None, shape[1]):
+        raise ValueError(f"a matrix of {shape[1]} columns does not fit {num_columns} {name}")
 
 
-def _from_scipy(matrix: Any, num_columns: int | None, name: str, cast: _Cast) -> CSR:
-    if len(matrix.shape) != 2:
-        raise ValueError(f"{name} must be a matrix of 2 dimensions, not {matrix.shape}")
-    _check_columns(matrix.shape[1], num_columns, name)
+def _from_scipy(matrix: Any, name: str, cast: _Cast) -> CSR:
     matrix = as_wide(matrix).tocsr()
-    if not matrix.has_canonical_format and _has_duplicates(matrix):
-        matrix = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
-        matrix.sum_duplicates()
+    if not matrix.has_canonical_format:
+        summed = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
+        summed.sum_duplicates()  # It sorts; without duplicates the order of the columns stays.
+        matrix = summed if summed.nnz < matrix.nnz else matrix
     return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
 
 
@@ -495,35 +440,21 @@ def _is_short(dtype: Any) -> bool:
     return np.dtype(dtype).kind in "biu"
 
 
-def _has_duplicates(matrix: Any) -> bool:
-    """Whether a column occurs twice in a row; columns in another order are no duplicates."""
-    ordered = matrix.sorted_indices()
-    same = ordered.indices[1:] == ordered.indices[:-1]
-    begins = ordered.indptr[1:-1]
-    same[begins[(begins > 0) & (begins < ordered.nnz)] - 1] = False
-    return bool(same.any())
-
-
-def _from_torch(x: torch.Tensor, num_columns: int | None, name: str, cast: _Cast) -> CSR:
-    if x.ndim != 2:
-        raise ValueError(f"{name} must be a matrix of 2 dimensions, not {tuple(x.shape)}")
-    _check_columns(x.shape[1], num_columns, name)
-    if x.layout == torch.sparse_coo:  # By numpy, as PyTorch's own conversion is slow and warns.
+def _from_torch(x: torch.Tensor, name: str, cast: _Cast) -> CSR:
+    if x.layout == torch.sparse_csr:
+        bounds, columns = x.crow_indices().numpy(), x.col_indices().numpy()
+    else:  # By numpy, as PyTorch's own conversion is slow and warns.
+        x = x.to_sparse_coo()
         if not x.is_complex() and x.dtype not in (torch.float32, torch.float64):
             x = x.double()  # `coalesce` adds up, and short types wrap around.
         x = x.coalesce()
         rows, columns = x.indices().numpy()
         bounds = row_bounds(np.bincount(rows, minlength=x.shape[0]))
-        columns = _whole(columns, np.int32, name)
-        return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
-    if x.layout != torch.sparse_csr:
-        return _from_torch(x.to_sparse_coo(), num_columns, name, cast)
-    bounds = _whole(x.crow_indices().numpy(), np.int64, name)
-    columns = _whole(x.col_indices().numpy(), np.int32, name)
-    return CSR(bounds, columns, cast(_plain(x.values()), name)).without_zeros()
+    bounds, columns = _whole(bounds, np.int64, name), _whole(columns, np.int32, name)
+    return CSR(bounds, columns, cast(_to_numpy(x.values()), name)).without_zeros()
 
 
-def _plain(values: torch.Tensor) -> np.ndarray:
+def _to_numpy(values: torch.Tensor) -> np.ndarray:
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
@@ -534,9 +465,7 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
         raise TypeError(f"{name} must be {_FEATURES}, not {type(x).__name__}") from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must be {_FEATURES}, not {type(x).__name__} of {array.dtype}")
-    if array.ndim != 2:
-        raise ValueError(f"{name} must be a matrix of 2 dimensions, not {array.shape}")
-    _check_columns(array.shape[1], num_columns, name)
+    _check_matrix(array.shape, num_columns, name)
     rows, columns = np.nonzero(array)
     bounds = row_bounds(np.bincount(rows, minlength=len(array)))
     found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))

@@ -44,11 +44,6 @@ class TestActiveSet:
 
 
 class TestScratch:
-    def test_is_made_once(self):
-        scratch = Scratch(5)
-        scratch.slots()[2] = 7
-        assert scratch.slots().tolist() == [-1, -1, 7, -1, -1]
-
     def test_fills_and_shapes(self):
         scratch = Scratch(3)
         assert (scratch.slots() == -1).all()
@@ -82,17 +77,6 @@ class TestTurns:
         scratch = Scratch(3)
         with scratch.beside():
             assert in_thread(lambda: searched(scratch)).wait(30)
-
-    def test_a_change_waits_for_searches_and_they_for_it(self):
-        scratch = Scratch(3)
-        with scratch.beside():
-            changed = in_thread(lambda: changes(scratch))
-            assert not changed.wait(0.05)
-        assert changed.wait(30)
-        with scratch.in_turn():
-            found = in_thread(lambda: searched(scratch))
-            assert not found.wait(0.05)
-        assert found.wait(30)
 
     def test_a_change_that_waits_comes_before_later_searches(self):
         scratch = Scratch(3)

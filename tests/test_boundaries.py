@@ -14,7 +14,6 @@ from slide import (
     ActiveLoss,
     ActiveSet,
     Pattern,
-    RowSparseAdam,
     SampledLinear,
     SimHash,
     SlideNetwork,
@@ -149,20 +148,6 @@ def test_prediction_depends_neither_on_draws_nor_on_the_batch():
     assert [layer.sampler.selections for layer in network.layers()] == [0, 0, 0]
 
 
-def test_gradients_are_used_once():
-    """Without our zero_grad, as after ``module.zero_grad()``."""
-    torch.manual_seed(0)
-    layer = SampledLinear(6, 30, uniform_sampler(6, 30, active=10))
-    optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("softmax")
-    labels = Pattern.from_lists([[1], [2]])
-    result = layer(torch.randn(2, 6), labels)
-    loss(result.values, result.active).backward()
-    optimizer.step()
-    before = layer.weight.detach().clone()
-    optimizer.step()
-    assert torch.equal(layer.weight, before)
-
-
 def test_the_way_of_choosing_may_change():
     """Scratch is handed back clean, so that one sampler can choose in both modes in turn."""
     sampler = uniform_sampler(6, 30, active=10)
@@ -172,7 +157,7 @@ def test_the_way_of_choosing_may_change():
         result = layer(torch.randn(2, 6), labels)
         result.values.sum().backward()
         pending = layer.weight.row_gradients.pop()
-        first = getattr(pending, "first", None)  # In plain torch an id may occur again.
+        first = getattr(pending, "first", None)  # By the reference an id may occur again.
         ids = pending.ids if first is None else pending.ids[first]
         assert sorted(int(i) for i in ids) == sorted(set(result.active.ids.tolist()))
 

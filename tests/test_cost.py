@@ -56,22 +56,6 @@ def test_candidates_by_labels_do_not_grow_either(sampler):
     assert peaks[1] < 1.2 * peaks[0] + 20_000
 
 
-@pytest.mark.compiled_only
-def test_this_would_tell():
-    """A dense gradient, by autograd through a slice, does grow."""
-    measured = []
-    for num_outputs in SIZES:
-        weight = torch.randn(num_outputs, D, requires_grad=True)
-        ids = torch.arange(ACTIVE)
-
-        def step(weight=weight, ids=ids):
-            (torch.randn(B, D) @ weight[ids].T).sum().backward()
-
-        step()
-        measured.append(tensor_bytes(step))
-    assert measured[1] > 20 * measured[0]
-
-
 @pytest.mark.kernels_only
 def test_no_kernel_loops_over_all_outputs():
     here = Path(__file__).parent

@@ -70,34 +70,6 @@ def make_layer(kind, active=8, inputs=D, outputs=N):
     return SampledLinear(inputs, outputs, SAMPLERS[kind](inputs, outputs, active=active))
 
 
-def set_scores(layer, scores):
-    """Give each output a fixed score, whatever the input: 0 at weights, ``scores`` at biases."""
-    with torch.no_grad():
-        layer.weight.zero_()
-        layer.bias.copy_(torch.as_tensor(scores, dtype=torch.float32))
-
-
-SCORES = {
-    "+-1e4": [1e4, -1e4] * (N // 2),
-    "1e4": [1e4] * N,
-    "negative": [-3.0 - i / 4 for i in range(N)],
-    "very negative": [-1e4] * N,
-    "equal": [0.0] * N,
-}
-
-
-@pairs(kind=SAMPLERS, name=LOSSES, scores=SCORES)
-def test_scores(scores, name, kind):
-    layer = make_layer(kind)
-    set_scores(layer, SCORES[scores])
-    labels = Pattern.from_lists([[0], [1, 4], [3], [2, 6, 19]])
-    assert_step_is_right(layer, torch.randn(4, D), labels, name)
-    set_scores(layer, SCORES[scores])
-    found, ids = layer.top_k(torch.randn(3, D), N)
-    torch.testing.assert_close(found[0], torch.tensor(SCORES[scores]).sort(descending=True).values)
-    assert sorted(ids[0].tolist()) == list(range(N))
-
-
 @pairs(kind=SAMPLERS, name=LOSSES)
 class TestLabels:
     def test_more_than_there_are_places(self, name, kind):

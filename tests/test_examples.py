@@ -33,8 +33,10 @@ def example(tmp_path, monkeypatch):
     return load
 
 
-@pytest.mark.parametrize("name", ["mnist", "mixer"])
-@pytest.mark.parametrize("options", [["--sampler", "lsh"], ["--sampler", "uniform", "--validate"]])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mnist", ["--sampler", "lsh"]), ("mixer", ["--sampler", "uniform", "--validate"])],
+)
 def test_digits(name, options, example, tmp_path, capsys):
     write(tmp_path, rows=(300, 40))
     arguments = ["--data", str(tmp_path), "--epochs", "1", "--limit", "200", *options]
@@ -85,8 +87,7 @@ def write_skip_grams(folder):
     return folder
 
 
-@pytest.mark.parametrize("make", [write_text, write_skip_grams])
-@pytest.mark.parametrize("sampler", ["lsh", "uniform"])
+@pytest.mark.parametrize(("make", "sampler"), [(write_text, "uniform"), (write_skip_grams, "lsh")])
 def test_word2vec(make, sampler, example, tmp_path, capsys):
     arguments = ["--data", str(make(tmp_path)), "--sampler", sampler, "--epochs", "30"]
     arguments += ["--active", "3", "--batch", "16", "--size", "16", "--lr", "0.01"]

@@ -46,12 +46,6 @@ def test_parts_that_do_not_exist(start, stop):
             rows.slice(start, stop)
 
 
-def test_parts_of_no_rows():
-    empty = np.zeros(1, np.int64), np.empty(0, np.int32)
-    assert Pattern(*empty).slice(0, 5).num_rows == 0
-    assert CSR(*empty, np.empty(0, np.float32)).slice(0, 0).num_rows == 0
-
-
 @pytest.mark.parametrize("kind", [list, np.int32, np.int64, np.uint8])
 def test_bounds_of_rows(kind):
     for sizes in (SIZES, []):

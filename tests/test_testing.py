@@ -76,8 +76,8 @@ class Largest(Sampler):
         ids = np.union1d(known, self.best).astype(np.int32)
         targets = None
         if labels is not None:
-            places = np.searchsorted(ids, labels.indices).astype(np.int32)
-            targets = Pattern(labels.indptr, places)
+            positions = np.searchsorted(ids, labels.indices).astype(np.int32)
+            targets = Pattern(labels.indptr, positions)
         return self.give(ActiveSet(self.out_features, ids, None, targets))
 
     def give(self, active):
@@ -131,8 +131,8 @@ def backwards(active):
     """The labels of each sample in the other order."""
     if active.targets is None:
         return active
-    bounds, places = active.targets
-    parts = [places[begin:end][::-1] for begin, end in itertools.pairwise(bounds)]
+    bounds, positions = active.targets
+    parts = [positions[begin:end][::-1] for begin, end in itertools.pairwise(bounds)]
     return with_targets(active, Pattern(bounds, np.concatenate(parts)))
 
 
@@ -156,8 +156,8 @@ BROKEN = {
     "not at its labels": broken(
         lambda a: with_targets(a, a.targets and Pattern(a.targets.indptr, 0 * a.targets.indices))
     ),
-    r"different sets after load_state_dict\(state_dict\(\)\)": Forgetful,
-    "sets for 7 samples": broken(
+    r"different ids after load_state_dict\(state_dict\(\)\)": Forgetful,
+    "1 active sets do not fit 7 samples": broken(
         lambda a: ActiveSet(N, a.ids, np.array([0, len(a.ids)]), a.targets)
     ),
     "different log_weights": wavering(unchanged, weighted),
@@ -194,62 +194,33 @@ class Family(SimHash):
         super().__init__(D, 4, 16)
 
 
-class OtherType(Family):
-    def codes(self, vectors):
-        return super().codes(vectors).astype(np.int64)
+def family(**members):
+    """A family with other members; ``codes`` and the like take the codes of the right one, too."""
+    return type("Broken", (Family,), members)
 
 
-class TooLarge(Family):
-    def codes(self, vectors):
-        return super().codes(vectors) + np.int32(5)
+def other_codes(change):
+    return family(codes=lambda self, vectors: change(SimHash.codes(self, vectors)))
 
 
-class Random(Family):
-    def codes(self, vectors):
-        rng = np.random.default_rng()
-        return rng.integers(0, 16, (16, len(vectors)), dtype=np.int32)
-
-
-class Centered(Family):
-    def codes(self, vectors):
-        return super().codes(vectors - vectors.mean(0)) if len(vectors) else super().codes(vectors)
-
-
-class Constant(Family):
-    def redraw(self, seed):
-        super().redraw(0)
-
-
-class OtherForSparse(Family):
-    def sparse_codes(self, vectors):
-        return 15 - super().sparse_codes(vectors)
-
-
-class SameBucket(Family):
-    def probe_codes(self, vectors, probes):
-        return np.tile(self.codes(vectors), (1 + probes, 1))
-
-
-class OtherBucketFirst(Family):
-    def probe_codes(self, vectors, probes):
-        return super().probe_codes(vectors, probes)[::-1]
-
-
-class FewBuckets(Family):
-    def probe_codes(self, vectors, probes):
-        return self.codes(vectors)
+def probes(change):
+    return family(probe_codes=lambda self, vectors, count: change(self, vectors, count))
 
 
 FAULTS = {
-    "gives a bucket of a table twice": SameBucket,
-    "must begin with the codes": OtherBucketFirst,
-    "probe_codes must give": FewBuckets,
-    "must be int32, not int64": OtherType,
-    r"lie in \[0, 16\)": TooLarge,
-    "change between calls": Random,
-    "depend on the other rows": Centered,
-    "redraw changes nothing": Constant,
-    "sparse and dense codes agree in": OtherForSparse,
+    "gives a bucket of a table twice": probes(lambda f, x, n: np.tile(f.codes(x), (1 + n, 1))),
+    "must begin with the codes": probes(lambda f, x, n: SimHash.probe_codes(f, x, n)[::-1]),
+    "probe_codes must give": probes(lambda f, x, n: f.codes(x)),
+    "must be int32, not int64": other_codes(lambda codes: codes.astype(np.int64)),
+    r"lie in \[0, 16\)": other_codes(lambda codes: codes + np.int32(5)),
+    "change between calls": other_codes(np.random.default_rng().permuted),
+    "depend on the other rows": family(
+        codes=lambda f, x: SimHash.codes(f, x - x.mean(0) if len(x) else x)
+    ),
+    "redraw changes nothing": family(redraw=lambda f, seed: SimHash.redraw(f, 0)),
+    "sparse and dense codes agree in": family(
+        sparse_codes=lambda f, x: 15 - SimHash.sparse_codes(f, x)
+    ),
 }
 
 

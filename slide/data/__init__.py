@@ -10,12 +10,10 @@ from slide.data.errors import DataError as DataError
 from slide.data.fetching import download as download
 from slide.data.kind import SeenItems as SeenItems
 from slide.data.kind import SeenLabels as SeenLabels
-from slide.data.kind import are_items as are_items
 from slide.data.kind import find_seen as find_seen
 from slide.data.kind import first_unseen as first_unseen
 from slide.data.kind import kind_of as kind_of
 from slide.data.kind import labels_and_items as labels_and_items
-from slide.data.kind import lists_all_labels as lists_all_labels
 from slide.data.kind import row_keys as row_keys
 from slide.data.row_files import write_xmc as write_xmc
 from slide.data.row_transform import RowTransform as RowTransform

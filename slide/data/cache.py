@@ -49,7 +49,7 @@ REOPEN_TRIES = 20
 
 Source = Mapping[str, Any]
 Blocks = Callable[[], Iterable[Block]]
-# A number, or a function that returns it when all rows have been produced.
+# A number, or a function that returns it after all rows.
 Count = int | Callable[[], int]
 
 
@@ -111,18 +111,15 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
     for name, content in extra.items():
         if isinstance(content, str):
             data = content.encode()
-            with (folder / name).open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            found[name] = CacheFile(len(data), 0, crc32(data))
         else:
-            writer = ArrayWriter(folder / f"{name}.npy", content.dtype)
-            try:
-                writer.append(content)
-            finally:
-                writer.close()
-            found[f"{name}.npy"] = writer.written
+            buffer, name = BytesIO(), f"{name}.npy"
+            np.save(buffer, content)
+            data = buffer.getvalue()
+        with (folder / name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        found[name] = CacheFile(len(data), 0, crc32(data))
     return found
 
 
@@ -193,23 +190,20 @@ def write_split(
         for array, dtype in ARRAYS.items():
             files[array] = ArrayWriter(folder / f"{array}.npy", dtype)
             stack.callback(files[array].close)
-        files["feature_indptr"].append(np.zeros(1, np.int64))
-        files["label_indptr"].append(np.zeros(1, np.int64))
-        for stored, labels, left_out in blocks:
+        bounds, columns, values, label_bounds, labels = files.values()
+        bounds.append(np.zeros(1, np.int64))
+        label_bounds.append(np.zeros(1, np.int64))
+        for stored, own, left_out in blocks:
             features = stored.without_zeros()
-            files["feature_indptr"].append(features.indptr[1:] + files["feature_indices"].length)
-            files["feature_indices"].append(features.indices)
-            files["feature_values"].append(features.values)
-            files["label_indptr"].append(labels.indptr[1:] + files["label_indices"].length)
-            files["label_indices"].append(labels.indices)
+            bounds.append(features.indptr[1:] + columns.length)
+            columns.append(features.indices)
+            values.append(features.values)
+            label_bounds.append(own.indptr[1:] + labels.length)
+            labels.append(own.indices)
             skipped += left_out
-    counts = {
-        "rows": files["feature_indptr"].length - 1,
-        "nonzeros": files["feature_indices"].length,
-        "labels": files["label_indices"].length,
-        "skipped": skipped,
-    }
-    return counts, {f"{array}.npy": file.written for array, file in files.items()}
+    counts = {"rows": bounds.length - 1, "nonzeros": columns.length, "labels": labels.length}
+    written = {f"{array}.npy": file.written for array, file in files.items()}
+    return counts | {"skipped": skipped}, written
 
 
 def open_split(folder: Path, counts: dict[str, Any], num_features: int, num_labels: int) -> Split:

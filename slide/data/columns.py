@@ -59,14 +59,15 @@ def is_missing(cell: Any) -> bool:
 
 
 def number_of(cell: Any) -> float | None:
-    """A cell as a finite number, NaN if it is empty; None: it is no number."""
+    """A cell as a number, NaN if it is empty, infinite beyond float64; None: it is no number."""
     if is_missing(cell):
         return math.nan
     try:
-        found = float(cell) if isinstance(cell, str | int | float | np.number) else math.inf
-    except (ValueError, OverflowError):
+        return float(cell) if isinstance(cell, str | int | float | np.number) else None
+    except OverflowError:
+        return math.inf
+    except ValueError:
         return None
-    return found if math.isfinite(found) else None
 
 
 def labels_of(cell: Any, separator: str | None) -> list[str]:
@@ -89,10 +90,10 @@ def labels_of(cell: Any, separator: str | None) -> list[str]:
 def _name(cell: Any) -> str:
     """The name of a label; columns of whole numbers with gaps are floats in pandas."""
     cell = cell.item() if isinstance(cell, np.generic) else cell
-    if isinstance(cell, float) and cell == int(cell):
+    if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)
-    if not isinstance(cell, str | int | float):
-        raise ValueError(f"{cell!r} is no name of a label: it must be text or a number")
+    if not isinstance(cell, str | int | float) or cell in (math.inf, -math.inf):
+        raise ValueError(f"{cell!r:.60} is no name of a label: it must be text or a number")
     return str(cell).strip()
 
 
@@ -128,8 +129,8 @@ class Columns:
         numbers = []
         for name in self.numbers:
             found = number_of(cells.get(name))
-            if found is None:
-                raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r}")
+            if found is None or math.isinf(found):
+                raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r:.60}")
             numbers.append(found)
         texts = [_text(cells.get(name)) for name in self.text]
         names = labels_of(cells.get(self.labels), self.separator)
@@ -141,12 +142,8 @@ class Columns:
     def found_in(self, cells: Mapping[str, Any], complete: bool = False) -> Mapping[str, Any]:
         """The cells of a row to answer, in which ``text`` may stand for all columns of texts.
 
-        Args:
-            cells: by the name of their column; other columns, such as an id, are ignored.
-            complete: whether each column must be there, as in a table; else a missing one is empty.
-
-        Raises:
-            ValueError: if a column is missing, or called nearly so.
+        A missing column is an error if the row must be ``complete``, as in a table, or if another
+        one is called nearly so; else it is empty. Other columns, such as an id, are ignored.
         """
         if self.text and "text" in cells and not any(name in cells for name in self.text):
             cells = {**cells, **dict.fromkeys(self.text), self.text[0]: cells["text"]}
@@ -252,10 +249,8 @@ def understood(
         if name not in kinds:
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
     notes, out = [], {labels, *without}
-    ids = []
-    for name in kinds:
-        if _is_id(name) and name not in {*out, *(text or ()), *(numbers or ())}:
-            ids.append(name)
+    asked = {*out, *(text or ()), *(numbers or ())}
+    ids = [name for name in kinds if _is_id(name) and name not in asked]
     free = [name for name in kinds if name not in out and name not in ids]
     if numbers is None:
         numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]

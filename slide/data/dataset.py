@@ -25,6 +25,10 @@ PROPENSITY = (0.55, 1.5)
 # A part of a split of this size fits into the memory of any machine.
 SLICE_ROWS = 1 << 16
 SLICE_ENTRIES = 1 << 21
+# What readers say if they have to divide the only file.
+ASIDE = "no test file: a tenth of the rows, drawn, is set aside as test rows"
+# Their hint if a test file is missing, and no training file.
+SETS_ASIDE = "dataset.test_file=null sets a tenth of the training rows aside."
 
 
 class Block(NamedTuple):
@@ -45,14 +49,8 @@ class Split:
     Attributes:
         features: N rows of column numbers in ``[0, num_features)`` and values.
         labels: N rows of label numbers in ``[0, num_labels)``; rows may be empty.
-        num_features: number of feature columns.
-        num_labels: number of labels.
         weights: ``(N,)`` float64, how much each row counts in training; None: all count the same.
         kind: what rows are, one of `ROW_KINDS`; ``"auto"``: `slide.data.kind_of` finds it out.
-
-    Raises:
-        ValueError: features, labels and weights differ in their number of rows, or there is no such
-            kind.
 
     Example:
         >>> import numpy as np
@@ -92,14 +90,9 @@ class Split:
         """Returns the rows from ``start`` to before ``stop``; indices and values are views."""
         if not 0 <= start <= stop <= len(self):
             raise IndexError(f"rows [{start}, {stop}) are not within [0, {len(self)})")
-        return Split(
-            self.features.slice(start, stop),
-            self.labels.slice(start, stop),
-            self.num_features,
-            self.num_labels,
-            None if self.weights is None else self.weights[start:stop],
-            self.kind,
-        )
+        weights = None if self.weights is None else self.weights[start:stop]
+        features, labels = self.features.slice(start, stop), self.labels.slice(start, stop)
+        return Split(features, labels, self.num_features, self.num_labels, weights, self.kind)
 
     def blocks(self, rows: int = SLICE_ROWS, entries: int = SLICE_ENTRIES) -> Iterator["Split"]:
         """Yields all rows in order, as slices of at most ``rows`` rows.
@@ -122,15 +115,11 @@ class Split:
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             bad = rows[(rows < 0) | (rows >= len(self))][0]
             raise IndexError(f"row {bad} is not in [0, {len(self)})")
-        features = self.features
-        return Split(
-            CSR(*select_rows(features.indptr, rows, features.indices, features.values)),
-            take_labels(self.labels, rows),
-            self.num_features,
-            self.num_labels,
-            None if self.weights is None else self.weights[rows],
-            self.kind,
-        )
+        indptr, indices, values = self.features
+        features = CSR(*select_rows(indptr, rows, indices, values))
+        weights = None if self.weights is None else self.weights[rows]
+        labels = take_labels(self.labels, rows)
+        return Split(features, labels, self.num_features, self.num_labels, weights, self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,13 +184,7 @@ class SparseDataset:
 def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
     """Divides the rows at random into a larger part and a part for validation.
 
-    Args:
-        split: at least two rows.
-        fraction: share of the rows for validation, in (0, 1). Each part gets at least one row.
-        seed: of the random choice, at least 0.
-
-    Raises:
-        ValueError: ``fraction`` is not in (0, 1), or the split has fewer than two rows.
+    ``fraction`` is the share of the rows for validation, in (0, 1). Each part gets at least one.
 
     Example:
         >>> import tempfile
@@ -232,9 +215,8 @@ def take_labels(labels: Pattern, rows: np.ndarray) -> Pattern:
 class Batch(NamedTuple):
     """B rows of a split.
 
-    Attributes:
-        rows: ``(B,)`` int64 row numbers in the split.
-        weights: ``(B,)`` float64, how much each row counts; None: all count the same.
+    ``rows`` ``(B,)`` int64 are their numbers in the split, ``weights`` ``(B,)`` float64 how much
+    each counts; None: all the same.
 
     Example:
         >>> import tempfile
@@ -263,9 +245,6 @@ class Batches:
         seed: of the random orders, at least 0.
         shuffle: False: the rows keep their order, and batches are views of the split.
 
-    Raises:
-        ValueError: ``batch_size`` or ``seed`` is out of range.
-
     Example:
         >>> import tempfile
         >>> from slide.data import Batches, synthetic
@@ -283,10 +262,7 @@ class Batches:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         if seed < 0:
             raise ValueError(f"seed must not be negative, not {seed}")
-        self.split = split
-        self.batch_size = batch_size
-        self.seed = seed
-        self.shuffle = shuffle
+        self.split, self.batch_size, self.seed, self.shuffle = split, batch_size, seed, shuffle
         self._order: tuple[int, np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -330,8 +306,7 @@ def fingerprint(split: Split) -> str:
 
     Example:
         >>> import numpy as np
-        >>> from slide.data import Split
-        >>> from slide.data.dataset import fingerprint
+        >>> from slide.data import Split, fingerprint
         >>> from slide.sparse import CSR, Pattern
         >>> features = CSR(*Pattern.from_lists([[4], [0, 2]]), np.ones(3, np.float32))
         >>> fingerprint(Split(features, Pattern.from_lists([[1], [0, 3]]), 5, 4))

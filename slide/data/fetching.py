@@ -27,14 +27,11 @@ from slide.utils.progress_bar import ProgressBar, log
 
 LOCK = ".fetch.lock"
 
+# Raises ValueError (DataError) unless the files in a folder are the expected ones.
 Check = Callable[[Path], None]
-"""Raises ValueError (DataError) unless the files in a folder are the expected ones."""
-
+# Puts the missing files into a folder, complete and checked; existing files stay as they are. It
+# raises FetchError if it cannot, and other OSErrors for a full disk and the like.
 Fetch = Callable[[Path, Check], None]
-"""Puts the missing files into a folder, complete and checked; existing files stay as they are.
-
-It raises FetchError if it cannot, and other OSErrors for a full disk and the like.
-"""
 
 # 64 KiB are received at a time: a cut connection loses fewer bytes.
 RECEIVED_BYTES = 1 << 16
@@ -90,9 +87,10 @@ def ensure_files(
     if (lacking := missing()) is None:
         return
     listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    place = root if root.name else root.absolute()  # The folder "." would end in two periods.
     said = f"{lacking} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
     raise FileNotFoundError(
-        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {root}."]))
+        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {place}."]))
     )
 
 
@@ -297,16 +295,11 @@ def _length(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on a server.
+    """A file on a server; `download` explains the fields.
 
-    Attributes:
-        url: http or https.
-        saves: the files that it gives, by their names in the folder of the data set. The value is
-            None for the remote file itself, or a path in the archive. For selected rows it is
-            ``{member: path, rows: path}``, see `slide.data.row_files`.
-        hash: ``kind:hexadecimal digits``, if known; `DIGITS` has the kinds. git-sha1 is the
-            hash of git's blob: of ``blob <length>``, a zero byte and the file.
-        size: in bytes, if known.
+    A value of ``saves`` may also be ``{member: path, rows: path}``, for selected rows
+    (`slide.data.row_files.copy_numbered_rows`). The hash git-sha1 is that of ``blob <length>``, a
+    zero byte and the file.
     """
 
     url: str
@@ -343,7 +336,6 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
     Readers such as `slide.data.xmc` call this as their ``fetch``, under a lock.
 
     Args:
-        root: the folder.
         check: raises ValueError unless a folder with all files has the right ones.
         mirrors: each mirror is a list of remote files with these keys: ``url``; ``saves``, the
             names of the files that it gives, each with its path in the archive, or None for the

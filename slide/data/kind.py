@@ -35,11 +35,8 @@ _BLOCK = 1 << 16
 def row_keys(features: CSR) -> np.ndarray:
     """A number for each row: equal rows have equal keys, other rows almost surely have others.
 
-    A key is the sum, modulo 2^64, of a hash of each column number with its value. The order of the
-    entries of a row does not matter, and zeros count as missing. The function has no random parts,
-    so keys of two matrices can be compared.
-
-    Returns ``(R,)`` uint64.
+    A key is the sum, modulo 2^64, of a hash of each column number with its value, ``(R,)`` uint64.
+    The order of entries does not matter, and zeros count as missing.
 
     Example:
         >>> import numpy as np
@@ -94,18 +91,6 @@ def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
     that are copies.
 
     Up to half in place of a twentieth, or by a few labels, either is possible but not likely.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.data import Split
-        >>> from slide.data.kind import propose_kinds
-        >>> from slide.sparse import CSR, Pattern
-        >>> rng = np.random.default_rng(0)
-        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
-        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
-        >>> train = Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20)
-        >>> [(found.kind, found.likely, found.why) for found in propose_kinds(train)[0]]
-        [('items', True, 'labels that are features of their row: 0, by chance 157.6')]
     """
     keys = row_keys(train.features)
     found = {"graph": _look_for_graph(train, keys), "items": _look_for_items(train, keys)}
@@ -114,38 +99,7 @@ def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
     return proposals, against
 
 
-def lists_all_labels(train: Split) -> bool:
-    """Whether rows seem to list all labels seen with their features; see `propose_kinds`.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.data import Split, lists_all_labels
-        >>> from slide.sparse import CSR, Pattern
-        >>> for rows in [[0, 5], [0, 6], [1, 5]], [[0, 5], [0, 6], [5, 6]]:
-        ...     features = CSR(*Pattern.from_lists(rows), np.ones(6, np.float32))
-        ...     labels = Pattern.from_lists([[2, 1], [0], [3]])
-        ...     lists_all_labels(Split(features, labels, num_features=7, num_labels=4))
-        True
-        False
-    """
-    found = _look_for_graph(train)
-    return isinstance(found, Proposal) and found.likely
-
-
-def are_items(train: Split) -> bool:
-    """Whether features and labels seem to be the same items; see `propose_kinds`.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.data import Split, are_items
-        >>> from slide.sparse import CSR, Pattern
-        >>> rng = np.random.default_rng(0)
-        >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
-        >>> seen, later = (Pattern.from_lists(part) for part in (baskets[:, :4], baskets[:, 4:]))
-        >>> are_items(Split(CSR(*seen, np.ones(800, np.float32)), later, 20, 20))
-        True
-    """
-    found = _look_for_items(train, row_keys(train.features))
+def _is_likely(found: Proposal | str) -> bool:
     return isinstance(found, Proposal) and found.likely
 
 
@@ -268,13 +222,8 @@ class SeenLabels:
 def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
     """The first ids of each row that are not seen.
 
-    Args:
-        ids: ``(R, k)`` label numbers, best first; -1: there are no more.
-        seen: R rows of labels that are left out.
-        count: number of ids of a row that are kept.
-
-    Returns:
-        ``(R, count)`` int64; -1 where a row has fewer.
+    ``ids`` ``(R, k)`` are label numbers, best first; -1: there are no more. Returns ``(R, count)``
+    int64; -1 where a row has fewer.
 
     Example:
         >>> import numpy as np
@@ -294,10 +243,8 @@ def first_unseen(ids: np.ndarray, seen: Pattern, count: int) -> np.ndarray:
 def kind_of(train: Split) -> str:
     """What training rows seem to be: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"``.
 
-    Args:
-        train: training rows, and what they are said to be (`slide.data.Split.kind`), or else the
-            likely one of `propose_kinds`; dense rows have more than half of the features, such as
-            measurements.
+    It is what they are said to be (`slide.data.Split.kind`), or else the likely one of
+    `propose_kinds`. Dense rows, such as measurements, have more than half of the features.
 
     Example:
         >>> import numpy as np
@@ -309,9 +256,9 @@ def kind_of(train: Split) -> str:
     """
     if train.kind != "auto":
         return train.kind
-    if lists_all_labels(train):
+    if _is_likely(_look_for_graph(train)):
         return "graph"
-    return "items" if are_items(train) else usual_kind(train)
+    return "items" if _is_likely(_look_for_items(train)) else usual_kind(train)
 
 
 def usual_kind(train: Split) -> str:
@@ -321,12 +268,13 @@ def usual_kind(train: Split) -> str:
 
 
 def is_graph(train: Split) -> bool:
-    """Whether training rows are a knowledge graph, as in `kind_of`."""
-    return train.kind == "graph" or (train.kind == "auto" and lists_all_labels(train))
+    """Whether training rows are a knowledge graph."""
+    return train.kind == "graph" or (train.kind == "auto" and _is_likely(_look_for_graph(train)))
 
 
-def _look_for_items(train: Split, keys: np.ndarray) -> Proposal | str:
+def _look_for_items(train: Split, keys: np.ndarray | None = None) -> Proposal | str:
     """A proposal, or why there is none."""
+    keys = row_keys(train.features) if keys is None else keys
     first = np.sort(np.unique(keys, return_index=True)[1])
     train = train if len(first) == len(train) else train.take(first)
     width = min(train.num_features, train.num_labels)
@@ -345,7 +293,7 @@ def _look_for_items(train: Split, keys: np.ndarray) -> Proposal | str:
 
 
 class SeenItems:
-    """Finds the items of a row, which are no answers where `are_items` holds.
+    """Finds the items of a row, which are no answers in a recommender (`kind_of` ``"items"``).
 
     Args:
         items: ``(N,)`` ascending numbers, for each label the feature that is the same item; None:
@@ -388,9 +336,8 @@ class SeenItems:
 def find_seen(train: Split, kind: str) -> SeenLabels | SeenItems:
     """Finds the seen labels of rows to come, which filtered ranking leaves out of the answers.
 
-    Args:
-        kind: `kind_of` the training rows. The own items of a row are seen if it is ``"items"``,
-            else the labels of training rows with the same features.
+    If the ``kind`` of rows is ``"items"``, the own items of a row are seen, else the labels of
+    training rows with the same features.
 
     Example:
         >>> import numpy as np

@@ -7,10 +7,11 @@ begin at 1. In both, a row without labels begins with a space.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -27,8 +28,11 @@ from slide.utils.progress_bar import ProgressBar, counted_bytes
 PARSED_BYTES = 16 << 20
 # At most 2^31 - 1 rows or columns: indices are int32.
 MAX_INDEX = 2**31 - 1
+# Characters of a bad word that a message shows.
 SHOWN_CHARACTERS = 40
 _EMPTY = b"\n", b"\r\n", b"\r"
+# A line of a file without a header begins with labels and a pair, or with a comment.
+_SVMLIGHT_LINE = re.compile(rb"#|[-+\d.,]*\s+\w+:[-+.\d]")
 # Compression makes zeros at most a thousand times shorter. Without this bound a small file could
 # ask for memory for billions of rows.
 _ROWS_PER_BYTE = 1024
@@ -37,7 +41,7 @@ FORMATTED_ENTRIES = 1 << 18
 
 
 class Sizes(NamedTuple):
-    """The sizes of a file, found or expected. None: not known before the file has been read."""
+    """The sizes of a file, found or expected; None: not known."""
 
     rows: int | None = None
     features: int | None = None
@@ -45,13 +49,10 @@ class Sizes(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What the lines of a file mean.
+    """What the lines of a file mean; ``first_feature``: the number of the first column.
 
-    Attributes:
-        header: the first line is ``rows features labels``. In a file without it, the text after a
-            ``#`` is a comment. A line that is empty, or a comment, is not a row; one of white space
-            alone is an empty row.
-        first_feature, first_label: the number of the first column.
+    With a ``header`` the first line is ``rows features labels``. Without it, the text after a ``#``
+    is a comment, and a line that is empty, or a comment, is not a row; one of white space alone is.
     """
 
     header: bool
@@ -89,7 +90,9 @@ def parse_header(line: bytes, path: str) -> Sizes:
     check_not_compressed(line, path)
     fields = line.split()
     if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        raise DataError(f"{path}:1: header '{_shown_text(line)}' is not 'rows features labels'")
+        alike = "; it looks like svmlight, which has no header: dataset.format=svmlight reads it"
+        told = f"header '{_shown_text(line)}' is not 'rows features labels'"
+        raise DataError(f"{path}:1: {told}{alike if _SVMLIGHT_LINE.match(line) else ''}")
     # Python converts no number of thousands of digits. The first digits exceed the limit as well.
     counts = [int(field.lstrip(b"0")[:SHOWN_CHARACTERS] or b"0") for field in fields]
     for name, count in zip(Sizes._fields, counts, strict=True):
@@ -161,7 +164,8 @@ def parse_text(
             line += lines
             rows += block.features.num_rows + block.skipped
             if status != kernel.OK:
-                _raise_bad_line(f"{path}:{line + 1}", chunk, end, status, columns)
+                headless = not variant.header and line == 0
+                _raise_bad_line(f"{path}:{line + 1}", chunk, end, status, columns, headless)
             yield block
         if rows == max_rows:
             rest = chunk[end:].lstrip(b"\r\n")
@@ -199,25 +203,19 @@ def _parse_chunk(
 ) -> tuple[Block, int, int, int]:
     """Parses a chunk; returns its rows, the number of lines, their end (an offset), the status."""
     lines = min(chunk.count(b"\n"), max_lines)
-    room = chunk.count(b":")
+    room, label_room = chunk.count(b":"), chunk.count(b",") + lines
     features = CSR(np.empty(lines + 1, np.int64), np.empty(room, np.int32), np.empty(room, "f4"))
-    label_room = chunk.count(b",") + lines
     labels = Pattern(np.empty(lines + 1, np.int64), np.empty(label_room, np.int32))
+    data = np.frombuffer(chunk, np.uint8)
     lines, rows, skipped, end, status = kernel.parse_rows(
-        np.frombuffer(chunk, np.uint8),
-        columns,
-        max_lines,
-        lenient,
-        not variant.header,
-        *features,
-        *labels,
+        data, columns, max_lines, lenient, not variant.header, *features, *labels
     )
     block = Block(features.slice(0, rows), labels.slice(0, rows), skipped)
     return block, lines, end, status
 
 
 def _raise_bad_line(
-    line: str, chunk: bytes, at: int, status: int, columns: kernel.Columns
+    line: str, chunk: bytes, at: int, status: int, columns: kernel.Columns, headless: bool
 ) -> NoReturn:
     begin = max(chunk.rfind(space, 0, at) for space in (b" ", b"\t", b"\n")) + 1
     word, number = (
@@ -241,7 +239,10 @@ def _raise_bad_line(
         kernel.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
         kernel.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
     }
-    raise DataError(f"{line}: {problems[status]}")
+    fields = chunk[: chunk.index(b"\n")].split()
+    header = headless and len(fields) == 3 and all(field.isdigit() for field in fields)
+    alike = "; it looks like the header of a file of dataset.format=xmc" if header else ""
+    raise DataError(f"{line}: {problems[status]}{alike}")
 
 
 def _shown_text(text: bytes) -> str:
@@ -284,13 +285,21 @@ def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
             yield file
         except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
             problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
-            raise DataError(f"{path}: {problem} (scipy.skernel.save_npz writes one)") from error
+            raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
 
 
 def read_npz_shape(path: Path) -> tuple[int, int]:
     """Reads only the shape of a matrix: its rows and columns."""
     with _opened_matrix(path) as file, np.load(file, allow_pickle=False) as arrays:
         rows, columns = (int(count) for count in arrays["shape"])
+        for name in {"indices", "indptr", "row", "col", "coords", "offsets"} & set(arrays.files):
+            with arrays.zip.open(f"{name}.npy") as member:
+                first = np.lib.format.read_magic(member) == (1, 0)
+                own = np.lib.format
+                read = own.read_array_header_1_0 if first else own.read_array_header_2_0
+                dtype = read(member)[2]
+            if dtype.kind not in "iu":  # SciPy would cut 1.5 to 1.
+                raise ValueError(f"{name} must be whole numbers, not {dtype}")
     for name, count in (("rows", rows), ("columns", columns)):
         if not 0 <= count <= MAX_INDEX:
             raise DataError(f"{path}: matrix has {count} {name}, not between 0 and {MAX_INDEX}")
@@ -324,10 +333,9 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
         raise DataError(f"{path}: values are of type {matrix.dtype}, not real numbers")
     with np.errstate(over="ignore"):
         values = matrix.data.astype(np.float32, copy=False)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        entry = _entry(matrix, bad[0])
-        raise DataError(f"{path}: value {matrix.data[bad[0]]} at {entry} is not a finite float32")
+    for at in np.flatnonzero(~np.isfinite(values)):
+        value, entry = matrix.data[at], _entry(matrix, at)
+        raise DataError(f"{path}: value {value} at {entry} is not a finite float32")
     matrix.data = matrix.data != 0 if marks else values
     _check_distinct(path, matrix)
     indices = matrix.indices.astype(np.int32, copy=False)
@@ -335,21 +343,21 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
     return rows.without_zeros()
 
 
-def _check_distinct(path: Path, matrix) -> None:
+def _check_distinct(path: Path, matrix: Any) -> None:
     if matrix.has_canonical_format:
         return
     matrix = matrix.sorted_indices()  # A copy: the entries of the file keep their order.
     same = matrix.indices[1:] == matrix.indices[:-1]
     begins = matrix.indptr[1:-1]
     same[begins[(begins > 0) & (begins < matrix.nnz)] - 1] = False
-    twice = np.flatnonzero(same)
-    if len(twice):
-        raise DataError(f"{path}: {_entry(matrix, twice[0])} has more than one entry")
+    for at in np.flatnonzero(same):
+        raise DataError(f"{path}: {_entry(matrix, at)} has more than one entry")
 
 
-def _entry(matrix, at: int) -> str:
-    row = np.searchsorted(matrix.indptr, at, side="right") - 1
-    return f"({row}, {matrix.indices[at]})"
+def _entry(rows: Any, at: np.intp, start: int = 0) -> tuple[int, int]:
+    """The row and column of an entry; ``start`` is the number of the first row."""
+    row = start + int(np.searchsorted(rows.indptr, at, side="right")) - 1
+    return row, int(rows.indices[at])
 
 
 def write_xmc(
@@ -366,14 +374,10 @@ def write_xmc(
     their order. Memory is bounded by a block of rows, or the longest row.
 
     Args:
-        path: the file; an older one is replaced.
+        path: the file; an older one is replaced, or stays as it was after an error.
         split: the rows. No column may occur twice in a row: readers refuse such rows.
         format: "xmc" or "svmlight"; see `slide.data.sources.xmc`.
         first_feature, first_label: number of the first column; None: that of the format.
-
-    Raises:
-        ValueError: an argument or a column number is out of range, or a value is not finite.
-        OSError: the file cannot be written; an older one stays as it was.
 
     Example:
         >>> import pathlib, tempfile
@@ -408,24 +412,15 @@ def write_xmc(
 
 def _check_rows(part: Split, start: int) -> None:
     """Raises ValueError for a malformed row; ``start`` is the number of the first row."""
-    features, labels = part.features, part.labels
-    for what, rows, count in (
-        ("feature", features, part.num_features),
-        ("label", labels, part.num_labels),
-    ):
-        bad = np.flatnonzero((rows.indices < 0) | (rows.indices >= count))
-        if len(bad):
-            row = start + _row_of(rows.indptr, bad[0])
-            raise ValueError(f"row {row}: {what} {rows.indices[bad[0]]} is not in [0, {count})")
-    bad = np.flatnonzero(~np.isfinite(features.values))
-    if len(bad):
-        row, feature = start + _row_of(features.indptr, bad[0]), features.indices[bad[0]]
-        value = features.values[bad[0]]
+    for what, rows in (("feature", part.features), ("label", part.labels)):
+        count = getattr(part, f"num_{what}s")
+        for at in np.flatnonzero((rows.indices < 0) | (rows.indices >= count)):
+            row, column = _entry(rows, at, start)
+            raise ValueError(f"row {row}: {what} {column} is not in [0, {count})")
+    for at in np.flatnonzero(~np.isfinite(part.features.values)):
+        row, feature = _entry(part.features, at, start)
+        value = part.features.values[at]
         raise ValueError(f"row {row}: value {value} of feature {feature} is not finite")
-
-
-def _row_of(indptr: np.ndarray, entry: int) -> int:
-    return int(np.searchsorted(indptr, entry, side="right")) - 1
 
 
 def copy_numbered_rows(whole: Path, numbers: Path, target: Path) -> None:

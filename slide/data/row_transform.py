@@ -121,8 +121,7 @@ class RowTransform:
     """The steps of `slide.data.transform`, with what they counted in the training rows.
 
     Attributes:
-        num_features: number of features before the steps.
-        num_labels: number of labels before the steps.
+        num_features, num_labels: their numbers before the steps.
         l2_norm: whether rows are divided by their length.
         hashed_features: number of columns after hashing; 0: no hashing.
         tf_idf_weights: ``(num_features,)`` float64 factors of the values; None: no tf-idf.

@@ -1,8 +1,10 @@
 """Tables in files and in memory: CSV, JSON, Parquet, frames and lists, as cells by column."""
 
+import codecs
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,21 +89,23 @@ def json_rows(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Cells]]:
             check_not_compressed(line, path)
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}:{number}: {error}") from error
+        row = _parsed(line, f"{path}:{number}")
         if not isinstance(row, dict):
             raise DataError(f"{path}:{number}: a line must be an object {{...}}, not {row!r:.40}")
         yield f"{path}:{number}", row
 
 
-def _json_list(text: bytes, path: str) -> Iterator[tuple[str, Cells]]:
+def _parsed(text: bytes, position: str) -> Any:
     try:
-        rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: {error}") from error
-    for number, row in enumerate(rows):
+        return json.loads(text)
+    except RecursionError as error:
+        raise DataError(f"{position}: lists or objects are nested too deeply") from error
+    except ValueError as error:
+        raise DataError(f"{position}: {str(error).partition('; use sys.')[0]}") from error
+
+
+def _json_list(text: bytes, path: str) -> Iterator[tuple[str, Cells]]:
+    for number, row in enumerate(_parsed(text, path)):
         if not isinstance(row, dict):
             raise DataError(f"{path}: item {number} must be an object {{...}}, not {row!r:.40}")
         yield f"{path}: item {number}", row
@@ -133,14 +137,22 @@ def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tupl
 
 
 def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
+    decoder, rest, number = codecs.getincrementaldecoder(encoding)(), "", 0
+    for number, line in enumerate(itertools.chain(lines, [b""]), 1):
         try:
-            yield line.decode(encoding)
+            text = decoder.decode(line, final=not line)
+            bad = line[line.index(0)] if "\0" in text else None
         except UnicodeDecodeError as error:
+            text, bad = "", error.object[error.start]
+        if bad is not None:
             raise DataError(
-                f"{path}:{number}: byte {line[error.start]:#x} is no {encoding}: dataset.encoding "
-                "names the encoding of the file, such as cp1252 of Windows or latin-1"
-            ) from error
+                f"{path}:{number}: byte {bad:#x} is no {encoding}: dataset.encoding names the "
+                "encoding of the file, such as cp1252 of Windows, latin-1 or utf-16"
+            )
+        *whole, rest = re.split("(?<=\n)", rest + text)  # In UTF-16 a line ends after its byte.
+        yield from whole
+    if rest:
+        yield rest
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:

@@ -12,8 +12,6 @@ from slide.sparse import CSR
 from slide.utils import checks
 from slide.utils.names import Names
 
-__all__ = ["TextOptions", "TextVectorizer"]
-
 _WORDS = ("analyzer", "binary", "dtype", "lowercase", "ngram_range", "stop_words")
 _WORDS += ("strip_accents", "token_pattern")
 # The arguments of scikit-learn's vectorizers that say how a text becomes a row after `fit`.
@@ -91,9 +89,6 @@ class TextVectorizer:
             hashes of words.
         idf: ``(num_features,)`` float64 weights of the terms; None: there are none.
 
-    Raises:
-        ValueError: if there are not as many weights as terms.
-
     Example:
         >>> from slide.data import TextOptions, TextVectorizer
         >>> texts = ["a red fox", "a red dog", "a dog"]
@@ -114,10 +109,7 @@ class TextVectorizer:
 
     @classmethod
     def fit(cls, texts: Iterable[str], options: TextOptions) -> "TextVectorizer":
-        """Count the words of training texts, which are read once, in order.
-
-        If no word is in enough texts, it raises ValueError.
-        """
+        """Count the words of training texts, which are read once; ValueError if none is left."""
         found = options.made(min_df=options.min_rows, max_features=options.max_features)
         try:
             found.fit(texts)
@@ -134,11 +126,8 @@ class TextVectorizer:
     def of(cls, vectorizer: Any) -> "TextVectorizer":
         """What a fitted vectorizer of scikit-learn does, as data: without its code.
 
-        It is a ``CountVectorizer``, ``HashingVectorizer`` or ``TfidfVectorizer``.
-
-        Raises:
-            TypeError: for anything else.
-            ValueError: for an option that is a function, or that reads something else than texts.
+        Raises TypeError unless it is a ``CountVectorizer``, ``HashingVectorizer`` or
+        ``TfidfVectorizer``, and ValueError for an option that is code or reads no texts.
 
         Example:
             >>> from sklearn.feature_extraction.text import CountVectorizer

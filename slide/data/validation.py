@@ -20,13 +20,8 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
     """Divides training rows into rows to learn from, and rows that are held out for choices.
 
     A tenth of the rows is held out, but at most 8,192, and at least 1,000 or a fifth of the rows,
-    whichever is smaller. `divide` says what a held-out row is.
-
-    Returns:
-        (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
-
-    Raises:
-        ValueError: the split has fewer than two rows, or no label is left to learn from.
+    whichever is smaller. Both are as from `divide`. It raises ValueError if no label is left to
+    learn from.
 
     Example:
         >>> import tempfile
@@ -60,16 +55,8 @@ def divide(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     rows, each pair with the same probability: a held-out row has the features of its row and its
     held-out labels. A row that loses all its labels is not among the others.
 
-    Args:
-        split: at least two rows.
-        share: share of the rows that is held out, in (0, 1).
-        seed: seed of the random choice, at least 0.
-
-    Returns:
-        (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
-
-    Raises:
-        ValueError: for a share out of range, or a split with fewer than two rows.
+    Returns (the rows to learn from, the held-out rows), copies in memory; rows keep their order.
+    There must be two rows, and the ``share`` that is held out lies in (0, 1).
 
     Example:
         >>> import tempfile

@@ -184,7 +184,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 their ratios count. Rows of weight 0 are left out.
 
         Raises:
-            ValueError: for parameters, features, targets or weights that cannot be.
             slide.training.DivergenceError: if the loss or a weight is NaN or infinite.
         """
         config = self._config()
@@ -192,12 +191,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _given_weights(self.label_weights, split.num_labels)
         with silenced(not self.verbose):
-            steps = count_steps(
-                split,
-                tf_idf=self._plain("tf_idf"),
-                standardize=self._plain("standardize"),
-                l2_norm=self._plain("l2_norm"),
-            )
+            options = {name: self._plain(name) for name in ("tf_idf", "standardize", "l2_norm")}
+            steps = count_steps(split, **options)
         sizes = steps.num_columns
         train = replace(split, features=steps.features(split.features), num_features=sizes[0])
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
@@ -243,8 +238,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 ones may have further names at their end, which are added; so does `add_labels`.
 
         Raises:
-            ValueError: for targets that are not among the classes, or ``tf_idf``, which needs all
-                rows.
             slide.training.DivergenceError: if the loss is NaN or infinite.
         """
         config = self._config()
@@ -294,9 +287,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
         ``vectorizer`` is what made the rows of texts: a fitted ``CountVectorizer``,
         ``HashingVectorizer`` or ``TfidfVectorizer``. The model then takes texts.
-
-        Raises:
-            ValueError: for a vectorizer with options that are code, or of other features.
         """
         model: Model = self._fitted().model_
         if vectorizer is not None:
@@ -314,9 +304,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
 
         A classifier that was saved with a vectorizer takes texts instead of rows.
-
-        Raises:
-            ValueError: for a model that no classifier wrote; `slide.load` opens it.
+        A model that no classifier wrote is a ValueError: `slide.load` opens it.
         """
         model = load(path, verify)
         kept = model.settings.get("classifier")
@@ -446,10 +434,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Names ``(B, k)`` of the best labels, best first, and their scores ``(B, k)``.
 
         With a re-ranker scores are probabilities, multiplied by ``label_weights`` if there are any.
-
-        Args:
-            k: number of labels of a row. Where a row has fewer, the names are None, in an array of
-                objects.
+        Where a row has fewer labels than k, the names are None, in an array of objects.
         """
         ids, scores = self._best(X, k)
         if (ids >= 0).all():
@@ -513,8 +498,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.
 
-        Args:
-            y: see `fit`. A label that training did not have is never found.
+        A label that training did not have is never found.
         """
         if self._fitted().multilabel_:
             labels = read_targets(y, self.classes_, skip_unknown=True).labels
@@ -561,12 +545,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         x = self._fitted()._read_rows(X, reset=False)
         return self.model_.predict_ids(x, k, self.search)
 
-    def _matrix(
-        self,
-        X: Any,
-        top_k: int | None,
-        change: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    ) -> Any:
+    def _matrix(self, X: Any, top_k: int | None, change: Callable[..., np.ndarray]) -> Any:
         """What ``change`` makes of scores and labels of the best ones, as a SciPy matrix."""
         import scipy.sparse
 
@@ -579,13 +558,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return found
 
     def add_labels(self, labels: Sequence[Any]) -> Any:
-        """Add labels, which come last in `classes_` and which `partial_fit` then learns.
+        """Add names of labels, which come last in `classes_` and which `partial_fit` then learns.
 
         They begin with small weights and the bias of rare labels, so they hardly ever are answers
         before they are learnt; see `slide.Model.add_labels`.
-
-        Args:
-            labels: their names, of the same type as `classes_`.
         """
         self._fitted()
         check_same_kind(labels, self.classes_)
@@ -605,11 +581,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def remove_labels(self, labels: Sequence[Any]) -> Any:
-        """Remove labels from `classes_` and from the model.
-
-        Raises:
-            ValueError: for a name that is not among the classes, or if none would be left.
-        """
+        """Remove labels from `classes_` and from the model."""
         self._fitted()
         gone = np.isin(self.classes_, name_array(labels))
         if gone.sum() < len(set(labels)):
@@ -623,8 +595,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def add_features(self, features: Any) -> Any:
         """Add features, the last columns of rows to come, which `partial_fit` then learns.
 
-        Raises:
-            ValueError: for a number where X had names, or names where it had none.
+        They are names if X had names, else their number.
         """
         self._fitted().model_.add_features(features)
         self.n_features_in_ = self.model_.num_features
@@ -660,12 +631,12 @@ def _seeded(seed: int) -> Iterator[int]:
 
 @contextmanager
 def _folder(run_dir: Any) -> Iterator[Path]:
-    if run_dir is None:
-        with tempfile.TemporaryDirectory(prefix="slide-") as folder:
-            yield Path(folder)
+    if run_dir is not None:
+        Path(run_dir).mkdir(parents=True, exist_ok=True)
+        yield Path(run_dir)
         return
-    Path(run_dir).mkdir(parents=True, exist_ok=True)
-    yield Path(run_dir)
+    with tempfile.TemporaryDirectory(prefix="slide-") as folder:
+        yield Path(folder)
 
 
 def _probabilities(scores: np.ndarray) -> np.ndarray:

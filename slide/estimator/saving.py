@@ -33,10 +33,6 @@ def save(model: Any, path: str | Path, dtype: str = "float32", vectorizer: Any =
         vectorizer: what made the rows, unless it is a step of the pipeline: a fitted
             ``CountVectorizer``, ``HashingVectorizer`` or ``TfidfVectorizer``.
 
-    Raises:
-        TypeError: for a model or vectorizer of another kind.
-        ValueError: for a step of a pipeline, or an option, that has no such form.
-
     Example:
         >>> import tempfile, slide
         >>> from sklearn.feature_extraction.text import TfidfVectorizer

@@ -21,13 +21,9 @@ from slide.utils.names import Names, check_columns
 
 
 class Targets(NamedTuple):
-    """The labels of rows.
+    """The labels of R rows, and ``classes`` ``(N,)``, what each label is called.
 
-    Attributes:
-        labels: R rows of label numbers, in [0, N).
-        classes: ``(N,)``, what each label is called: the names of lists, the values of a vector,
-            the columns of a matrix.
-        multilabel: whether a row may have any number of labels; else it has one.
+    If they are not ``multilabel``, each row has one.
     """
 
     labels: Pattern
@@ -90,8 +86,8 @@ def _check_no_gaps(y: Any) -> None:
     for number, row in rows:
         if _is_missing(row):
             raise ValueError(
-                f"row {number} of y has no label, but {row!r}: leave the row out, or give a list "
-                "of names for each row, which may be empty"
+                f"row {number} of y has no label, but {without_numpy(row)!r}: leave the row out, "
+                "or give a list of names for each row, which may be empty"
             )
         if isinstance(row, list | tuple | set) and any(map(_is_missing, row)):
             raise ValueError(f"a label of row {number} of y is missing: {row!r}; leave it out")

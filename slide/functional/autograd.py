@@ -60,7 +60,13 @@ def _guarded(backward: Callable) -> Callable:
 
     @functools.wraps(backward)
     def call(ctx: Any, *grads: Tensor) -> tuple:
-        _check_numberings(ctx)
+        for source, before in zip(ctx.sources, ctx.numberings, strict=True):
+            if numbering(source) != before:
+                raise RuntimeError(
+                    f"rows of a weight {tuple(source.shape)} were added or removed after the "
+                    "forward pass, and have other numbers now: call backward before rows are added "
+                    "or removed"
+                )
         # The backward pass rounds what the forward pass did, wherever it is called.
         with torch.no_grad(), without_autocast(grads[0].device.type):
             found = backward(ctx, *grads)
@@ -73,15 +79,6 @@ def _guarded(backward: Callable) -> Callable:
         )
 
     return call
-
-
-def _check_numberings(ctx: Any) -> None:
-    for source, before in zip(ctx.sources, ctx.numberings, strict=True):
-        if numbering(source) != before:
-            raise RuntimeError(
-                f"rows of a weight {tuple(source.shape)} were added or removed after the forward "
-                "pass, and have other numbers now: call backward before rows are added or removed"
-            )
 
 
 class _Refused(torch.autograd.Function):
@@ -191,8 +188,18 @@ def _remember(module: nn.Module, *_: Any) -> None:
 register_module_module_registration_hook(_remember)
 
 
-def check_not_averaged(*parameters: Tensor | None) -> None:
-    """Raise if a wrapper would average weights that get row gradients; under a microsecond."""
+def check_takes_rows(sparse_grad: bool, *parameters: Tensor | None) -> None:
+    """Raise unless row gradients of parameters reach an optimizer; under a microsecond.
+
+    Without ``sparse_grad`` they are left on the parameter, so it must be a leaf; and wrappers of
+    PyTorch, which average dense gradients, must not have it.
+    """
+    for parameter in parameters:
+        if not (sparse_grad or parameter is None or parameter.is_leaf):
+            raise ValueError(
+                "this weight is computed from other tensors. Row gradients are left on the weight "
+                "and would not reach the other tensors: use sparse_grad=True"
+            )
     running = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if running is not None:  # It may have come from a pickle, and not from its constructor.
         _WRAPPERS.setdefault(running, None)
@@ -204,10 +211,10 @@ def check_not_averaged(*parameters: Tensor | None) -> None:
     gc.collect()  # A wrapper that no program can reach any more averages nothing.
     if own.isdisjoint(_averaged()):
         return
-    shape = next(tuple(each.shape) for each in parameters if each is not None)
+    shapes = [tuple(each.shape) for each in parameters if each is not None]
     raise RuntimeError(
-        f"DistributedDataParallel does not average the row gradients of a weight {shape}, so the "
-        "processes would train different weights. Wrap the layers before it alone, and take "
+        f"DistributedDataParallel does not average the row gradients of a weight {shapes[0]}, so "
+        "the processes would train different weights. Wrap the layers before it alone, and take "
         "slide.distributed.ShardedSampledLinear as output layer, whose rows the processes share "
         "out; or take the layer out of the wrapper, make it with sparse_grad=True, and call "
         "torch.distributed.all_reduce on the grad of its parameters before each step. To predict "

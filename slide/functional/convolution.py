@@ -17,16 +17,19 @@ from slide.backend import KERNEL_DTYPES, check_together, on_device
 from slide.functional.autograd import (
     FirstDerivatives,
     check_drawn,
-    check_not_averaged,
+    check_takes_rows,
     drawn_ids,
     outside_autocast,
 )
-from slide.row_gradients import RowGradient, check_leaves, hand_over
+from slide.row_gradients import RowGradient, hand_over
 from slide.utils import checks
 from slide.utils.profiling import untraced
 
 Channels = np.ndarray | Tensor | None
 IntPair = int | tuple[int, int]
+# Stride, padding and dilation.
+_Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+_LANES = 16  # Floats in a vector register of processors with AVX-512.
 
 
 class ChannelSelection(NamedTuple):
@@ -86,9 +89,7 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
     """Raise unless images, weight and bias fit each other and have types that kernels support."""
     checks.whole("groups", groups, 1)
     if not isinstance(x, Tensor):
-        hint = (
-            "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
-        )
+        hint = "; give its values, and its active.ids as in_channels" * hasattr(x, "active")
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
     check_together(x, weight, bias)
     if weight.dtype not in KERNEL_DTYPES:
@@ -143,14 +144,6 @@ def select_kernels(
     )
 
 
-# Number of floats in a vector register of processors with AVX-512.
-_LANES = 16
-
-
-# Stride, padding and dilation.
-_Geometry = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
-
-
 @untraced
 def active_conv2d(
     x: Tensor,
@@ -196,9 +189,7 @@ def active_conv2d(
     """
     x, _, outside = outside_autocast(x, weight)
     check_convolution(x, weight, bias, groups)
-    check_not_averaged(weight, bias)
-    if not sparse_grad:
-        check_leaves(weight, bias)
+    check_takes_rows(sparse_grad, weight, bias)
     sides = as_pair("stride", stride, 1), as_pair("padding", padding, 0)
     geometry = *sides, as_pair("dilation", dilation, 1)
     selection = select_kernels(x, weight, groups, in_channels, out_channels)
@@ -208,15 +199,9 @@ def active_conv2d(
 
 class _ActiveConv2d(FirstDerivatives):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        selection: ChannelSelection,
-        geometry: _Geometry,
-        sparse_grad: bool,
-    ):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, *options: Any):
+        geometry: _Geometry
+        selection, geometry, sparse_grad = options
         ctx.shape, ctx.pixels_first = x.shape, not x.is_contiguous() and ops.is_channels_last(x)
         if selection.positions is None:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -243,16 +228,10 @@ class _ActiveConv2d(FirstDerivatives):
         grad = grads[0].contiguous(memory_format=torch.channels_last)
         needed = list(ctx.needs_input_grad[:3])
         in_pairs = needed[0] and _fills_vectors_in_pairs(x, kernels, geometry)
+        needed[0] = needed[0] and not in_pairs
+        options = [len(kernels)], *geometry, False, [0, 0], selection.groups, needed
         grad_x, grad_kernels, grad_bias = torch.ops.aten.convolution_backward(
-            grad,
-            x,
-            kernels,
-            [len(kernels)],
-            *geometry,
-            False,
-            [0, 0],
-            selection.groups,
-            [needed[0] and not in_pairs, *needed[1:]],
+            grad, x, kernels, *options
         )
         if in_pairs:
             grad_x = _input_gradient_in_pairs(grad, kernels, geometry[1])

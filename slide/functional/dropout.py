@@ -16,18 +16,13 @@ from slide.utils.random_keys import random_key
 
 @untraced
 def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
-    """``dropout(relu(x), p)`` in training mode, in one pass over the values.
+    """``dropout(relu(x), p)`` in training mode, in one pass over the values, of any shape.
 
-    PyTorch draws random numbers on one core, which takes as long as a matrix product of the layer.
-    Here all cores draw them, by a counter-based generator, and other devices draw the same. Its key
-    comes from ``generator``, or that of torch, so ``torch.manual_seed`` determines the draws.
-
-    Args:
-        x: floats of any shape.
-        p: probability that a value is set to 0, in [0, 1); others are divided by ``1 - p``.
-
-    Raises:
-        ValueError: for a share out of range.
+    Values are set to 0 with probability ``p`` in [0, 1) (else ValueError), others are divided by
+    ``1 - p``. PyTorch draws random numbers on one core, which takes as long as a matrix product of
+    the layer. Here all cores draw them, by a counter-based generator, and other devices draw the
+    same. Its key comes from ``generator``, or that of torch, so ``torch.manual_seed`` determines
+    the draws.
 
     Example:
         >>> import torch
@@ -61,26 +56,18 @@ class _ReluDropout(FirstDerivatives):
 
 @untraced
 def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) -> CSR:
-    """A matrix without a random share of its non-zeros.
+    """A matrix ``(B, D)`` without a random share of its non-zeros; itself for p = 0.
 
-    A network that learns from such rows cannot rely on single features, and learns rows by heart
-    more slowly (Vincent et al. 2008, "Extracting and composing robust features with denoising
-    autoencoders", section 2.3; for recommenders Liang et al. 2018, "Variational autoencoders for
-    collaborative filtering", section 2). ``generator`` draws, or that of torch.
-
-    Args:
-        x: ``(B, D)``; itself the result for p = 0.
-        p: probability that a non-zero is left out, in [0, 1); others are divided by ``1 - p``.
-
-    Raises:
-        ValueError: for a share out of range.
+    Non-zeros are left out with probability ``p`` in [0, 1) (else ValueError), others are divided by
+    ``1 - p``. A network that learns from such samples cannot rely on single features, and learns
+    them by heart more slowly (Vincent et al. 2008, "Extracting and composing robust features with
+    denoising autoencoders", section 2.3; for recommenders Liang et al. 2018, "Variational
+    autoencoders for collaborative filtering", section 2). ``generator`` draws, or that of torch.
 
     Example:
-        >>> import numpy as np, slide
+        >>> import slide, torch
         >>> from slide.functional import drop_features
-        >>> one = np.ones(1000, np.float32)
-        >>> row = slide.CSR(np.array([0, 1000]), np.arange(1000, dtype=np.int32), one)
-        >>> left = drop_features(row, p=0.5)
+        >>> left = drop_features(slide.as_csr(torch.ones(1, 1000)), p=0.5)
         >>> 400 < len(left.indices) < 600, set(left.values.tolist())
         (True, {2.0})
     """

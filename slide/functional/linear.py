@@ -9,31 +9,19 @@ from torch import Tensor
 
 from slide import ops
 from slide.active_set import ActiveSet, Scratch, Transposed, check_sets, check_targets
-from slide.backend import (
-    array_view,
-    check_together,
-    device_of,
-    has_bfloat16,
-    on_device,
-)
+from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device
 from slide.functional.autograd import (
     EarlyGradients,
     FirstDerivatives,
     check_drawn,
-    check_not_averaged,
+    check_takes_rows,
     drawn_ids,
     outside_autocast,
 )
 from slide.functional.losses import Loss, check_fraction, find_loss, hardest_count, loss_on_active
 from slide.ops.kernels.ragged import select_rows
 from slide.ops.reference.products import TotalRows, samples_on
-from slide.row_gradients import (
-    AnyRowGradient,
-    FactoredRowGradient,
-    RowGradient,
-    check_leaves,
-    hand_over,
-)
+from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks
 from slide.utils.profiling import profiled, untraced
@@ -61,7 +49,7 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
-    """Raise unless an active set fits ``num_samples`` inputs and ``out_features`` outputs."""
+    """Raise unless an active set fits a number of inputs and of outputs."""
     if active.out_features != out_features:
         raise ValueError(
             f"an active set of {active.out_features} outputs does not fit {out_features} rows"
@@ -73,12 +61,6 @@ def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
             f"active ids must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
         )
     check_sets(active, num_samples)
-
-
-def check_active(x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet) -> None:
-    """Raise unless inputs, weight, bias and active set fit each other."""
-    check_linear(x, weight, bias)
-    check_fits(active, len(x), len(weight))
 
 
 @untraced
@@ -119,7 +101,9 @@ def active_linear(
         tensor([[1., 3.]], grad_fn=<_SharedLinearBackward>)
     """
     x, precision, outside = outside_autocast(x, weight, precision)
-    check_active(x, weight, bias, active)
+    check_linear(x, weight, bias)
+    check_fits(active, len(x), len(weight))
+    check_takes_rows(sparse_grad, weight, bias)
     with outside:
         return linear_on_set(x, weight, bias, active, LinearOptions.of(x, precision, sparse_grad))
 
@@ -129,6 +113,7 @@ class LinearOptions(NamedTuple):
 
     rounded: torch.dtype  # What factors and results of a shared set are rounded to.
     sparse_grad: bool
+    learns: bool
     for_loss: bool = False  # The loss keeps the gradient of scores, so new sets do no harm.
 
     @classmethod
@@ -138,28 +123,16 @@ class LinearOptions(NamedTuple):
         if precision == "auto":
             fast = x.dtype == torch.float32 and has_bfloat16(x.device)
             precision = "bfloat16" if fast else "float32"
-        return cls(torch.bfloat16 if precision == "bfloat16" else x.dtype, sparse_grad)
+        rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
+        return cls(rounded, sparse_grad, torch.is_grad_enabled())
 
 
 def linear_on_set(
     x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: LinearOptions
 ) -> Tensor:
-    """`active_linear`, without its checks of inputs and set."""
-    check_not_averaged(weight, bias)
-    if not products.sparse_grad:
-        check_leaves(weight, bias)
-    if active.shared:
-        return _SharedLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
-    if not torch.is_grad_enabled():
-        return _scores_without_grad(x, weight, bias, active)
-    return _PerSampleLinear.apply(x, weight, bias, active, products)  # type: ignore[return-value]
-
-
-@profiled("output_layer")
-def _scores_without_grad(
-    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet
-) -> Tensor:
-    return _scores_of_sets(x, weight, bias, active, grouped=False)
+    """`active_linear` without its checks."""
+    operation = _SharedLinear if active.shared else _PerSampleLinear
+    return operation.apply(x, weight, bias, active, products)
 
 
 def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
@@ -173,19 +146,13 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
 class _PerSampleLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        active: ActiveSet,
-        products: LinearOptions,
-    ):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, active: Any, products: Any):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
-        return _scores_of_sets(x, weight, bias, active, grouped=True)
+        factors = ops.exact(x.detach()), weight.detach(), None if bias is None else bias.detach()
+        return ops.sampled_product(active, *factors, products.learns).to(weight.dtype)
 
     @staticmethod
     @profiled("output_layer")
@@ -214,15 +181,6 @@ class _PerSampleLinear(FirstDerivatives):
             ones = x.new_ones(len(x), 1)
             grad_bias = hand_over(ctx, ctx.bias, pattern_gradient(active, grad, ones))
         return grad_x, grad_weight, grad_bias, None, None
-
-
-def _scores_of_sets(
-    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, grouped: bool
-) -> Tensor:
-    """The products of each sample with the rows of its own set; see `slide.ops.sampled_product`."""
-    added = None if bias is None else bias.detach()
-    found = ops.sampled_product(active, ops.exact(x.detach()), weight.detach(), added, grouped)
-    return found.to(weight.dtype)
 
 
 def pattern_gradient(pattern: ActiveSet, coefficients: Any, vectors: Tensor) -> AnyRowGradient:
@@ -261,14 +219,7 @@ def scatter_rows(values: Tensor, rows: np.ndarray | Tensor, num_rows: int) -> Te
 class _SharedLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        active: ActiveSet,
-        products: LinearOptions,
-    ):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, active: Any, products: Any):
         rounded = products.rounded
         x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
@@ -333,7 +284,7 @@ def active_linear_loss(
         loss, hard_fraction, weights: see `loss_on_active`.
 
     Returns:
-        The mean loss, a scalar of the type of the weight; float32 for bfloat16. Errors are those of
+        The mean loss, a scalar of the type of the weight; float32 for bfloat16. Errors: see
         `active_linear` and `loss_on_active`.
 
     Example:
@@ -347,7 +298,9 @@ def active_linear_loss(
         1.3863
     """
     x, precision, outside = outside_autocast(x, weight, precision)
-    check_active(x, weight, bias, active)
+    check_linear(x, weight, bias)
+    check_fits(active, len(x), len(weight))
+    check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
     with outside:
         layer = x, weight, bias, active
@@ -370,37 +323,21 @@ def linear_loss_on_set(
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
         return loss_on_active(scores, active, loss, hard_fraction, weights)
-    check_not_averaged(weight, bias)
-    if not products.sparse_grad:
-        check_leaves(weight, bias)
     check_targets(active, len(x))
     check_fraction("hard_fraction", hard_fraction)
-    kept, learns = hardest_count(hard_fraction, len(x)), torch.is_grad_enabled()
     weights = checks.row_weights("weights", weights, len(x))
+    options = loss, hardest_count(hard_fraction, len(x)), products, weights, early
     with active.scratch.alone():
-        return _SharedLinearLoss.apply(  # type: ignore[return-value]
-            x, weight, bias, active, loss, kept, products, learns, weights, early
-        )
+        return _SharedLinearLoss.apply(x, weight, bias, active, *options)
 
 
 class _SharedLinearLoss(EarlyGradients):
     @staticmethod
     @profiled("output_layer")
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        active: ActiveSet,
-        loss: Loss,
-        kept: int,
-        products: LinearOptions,
-        learns: bool,
-        weights: np.ndarray | None,
-        early: Early | None,
-    ):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, active: Any, *options: Any):
+        loss, kept, products, weights, early = options
         # Autograd notices changes of x before the backward pass, and a second such pass.
-        ctx.save_for_backward(x if learns else None)
+        ctx.save_for_backward(x if products.learns else None)
         x, rows = x.detach(), gather_rows(weight, active)
         rounded, scale = products.rounded, 1 / max(kept, 1)
         exact, factors = x.dtype, (x.to(rounded), rows.to(rounded))
@@ -414,7 +351,7 @@ class _SharedLinearLoss(EarlyGradients):
             losses, gradient, x = losses[hard], gradient[hard], x[hard]
             factors = factors[0][hard], factors[1]
         mean = ops.mean_loss(losses, exact)
-        if not learns:
+        if not products.learns:
             return mean
         ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
         grad_weight = grad_bias = None

@@ -25,19 +25,12 @@ class Loss:
 
     Attributes:
         kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.losses.Rows`.
-        dense: the same in torch, ``dense(scores, targets, log_weights)``, for autograd; see
+        dense: the reference, ``dense(scores, targets, log_weights)``, for autograd; see
             `slide.ops.reference.losses`.
         prior_score: from the probability that an output is a target to the score that minimises the
             loss.
-        splits_target: whether the labels of a row share a target of 1, as in a softmax.
+        splits_target: whether the labels of a sample share a target of 1, as in a softmax.
         score_range: the scores that the loss wants for negatives and for positives, or None.
-
-    Example:
-        >>> import slide
-        >>> from slide.functional.losses import find_loss
-        >>> labels = slide.Pattern.from_lists([[0], [0], [0, 1]])
-        >>> find_loss("bce").prior_scores(labels, num_labels=2)
-        tensor([ 1.9459, -0.5108])
     """
 
     name: str
@@ -58,7 +51,7 @@ class Loss:
 
 
 def _hinge_score(p: Tensor) -> Tensor:
-    """The score that minimises the squared hinge of an output: a target with probability ``p``."""
+    """The score that minimises the squared hinge of an output, a target with probability ``p``."""
     return 2 * p - 1
 
 
@@ -84,38 +77,24 @@ def _scaled_prior(prior_score: Callable, factor: float, p: Tensor) -> Tensor:
     return prior_score(p) / factor
 
 
+def _loss(name: str, prior_score: Callable, **more: Any) -> Loss:
+    return Loss(name, getattr(kernels, name), getattr(reference, name), prior_score, **more)
+
+
 LOSSES = {
     loss.name: loss
     for loss in (
-        Loss("bce", kernels.bce, reference.bce, torch.logit),
-        # For rows with several labels the prior scores are an approximation.
-        Loss(
-            "decoupled_softmax",
-            kernels.decoupled_softmax,
-            reference.decoupled_softmax,
-            torch.log,
-            splits_target=True,
-        ),
-        Loss("softmax", kernels.softmax, reference.softmax, torch.log, splits_target=True),
-        Loss(
-            "squared_hinge",
-            kernels.squared_hinge,
-            reference.squared_hinge,
-            _hinge_score,
-            score_range=(-1.0, 1.0),
-        ),
+        _loss("bce", torch.logit),
+        # For samples with several labels the prior scores of softmaxes are an approximation.
+        _loss("decoupled_softmax", torch.log, splits_target=True),
+        _loss("softmax", torch.log, splits_target=True),
+        _loss("squared_hinge", _hinge_score, score_range=(-1.0, 1.0)),
     )
 }
 
 
 def find_loss(loss: str | Loss) -> Loss:
-    """The loss of that name; a record `Loss` is returned as it is.
-
-    Example:
-        >>> from slide.functional.losses import find_loss
-        >>> find_loss("squared_hinge").score_range
-        (-1.0, 1.0)
-    """
+    """The loss of that name; a record `Loss` is returned as it is."""
     if isinstance(loss, Loss):
         return loss
     checks.one_of("loss", loss, LOSSES)
@@ -162,26 +141,16 @@ def loss_on_active(
         raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
-    return _ActiveLoss.apply(scores, active, loss, hard_fraction, weights)  # type: ignore[return-value]
+    kept = hardest_count(hard_fraction, num_samples)
+    return _ActiveLoss.apply(scores, active, loss, kept, weights)  # type: ignore[return-value]
 
 
 class _ActiveLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
-    def forward(
-        ctx: Any,
-        scores: Tensor,
-        active: ActiveSet,
-        loss: Loss,
-        hard_fraction: float,
-        weights: np.ndarray | None,
-    ):
-        assert active.targets is not None
-        count = active.targets.num_rows
-        kept = hardest_count(hard_fraction, count)
-        losses, ctx.gradient = ops.loss_rows(
-            scores.contiguous(), active, loss, 1 / max(kept, 1), weights
-        )
+    def forward(ctx: Any, scores: Tensor, active: Any, loss: Loss, kept: int, weights: Any):
+        count, scale = active.targets.num_rows, 1 / max(kept, 1)
+        losses, ctx.gradient = ops.loss_rows(scores.contiguous(), active, loss, scale, weights)
         if kept < count:
             order = losses.argsort(descending=True)  # NaN counts as the largest loss.
             ops.clear_samples(ctx.gradient, active.indptr, order[kept:])
@@ -320,7 +289,7 @@ class ActiveLoss:
         return own if given is None else own * given
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
-        """First biases ``(N,)`` float32; see `slide.functional.losses.Loss.prior_scores`."""
+        """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""
         return self.record.prior_scores(labels, num_labels)
 
 

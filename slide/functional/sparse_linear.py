@@ -8,22 +8,17 @@ from torch import Tensor
 from slide import ops
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, check_together
-from slide.functional.autograd import FirstDerivatives, check_not_averaged, outside_autocast
+from slide.functional.autograd import FirstDerivatives, check_takes_rows, outside_autocast
 from slide.functional.linear import pattern_gradient
 from slide.ops.csr import CSRMatrix
 from slide.ops.kernels.ragged import select_rows
-from slide.row_gradients import check_leaves, hand_over
+from slide.row_gradients import hand_over
 from slide.sparse import CSR, as_csr, check_pattern
 from slide.utils.profiling import profiled, untraced
 
 
 @untraced
-def sparse_linear(
-    x: Any,
-    weight: Tensor,
-    bias: Tensor | None,
-    sparse_grad: bool = False,
-) -> Tensor:
+def sparse_linear(x: Any, weight: Tensor, bias: Tensor | None, sparse_grad: bool = False) -> Tensor:
     """``x @ weight + bias`` for a sparse ``x``: sums of the weight rows of its entries.
 
     Args:
@@ -50,24 +45,16 @@ def sparse_linear(
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
     x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))
-    check_not_averaged(weight)  # The bias has an ordinary gradient.
-    if not sparse_grad:
-        check_leaves(weight)
-    if not torch.is_grad_enabled():
-        return _sum_rows(x, weight, bias)
+    check_takes_rows(sparse_grad, weight)  # The bias has an ordinary gradient.
     return _SparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
-
-
-@profiled("input_layer")
-def _sum_rows(x: CSR, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return ops.weighted_sum(*x, weight.detach(), None if bias is None else bias.detach())
 
 
 class _SparseLinear(FirstDerivatives):
     @staticmethod
+    @profiled("input_layer")
     def forward(ctx: Any, x: CSR, weight: Tensor, bias: Tensor | None, sparse_grad: bool):
         ctx.x, ctx.weight, ctx.sparse_grad = x, weight, sparse_grad
-        return _sum_rows(x, weight, bias)
+        return ops.weighted_sum(*x, weight.detach(), None if bias is None else bias.detach())
 
     @staticmethod
     @profiled("input_layer")

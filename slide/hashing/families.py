@@ -127,8 +127,8 @@ class SimHash:
     def codes(self, vectors: Tensor) -> Any:
         """Codes ``(L, n)`` int32 of the rows of ``vectors`` ``(n, D)``.
 
-        If the processor multiplies bfloat16 faster, float32 vectors are rounded to bfloat16, which
-        changes angles by a fraction of a degree.
+        Where bfloat16 is multiplied faster, float32 vectors are rounded to it, which changes angles
+        by a fraction of a degree.
         """
         return self._pack(self._project(vectors))
 
@@ -138,10 +138,8 @@ class SimHash:
         See `HashFamily`. A set of changed signs costs the sum of the squares of their
         projections (Lv et al. 2007, "Multi-probe LSH", section 4.3).
         """
-        projections = self._project(vectors)
-        bits = 1 << torch.arange(
-            self.hashes_per_table, dtype=torch.int32, device=projections.device
-        )
+        projections, hashes = self._project(vectors), self.hashes_per_table
+        bits = 1 << torch.arange(hashes, dtype=torch.int32, device=projections.device)
         flips = bits.repeat(len(vectors), self.num_tables)  # The bit of each sign in its code.
         costs = projections.abs()
         costs = costs.float() if costs.dtype == torch.bfloat16 else costs
@@ -185,7 +183,7 @@ class DWTA:
 
     Args:
         in_features: D, at least ``bin_size``.
-        hashes_per_table: K, number of digits in a code, each of ``log2(bin_size)`` bits.
+        hashes_per_table: K, digits in a code, each of ``log2(bin_size)`` bits.
         num_tables: L.
         bin_size: number of coordinates in a bin, a power of two.
         packing: how digits make a code. ``"exact"``: one beside the other. ``"released"``: as the
@@ -267,9 +265,8 @@ class DWTA:
         if self.packing != "exact":
             raise ValueError("probes need packing='exact': digits of released codes overlap")
         codes, vectors = self.codes(vectors), vectors.detach()
-        shape = self.hashes_per_table, self.bits
-        costs, flips = ops.dwta_runners(vectors, self.coordinates, *shape)
-        return _codes_of_probes(codes, costs, flips, probes)
+        runners = ops.dwta_runners(vectors, self.coordinates, self.hashes_per_table, self.bits)
+        return _codes_of_probes(codes, *runners, probes)
 
     def sparse_codes(self, vectors: CSR) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix; only stored entries count."""
@@ -280,9 +277,9 @@ class DWTA:
 
 def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
     """Raise ValueError for a number below 1, or hashes of ``bits`` that do not fit in int32."""
-    checks.whole("in_features", in_features, 1)
-    checks.whole("hashes_per_table", hashes_per_table, 1)
-    checks.whole("num_tables", num_tables, 1)
+    sizes = {"in_features": in_features, "hashes_per_table": hashes_per_table}
+    for name, value in {**sizes, "num_tables": num_tables}.items():
+        checks.whole(name, value, 1)
     if (needed := hashes_per_table * bits) > MOST_BITS:
         raise ValueError(
             f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have "
@@ -327,5 +324,4 @@ def _codes_of_probes(codes: Any, costs: Tensor, flips: Any, probes: int) -> Any:
     """Codes ``((1 + probes) L, n)`` of the inputs, then of the cheapest further buckets."""
     hashes = costs.shape[1] // len(codes)
     probes = min(probes, 2**hashes - 1)
-    sets = flip_sets(hashes, probes)
-    return native(ops.probe_codes(codes, costs, flips, sets, probes))
+    return native(ops.probe_codes(codes, costs, flips, flip_sets(hashes, probes), probes))

@@ -73,17 +73,13 @@ class HashTables:
     ):
         checks.whole("num_tables", num_tables, 1)
         checks.whole("num_buckets", num_buckets, 1)
-        if bucket_capacity is not None:
-            checks.whole("bucket_capacity", bucket_capacity, 1)
+        self.capacity = _UNBOUNDED if bucket_capacity is None else bucket_capacity
+        checks.whole("bucket_capacity", self.capacity, 1)
         checks.one_of("bucket_policy", bucket_policy, _POLICIES)
         self.num_codes = num_buckets if num_codes is None else num_codes
         checks.whole("num_codes", self.num_codes, num_buckets)
-        self.num_tables = num_tables
-        self.num_buckets = num_buckets
-        self.bucket_capacity = bucket_capacity
-        self.capacity = _UNBOUNDED if bucket_capacity is None else bucket_capacity
-        self.bucket_policy = bucket_policy
-        self.seed = seed
+        self.num_tables, self.num_buckets = num_tables, num_buckets
+        self.bucket_capacity, self.bucket_policy, self.seed = bucket_capacity, bucket_policy, seed
         self.clear()
 
     def clear(self) -> None:
@@ -121,8 +117,8 @@ class HashTables:
         if uses_reference(codes):
             device = device_of(codes)
             ids, codes = on_device(ids, device), on_device(codes, device)
-            buckets, unbounded = self.tensors(device), self.bucket_capacity is None
-            if unbounded:
+            buckets = self.tensors(device)
+            if self.bucket_capacity is None:
                 self.buckets = reference.insert_all(buckets, ids, codes)
             else:
                 reference.insert(buckets, ids, codes, *self._policy())
@@ -149,21 +145,19 @@ class HashTables:
         self._check_ids(ids, old)
         self._check_ids(ids, new)
         old, new = self.buckets_of(old), self.buckets_of(new)
-        if uses_reference(old):
-            device = device_of(old)
-            ids, old, new = (on_device(each, device) for each in (ids, old, new))
-            same = old == new
-            buckets, gone = self.tensors(device), torch.where(same, -1, old)
-            if self.bucket_capacity is None:
-                self.buckets = reference.remove_all(buckets, ids, gone)
-            else:
-                reference.remove(buckets, ids, gone, self.bucket_capacity)
-            self._insert(ids, torch.where(same, -1, new))
-            return
-        ids, old, new = map(on_host, (ids, old, new))
-        same = old == new
-        kernels.remove(self.arrays(), ids, np.where(same, -1, old), self.capacity)
-        self._insert(ids, np.where(same, -1, new))
+        if not uses_reference(old):
+            ids, old, new = map(on_host, (ids, old, new))
+            gone, come = np.where(old == new, -1, (old, new))
+            kernels.remove(self.arrays(), ids, gone, self.capacity)
+            return self._insert(ids, come)
+        device = device_of(old)
+        ids, old, new = (on_device(each, device) for each in (ids, old, new))
+        buckets, gone = self.tensors(device), torch.where(old == new, -1, old)
+        if self.bucket_capacity is None:
+            self.buckets = reference.remove_all(buckets, ids, gone)
+        else:
+            reference.remove(buckets, ids, gone, self.bucket_capacity)
+        self._insert(ids, torch.where(old == new, -1, new))
 
     def query(self, codes: Any) -> Pattern:
         """The ids in the buckets of each query, table after table.
@@ -186,10 +180,7 @@ class HashTables:
         return Pattern(indptr, ids)
 
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:
-        """The buckets of codes, which are `fold` of them if there are more codes than buckets.
-
-        Kernels that read ``buckets`` take the result. For arguments and errors see `check_codes`.
-        """
+        """The buckets of codes: `fold` of them if there are more codes than buckets."""
         self.check_codes(codes, probes)
         return codes if self.num_codes == self.num_buckets else fold(codes, self.num_buckets)
 
@@ -225,7 +216,7 @@ class HashTables:
         return self.bucket_capacity or int(self.buckets.seen.max())
 
     def tensors(self, device: torch.device) -> BucketTensors:
-        """The tables as tensors on a device; the tables stay there."""
+        """The tables as tensors on a device, where they stay."""
         buckets = self.buckets
         if not isinstance(buckets, BucketTensors) or buckets.pool.device != device:
             self.buckets = buckets = reference.widened(buckets, self.bucket_capacity, device)
@@ -249,16 +240,15 @@ class HashTables:
 
     def statistics(self) -> dict[str, float]:
         """Numbers for the log; see `slide.Proposer.statistics`."""
-        filled, largest, full = self.occupancy()
-        found = {"non_empty_share": filled, "largest_bucket": largest, "full_share": full}
-        return {f"tables/{name}": value for name, value in found.items()}
+        names = "tables/non_empty_share", "tables/largest_bucket", "tables/full_share"
+        return dict(zip(names, self.occupancy(), strict=True))
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""
         state = {name: on_host(each).copy() for name, each in self.buckets._asdict().items()}
         used = int(state["used"].max())
         pool = state["pool"][:, :used].copy()
-        # Places after the last bucket are unused. Zeros there give equal tables equal states.
+        # The pool after the last bucket is unused. Zeros there give equal tables equal states.
         pool[np.arange(used) >= state["used"][:, None]] = 0
         return state | {"pool": pool}
 

@@ -32,9 +32,8 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
-# Models of formats 3 and 4 have other names for the numbers and arrays of a re-ranker; models
-# of format 3 have no analogous queries and no regressions of items.
-MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=3)
+# Models of format 4, of slide 0.1.0, have other names for the numbers and arrays of a re-ranker.
+MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=4)
 
 
 def read_model_folder(folder: Path, verify: bool = True) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from slide.model.folder import check_target, read_model_folder, restored_parts, 
 from slide.model.resizing import (
     extended_names,
     kept_network,
-    own_layers,
     with_features,
     with_label_ids,
 )
@@ -414,9 +413,7 @@ class Model:
     def rename_labels(self, names: Iterable[Any] | None) -> None:
         """Number the labels that are left from 0 on, and name them anew; None: by these numbers."""
         count = self.network.output.out_features
-        found = None if names is None else Names.of(names, "label_names")
-        if found is not None and len(found) != count:
-            raise ValueError(f"{len(found)} label_names do not fit {count} of them")
+        found = _names(names, count, "label_names")
         self._take_outputs(np.arange(count), count)
         self.label_names = found
 
@@ -457,8 +454,15 @@ class Model:
         self._label_ids = self.steps[0].label_ids if self.steps else None
 
     def _own_network(self) -> SlideNetwork:
+        """The network, with layers that no other model has; the output layer it never shares."""
         if self._shares_layers:
-            self.network, self.optimizer = own_layers(self.network, self.optimizer)
+            output = self.network.output
+            kept: list[object] = [output, *output.parameters()]
+            if self.optimizer is not None:
+                state = self.optimizer.state
+                kept += [state[each] for each in output.parameters() if each in state]
+            both, memo = (self.network, self.optimizer), {id(each): each for each in kept}
+            self.network, self.optimizer = copy.deepcopy(both, memo)
             self._shares_layers = False
         return self.network
 

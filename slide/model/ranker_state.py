@@ -59,10 +59,7 @@ def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tens
 
 
 def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
-    """The ranker that had this `ranker_state`; the arrays are views.
-
-    ValueError: it is no ranker, or one of an earlier slide that ranked in another way.
-    """
+    """The ranker that had this `ranker_state`; the arrays are views."""
     numbers, arrays = stored.numbers, dict(stored.arrays)
     if "scorers" not in numbers:
         numbers, arrays = _renamed(numbers, arrays, num_labels, num_features)
@@ -76,24 +73,19 @@ def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> Ensem
 def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
     """For arrays that equal an earlier one, such as labels of training rows, its name."""
     same: dict[str, str] = {}
-    names = [name for name in arrays if ".labels." in name]
-    for number, name in enumerate(names):
-        for first in names[:number]:
-            if first not in same and np.array_equal(arrays[name], arrays[first]):
-                same[name] = first
-                break
+    firsts: list[str] = []
+    for name in (each for each in arrays if ".labels." in each):
+        first = next((n for n in firsts if np.array_equal(arrays[name], arrays[n])), None)
+        if first is None:
+            firsts.append(name)
+        else:
+            same[name] = first
     return same
 
 
 def _renamed(
     settings: dict[str, Any], arrays: dict[str, Any], labels: int, features: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    if "judge.roots" not in arrays and "judge_trust" not in settings:
-        raise ValueError(
-            "this model is of an earlier slide, which ranked in another way after few hits: make "
-            "it again, or open it with that one"
-        )
-    settings = {"counts_items": False, "judge_slope": 1.0, "judge_trust": [1.0] * 4} | settings
     graph = settings["kind"] == "graph"
     found: dict[str, Any] = {
         "neighbours": {"num_labels": labels},
@@ -111,7 +103,6 @@ def _renamed(
     kept |= {"features": names, "final_ranker": final, "scorers": found, "same": {}}
     moved: dict[str, Any] = {}
     for name, array in arrays.items():
-        prefix = next((each for each in _ARRAYS if name.startswith(each)), None)
-        for new in (name,) if prefix is None else _ARRAYS[prefix]:
-            moved[name if prefix is None else new + name.removeprefix(prefix)] = array
+        prefix = next((each for each in _ARRAYS if name.startswith(each)), "")
+        moved |= {new + name.removeprefix(prefix): array for new in _ARRAYS.get(prefix, ("",))}
     return kept, moved

@@ -12,7 +12,6 @@ from torch import nn
 from slide.data import RowTransform
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
-from slide.optim import RowSparseAdam
 from slide.ranking.base_scorer import padded
 from slide.sampling import FullSampler
 from slide.utils import checks
@@ -88,13 +87,3 @@ def kept_network(network: SlideNetwork, kept: np.ndarray) -> SlideNetwork:
     layer.out_features, layer.sampler = len(kept), FullSampler(layer.in_features, len(kept))
     small.output = layer
     return small
-
-
-def own_layers(
-    network: SlideNetwork, optimizer: RowSparseAdam | None
-) -> tuple[SlideNetwork, RowSparseAdam | None]:
-    """A network with copies of all layers but the output layer, and its optimizer with theirs."""
-    kept: list[object] = [network.output, *network.output.parameters()]
-    if optimizer is not None:
-        kept += [optimizer.state[p] for p in network.output.parameters() if p in optimizer.state]
-    return copy.deepcopy((network, optimizer), {id(each): each for each in kept})

@@ -23,7 +23,7 @@ from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 
 # Rows of int8 have other names than weights, so that an older slide does not take them for these.
 _CODES, _SCALES = ".int8", ".scales"
-# How a network is trained, for one that learns on. Older folders do not have it.
+# How a network is trained, for one that learns on.
 _TRAINING = ("dropout", "input_dropout", "precision")
 
 
@@ -81,7 +81,7 @@ def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
     }
     # Made with one feature and one output, since drawing the first weights of all takes seconds,
     # and so does PyTorch's device "meta", which imports the compiler.
-    options = {name: stored.get(name) for name in _TRAINING if name in stored.numbers}
+    options = {name: stored.get(name) for name in _TRAINING}
     network = SlideNetwork(1, hidden, 1, FullSampler, **options)
     first, output = network.first, network.output
     first.in_features = widths[0]
@@ -146,10 +146,10 @@ def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
             return None
         family: Any = proposer.family
         names = {made: name for name, made in _FAMILIES.items()}
-        if getattr(family, "func", family) not in names:
+        name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
+        if name is None:
             return None
-        options = dict(getattr(family, "keywords", {}))
-        found |= {"family": names[getattr(family, "func", family)], "options": options}
+        found |= {"family": name, "options": dict(options)}
     return {"proposer": kind} | found
 
 

@@ -8,13 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from slide.functional import drop_features, relu_dropout
-from slide.nn.sampled_linear import (
-    Activation,
-    EveryOutput,
-    SampledLinear,
-    learns,
-    predicting,
-)
+from slide.nn.sampled_linear import Activation, EveryOutput, SampledLinear, learns, predicting
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import Sampler
 from slide.sparse import as_csr
@@ -36,7 +30,7 @@ class SlideNetwork(nn.Module):
         dropout: probability that training sets a hidden value to 0, in [0, 1).
         precision: of the products of the output layer; see `slide.active_linear`.
         init_scale, output_scale: of the first weights of the first and the last layer.
-        input_dropout: share of the features of a row that training leaves out, in [0, 1); see
+        input_dropout: share of the features of a sample that training leaves out, in [0, 1); see
             `slide.functional.drop_features`.
 
     Raises:
@@ -75,26 +69,16 @@ class SlideNetwork(nn.Module):
         checks.share("dropout", dropout)
         checks.share("input_dropout", input_dropout)
         checks.positive("output_scale", output_scale)
-        samplers = list(hidden_samplers) or [None] * len(hidden)
-        if len(samplers) != len(hidden):
-            raise ValueError(f"{len(samplers)} hidden samplers do not fit {len(hidden)} layers")
-
-        def layer_sampler(i: int, inputs: int) -> Sampler | None:
-            factory = samplers[i]
-            return factory(inputs, hidden[i]) if factory else None
-
-        first_sampler = layer_sampler(0, in_features)
-        self.first = SparseInputLinear(in_features, hidden[0], first_sampler, init_scale)
-        self.hidden = nn.ModuleList(
-            SampledLinear(hidden[i - 1], hidden[i], layer_sampler(i, hidden[i - 1]))
-            for i in range(1, len(hidden))
-        )
+        makers = list(hidden_samplers) or [None] * len(hidden)
+        if len(makers) != len(hidden):
+            raise ValueError(f"{len(makers)} hidden samplers do not fit {len(hidden)} layers")
+        sizes = zip([in_features, *hidden], hidden, makers, strict=False)
+        first, *rest = ((d, n, make(d, n) if make else None) for d, n, make in sizes)
+        self.first = SparseInputLinear(*first, init_scale)
+        self.hidden = nn.ModuleList(SampledLinear(*layer) for layer in rest)
         self.dropout, self.input_dropout = dropout, input_dropout
-        self.output = SampledLinear(
-            *(hidden[-1], out_features, sampler(hidden[-1], out_features)),
-            precision=precision,
-            init_scale=output_scale,
-        )
+        last = hidden[-1], out_features, sampler(hidden[-1], out_features)
+        self.output = SampledLinear(*last, precision=precision, init_scale=output_scale)
 
     def encode(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` of features ``(B, D)``, as `slide.as_csr` takes them."""
@@ -136,7 +120,7 @@ class SlideNetwork(nn.Module):
 
     @torch.no_grad()
     def predict(self, features: Any, k: int = 5, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """Scores and ids of the k best outputs of each row; see `slide.SampledLinear.top_k`."""
+        """Scores and ids of the k best outputs of each sample; see `slide.SampledLinear.top_k`."""
         return self.output.top_k(self.embed(features), k, search)
 
     def to_torch(self, k: int = 5) -> "TorchTwin":
@@ -145,7 +129,7 @@ class SlideNetwork(nn.Module):
         Its parameters have the same names: ``network.load_state_dict(twin.state_dict())`` takes
         them back, for example after training on another device.
 
-        It returns k outputs for each row; ValueError unless k is in [1, number of outputs].
+        It returns k outputs for each sample; ValueError unless k is in [1, number of outputs].
         """
         first, *others = self.layers()
         assert first.bias is not None
@@ -153,12 +137,11 @@ class SlideNetwork(nn.Module):
         return TorchTwin((first.weight, first.bias), rest, k).train(self.training)
 
     def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
-        """Parameter groups for an optimizer.
+        """Parameter groups for an optimizer: rate ``lr * input_rate`` for the first layer.
 
-        The first layer learns at the rate ``lr * input_rate``, the others at ``lr``. A step touches
-        the weights of a feature only if the feature occurs, and a step of Adam has about the same
-        length for small and large gradients. With one rate for all layers, the weights of rare
-        features change little.
+        The others learn at ``lr``. A step touches the weights of a feature only if the feature
+        occurs, and a step of Adam has about the same length for small and large gradients. With one
+        rate for all layers, the weights of rare features change little.
         """
         checks.positive("lr", lr)
         checks.positive("input_rate", input_rate)
@@ -178,16 +161,13 @@ class TorchTwin(nn.Module):
     """``EmbeddingBag -> ReLU -> (Linear -> ReLU ...) -> Linear -> topk``, on any device.
 
     It has no sampler and computes all outputs. All of its parts are PyTorch's, so `torch.export`
-    and `torch.onnx.export` take it. The names of its parameters are those of `slide.SlideNetwork`,
+    and `torch.onnx.export` take it. Its parameters have the names of `slide.SlideNetwork`,
     so each of the two loads the weights of the other.
 
     Args:
         first: weight ``(D, H)`` and bias ``(H,)`` of the first layer.
         others: the other layers, outputs last; at least one.
-        k: outputs that are returned for each row.
-
-    Raises:
-        ValueError: for a k that is not in [1, number of outputs].
+        k: outputs that are returned for each sample; ValueError unless it is in [1, N].
 
     Example:
         >>> import scipy.sparse, slide, torch
@@ -209,7 +189,7 @@ class TorchTwin(nn.Module):
         self.hidden, self.output = nn.ModuleList(others[:-1]), others[-1]
 
     def forward(self, indptr: Tensor, indices: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The k best outputs of B rows, given as the arrays of a `slide.CSR`.
+        """The k best outputs of B samples, given as the arrays of a `slide.CSR`.
 
         ``values`` have the type of the weights. Returns scores and ids (int64), both ``(B, k)``.
         """

@@ -10,7 +10,6 @@ from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim import resize_rows
 from slide.optim.row_sparse_adam import check_has
-from slide.sampling import ActiveSampler
 from slide.utils import checks
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.
@@ -131,8 +130,7 @@ def add_features(
     """
     checks.whole("count", count, 1)
     checks.positive("init_scale", init_scale)
-    sampler = layer.sampler
-    if isinstance(sampler, ActiveSampler) and sampler.proposer is not None:
+    if getattr(layer.sampler, "proposer", None) is not None:
         raise ValueError("the sampler of the layer hashes its features, so they cannot become more")
     scale = init_scale / math.sqrt(layer.out_features)
     added = layer.weight.detach().new_empty(count, layer.out_features).normal_(0, scale)

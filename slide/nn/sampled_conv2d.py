@@ -121,7 +121,7 @@ class SampledConv2d(SampledLayer):
             ``values`` ``(B, A, H', W')`` and the active set, with the weights of its sampler.
             A second such layer is called as ``second(torch.relu(out.values), out.active.ids)``.
 
-        Errors are those of `slide.active_conv2d`; ValueError also for a set for each sample.
+        Errors: see `slide.active_conv2d`; ValueError also for a set for each sample.
         """
         x, _, outside = outside_autocast(x, self.weight)
         check_convolution(x, self.weight, self.bias, self.groups)
@@ -132,19 +132,12 @@ class SampledConv2d(SampledLayer):
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
             )
         active = _ascending(active)  # Here the host waits for ids that another device drew.
+        channels = in_channels, None if active.complete else active.ids
+        geometry = self.stride, self.padding, self.dilation, self.groups
         values = F.active_conv2d(
-            x,
-            self.weight,
-            self.bias,
-            in_channels,
-            None if active.complete else active.ids,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups,
-            self.sparse_grad,
+            x, self.weight, self.bias, *channels, *geometry, sparse_grad=self.sparse_grad
         )
-        return self._activation(values, active, len(x))
+        return self._activation(values, active, (len(x),))
 
     @torch.no_grad()
     def _patches(self, x: Tensor, in_channels: Channels) -> Tensor:

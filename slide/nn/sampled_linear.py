@@ -21,7 +21,7 @@ from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.functional.autograd import (
-    check_not_averaged,
+    check_takes_rows,
     in_reentrant_checkpoint,
     outside_autocast,
 )
@@ -97,7 +97,7 @@ class Activation(NamedTuple):
 class EveryOutput(Tensor):
     """The outputs of a layer in ``eval()``: a tensor of all N, which has what `Activation` has.
 
-    What PyTorch computes from it is an ordinary tensor.
+    Inputs ``(..., D)`` give ``(..., N)``. What PyTorch computes from it is an ordinary tensor.
 
     Example:
         >>> import slide, torch
@@ -108,6 +108,7 @@ class EveryOutput(Tensor):
     """
 
     active: ActiveSet
+    num_samples: int
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
 
     @property
@@ -115,22 +116,18 @@ class EveryOutput(Tensor):
         """The same as an ordinary tensor."""
         return self.as_subclass(Tensor)
 
-    @property
-    def num_samples(self) -> int:
-        return len(self)
-
     def to_dense(self, *_: Any, **__: Any) -> Tensor:
-        """``(B, N)``; see `Activation.to_dense`."""
+        """The same as an ordinary tensor; see `Activation.to_dense`."""
         return self.values
 
     def _replace(self, **changes: Any) -> Activation:
-        return Activation(self.values, self.active, len(self))._replace(**changes)
+        return Activation(self.values, self.active, self.num_samples)._replace(**changes)
 
 
-def every_output(values: Tensor, active: ActiveSet) -> EveryOutput:
-    """A tensor ``(B, N)`` as the outputs of a layer on a complete set."""
-    found = values.as_subclass(EveryOutput)
-    found.active = active
+def every_output(values: Tensor, active: ActiveSet, lead: Sequence[int]) -> EveryOutput:
+    """Values of all samples on a complete set; ``lead``: the leading dimensions of the inputs."""
+    found = values.view(*lead, *values.shape[1:]).as_subclass(EveryOutput)
+    found.active, found.num_samples = active, math.prod(lead)
     return found
 
 
@@ -183,11 +180,9 @@ class SampledLayer(nn.Module):
         self, in_features: int, out_features: int, sampler: Sampler | None, sparse_grad: bool
     ):
         super().__init__()
-        in_features = checks.whole("in_features", in_features, 1)
-        out_features = checks.whole("out_features", out_features, 1)
+        self.in_features = checks.whole("in_features", in_features, 1)
+        self.out_features = checks.whole("out_features", out_features, 1)
         checks.flag("sparse_grad", sparse_grad)
-        self.in_features = in_features
-        self.out_features = out_features
         self.sparse_grad = sparse_grad
         self.sampler = sampler or FullSampler(in_features, out_features)
         self._by_default = None if sampler else self.sampler
@@ -222,7 +217,7 @@ class SampledLayer(nn.Module):
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs, for weights ``rows`` ``(N, D)``; of prediction, all."""
-        check_not_averaged(*(getattr(self, name) for name in self._of_rows))
+        check_takes_rows(self.sparse_grad, *(getattr(self, name) for name in self._of_rows))
         training = learns(self)
         if not training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
@@ -235,7 +230,7 @@ class SampledLayer(nn.Module):
         return sampler.select(x, labels)
 
     def _check_learning(self, sampler: Sampler) -> None:
-        """Raise RuntimeError where gradients would be those of another set; warn of all outputs."""
+        """Raise RuntimeError where gradients would belong to another set; warn of all outputs."""
         if isinstance(sampler, ActiveSampler) and in_reentrant_checkpoint():
             raise RuntimeError(
                 "a backward pass runs this layer again, as torch.utils.checkpoint does with "
@@ -254,12 +249,12 @@ class SampledLayer(nn.Module):
             )
 
     def _activation(
-        self, values: Tensor, active: ActiveSet, num_samples: int
+        self, values: Tensor, active: ActiveSet, lead: Sequence[int]
     ) -> Activation | EveryOutput:
-        """The outputs: in ``eval()`` without labels, a tensor."""
+        """The outputs for inputs of leading dimensions; in ``eval()`` without labels, a tensor."""
         if learns(self) or active.targets is not None or not active.complete:
-            return Activation(values, active, num_samples)
-        return every_output(values, active)
+            return Activation(values, active, math.prod(lead))
+        return every_output(values, active, lead)
 
     def extra_repr(self) -> str:
         bias = ", bias=False" if self.bias is None else ""
@@ -401,19 +396,13 @@ class SampledLinear(SampledLayer):
     ) -> "SampledLinear":
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
-        Args:
-            sampler: chooses among N outputs; None computes all.
-            options: ``precision`` and ``sparse_grad`` of the layer.
-
-        Raises:
-            ValueError: see `SampledLinear`.
-            TypeError: for another module, or weights of another type.
+        ``sampler``, and ``precision`` and ``sparse_grad`` as ``options``, are those of the layer.
+        TypeError for another module, or weights of another type.
 
         Example:
             >>> import slide, torch
             >>> linear = torch.nn.Linear(16, 1000)
-            >>> sampler = slide.ActiveSampler(16, 1000, slide.LSHProposer, active=64)
-            >>> layer = slide.SampledLinear.from_linear(linear, sampler)
+            >>> layer = slide.SampledLinear.from_linear(linear, slide.ActiveSampler(16, 1000))
             >>> torch.equal(layer.to_linear().weight, linear.weight)
             True
         """
@@ -436,21 +425,23 @@ class SampledLinear(SampledLayer):
         """The outputs of the active set of ``x`` ``(B, D)``; in ``eval()`` without labels, all N.
 
         Args:
+            x: inputs, also ``(..., D)``: the leading dimensions count samples.
             labels: outputs that must be in the set of each sample, in any form that
                 `slide.as_pattern` takes; a loss takes them as targets.
 
         Returns:
             The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set. In
-            ``eval()`` without labels it is a tensor ``(B, N)`` that has the same attributes.
+            ``eval()`` without labels it is a tensor ``(..., N)`` that has the same attributes.
 
-        Errors are those of `slide.active_linear`.
+        Errors: see `slide.active_linear`.
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
+        x, lead = _in_rows(x)
         with outside:
             active = self._active_set(x, labels)
             products = LinearOptions.of(x, precision, self.sparse_grad)
             values = linear_on_set(x, self.weight, self.bias, active, products)
-        return self._activation(values, active, len(x))
+        return self._activation(values, active, lead)
 
     @untraced
     def loss(
@@ -478,10 +469,9 @@ class SampledLinear(SampledLayer):
             ignore_index: samples with this label are left out, as in ``nn.CrossEntropyLoss``, if
                 labels are one for each sample. The mean is over the others.
 
-        Errors are those of `slide.functional.active_linear_loss`.
+        Errors: see `slide.functional.active_linear_loss`.
         """
-        if isinstance(loss, str):
-            loss = ActiveLoss(loss)
+        loss = ActiveLoss(loss) if isinstance(loss, str) else loss
         if not callable(loss) or isinstance(loss, nn.modules.loss._Loss):
             raise TypeError(
                 "loss must be a name such as 'softmax' (cross-entropy), an ActiveLoss, which has "
@@ -498,17 +488,9 @@ class SampledLinear(SampledLayer):
             if not isinstance(loss, ActiveLoss):
                 values = linear_on_set(x, self.weight, self.bias, active, products)
                 return loss(values, active), active
-            mean = linear_loss_on_set(
-                x,
-                self.weight,
-                self.bias,
-                active,
-                loss.record,
-                loss.hard_fraction,
-                products,
-                weights=loss.sample_weights(active, weights),
-            )
-        return mean, active
+            weights = loss.sample_weights(active, weights)
+            options = loss.record, loss.hard_fraction, products, weights
+            return linear_loss_on_set(x, self.weight, self.bias, active, *options), active
 
     def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""
@@ -520,7 +502,7 @@ class SampledLinear(SampledLayer):
     @untraced
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
-        """The k best outputs of each input ``(B, D)``.
+        """The k best outputs of each input ``(B, D)``, or ``(..., D)``.
 
         Args:
             k: in [1, N].
@@ -529,7 +511,7 @@ class SampledLinear(SampledLayer):
                 candidates of the sampler's index, which was made for training.
 
         Returns:
-            Scores and ids (int64), both ``(B, k)``, best first. If an input has fewer than k
+            Scores and ids (int64), both ``(..., k)``, best first. If an input has fewer than k
             candidates, the remaining scores are -inf and the ids are -1.
 
         Raises:
@@ -538,13 +520,16 @@ class SampledLinear(SampledLayer):
         """
         checks.one_of("search", search, SEARCHES)
         x, _, outside = outside_autocast(x, self.weight)
+        x, lead = _in_rows(x)
         check_linear(x, self.weight, self.bias)
         with outside:
             if search == "exact":
-                return exact_top_k(x, self.weight, self.bias, k)
-            if search == "index":
-                return self.row_index().top_k(x, k)
-            return index_top_k(x, self.weight, self.bias, self.candidates(x), k)
+                scores, ids = exact_top_k(x, self.weight, self.bias, k)
+            elif search == "index":
+                scores, ids = self.row_index().top_k(x, k)
+            else:
+                scores, ids = index_top_k(x, self.weight, self.bias, self.candidates(x), k)
+        return scores.view(*lead, k), ids.view(*lead, k)
 
     @untraced
     @torch.no_grad()
@@ -574,17 +559,22 @@ class SampledLinear(SampledLayer):
         return sampler.candidates(x)
 
 
+def _in_rows(x: Any) -> tuple[Any, tuple[int, ...]]:
+    """Inputs ``(..., D)`` as ``(B, D)``, and their leading dimensions."""
+    if not isinstance(x, Tensor) or x.ndim in (0, 2):
+        return x, tuple(x.shape[:1]) if isinstance(x, Tensor) else ()
+    return x[None] if x.ndim == 1 else x.flatten(0, -2), tuple(x.shape[:-1])
+
+
 def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, Any, Any]:
     """Inputs ``(B, D)``, labels and weights of samples, without samples of an ignored label."""
     if not isinstance(x, Tensor):
         return x, labels, weights  # Which is an error.
-    if x.ndim > 2:
-        lead = x.shape[:-1]
-        if tuple(getattr(weights, "shape", ())) == lead:
-            weights = weights.reshape(-1)
-        if tuple(getattr(labels, "shape", ())) == lead:
-            labels = labels.reshape(-1)
-        x = x.reshape(-1, x.shape[-1])
+    x, lead = _in_rows(x)
+    labels, weights = (
+        each.reshape(-1) if getattr(each, "shape", None) == lead else each
+        for each in (labels, weights)
+    )
     if isinstance(labels, list) and labels and all(isinstance(i, int) for i in labels):
         labels = np.array(labels)
     if not isinstance(labels, np.ndarray | Tensor) or labels.shape != (len(x),):

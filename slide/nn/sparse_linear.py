@@ -87,13 +87,8 @@ class SparseInputLinear(SampledLayer):
     ) -> "SparseInputLinear":
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
-        Without a bias in the ``nn.Linear``, the bias of the layer is zero.
-
-        Args:
-            sampler, sparse_grad: see `SparseInputLinear`.
-
-        Raises:
-            TypeError: for another module, or weights of another type.
+        Without a bias in the ``nn.Linear``, the bias of the layer is zero. TypeError for another
+        module, or weights of another type.
 
         Example:
             >>> import slide, torch
@@ -118,18 +113,18 @@ class SparseInputLinear(SampledLayer):
     def forward(self, x: Any) -> Activation | EveryOutput:
         """The outputs of the active set of a matrix ``(B, D)``; in ``eval()``, all H.
 
-        ``x`` is as `slide.as_csr` takes it; errors are those of `slide.functional.sparse_linear`.
+        ``x`` is as `slide.as_csr` takes it; errors: see `slide.functional.sparse_linear`.
         """
         x = as_csr(x, self.in_features)
         values = F.sparse_linear(x, self.weight, self.bias, self.sparse_grad)
         active = self._choose(x, self.weight.T, None)
-        return self._activation(F.gather_active(values, active), active, x.num_rows)
+        return self._activation(F.gather_active(values, active), active, (x.num_rows,))
 
 
 class SparseWeightLinear(nn.Module):
     """``nn.Linear`` whose weight is a large sparse matrix with a fixed pattern.
 
-    The products are those of `slide.csr_matmul`. The gradient of the entries is dense, for any
+    The products: see `slide.csr_matmul`. The gradient of the entries is dense, for any
     optimizer of PyTorch.
 
     Args:

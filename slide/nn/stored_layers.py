@@ -79,7 +79,7 @@ class StoredInputLinear(_StoredLayer):
         check_pattern("features", x, None, self.in_features)
         weight, _, columns = self.rows.some(x.indices, None)
         values = sparse_linear(CSR(x.indptr, columns, x.values), weight, self.bias)
-        return every_output(values, self.sampler.select(x, None))
+        return every_output(values, self.sampler.select(x, None), (x.num_rows,))
 
     def trainable(self) -> SparseInputLinear:
         """The layer with float32 weights."""
@@ -99,23 +99,24 @@ class StoredLinear(_StoredLayer):
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation | EveryOutput:
         """All outputs of ``x`` ``(B, D)``; ``labels`` do not change them."""
-        active, step = FullSampler(self.in_features, self.out_features), self.rows.at_once(2**14)
+        step = self.rows.at_once(2**14)
         starts = range(0, self.out_features, step)
         parts = [x @ self.rows.block(begin, begin + step).T for begin in starts]
         values = torch.cat(parts, 1) + self.bias
+        active = FullSampler(self.in_features, self.out_features).select(x, labels)
         if labels is None:
-            return every_output(values, active.select(x, None))
-        return Activation(values, active.select(x, labels), len(x))
+            return every_output(values, active, (len(x),))
+        return Activation(values, active, len(x))
 
     @torch.no_grad()
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
         """See `slide.SampledLinear.scores_of`."""
-        return at_ids(ids, self.out_features, lambda active: self._scores(x, active))
 
-    def _scores(self, x: Tensor, active: ActiveSet) -> Tensor:
-        assert isinstance(active.ids, np.ndarray)
-        weight, bias, ids = self.rows.some(active.ids, self.bias)
-        return active_linear(x, weight, bias, ActiveSet(len(weight), ids, active.indptr))
+        def scores(active: ActiveSet) -> Tensor:
+            weight, bias, ids = self.rows.some(active.ids, self.bias)
+            return active_linear(x, weight, bias, ActiveSet(len(weight), ids, active.indptr))
+
+        return at_ids(ids, self.out_features, scores)
 
     @torch.no_grad()
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
@@ -129,8 +130,7 @@ class StoredLinear(_StoredLayer):
         if search == "index":
             return self.row_index().top_k(x, k)
         check_has_index(self.sampler)
-        if not self._whole:
-            self._whole = [self.weight]
+        self._whole = self._whole or [self.weight]
         weight = self._whole[0]
         self.sampler.update(weight, self.bias, None)
         return index_top_k(x, weight, self.bias, self.sampler.candidates(x), k)

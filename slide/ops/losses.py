@@ -52,7 +52,7 @@ def _block(
         log_weights = active.log_weights.astype(flat.dtype, copy=False)
     losses, flat_gradient = np.empty(len(bounds) - 1), array_view(gradient).reshape(-1)
     positions = active.targets.indices
-    rows = Rows(indptr, flat, bounds, positions, log_weights, active.shared, scale)
+    rows = Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
     loss.kernel(rows, losses, flat_gradient)
     if weights is not None:
         losses *= weights[part]

@@ -69,12 +69,11 @@ def clip_grad_norm_(
         gradients = [pair for parameter in own if (pair := _values(parameter)) is not None]
         found += gradients
         norm = _norm([values for values, _ in gradients], norm_type)
-        if sharers is None:
-            norms.append(norm)
-        else:  # A process may have no gradient of its rows, but the others wait for its norm.
+        every = [norm[None]]
+        if sharers is not None:  # A process may have no gradient, but others wait for its norm.
             norm = norm.to(own[0].device if own else CPU)
             every = sharers.all_gather(norm[None], [1] * sharers.size)
-            norms += [each.squeeze(0) for each in every]
+        norms += [each.squeeze(0) for each in every]
     if len(norms) > 1:
         norms = [_norm([norm.to(norms[0].device) for norm in norms], norm_type)]
     total = norms[0] if norms else torch.tensor(0.0)
@@ -89,27 +88,15 @@ def clip_grad_norm_(
 def _see_rows() -> None:
     """Make the clipping of PyTorch see row gradients: it would pass over them silently."""
 
-    def has_rows(parameters: _Tensors) -> bool:
-        several = [parameters] if isinstance(parameters, Tensor) else parameters
-        return any(getattr(p, "row_gradients", ()) for p in several)
-
-    def refused(whole: Callable[..., Any]) -> Callable[..., Any]:
+    def instead(whole: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(whole)
         def call(parameters: _Tensors, *arguments: Any, **keywords: Any) -> Any:
-            parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
-            if has_rows(parameters):
-                raise RuntimeError(
-                    "this function does not see the row gradients that layers of slide leave on "
-                    "their weights: call slide.clip_grad_norm_, or make the layers with "
-                    "sparse_grad=True"
-                )
-            return whole(parameters, *arguments, **keywords)
+            parameters = _listed(parameters)
+            seen = any(getattr(p, "row_gradients", ()) for p in parameters)
+            return (ours if seen else whole)(parameters, *arguments, **keywords)
 
         return call
 
-    whole = clip_grad.clip_grad_norm_
-
-    @functools.wraps(whole)
     def clip(
         parameters: _Tensors,
         max_norm: float,
@@ -117,19 +104,27 @@ def _see_rows() -> None:
         error_if_nonfinite: bool = False,
         foreach: bool | None = None,
     ) -> Tensor:
-        parameters = parameters if isinstance(parameters, Tensor) else list(parameters)
-        if has_rows(parameters):
-            return clip_grad_norm_(
-                parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
-            )
-        return whole(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+        return clip_grad_norm_(
+            parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
+        )
 
-    torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = clip
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "this function does not see the row gradients that layers of slide leave on their "
+            "weights: call slide.clip_grad_norm_, or make the layers with sparse_grad=True"
+        )
+
+    whole = instead(clip_grad.clip_grad_norm_, clip)
+    torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = whole
     # The second half of the same function: whoever imported it before comes to it.
     for name in ("clip_grad_value_", "_clip_grads_with_norm_", "clip_grads_with_norm_"):
         for module in (clip_grad, torch.nn.utils):
             if hasattr(module, name):
-                setattr(module, name, refused(getattr(module, name)))
+                setattr(module, name, instead(getattr(module, name), refuse))
+
+
+def _listed(parameters: _Tensors) -> list[Tensor]:
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
 
 
 before_first_rows.append(_see_rows)
@@ -138,9 +133,9 @@ before_first_rows.append(_see_rows)
 def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:
     """Parameters by the group that shares out their rows; None: each process has all of them."""
     found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
-    given = [sharded] if isinstance(sharded, Tensor) else list(sharded)
+    given = _listed(sharded)
     known = {id(parameter) for parameter in given}  # They may be parameters of a model, too.
-    for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
+    for parameter in _listed(parameters):
         if id(parameter) not in known:
             found.setdefault(sharing_group(parameter), []).append(parameter)
     for parameter in given:

@@ -13,7 +13,7 @@ from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.reference.products import AdamTensors
-from slide.ops.reference.products import adam_rows as plain_adam_rows
+from slide.ops.reference.products import adam_rows as reference_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
@@ -96,19 +96,11 @@ class RowSparseAdam(torch.optim.Optimizer):
     ):
         checks.positive("lr", lr)
         _check_numbers(lr, betas, eps, weight_decay)
-        checks.flag("correct_skipped", correct_skipped)
-        checks.flag("rowwise", rowwise)
-        checks.flag("every_row", every_row)
-        defaults = {
-            "lr": lr,
-            "betas": tuple(betas),
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "correct_skipped": correct_skipped,
-            "rowwise": rowwise,
-            "every_row": every_row,
-        }
-        super().__init__(params, defaults)
+        numbers = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        flags = {"correct_skipped": correct_skipped, "rowwise": rowwise, "every_row": every_row}
+        for name, value in flags.items():
+            checks.flag(name, value)
+        super().__init__(params, numbers | flags)
         takers.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -130,13 +122,11 @@ class RowSparseAdam(torch.optim.Optimizer):
         It looks for infinities in ``grad``, so row gradients become sparse tensors there, and the
         step unscales them.
         """
-        self._shown = []
-        for p in self._parameters():
-            if getattr(p, "row_gradients", ()):
-                gradient = take_row_gradients(p)
-                assert gradient is not None
-                p.grad = to_sparse(p, gradient)
-                self._shown.append(p)
+        self._shown = [p for p in self._parameters() if getattr(p, "row_gradients", ())]
+        for p in self._shown:
+            gradient = take_row_gradients(p)
+            assert gradient is not None
+            p.grad = to_sparse(p, gradient)
         self._shown += _share_infinities(self._parameters())
         return bool(self._shown)
 
@@ -147,13 +137,10 @@ class RowSparseAdam(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient, and remove their row gradients.
 
-        Returns the loss of ``closure``, as in PyTorch.
-
-        Raises:
-            ValueError: for a parameter that is not contiguous or has other rows than its gradient,
-                or a number of a group that is out of range.
-            RuntimeError: after ``unscale_`` of a ``GradScaler``, with row gradients; or if another
-                optimizer has made a step with the same gradient.
+        Returns the loss of ``closure``, as in PyTorch. ValueError for a parameter that is not
+        contiguous or has other rows than its gradient, or a number of a group that is out of range;
+        RuntimeError after ``unscale_`` of a ``GradScaler``, with row gradients, or if another
+        optimizer has made a step with the same gradient.
         """
         for group in self.param_groups:  # Before any row changes.
             numbers = (group[name] for name in ("lr", "betas", "eps", "weight_decay"))
@@ -202,14 +189,8 @@ class RowSparseAdam(torch.optim.Optimizer):
         state = self.state[p]
         _prepare(state, p, group)
         state["step"] += 1
-        hyper = AdamHyper(
-            float(group["lr"]),
-            float(group["betas"][0]),
-            float(group["betas"][1]),
-            float(group["eps"]),
-            float(group["weight_decay"]),
-            int(state["step"]),
-        )
+        numbers = group["lr"], *group["betas"], group["eps"], group["weight_decay"]
+        hyper = AdamHyper._make([*map(float, numbers), int(state["step"])])
         tensors = AdamTensors(p, state.get("exp_avg"), state["exp_avg_sq"], state.get("last_step"))
         _update_rows(tensors, hyper, gradient)
         if group.get("every_row") and gradient.ids is not None:
@@ -219,8 +200,7 @@ class RowSparseAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, with its options.
 
-        Raises:
-            ValueError: for the state of another optimizer, or of parameters of other shapes.
+        ValueError for the state of another optimizer, or of parameters of other shapes.
         """
         groups, states = state_dict["param_groups"], state_dict["state"]
         for group in groups:
@@ -305,20 +285,14 @@ def _check_shapes(state: dict[str, Any], p: Tensor) -> None:
 
 def _check_values(state: dict[str, Any]) -> None:
     """Raise ValueError for moments and steps that no training has: weights would be NaN."""
-    what = "the state of a RowSparseAdam"
+    what, expected = "the state of a RowSparseAdam", {}
     step = check_counter(what, "step", state["step"])
-    expected = {}
-    for name, least, most in (
-        ("exp_avg", None, None),
-        ("exp_avg_sq", 0, None),
-        ("last_step", 0, step),
-    ):
-        if name in state:
-            tensor = state[name]
-            kind = str(tensor.dtype).removeprefix("torch.")
-            number = "int" if name == "last_step" else "float"
-            kind = kind if number in kind else number
-            expected[name] = Expected(tuple(tensor.shape), kind, least, most)
+    bounds = {"exp_avg": (None, None), "exp_avg_sq": (0, None), "last_step": (0, step)}
+    for name in [name for name in bounds if name in state]:
+        kind = str(state[name].dtype).removeprefix("torch.")
+        number = "int" if name == "last_step" else "float"
+        kind = kind if number in kind else number
+        expected[name] = Expected(tuple(state[name].shape), kind, *bounds[name])
     check_arrays(what, state, expected)
 
 
@@ -356,7 +330,7 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
         positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
-        plain_adam_rows(_in_rows(tensors), hyper, positions, values)
+        reference_adam_rows(_in_rows(tensors), hyper, positions, values)
         return
     chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
@@ -370,12 +344,8 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at, tensors = torch.from_numpy(ids).long(), _in_rows(tensors)
-    rows = AdamTensors(
-        tensors.weight.index_select(0, at).float(),
-        None if tensors.first is None else tensors.first.index_select(0, at),
-        tensors.second.index_select(0, at),
-        None if tensors.last_step is None else tensors.last_step.index_select(0, at),
-    )
+    rows = AdamTensors._make(t if t is None else t.index_select(0, at) for t in tensors)
+    rows = rows._replace(weight=rows.weight.float())
     values = array_view(gradient.values().float().contiguous())
     kernels.adam_rows(_as_arrays(rows), hyper, np.arange(len(at), dtype=np.int32), values, chunks)
     for tensor, changed in zip(tensors, rows, strict=True):
@@ -397,19 +367,21 @@ def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
 
 def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
-    weight, second = (array_view(as_rows(t)) for t in (tensors.weight, tensors.second))
-    first, last = np.empty((0, 0), weight.dtype), _EMPTY
-    if tensors.first is not None:
-        first = array_view(as_rows(tensors.first))
-    if tensors.last_step is not None:
-        last = array_view(tensors.last_step)
-    return AdamRows(weight, first, second, last)
+    weight, first, second, last = _in_rows(tensors)
+    none = np.empty((0, 0), array_view(weight).dtype)
+    return AdamRows(
+        array_view(weight),
+        none if first is None else array_view(first),
+        array_view(second),
+        _EMPTY if last is None else array_view(last),
+    )
 
 
 def _in_rows(tensors: AdamTensors) -> AdamTensors:
     """The same memory as rows ``(N, D)``."""
-    first = None if tensors.first is None else as_rows(tensors.first)
-    return AdamTensors(as_rows(tensors.weight), first, as_rows(tensors.second), tensors.last_step)
+    weight, first, second, last = tensors
+    weight, second = as_rows(weight), as_rows(second)
+    return AdamTensors(weight, None if first is None else as_rows(first), second, last)
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:
@@ -431,9 +403,8 @@ def resize_rows(
 ) -> None:
     """Keep some rows of a parameter and append others; the state of its optimizer follows.
 
-    The parameter stays the same object with new memory. State with a row for each row of the
-    parameter, or for each kernel of a convolution, keeps these rows; new ones begin at 0. Gradients
-    that wait are dropped.
+    The parameter stays the same object with new memory. Its state keeps the same rows; new ones
+    begin at 0. Gradients that wait are dropped.
 
     Args:
         kept: ``(n,)`` int64 numbers of rows, in their new order; None: all, in order.
@@ -459,10 +430,8 @@ def resize_rows(
         raise ValueError(f"new rows {tuple(added.shape)} do not fit a weight {tuple(p.shape)}")
     if kept is not None and len(kept) and not 0 <= int(kept.min()) <= int(kept.max()) < rows:
         raise ValueError(f"rows to keep must lie in [0, {rows})")
-    state = {}
     check_has(optimizer, p)
-    if optimizer is not None:
-        state = optimizer.state.get(p, {})
+    state = {} if optimizer is None else optimizer.state.get(p, {})
     for name, value in state.items():
         if isinstance(value, Tensor) and value.ndim and len(value) in (rows, num_rows(p)):
             if value.layout == torch.sparse_coo:  # Momentum of sparse gradients.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import scipy.sparse
 
 from slide import runtime
 from slide.model import Model, Names, load
@@ -88,7 +89,7 @@ class AnswerWriter:
             raise ValueError(f"{format} cannot be appended to a file: --output")
         self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
         self.first_label, self.rows = first_label, 0
-        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._parts: list[Any] = []
         # Others may have written before into the file that is standard output, and may after.
         self._begin = file.tell() if format == "xmc" else 0
         if format == "xmc":
@@ -99,7 +100,8 @@ class AnswerWriter:
         self.rows += len(ids)
         known = ids >= 0
         if self.format == "npz":
-            self._parts.append((known.sum(1), ids[known].astype(np.int32), scores[known]))
+            parts = scores[known], ids[known], row_bounds(known.sum(1))
+            self._parts.append(scipy.sparse.csr_array(parts, (len(ids), self.num_labels)))
             return
         lines = [self._line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
         self.file.write("".join(f"{line}\n" for line in lines).encode())
@@ -124,21 +126,11 @@ class AnswerWriter:
             self._write_header()
             self.file.seek(end)
         elif self.format == "npz":
-            self._save_matrix()
+            empty = scipy.sparse.csr_array((0, self.num_labels))
+            matrix: Any = scipy.sparse.vstack([empty, *self._parts], "csr")
+            matrix.sort_indices()
+            scipy.sparse.save_npz(self.file, matrix)
         self.file.flush()
-
-    def _save_matrix(self) -> None:
-        import scipy.sparse
-
-        sizes, ids, scores = (
-            np.concatenate([np.empty(0, dtype), *(part[at] for part in self._parts)])
-            for at, dtype in enumerate((np.int64, np.int32, np.float64))
-        )
-        matrix = scipy.sparse.csr_array(
-            (scores, ids, row_bounds(sizes)), (self.rows, self.num_labels)
-        )
-        matrix.sort_indices()
-        scipy.sparse.save_npz(self.file, matrix)
 
 
 def _only_appends(file: IO[bytes]) -> bool:
@@ -163,11 +155,8 @@ def main(words: Sequence[str] | None = None) -> None:
     except (ValueError, TypeError, OSError) as error:
         sys.exit(f"error: {checks.error_message(error)}")
     if scores:
-        shown = {"p": "P", "ndcg": "nDCG"}
-        parts = (name.split("_at_") for name in scores)
-        names = [f"{shown[metric]}@{k}" for metric, k in parts]
-        values = zip(names, scores.values(), strict=True)
-        print("  ".join(f"{name} {value:.4f}" for name, value in values), file=sys.stderr)
+        said = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        print(said.replace("ndcg_at_", "nDCG@").replace("p_at_", "P@"), file=sys.stderr)
 
 
 def predict_file(options: argparse.Namespace) -> dict[str, float]:

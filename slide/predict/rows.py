@@ -43,7 +43,6 @@ _CHUNK = 1 << 20
 # Lines of JSON in a block.
 _LINES = 1024
 
-
 # Features by number, texts with numbers, and numbers of labels.
 _Row = tuple[dict[int, float] | Row, list[int]]
 
@@ -155,21 +154,11 @@ def _whole(name: Any) -> int | None:
 def read_rows(
     source: str, model: Model, format: str | None = None, labels: str | None = None
 ) -> Iterator[Block]:
-    """Yields the rows in blocks.
+    """Yields the rows of a file, or of standard input (``-``), in blocks.
 
-    Features are numbers, or names in lines of JSON. Labels may be missing. A label that the model
+    The format is one of `ROW_FORMATS`; None: by the file's name, else by its first line. ``labels``
+    is the file of the labels beside a matrix. Elsewhere rows may have them; a label that the model
     does not know gets a number that is none of its labels.
-
-    Args:
-        source: path of a file; ``-`` is standard input.
-        model: has the numbers of features and labels, and their names.
-        format: one of `ROW_FORMATS`; None: by the file's name, else by its first line.
-        labels: npz: file of the labels; None: there are none.
-
-    Raises:
-        DataError: a malformed line, or a feature that the model does not have.
-        FileNotFoundError: there is no such file.
-        ValueError: a source that cannot be read this way.
     """
     path, piped = Path(source), source == "-"
     checks.encodable("file", path)
@@ -328,15 +317,10 @@ def _check_header(header: Sizes, model: Model, name: str) -> None:
 
 
 def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
-    width = read_npz_shape(path)[1]
-    if width != model.num_features:  # Labels instead of features, for example.
-        raise DataError(
-            f"{path}: a matrix of {width} columns does not fit {model.num_features} features"
-        )
-    if labels is not None and (found := read_npz_shape(labels)[1]) != model.num_labels:
-        raise DataError(
-            f"{labels}: a matrix of {found} columns does not fit {model.num_labels} labels"
-        )
+    given = (path, model.num_features, "features"), (labels, model.num_labels, "labels")
+    for file, own, what in given:  # Labels instead of features are a usual mistake.
+        if file is not None and (width := read_npz_shape(file)[1]) != own:
+            raise DataError(f"{file}: a matrix of {width} columns does not fit {own} {what}")
     with ProgressBar(unit=" rows", desc=str(path)) as bar:
         for block in read_npz_blocks(path, labels):
             bar.total = block.features.num_rows

@@ -22,7 +22,7 @@ _BINS = {"0": 0, "1": 1, "2-4": 2, "5-9": 5, "10-49": 10, "50-499": 50, "500+": 
 # Labels are compared that have this many evaluated rows; fewer, if there are few such labels.
 _ENOUGH_ROWS = (20, 10, 5, 2, 1)
 # Of an example as many names as fill two lines.
-SHOWN_LABELS, SHOWN_FEATURES = 8, 5
+_SHOWN_LABELS, _SHOWN_FEATURES = 8, 5
 
 _REPORT = "report.html"
 _SCORES = {"P": "p", "nDCG": "ndcg", "PSP": "psp"}
@@ -34,6 +34,7 @@ table { border-collapse: collapse; } .wide { overflow-x: auto; margin: 1em 0; }
 th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid; font-weight: 600; } th, small { white-space: normal; }
 small { color: #555; } td[colspan] { padding-bottom: .8em; max-width: 88vw; }
+td:nth-child(2):last-child { white-space: normal; overflow-wrap: anywhere; }
 @media (max-width: 40em) { th, td { padding-right: .5em; } td:first-child { white-space: normal; } }
 """
 
@@ -125,26 +126,19 @@ def by_frequency(answers: Answers) -> list[Bin]:
     """Precision and recall of labels by how many training rows they have."""
     right, edges = hits(answers.ids, answers.labels), np.array(list(_BINS.values()))
     bin_of = np.searchsorted(edges, answers.counts, "right") - 1
-    truth = np.bincount(bin_of[answers.labels.indices], minlength=len(_BINS))
-    sizes = np.bincount(bin_of, minlength=len(_BINS))
-    hit = np.stack([_hits_by_bin(answers.ids, right, bin_of, k) for k in _CUTOFFS])
-    found, rows = hit / np.where(truth, truth, np.nan), max(len(answers.ids), 1)
-    precision = hit / (rows * np.array([[1], [3], [5]]))
+
+    def count(labels: np.ndarray) -> np.ndarray:
+        return np.bincount(bin_of[labels], minlength=len(_BINS))
+
+    truth, sizes = count(answers.labels.indices), count(np.arange(len(bin_of)))
+    hit = np.stack([count(answers.ids[:, :k][right[:, :k]]) for k in _CUTOFFS])
+    share, found = truth / max(truth.sum(), 1), hit / np.where(truth, truth, np.nan)
+    precision = hit / (max(len(right), 1) * np.array(_CUTOFFS)[:, None])
     return [
-        Bin(
-            name,
-            int(sizes[at]),
-            float(truth[at] / max(truth.sum(), 1)),
-            found[:, at].tolist(),
-            precision[:, at].tolist(),
-        )
-        for at, name in enumerate(_BINS)
+        Bin(name, int(sizes[at]), float(share[at]), found[:, at].tolist(), parts.tolist())
+        for at, (name, parts) in enumerate(zip(_BINS, precision.T, strict=True))
         if sizes[at]
     ]
-
-
-def _hits_by_bin(ids: np.ndarray, right: np.ndarray, bin_of: np.ndarray, k: int) -> np.ndarray:
-    return np.bincount(bin_of[ids[:, :k][right[:, :k]]], minlength=len(_BINS))
 
 
 def calibration(answers: Answers, bins: int = 10) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -192,26 +186,23 @@ def _example_row(answers: Answers, right: np.ndarray, label: int, wanted: bool) 
     return int(fitting[0]) if len(fitting) else -1
 
 
-def strongest_features(answers: Answers, row: int) -> list[str]:
-    """The names of the features of a row with the largest values."""
-    indices, values = (
-        part[slice(*answers.features.indptr[row : row + 2])]
-        for part in (answers.features.indices, answers.features.values)
-    )
-    order = np.argsort(-np.abs(values), kind="stable")
-    return [answers.feature_name(int(each)) for each in indices[order[:SHOWN_FEATURES]]]
+def example(answers: Answers, row: int) -> dict[str, list[str]]:
+    """Names in a row: its strongest features, its labels, the most frequent first, its answers."""
 
+    def part(rows: Pattern | CSR, name: Callable[[int], str], by: np.ndarray, most: int) -> Any:
+        span = slice(*rows.indptr[row : row + 2])
+        order = np.argsort(-by[span], kind="stable")[:most]
+        return [name(int(each)) for each in rows.indices[span][order]]
 
-def right_labels(answers: Answers, row: int) -> list[str]:
-    """The names of the labels of a row, the most frequent ones first."""
-    labels = answers.labels.indices[slice(*answers.labels.indptr[row : row + 2])]
-    order = np.argsort(-answers.counts[labels], kind="stable")
-    return [answers.label_name(int(each)) for each in labels[order[:SHOWN_LABELS]]]
-
-
-def answered_labels(answers: Answers, row: int) -> list[str]:
-    """The names of the answers to a row, the best first."""
-    return [answers.label_name(int(each)) for each in answers.ids[row] if each >= 0]
+    strength, frequency = np.abs(answers.features.values), answers.counts[answers.labels.indices]
+    label = answers.label_name
+    return {
+        answers.row_name(row): part(
+            answers.features, answers.feature_name, strength, _SHOWN_FEATURES
+        ),
+        "labels": part(answers.labels, label, frequency, _SHOWN_LABELS),
+        "answers": [label(int(each)) for each in answers.ids[row] if each >= 0],
+    }
 
 
 def write_report(folder: Path, answers: Answers) -> Path:
@@ -331,13 +322,7 @@ def _calibration(run: RunFiles, answers: Answers) -> Iterator[str]:
             f"<p>The calibration error of the probabilities is {every:.3f} for all answers and "
             f"{first:.3f} for the first answer to each row.</p>"
         )
-    mean, share, counts = calibration(answers)
-    yield _images(
-        {
-            "share of right answers by probability": draw_calibration(mean, share),
-            "number of answers by probability": draw_counts(mean, counts),
-        }
-    )
+    yield _images(draw_calibration(*calibration(answers)))
 
 
 def _labels(answers: Answers) -> Iterator[str]:
@@ -348,17 +333,10 @@ def _labels(answers: Answers) -> Iterator[str]:
         for each in labels:
             counts = (each.trained, each.rows, each.found, each.answered)
             lines.append([answers.label_name(each.label), *(f"{count:,}" for count in counts)])
-            lines += [[_example(answers, each.example)]] if each.example >= 0 else []
+            if each.example >= 0:
+                parts = example(answers, each.example).items()
+                lines.append(["\n".join(f"{name}: {', '.join(words)}" for name, words in parts)])
         yield _table(head, lines)
-
-
-def _example(answers: Answers, row: int) -> str:
-    parts = {
-        answers.row_name(row): strongest_features(answers, row),
-        "labels": right_labels(answers, row),
-        "answers": answered_labels(answers, row),
-    }
-    return "\n".join(f"{name}: {', '.join(words)}" for name, words in parts.items())
 
 
 def _images(figures: dict[str, "Figure"]) -> str:
@@ -391,11 +369,6 @@ def svg(figure: "Figure") -> str:
     with matplotlib.rc_context(_DRAWING):
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file.getvalue()
-
-
-def save(figure: "Figure", path: Path) -> None:
-    """Write a figure; the suffix of the path says in which format."""
-    figure.savefig(path, dpi=150)
 
 
 def draw_loss(run: RunFiles) -> "Figure":
@@ -431,11 +404,13 @@ def draw_selection(run: RunFiles) -> dict[str, "Figure"]:
         if not run.curve(names[0])[0]:
             continue
         found[label], panel = _panel(ylabel=label)
-        for name, said in zip(names, ("of the sets", "by chance"), strict=False):
-            panel.plot(*run.curve(name), "o-", ms=3, lw=1, label=said)
+        # Both are seen where they are equal, as with uniform draws.
+        styles: Any = {"of the sets": {"marker": "o"}, "by chance": {"color": "0.5", "ls": "--"}}
+        for name, (said, style) in zip(names, styles.items(), strict=False):
+            panel.plot(*run.curve(name), ms=3, lw=1, label=said, **style)
         panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
         if len(names) > 1:
-            panel.legend(frameon=False)
+            found[label].legend(frameon=False, ncols=2, loc="outside upper center")
     return found
 
 
@@ -449,26 +424,25 @@ def draw_bins(
         bars = [each[at] for each in values]
         panel.bar(positions + 0.27 * (at - 1), bars, 0.25, label=label.format(k))
     panel.set_xticks(positions, list(names))
-    panel.margins(y=0.3)  # Room for the legend.
-    panel.legend(frameon=False, ncols=3, loc="upper center")
+    figure.legend(frameon=False, ncols=3, loc="outside upper center")
     return figure
 
 
-def draw_calibration(mean: np.ndarray, share: np.ndarray) -> "Figure":
-    """How often answers are right, by their probabilities; see `slide.report.page.calibration`."""
-    figure, panel = _panel("mean probability", "share of right answers")
-    panel.plot([0, 1], [0, 1], color="0.7", lw=1)
-    panel.plot(mean, share, "o-", ms=4, lw=1, clip_on=False)
-    panel.set(xlim=(0, 1), ylim=(0, 1))
-    return figure
-
-
-def draw_counts(mean: np.ndarray, counts: np.ndarray) -> "Figure":
-    """How many answers have which probability."""
-    figure, panel = _panel("mean probability", "answers")
-    panel.bar(np.minimum(np.floor(mean * 10) / 10, 0.9) + 0.05, counts, 0.09)
-    panel.set_xlim(0, 1)
-    return figure
+def draw_calibration(
+    mean: np.ndarray, share: np.ndarray, counts: np.ndarray
+) -> dict[str, "Figure"]:
+    """How often answers are right, and how many there are, by probability; see `calibration`."""
+    found = {}
+    for name, y in (("share of right answers", share), ("number of answers", counts)):
+        found[f"{name} by probability"], panel = _panel("probability", name)
+        if y is share:
+            panel.plot([0, 1], [0, 1], color="0.7", lw=1)
+            panel.plot(mean, share, "o-", ms=4, lw=1, clip_on=False)
+            panel.set_ylim(0, 1)
+        else:
+            panel.bar(np.minimum(np.floor(mean * 10) / 10, 0.9) + 0.05, counts, 0.09)
+        panel.set_xlim(0, 1)
+    return found
 
 
 def draw_times(summary: dict[str, Any]) -> "Figure":
@@ -486,8 +460,8 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     """Loss and precision of several runs, over steps and over seconds of training."""
     from matplotlib import colormaps
 
-    common, rows = _common_precision(runs), -(-len(runs) // 2)
-    figure, panels = _grid(2, 2, (8.5, 6.5 + 0.2 * rows))
+    common, columns = _common_precision(runs), 1 if max(map(len, names)) > 50 else 2
+    figure, panels = _grid(2, 2, (8.5, 6.5 + 0.2 * -(-len(runs) // columns)))
     colors = [f"C{i}" for i in range(len(runs))]
     if len(runs) > 10:
         colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(runs)))
@@ -495,16 +469,15 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         steps, values = run.curve("train/loss")
         best, precision = run.curve(common)
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
-        for upper, lower, axis in zip(panels[:2], panels[2:], (_same, run.seconds_at), strict=True):
+        for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
             upper.plot(axis(steps), values, label=name, **style)
             lower.plot(axis(best), precision, marker="o", ms=3, **style)
-    for panel, x, y in zip(
-        panels, ["step", "seconds"] * 2, ["loss"] * 2 + [_PRECISIONS[common]] * 2, strict=True
-    ):
+    shown = ["loss"] * 2 + [_PRECISIONS[common]] * 2
+    for panel, x, y in zip(panels, ["step", "seconds"] * 2, shown, strict=True):
         panel.set(xlabel=x, ylabel=y)
         panel.set_xlim(left=0)
-    place = "outside lower center"
-    figure.legend(*panels[0].get_legend_handles_labels(), loc=place, ncols=2, frameon=False)
+    lines, where = panels[0].get_legend_handles_labels(), "outside lower center"
+    figure.legend(*lines, loc=where, ncols=columns, frameon=False)
     return figure
 
 
@@ -513,9 +486,6 @@ def _common_precision(runs: Sequence[RunFiles]) -> str:
     counts = {name: [len(run.curve(name)[0]) for run in runs] for name in _PRECISIONS}
     common = [name for name, each in counts.items() if min(each, default=0)]
     return max(common or _PRECISIONS, key=lambda name: (max(counts[name]) > 1, counts[name]))
-
-
-_same: Callable[[list[float]], list[float]] = list
 
 
 def _panel(xlabel: str = "step", ylabel: str = "", height: float = 3) -> tuple["Figure", "Axes"]:

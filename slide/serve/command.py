@@ -93,6 +93,11 @@ def impatient(protocol: Any, seconds: float) -> Any:
             elif self._deadline is None:
                 self._wait()
 
+        def shutdown(self) -> None:
+            if not self._is_idle():  # The last answer says so, as h11 does not by itself.
+                self.cycle.scope["headers"].append((b"connection", b"close"))
+            super().shutdown()
+
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget()
             super().connection_lost(exc)

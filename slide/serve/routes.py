@@ -24,7 +24,6 @@ from prometheus_client import (
 )
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -40,10 +39,9 @@ from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
 from slide.sparse import CSR, row_bounds
 
-# 3.4e38 is about the largest float32.
-_LARGEST = 3.4e38
 _Index = Annotated[int, Field(ge=0, lt=2**31)]
-_Value = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
+# 3.4e38 is about the largest float32.
+_Value = Annotated[float, Field(ge=-3.4e38, le=3.4e38, allow_inf_nan=False)]
 _Name = Annotated[str | int, Field(union_mode="left_to_right")]
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _Arrays = tuple[np.ndarray, np.ndarray]
@@ -68,15 +66,6 @@ _DECODER = json.JSONDecoder()
 _WANTED = 'a JSON object such as {"rows": [...]}, sent as application/json'
 
 
-def _first_bad_value(given: Any) -> Any:
-    """Only the first value that is none of `_Value`: pydantic makes an error for each."""
-    if isinstance(given, dict):
-        for name, value in given.items():
-            if type(value) not in (int, float) or not abs(value) <= _LARGEST:
-                return {name: value}
-    return given
-
-
 class Row(BaseModel):
     """A row: numbers of features and their values, features by their names, or a text."""
 
@@ -88,10 +77,8 @@ class Row(BaseModel):
     values: Annotated[list[_Value], Field(fail_fast=True)] | None = Field(
         None, description="as many; without them, all are 1"
     )
-    features: Annotated[
-        dict[str, _Value] | Annotated[list[_Name], Field(fail_fast=True)] | None,
-        BeforeValidator(_first_bad_value),
-    ] = Field(
+    # Names and values are those of `number_features`, which stops at the first that is none.
+    features: dict[str, Any] | list[Any] | None = Field(
         None,
         description="values by name (or number) of the feature, or names alone, whose values are "
         "1; names that the model does not have are left out",
@@ -316,54 +303,39 @@ def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -
             raise ValueError("the model takes rows of features, not texts")
         return next(texts)
     if row.features is not None:
-        pairs = number_features(row.features, model, counted)
-        return _arrays(list(pairs), list(pairs.values()))
-    assert row.indices is not None
-    values = [1.0] * len(row.indices) if row.values is None else row.values
-    if len(values) != len(row.indices):
-        raise ValueError(f"{len(row.indices)} indices do not fit {len(values)} values")
-    first = counted.first_feature
-    end = first + model.num_features
-    for bad in (max(row.indices, default=first), min(row.indices, default=first)):
-        if not first <= bad < end:
-            raise ValueError(f"feature {bad} is not in [{first}, {end})")
-    columns = [index - first for index in row.indices] if first else row.indices
-    if len(set(columns)) == len(columns):
-        return _arrays(columns, values)
-    sums: dict[int, float] = {}
-    for index, value in zip(columns, values, strict=True):
-        sums[index] = sums.get(index, 0.0) + value
-    return _arrays(list(sums), list(sums.values()))
-
-
-def _arrays(indices: list[int], values: list[float]) -> _Arrays:
-    with np.errstate(over="ignore"):
-        array = np.array(values, np.float64).astype(np.float32)
-    if not np.isfinite(array).all():
+        pairs = number_features(row.features, model, counted)  # They are finite.
+        return np.array([*pairs], np.int32), np.array([*pairs.values()], np.float32)
+    columns = np.array(row.indices, np.int32)
+    values = np.ones(len(columns)) if row.values is None else np.array(row.values)
+    if len(values) != len(columns):
+        raise ValueError(f"{len(columns)} indices do not fit {len(values)} values")
+    first, end = counted.first_feature, counted.first_feature + model.num_features
+    for bad in columns[(columns < first) | (columns >= end)][:1]:
+        raise ValueError(f"feature {bad} is not in [{first}, {end})")
+    columns, at = np.unique(columns - first, return_inverse=True)
+    sums = np.bincount(at, values, len(columns))
+    if (np.abs(sums) > np.finfo(np.float32).max).any():
         raise ValueError("the values of a feature add up to more than a float32 holds")
-    return np.array(indices, np.int32), array
+    return columns, sums.astype(np.float32)
 
 
 class Metrics:
     """The metrics of one server."""
 
     def __init__(self, waiting: Callable[[], int]):
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        labels = ("path", "status")
-        self.requests = Counter("slide_requests", "Requests.", labels, registry=registry)
-        about = "Seconds from the last byte of a request to its answer."
-        self.seconds = Histogram(
-            "slide_request_seconds", about, ("path",), buckets=_SECONDS, registry=registry
-        )
-        about = "Rows that were answered in one product."
-        self.batch_rows = Histogram("slide_batch_rows", about, buckets=_ROWS, registry=registry)
-        gauge = Gauge("slide_waiting_rows", "Rows that wait for a batch.", registry=registry)
-        gauge.set_function(waiting)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
 
-    def text(self) -> bytes:
-        """All metrics."""
-        return generate_latest(self.registry)
+        def made(kind: Any, name: str, about: str, **how: Any) -> Any:
+            return kind(f"slide_{name}", about, registry=self.registry, **how)
+
+        self.requests = made(Counter, "requests", "Requests.", labelnames=("path", "status"))
+        about = "Seconds from the last byte of a request to its answer."
+        how: dict[str, Any] = {"labelnames": ("path",), "buckets": _SECONDS}
+        self.seconds = made(Histogram, "request_seconds", about, **how)
+        about = "Rows that were answered in one product."
+        self.batch_rows = made(Histogram, "batch_rows", about, buckets=_ROWS)
+        made(Gauge, "waiting_rows", "Rows that wait for a batch.").set_function(waiting)
 
 
 class _Refused(Exception):
@@ -381,17 +353,21 @@ class Guard:
             await self.app(scope, receive, send)
             return
         path = _own_path(scope) if _own_path(scope) in self.paths else "other"
-        status, begin = 500, time.perf_counter()
+        status, begin, waiting = 500, time.perf_counter(), []
 
         async def counted(message: Any) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
+        async def replayed() -> Any:
+            return waiting.pop() if waiting else await receive()
+
         try:
             body = await self._read(scope, receive)
+            waiting.append({"type": "http.request", "body": body, "more_body": False})
             begin = time.perf_counter()
-            await self.app(scope, _replayed(body, receive), counted)
+            await self.app(scope, replayed, counted)
         except _Refused as refused:
             code, sentence = refused.args
             answer = JSONResponse({"error": sentence}, code, {"Connection": "close"})
@@ -403,10 +379,11 @@ class Guard:
     async def _read(self, scope: Any, receive: Any) -> bytes:
         most, headers = self.limits.body_bytes, dict(scope["headers"])
         announced = headers.get(b"content-length", b"0")
-        size = int(announced[:20]) if announced.isdigit() else 0
-        too_large = f"a body has at most {most} bytes, not {size}" if size > most else ""
-        if too_large and (b"expect" in headers or size > _DRAINED * most):
-            raise _Refused(413, too_large)  # Who expects "100 Continue" has not sent it.
+        announced = int(announced[:20]) if announced.isdigit() else 0
+        said = f", not {announced}" if announced > most else "; this one has more"
+        too_large = _Refused(413, f"a body has at most {most} bytes{said}")
+        if announced > most and (b"expect" in headers or announced > _DRAINED * most):
+            raise too_large  # Who expects "100 Continue" has not sent it.
         parts, size, more = [], 0, True
         end = time.monotonic() + self.limits.timeout
         while more and size <= _DRAINED * most:
@@ -414,17 +391,15 @@ class Guard:
                 message = await asyncio.wait_for(receive(), end - time.monotonic())
             except asyncio.TimeoutError as error:  # Another class before Python 3.11.
                 late = f"the body did not arrive within {self.limits.timeout:g} s"
-                raise _Refused(413 if too_large else 408, too_large or late) from error
+                raise _Refused(408, late) from error
             if message["type"] == "http.disconnect":
                 raise _Refused(400, "the connection ended before the body")
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), message.get("more_body", False)
-            if size > most:
-                too_large = too_large or f"a body has at most {most} bytes; this one has more"
-            if too_large:
+            if max(size, announced) > most:
                 parts.clear()
-        if too_large:
-            raise _Refused(413, too_large)
+        if max(size, announced) > most:
+            raise too_large
         return b"".join(parts)
 
 
@@ -432,16 +407,6 @@ def _own_path(scope: Any) -> str:
     """The path without that of the application in which this one is mounted."""
     path, root = scope["path"], scope.get("root_path", "").rstrip("/")
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
-
-
-def _replayed(body: bytes, receive: Any) -> Any:
-    """Gives the body, then what comes after it."""
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Any:
-        return waiting.pop() if waiting else await receive()
-
-    return again
 
 
 def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI:
@@ -548,7 +513,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def prometheus() -> Response:
         """Counters and times, in the text format of Prometheus."""
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     app.add_exception_handler(HTTPError, _refused)
     app.add_exception_handler(Exception, _failed)
@@ -573,14 +538,11 @@ def _written(found: Predicted, query: Query, model: Model) -> bytes:
     return f'{{"answers":[{",".join(rows)}]}}'.encode()
 
 
-def _sentence(text: str) -> dict[str, str]:
-    # Half of a pair of surrogates cannot be encoded.
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return {"error": text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."}
-
-
 async def _refused(request: Any, error: Any) -> JSONResponse:
-    return JSONResponse(_sentence(str(error.detail)), error.status_code, error.headers)
+    # Half of a pair of surrogates cannot be encoded.
+    text = str(error.detail).encode("utf-8", "backslashreplace").decode()
+    short = text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+    return JSONResponse({"error": short}, error.status_code, error.headers)
 
 
 async def _failed(request: Any, error: Exception) -> JSONResponse:

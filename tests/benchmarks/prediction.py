@@ -5,25 +5,31 @@
     python tests/benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
 
 Of each data set train.py trains a model without any setting, unless --run names the folder of one.
-The server is asked by locust on the same machine: a network of Amazon-670K's shape with random
-weights, rows of random features, one row a request. Rows that there are for this commit and machine
-are not measured again (report.py). Writes results/benchmarks/prediction.{json,md}.
+The server is asked from the same machine: a network of Amazon-670K's shape with random weights,
+rows of random features, one row a request; then a smaller one while its model is replaced, its
+files are cut, or it is stopped. --methods server alone takes less than three minutes. Rows that
+there are for this commit and machine are not measured again (report.py). Writes
+results/benchmarks/prediction.{json,md}.
 """
 
 import argparse
-import csv
+import asyncio
 import json
 import os
+import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import peers
@@ -54,21 +60,15 @@ WARM = 20
 # What the server answers.
 FEATURES, LABELS, HIDDEN, NONZEROS = 135_909, 670_091, 256, 75
 CLIENTS, BODIES, SECONDS = (1, 8, 64), 512, 8
-# A file of locust; each user asks again as soon as it has an answer.
-USER = """
-import os, random
-from locust import FastHttpUser, constant, task
-
-BODIES = open(os.environ["SLIDE_BODIES"]).read().splitlines()
-
-class Asking(FastHttpUser):
-    wait_time = constant(0)
-
-    @task
-    def predict(self):
-        headers = {"Content-Type": "application/json"}
-        self.client.post("/predict", data=random.choice(BODIES), headers=headers)
-"""
+# What happens halfway to a server of fewer labels, which starts sooner, beside slow clients, whose
+# requests take two seconds to arrive.
+EVENT_LABELS, CROWDS, SLOW = 100_000, (64, 256), 8
+EVENTS = {
+    "quiet": "nothing",
+    "renamed": "its folder is replaced by a rename, each second",
+    "cut": "a file of it is cut in place",
+    "stopped": "SIGTERM",
+}
 ABOUT = """\
 # Predictions
 
@@ -82,12 +82,17 @@ rows, too.
 SERVED = f"""
 ## Over HTTP
 
-`slide-serve`, asked by locust, which takes the rest of the same machine. A network of \
+`slide-serve`, asked by a program that takes the rest of the same machine. A network of \
 {FEATURES:,} features, {HIDDEN} hidden units and {LABELS:,} labels with random weights and no \
 re-ranker; a request has one row of {NONZEROS} random features and asks for 5 labels. (Features, \
 labels and their number in a row are those of Amazon-670K.) Each client asks again as soon as it \
-has an answer, for {SECONDS} s. Times are those that a client sees; locust rounds them to \
-milliseconds, and from 100 ms on to 10 ms.
+has an answer, for {SECONDS} s. Times are those that a client sees.
+
+"""
+UPSET = f"""
+The same network with {EVENT_LABELS:,} labels, by its index, for {SECONDS} s, with {SLOW} clients \
+more whose requests take two seconds to arrive; what the table says happens halfway. No answer: \
+the server ended the connection. Refused: nobody listens any more; a client tries again after 0.1 s.
 
 """
 
@@ -146,18 +151,84 @@ def measure_peers(store: Store, name: str, peer: peers.Peer, method: str, root: 
         store.add([case | row | {"labels": data.num_labels}], peer.version)
 
 
-def write_bodies(path: Path, search: str) -> None:
-    rng, lines = np.random.default_rng(0), []
+def requests_of(search: str) -> list[bytes]:
+    head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    rng, found = np.random.default_rng(0), []
     for _ in range(BODIES):
         indices = np.sort(rng.choice(FEATURES, NONZEROS, False)).tolist()
         row = {"indices": indices, "values": rng.random(NONZEROS).round(4).tolist()}
-        lines.append(json.dumps({"rows": [row], "search": search}))
-    path.write_text("\n".join(lines))
+        body = json.dumps({"rows": [row], "search": search})
+        found.append(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    return found
+
+
+class Crowd:
+    """Clients that ask again as soon as they have an answer, for some seconds.
+
+    ``waits`` has the seconds from a request to its answer, and ``outcomes`` counts statuses, and
+    requests that had none.
+    """
+
+    def __init__(self, address: str, bodies: list[bytes]):
+        self.place, self.bodies = urlsplit(address), bodies
+        self.waits: list[float] = []
+        self.outcomes: Counter[str] = Counter()
+
+    def ask(self, clients: int, slow: int, seconds: float, event: Callable[[], None]) -> None:
+        async def whole() -> None:
+            end = time.perf_counter() + seconds
+            asking = [self._client(end, 1) for _ in range(clients)]
+            asking += [self._client(end, 20) for _ in range(slow)]
+            await asyncio.gather(*asking, self._later(seconds / 2, event))
+
+        asyncio.run(whole())
+
+    async def _later(self, seconds: float, event: Callable[[], None]) -> None:
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(event)
+
+    async def _client(self, end: float, pieces: int) -> None:
+        writer = None
+        while (begin := time.perf_counter()) < end:
+            try:
+                if writer is None:
+                    where = self.place.hostname, self.place.port
+                    reader, writer = await asyncio.open_connection(*where)
+            except ConnectionRefusedError:
+                self.outcomes["refused"] += 1
+                await asyncio.sleep(0.1)
+                continue
+            try:
+                closes = await self._request(reader, writer, pieces, begin)
+            except (OSError, asyncio.IncompleteReadError):
+                self.outcomes["no answer"] += 1
+                closes = True
+            if closes:
+                writer.close()
+                writer = None
+        if writer is not None:
+            writer.close()
+
+    async def _request(self, reader: Any, writer: Any, pieces: int, begin: float) -> bool:
+        """Whether the connection ends with the answer."""
+        body = random.choice(self.bodies)
+        size = -(-len(body) // pieces)
+        for start in range(0, len(body), size):
+            writer.write(body[start : start + size])
+            if pieces > 1:
+                await asyncio.sleep(2 / pieces)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        lengths = re.search(r"content-length: (\d+)", head)
+        await reader.readexactly(int(lengths[1]) if lengths else 0)
+        self.outcomes[head.split()[1]] += 1
+        if pieces == 1:
+            self.waits.append(time.perf_counter() - begin)
+        return "connection: close" in head
 
 
 @contextmanager
-def server(folder: Path, log: Path, threads: int) -> Iterator[str]:
-    """The address of a server, which is stopped in the end."""
+def server(folder: Path, log: Path, threads: int) -> Iterator[tuple[str, subprocess.Popen]]:
+    """The address of a server, which is stopped in the end, and its process."""
     words = [sys.executable, "-m", "slide.serve", folder, "--port", "0", "--threads", str(threads)]
     words += ["--search", "index"]  # Made before the first request; each names its search.
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -168,7 +239,7 @@ def server(folder: Path, log: Path, threads: int) -> Iterator[str]:
             if process.poll() is not None:
                 sys.exit(f"the server did not start:\n{log.read_text()}")
             time.sleep(0.1)
-        yield found[1]
+        yield found[1], process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -181,45 +252,72 @@ def batches(address: str) -> np.ndarray:
     return np.array([float(each[1]) for each in found if each])
 
 
-def ask(address: str, clients: int, bodies: Path, seconds: float) -> dict[str, float]:
-    folder = bodies.parent
-    (folder / "user.py").write_text(USER)
-    words = [sys.executable, "-m", "locust", "-f", folder / "user.py", "--host", address]
-    words += ["--headless", "--only-summary", "--reset-stats", "--csv", folder / "stats"]
-    words += ["-u", clients, "-r", clients, "-t", f"{seconds:g}s"]
-    before = batches(address)
-    environment = {**os.environ, "SLIDE_BODIES": str(bodies)}
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, env=environment)
-    rows, products = batches(address) - before
-    if done.returncode:
-        sys.exit(f"locust failed:\n{done.stderr}")
-    with (folder / "stats_stats.csv").open() as file:
-        total = next(row for row in csv.DictReader(file) if row["Name"] == "Aggregated")
-    assert int(total["Failure Count"]) == 0, total
-    figures = {f"p{p}": float(total[f"{p}%"]) for p in QUANTILES}
-    rate = float(total["Requests/s"])
-    return figures | {"rows_per_second": rate, "batch": float(rows / products)}
-
-
 def measure_server(store: Store, arguments: argparse.Namespace) -> None:
     cases = [
         {"dataset": "requests", "method": "server", "search": search, "clients": clients}
         for search in SEARCHES
         for clients in CLIENTS
     ]
-    missing = list(store.missing(cases))
-    if not missing:
-        return
-    with tempfile.TemporaryDirectory() as name:
-        folder, threads = Path(name), max(1, (os.cpu_count() or 2) - 1)
-        torch.manual_seed(0)
-        network = SlideNetwork(FEATURES, [HIDDEN], arguments.labels, FullSampler)
-        Model(network).save(folder / "model")
-        with server(folder / "model", folder / "log", threads) as address:
-            for case in missing:
-                write_bodies(folder / "bodies", case["search"])
-                found = ask(address, case["clients"], folder / "bodies", arguments.seconds)
-                store.add([case | found | {"labels": arguments.labels, "server": threads}])
+    cases += [
+        {"dataset": event, "method": "server", "search": "index", "clients": clients}
+        for event in EVENTS
+        for clients in CROWDS
+    ]
+    missing, threads = list(store.missing(cases)), max(1, (os.cpu_count() or 2) - 1)
+    random.seed(0)
+    for labels in sorted({labels_of(case, arguments) for case in missing}):
+        own = [case for case in missing if labels_of(case, arguments) == labels]
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            torch.manual_seed(0)
+            Model(SlideNetwork(FEATURES, [HIDDEN], labels, FullSampler)).save(folder / "model")
+            if any(case["dataset"] in EVENTS for case in own):
+                shutil.copytree(folder / "model", folder / "whole")
+            while own:  # One server answers until something happened to it or to its files.
+                with server(folder / "model", folder / "log", threads) as (address, process):
+                    while own:
+                        case = own.pop(0)
+                        found = ask(address, process, case, folder, arguments.seconds)
+                        store.add([case | found | {"labels": labels, "server": threads}])
+                        if case["dataset"] not in ("requests", "quiet"):
+                            break
+                if own:
+                    shutil.rmtree(folder / "model")
+                    shutil.copytree(folder / "whole", folder / "model")
+
+
+def labels_of(case: Row, arguments: argparse.Namespace) -> int:
+    return arguments.labels if case["dataset"] == "requests" else arguments.event_labels
+
+
+def ask(address: str, process: Any, case: Row, folder: Path, seconds: float) -> dict[str, Any]:
+    """What clients see; half of the seconds before the event of the case, and half after it."""
+    crowd, event = Crowd(address, requests_of(case["search"])), case["dataset"]
+    before, slow = batches(address), 0 if event == "requests" else SLOW
+
+    def happen() -> None:
+        if event == "renamed":
+            for _ in range(max(1, int(seconds / 2))):
+                shutil.copytree(folder / "whole", folder / "new")
+                (folder / "model").rename(folder / "old")
+                (folder / "new").rename(folder / "model")
+                shutil.rmtree(folder / "old")
+                time.sleep(1)
+        elif event == "cut":
+            os.truncate(folder / "model" / "network.safetensors", 100)
+        elif event == "stopped":
+            process.send_signal(signal.SIGTERM)
+
+    crowd.ask(case["clients"], slow, seconds, happen)
+    found = {f"p{q}": round(1e3 * float(np.percentile(crowd.waits, q)), 1) for q in QUANTILES}
+    found["rows_per_second"] = round(len(crowd.waits) / seconds, 1)
+    if event != "requests":
+        names = ("200", "503", "no answer", "refused")
+        assert crowd.outcomes.keys() <= set(names), crowd.outcomes
+        return found | {"outcomes": {name: crowd.outcomes[name] for name in names}}
+    assert crowd.outcomes.keys() == {"200"}, crowd.outcomes
+    rows, products = batches(address) - before
+    return found | {"batch": float(rows / products)}
 
 
 def page(found: dict[str, Any]) -> str:
@@ -227,7 +325,8 @@ def page(found: dict[str, Any]) -> str:
     rows = sorted(rows, key=lambda r: (r["labels"], order.index(r["method"]), r["clients"]))
     lines = [line_of(row) for row in rows if row["method"] != "server"]
     text = ABOUT + (table(lines) if lines else "")
-    served = sorted((r for r in rows if r["method"] == "server"), key=lambda r: r["search"])
+    served = sorted((r for r in rows if r["dataset"] == "requests"), key=lambda r: r["search"])
+    upset = [row for event in EVENTS for row in rows if row["dataset"] == event]
     if served:
         threads = served[0]["server"]
         text += SERVED + table(
@@ -242,6 +341,20 @@ def page(found: dict[str, Any]) -> str:
                 for row in served
             ]
         )
+    if upset:
+        text += UPSET + table(
+            [
+                {
+                    "halfway": EVENTS[row["dataset"]],
+                    "clients": f"{row['clients']} + {SLOW}",
+                    "requests/s": f"{row['rows_per_second']:.0f}",
+                    **{f"p{q}, ms": f"{row[f'p{q}']:.0f}" for q in (50, 99)},
+                    **{f"status {name}" if name.isdecimal() else name: f"{count:,}"
+                       for name, count in row["outcomes"].items()},
+                }
+                for row in upset
+            ]
+        )  # fmt: skip
     return text + origin(rows)
 
 
@@ -267,6 +380,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a trained model, instead of training one")
     parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row")
     parser.add_argument("--labels", type=int, default=LABELS, help="of the server")
+    parser.add_argument("--event-labels", type=int, default=EVENT_LABELS, help="beside events")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a number of clients")
     peers.add_pecos(parser)
     parser.set_defaults(results=RESULTS)

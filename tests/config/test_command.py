@@ -539,4 +539,4 @@ def test_keys_of_a_run_are_refused():
 
 def test_a_key_may_be_removed(tmp_path, capsys):
     job.data("describe", *data_words(tmp_path), "~transform.l2_norm")
-    assert "labels never seen in training" in capsys.readouterr().out
+    assert "labels without a training row" in capsys.readouterr().out

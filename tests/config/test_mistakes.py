@@ -87,7 +87,7 @@ IMPOSSIBLE = [
     *(f"network.dropout={value}" for value in ("1", "-0.1", "x", "nan")),
     *("network.prior_bias=2", "report=no"),
     *(f"sampler=lsh hash.hashes_per_table={value}" for value in ("0", "32", "x", "2.5")),
-    *(f"sampler=lsh hash.num_tables={value}" for value in ("0", "x", "null")),
+    *(f"sampler=lsh hash.num_tables={value}" for value in ("0", "x", "1.5")),
     *(
         f"recipe=slide2020 sampler=slide2020 sampler.proposer.{word}"
         for word in ("bucket_capacity=0", "bucket_capacity=x", "bucket_policy=lifo", "fill=-1")

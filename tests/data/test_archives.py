@@ -139,10 +139,7 @@ def test_links_in_tar_archives_are_not_followed(folder, kind):
 def test_links_in_zip_archives_are_not_followed(folder, mode):
     info = zipfile.ZipInfo("train.txt")
     info.external_attr = (mode | 0o777) << 16
-    with io.BytesIO() as buffer:
-        with zipfile.ZipFile(buffer, "w") as archive:
-            archive.writestr(info, "/etc/passwd")
-        packed = buffer.getvalue()
+    packed = as_zip({info: "/etc/passwd"})
     refused(packed, folder, r"train.txt in it is not a plain file", {"a": "train.txt"})
     refused(as_zip({"a/": b""}), folder, r"a/ in it is not a plain file", {"b": "a/"})
 
@@ -157,17 +154,13 @@ def test_the_size_is_bounded(folder, kind):
     run(packed, folder, limit=6_000_000)
 
 
-def test_what_is_passed_over_is_bounded_too(folder):
-    bomb = as_tar({"other": bytes(5_000_000), "Set/train.txt": b""}, "w:gz")
-    refused(bomb, folder, "it unpacks to more than", {"a": "Set/train.txt"}, limit=4_000_000)
+def test_a_single_file_and_what_is_passed_over_are_bounded_too(folder):
+    passed = as_tar({"other": bytes(5_000_000), "Set/train.txt": b""}, "w:gz")
     endless = gzip.compress(as_tar({"Set/train.txt": b""}) + bytes(5_000_000))
-    refused(endless, folder, "it unpacks to more than", {"a": "Set/train.txt"}, limit=4_000_000)
-
-
-def test_a_single_file_is_bounded(folder):
-    packed = gzip.compress(bytes(5_000_000))
-    refused(packed, folder, "it unpacks to more than 1000000 bytes", {"a": "a"}, limit=1_000_000)
-    assert (folder / "a").stat().st_size <= 1_000_000
+    single = gzip.compress(bytes(5_000_000))
+    for packed, member in ((passed, "Set/train.txt"), (endless, "Set/train.txt"), (single, "a")):
+        refused(packed, folder, "it unpacks to more than", {"a": member}, limit=1_000_000)
+        assert sum(path.stat().st_size for path in written(folder).values()) <= 1_000_000
 
 
 def test_a_zip_that_lies_about_sizes(folder):
@@ -191,20 +184,14 @@ def test_little_space(folder, monkeypatch):
             run(ARCHIVES[kind], folder)
 
 
-def test_encrypted_members(folder):
+def test_what_cannot_be_unpacked(folder):
     packed = bytearray(ARCHIVES["stored zip"])
     packed[6] |= 1
     packed[packed.index(b"PK\1\2") + 8] |= 1
     refused(bytes(packed), folder, "it is damaged: .*encrypted")
-
-
-def test_what_is_no_archive(folder):
     for content in (b"", b"P", TEXT, NOISE, b"<html></html>"):
         refused(content, folder, "it is no archive")
     refused(b"PK\3\4" + NOISE, folder, "it is damaged: File is not a zip file")
-
-
-def test_one_member_in_two_places(folder):
     with pytest.raises(ValueError, match="one member cannot become two files"):
         run(ARCHIVES["zip"], folder, {"a": "Set/train.txt", "b": "Set/train.txt"})
 
@@ -215,7 +202,7 @@ def test_damaged_archives_give_an_error_or_the_files(folder, kind):
     chance = random.Random(kind)
     whole = ARCHIVES[kind]
     outcomes = set()
-    for _ in range(60):
+    for _ in range(40):
         packed = bytearray(whole)
         if chance.random() < 0.3:
             del packed[chance.randrange(len(packed)) :]

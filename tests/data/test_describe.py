@@ -1,14 +1,10 @@
 """What `describe` counts."""
 
-import math
-from collections import Counter
-
 import numpy as np
 import pytest
-from helpers import job
 
 from slide.data import SparseDataset, Split
-from slide.data.describe import QUANTILES, describe, facts, folder_bytes
+from slide.data.describe import describe, folder_bytes
 from slide.sparse import CSR, Pattern
 
 
@@ -30,21 +26,6 @@ def made():
     return make_data(train, test)
 
 
-def test_counts_against_a_naive_twin(tmp_path, monkeypatch):
-    monkeypatch.setattr(Split.blocks, "__defaults__", (7, 50))  # many blocks
-    data = job.make_data(tmp_path, num_labels=300)
-    found = facts(data)
-    seen, asked = (Counter(split.labels.indices.tolist()) for split in (data.train, data.test))
-    counts = sorted(seen[label] for label in range(300))
-    places = [math.floor(q * 299) for q in QUANTILES.values()]
-    assert found["quantiles"] == tuple(counts[place] for place in places)
-    assert found["unseen"] == counts.count(0) / 300 > 0
-    assert found["seen_once"] == counts.count(1) / 300 > 0
-    missed = {label: count for label, count in asked.items() if not seen[label]}
-    assert found["test_unseen"] == sum(missed.values()) / sum(asked.values()) > 0
-    assert found["test_unseen_distinct"] == len(missed) / len(asked) > found["test_unseen"]
-
-
 def test_the_table(made):
     assert describe(made) == (
         "made                                  train     test\n"
@@ -55,25 +36,23 @@ def test_the_table(made):
         "labels a row (most)                 1.5 (3)  2.5 (3)\n"
         "rows without features                     1        0\n"
         "rows without labels                       1        0\n"
-        "training rows a label, min                0\n"
-        "training rows a label, 10 %               0\n"
-        "training rows a label, 50 %               0\n"
-        "training rows a label, 90 %               2\n"
-        "training rows a label, 99 %               2\n"
-        "training rows a label, max                3\n"
-        "labels never seen in training        50.0 %\n"
-        "labels seen once                     16.7 %\n"
-        "test labels never seen in training            60.0 %\n"
-        "  each label counted once                     50.0 %\n"
+        "training rows of a label, least           0\n"
+        "training rows of a label, 10 %            0\n"
+        "training rows of a label, median          0\n"
+        "training rows of a label, 90 %            2\n"
+        "training rows of a label, 99 %            2\n"
+        "training rows of a label, most            3\n"
+        "labels without a training row        50.0 %\n"
+        "labels with one training row         16.7 %\n"
+        "test labels without a training row            60.0 %\n"
+        "  each distinct label once                    50.0 %\n"
     )
 
 
 def test_empty_sets_can_be_described():
-    nothing = make_split([], [], 0, 0)
+    nothing, rows = make_split([], [], 0, 0), make_split([], [])
     assert "0.0 %" in describe(make_data(nothing, nothing))
-    assert facts(make_data(nothing, nothing))["quantiles"] == ()
-    rows = make_split([], [])
-    assert facts(make_data(rows, rows))["unseen"] == 1
+    assert "labels without a training row       100.0 %" in describe(make_data(rows, rows))
 
 
 def test_bytes_of_a_folder(tmp_path):

@@ -4,7 +4,6 @@ import errno
 import gzip
 import hashlib
 import io
-import multiprocessing
 import os
 import re
 import socket
@@ -46,8 +45,7 @@ def fine(_):
 def provider(*names):
     def fetch(root, check):
         check(root)
-        for name in names:
-            (root / name).write_text(name)
+        put(root, *names)
 
     return fetch
 
@@ -71,19 +69,17 @@ def test_a_missing_file_is_named_with_its_place(tmp_path):
         ensure_files(tmp_path, NAMES, None, never, HINT)
     place = f"Put train.txt and test.txt into the folder {tmp_path}."
     assert str(raised.value) == f"{tmp_path}/test.txt is missing. {HINT} {place}"
-    with pytest.raises(FileNotFoundError, match=r"Put a into the folder"):
-        ensure_files(tmp_path / "new", ["a"], None, never, "")
-    assert not (tmp_path / "new").exists()
     with pytest.raises(FileNotFoundError, match=r"test.txt is missing. Fetch it"):
         ensure_files(tmp_path, NAMES, provider("train.txt"), fine, HINT)
     with pytest.raises(FileNotFoundError, match=r"Put a, b and c into the folder"):
-        ensure_files(tmp_path, ["a", "b", "c"], None, never, "")
+        ensure_files(tmp_path / "new", ["a", "b", "c"], None, never, "")
+    assert not (tmp_path / "new").exists()
 
 
 def test_missing_files_are_fetched_into_a_new_folder(tmp_path):
     root, seen = tmp_path / "some" / "folder", []
     ensure_files(root, NAMES, provider(*NAMES), seen.append, HINT)
-    assert (root / "test.txt").read_text() == "test.txt"
+    assert (root / "test.txt").read_text() == "mine"
     assert seen == [root]
     ensure_files(root, NAMES, never, never, HINT)
 
@@ -106,18 +102,17 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     def denied(self, *_, **__):
         raise PermissionError(13, os.strerror(13), str(self))
 
-    monkeypatch.setattr(Path, "mkdir", denied)
     message = r"could not be fetched:\n  the folder cannot be written: Permission denied\nFetch it"
-    with pytest.raises(FileNotFoundError, match=message):
-        ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", denied)
+        with pytest.raises(FileNotFoundError, match=message):
+            ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
 
-
-def test_a_full_disk_is_no_matter_of_mirrors(tmp_path):
-    def fail(*_):
+    def full(*_):
         raise OSError(28, "no space left", str(tmp_path))
 
-    with pytest.raises(OSError, match="no space left") as raised:
-        ensure_files(tmp_path, NAMES, fail, fine, HINT)
+    with pytest.raises(OSError, match="no space left") as raised:  # It is no matter of mirrors.
+        ensure_files(tmp_path, NAMES, full, fine, HINT)
     assert not isinstance(raised.value, FileNotFoundError)
 
 
@@ -142,56 +137,56 @@ with locked(Path(sys.argv[1]), "it") as held:
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """A process that holds the lock, until it is killed or its input ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "a.lock")],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    with process:
-        assert process.stdout.readline() == b"True\n"
-        yield process
-        process.kill()
-
-
 def enter(path, seen):
     with locked(path, "the set") as held:
         seen.append(held)
 
 
-@pytest.mark.parametrize("end", ["kill", "close"])
-def test_a_second_process_waits_and_says_so(tmp_path, holder, capfd, end):
-    seen = []
-    second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
-    second.start()
-    second.join(0.3)
-    assert second.is_alive()
-    assert seen == []
-    # The lock of a process that was killed is free.
-    {"kill": holder.kill, "close": holder.stdin.close}[end]()
-    second.join(30)
+def test_a_second_process_waits_and_says_so(tmp_path, capfd):
+    """Until the first one is killed."""
+    seen, command = [], [sys.executable, "-c", HOLD, str(tmp_path / "a.lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as holder:
+        assert holder.stdout.readline() == b"True\n"
+        second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
+        second.start()
+        second.join(0.3)
+        assert second.is_alive()
+        assert seen == []
+        holder.kill()
+        second.join(30)
     assert seen == [True]
     assert capfd.readouterr().err == "waiting for another process that prepares the set\n"
+    for error in (ValueError, KeyboardInterrupt):  # An error frees the lock and passes.
+        with pytest.raises(error), locked(tmp_path / "a.lock", "it"):
+            raise error
+    enter(tmp_path / "a.lock", seen)
+    assert seen == [True, True]
+    assert capfd.readouterr().err == "", "nothing is said where nobody waits"
 
 
-def test_nothing_is_said_where_nobody_waits(tmp_path, capfd):
-    for _ in range(2):
-        with locked(tmp_path / "a.lock", "it") as held:
-            assert held
-    assert capfd.readouterr().err == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["a.lock"]
+def test_what_another_process_has_fetched_meanwhile_is_not_fetched_again(tmp_path, capfd):
+    started, done, fetched = threading.Event(), threading.Event(), []
 
+    def slow(root, check):
+        fetched.append(root)
+        started.set()
+        done.wait(60)
+        put(root, "train.txt")
 
-@pytest.mark.parametrize("error", [ValueError("x"), OSError("x"), KeyboardInterrupt()])
-def test_an_error_frees_the_lock_and_passes(tmp_path, error):
-    with pytest.raises(type(error)), locked(tmp_path / "a.lock", "it"):
-        raise error
-    seen = []
-    second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
-    second.start()
-    second.join(30)
-    assert seen == [True]
+    arguments = tmp_path / "new" / "folder", ["train.txt"], slow, fine, ""
+    threads = [threading.Thread(target=ensure_files, args=arguments) for _ in range(2)]
+    threads[0].start()
+    assert started.wait(60)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive(), "the second one waits"
+    done.set()
+    for thread in threads:
+        thread.join(60)
+    assert fetched == [arguments[0]]
+    said = f"waiting for another process that prepares the files in {arguments[0]}"
+    assert said in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -204,11 +199,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
         assert (one, other) == (False, False)
     with pytest.raises(ValueError, match="x"), locked(tmp_path / "a.lock", "it"):
         raise ValueError("x")
-
-
-def test_a_lock_file_that_cannot_be_made(tmp_path):
-    with pytest.raises(FileNotFoundError), locked(tmp_path / "none" / "a.lock", "it"):
-        pass
 
 
 # One file over HTTP, from a faulty server of this machine.
@@ -229,12 +219,21 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr(transfers, "PAUSE", 0.0)
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"headers": {"Content-Encoding": "gzip"}},
+        {"length": False},
+        {"cuts": [500_000], "ranges": False},
+        {"cuts": [500_000], "wrong_range": True},
+    ],
+)
 @pytest.mark.parametrize("data", [DATA, b""], ids=["some", "none"])
-def test_a_plain_file(server, tmp_path, data, packed):
-    headers = {"Content-Encoding": "gzip"} if packed else {}
-    url = server.add("/a", gzip.compress(data) if packed else data, headers=headers)
-    assert transfer(url, tmp_path / "a", size=len(data)) is False
+def test_a_file_arrives_whole(server, tmp_path, data, how):
+    how, packed = {**how, "cuts": [*how.get("cuts", [])]}, "headers" in how
+    cut, url = bool(how["cuts"]), server.add("/a", gzip.compress(data) if packed else data, **how)
+    assert transfer(url, tmp_path / "a", size=len(data)) is bool(data and cut)
     assert (tmp_path / "a").read_bytes() == data
     assert transfer(url, tmp_path / "a", size=len(data)) is bool(data), "nothing is left to fetch"
     assert (tmp_path / "a").read_bytes() == data
@@ -279,13 +278,6 @@ def test_a_short_answer_is_noticed_whoever_else_does(server, tmp_path, monkeypat
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("how", [{"ranges": False}, {"wrong_range": True}])
-def test_servers_without_proper_ranges_are_asked_for_all(server, tmp_path, how):
-    url = server.add("/a", DATA, cuts=[500_000], **how)
-    transfer(url, tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == DATA
-
-
 def test_a_connection_that_is_always_cut_at_the_same_place(server, tmp_path):
     url = server.add("/a", DATA, cuts=[10] * 100, ranges=False)
     with pytest.raises(FetchError, match="the connection was cut"):
@@ -293,21 +285,14 @@ def test_a_connection_that_is_always_cut_at_the_same_place(server, tmp_path):
     assert server.count("/a") <= 3 * transfers.TRIES
 
 
-def test_without_a_length_a_file_ends_with_the_connection(server, tmp_path):
-    url = server.add("/a", DATA, length=False)
-    transfer(url, tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == DATA
+def test_a_file_of_another_size(server, tmp_path, monkeypatch):
     url = server.add("/b", DATA, length=False, cuts=[500])
     with pytest.raises(FetchError, match="has 500 bytes, not 1000000"):
         transfer(url, tmp_path / "b", size=len(DATA))
     assert not (tmp_path / "b").exists()
-
-
-def test_a_wrong_size_is_seen_before_the_file_is_fetched(server, tmp_path, monkeypatch):
     monkeypatch.setattr(transfers, "_write_body", lambda *_: pytest.fail("it is fetched"))
     with pytest.raises(FetchError, match="has 1000000 bytes, not 7"):
         transfer(server.add("/a", DATA), tmp_path / "a", size=7)
-    assert not (tmp_path / "a").exists()
 
 
 def test_what_is_too_large_for_anything(server, tmp_path, monkeypatch):
@@ -391,11 +376,16 @@ def test_nobody_answers(server, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_keeps_what_is_there(server, tmp_path, monkeypatch):
-    url = server.add("/a", DATA)
-    monkeypatch.setattr(transfers, "ensure_space", lambda *_: None)
-    with monkeypatch.context() as full:
-        really = Path.open
-        full.setattr(Path, "open", lambda *a, **k: _Full(really(*a, **k), 600_000))
+    url, chunks = server.add("/a", DATA), transfers._body_chunks
+
+    def full(response, size):
+        for number, chunk in enumerate(chunks(response, size)):
+            if number == 5:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            yield chunk
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transfers, "_body_chunks", full)
         with pytest.raises(OSError, match=r"no space left after .* the next call goes on") as e:
             transfer(url, tmp_path / "a")
     assert not isinstance(e.value, FetchError)
@@ -405,28 +395,6 @@ def test_a_full_disk_keeps_what_is_there(server, tmp_path, monkeypatch):
     transfer(url, tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == DATA
     assert server.asked[-1] == ("/a", f"bytes={kept}-")
-
-
-class _Full:
-    """A file on a disk with so much room."""
-
-    def __init__(self, opened, room):
-        self.opened, self.room = opened, room
-
-    def __getattr__(self, name):
-        return getattr(self.opened, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.opened.close()
-
-    def write(self, chunk):
-        if len(chunk) > self.room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        self.room -= len(chunk)
-        return self.opened.write(chunk)
 
 
 def test_too_little_space_is_said_before(server, tmp_path, monkeypatch):
@@ -651,58 +619,13 @@ def test_malformed_mirrors(remote, message):
         parse_mirrors([remote])
 
 
-# Two processes, and all of it behind `ensure_files`.
-
-
-def fetch_in_process(root, url, started, done):
-    def slow(folder):
-        started.set()
-        done.wait(60)
-
-    ensure_files(
-        Path(root), ["train.txt"], lambda r, c: download(r, c, mirrors=[[file(url)]]), slow, ""
-    )
-
-
-def test_two_processes_fetch_once(server, tmp_path, capfd):
-    url = server.add("/a", TRAIN)
-    context = multiprocessing.get_context("spawn")  # with threads, no fork
-    started, done = context.Event(), context.Event()
-    root = tmp_path / "new" / "folder"
-    first = context.Process(target=fetch_in_process, args=(str(root), url, started, done))
-    first.start()
-    assert started.wait(60)
-    again = []
-    second = threading.Thread(
-        target=ensure_files,
-        args=(root, ["train.txt"], lambda *_: again.append("fetched"), accepted, ""),
-    )
-    second.start()
-    second.join(0.2)
-    assert second.is_alive(), "the second one waits"
-    assert not (root / "train.txt").exists()
-    done.set()
-    first.join(60)
-    second.join(60)
-    assert (first.exitcode, second.is_alive()) == (0, False)
-    assert (root / "train.txt").read_bytes() == TRAIN
-    assert server.count("/a") == 1
-    assert again == []
-    assert (
-        f"waiting for another process that prepares the files in {root}" in capfd.readouterr().err
-    )
-
-
 def test_a_killed_process_leaves_nothing_in_the_way(server, tmp_path):
     work = tmp_path / DOWNLOAD_FOLDER
     (work / "files").mkdir(parents=True)
     (work / "files" / "train.txt").write_bytes(b"half")
     (work / "members").mkdir()
-    download(
-        tmp_path,
-        accepted,
-        mirrors=[both(server.add("/a.zip", archive(train=TRAIN, test=TEST)))],
-    )
+    mirrors = [both(server.add("/a.zip", archive(train=TRAIN, test=TEST)))]
+    download(tmp_path, accepted, mirrors=mirrors)
     assert (tmp_path / "train.txt").read_bytes() == TRAIN
     assert names(tmp_path) == ["test.txt", "train.txt"]
     assert os.stat(tmp_path / "train.txt").st_nlink == 1

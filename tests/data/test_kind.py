@@ -10,7 +10,6 @@ from slide.data import (
     SeenItems,
     SeenLabels,
     Split,
-    are_items,
     find_seen,
     kind_of,
     labels_and_items,
@@ -24,6 +23,10 @@ from slide.sparse import CSR, Pattern
 def matrix(rows):
     pattern = Pattern.from_lists(rows)
     return CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+
+
+def are_items(split):
+    return kind_of(split) == "items"
 
 
 def baskets(rows=300, own=0, seed=0, rising=0):
@@ -45,16 +48,12 @@ def by_chance(split):
     return features @ labels / len(split)
 
 
-def test_baskets_are_items():
-    assert kind_of(baskets()) == "items"
-    assert are_items(baskets(rising=1))
-
-
 @pytest.mark.parametrize(("own", "expected"), [(11, True), (14, False)])
 def test_the_share_of_own_items_decides(own, expected):
     split = baskets(own=own)
     assert (own / by_chance(split) < 0.05) == expected
     assert are_items(split) == expected
+    assert are_items(baskets(rising=1))
 
 
 def test_few_rows_say_nothing():
@@ -64,16 +63,13 @@ def test_few_rows_say_nothing():
     assert not are_items(Split(matrix([]), Pattern.from_lists([]), 30, 30))
 
 
-def test_few_labels_say_nothing():
+def test_few_labels_and_copies_of_rows_say_nothing():
     """A class that is the number of a column, by accident, and one that never stands beside it."""
     rng = np.random.default_rng(0)
     rows = matrix([[int(a), 3 + int(b)] for a, b in rng.integers(3, size=(3000, 2))])
     classes = Pattern.from_lists(((rows.indices[::2] + 1) % 3)[:, None].tolist())
     distinct = CSR(rows.indptr, rows.indices, rng.random(6000, np.float32))
     assert not are_items(Split(distinct, classes, 8, 3))
-
-
-def test_copies_of_rows_say_nothing():
     few = baskets(rows=2)
     assert not are_items(few), "chance would not do it often enough"
     assert not are_items(few.take(np.arange(3500) % 2))
@@ -123,39 +119,25 @@ def test_dense_rows_have_more_than_half_of_the_features(width, kind):
     assert kind_of(Split(rows, Pattern.from_lists([[0], [1], [0]]), width, 2)) == kind
 
 
-def test_own_items_are_features_below_the_number_of_labels():
-    rows = SeenItems(8).of(matrix([[3, 9, 7], [], [8], [0]]))
-    assert rows.indptr.tolist() == [0, 2, 2, 2, 3]
-    assert rows.indices.tolist() == [3, 7, 0]
-    assert isinstance(find_seen(baskets(), "items"), SeenItems)
-
-
-def test_own_items_of_some_labels():
+def test_own_items_are_features_that_are_labels():
     rows = matrix([[3, 9, 7], [], [8], [0, 11, 2]])
+    every = SeenItems(8).of(rows)
+    assert every.indptr.tolist() == [0, 2, 2, 2, 4]
+    assert every.indices.tolist() == [3, 7, 0, 2]
     some = SeenItems(12).restricted(np.array([2, 7, 9]))
     assert some.num_labels == 3
     assert some.of(rows).indptr.tolist() == [0, 2, 2, 2, 3]
     assert some.of(rows).indices.tolist() == [2, 1, 0]
     assert some.restricted(np.array([0, 2])).of(rows).indices.tolist() == [1, 0]
+    assert isinstance(find_seen(baskets(), "items"), SeenItems)
 
 
 def test_labels_and_items_are_joined():
-    rng = np.random.default_rng(3)
-    split = baskets(rows=40, own=20)
-    wide = Split(
-        matrix(
-            [[*row, 30 + int(rng.integers(5))] for row in split.features.indices.reshape(-1, 6)]
-        ),
-        split.labels,
-        35,
-        30,
-    )
-    joined = labels_and_items(wide)
-    for row in range(40):
-        a, b = joined.indptr[row : row + 2]
-        own = set(split.take(np.array([row])).labels.indices.tolist())
-        own |= set(split.features.indices[6 * row : 6 * row + 6].tolist())
-        assert joined.indices[a:b].tolist() == sorted(own)
+    features = matrix([[5, 31, 2], [7], [], [1, 4]])
+    labels = Pattern.from_lists([[2, 9], [], [3], [8, 0]])
+    joined = labels_and_items(Split(features, labels, 35, 30))
+    assert joined.indptr.tolist() == [0, 3, 4, 5, 9]
+    assert joined.indices.tolist() == [2, 5, 9, 7, 3, 0, 1, 4, 8]
 
 
 @pytest.mark.parametrize("kind", ["graph", "items", "dense", "other"])

@@ -7,8 +7,7 @@ import slide
 from slide.data.cache import cached
 from slide.data.dataset import Block, Split
 from slide.data.row_transform import RowTransform
-from slide.data.standardization import feature_moments, should_standardize
-from slide.data.transforms import count_steps, transform
+from slide.data.transforms import count_steps, feature_moments, should_standardize, transform
 from slide.model.resizing import with_features
 from slide.sparse import CSR, Pattern, as_csr
 
@@ -44,23 +43,13 @@ def test_features_whose_scale_says_how_much_they_tell_stay(capsys):
 
 
 @pytest.mark.parametrize(
-    "steps",
-    [
-        {"l2_norm": False},
-        {"l2_norm": True, "tf_idf": True},
-        {"l2_norm": True, "hashed_features": 2},
-    ],
+    "steps", [{"l2_norm": False}, {"tf_idf": True}, {"hashed_features": 2}, {"zeros": 4}]
 )
-def test_other_steps_leave_features_alone(steps, capsys):
+def test_other_steps_and_sparse_rows_are_not_asked(steps, capsys):
     dense, labels = measurements()
-    assert not should_standardize(make_split(dense, labels[:, None].tolist()), **steps)
-    assert not capsys.readouterr().err
-
-
-def test_sparse_rows_are_not_asked(capsys):
-    dense, labels = measurements()
-    wide = np.hstack([dense, np.zeros((len(dense), 4), np.float32)])
-    assert not should_standardize(make_split(wide, labels[:, None].tolist()), l2_norm=True)
+    wide = np.hstack([dense, np.zeros((len(dense), steps.get("zeros", 0)), np.float32)])
+    options = {"l2_norm": True} | {name: each for name, each in steps.items() if name != "zeros"}
+    assert not should_standardize(make_split(wide, labels[:, None].tolist()), **options)
     assert not capsys.readouterr().err
 
 
@@ -96,11 +85,9 @@ def test_rows_are_standardized_and_end_with_a_constant():
 def test_a_data_set_in_a_cache(tmp_path, capsys):
     dense, labels = measurements()
     split = make_split(dense, labels[:, None].tolist())
-    data = cached(
-        tmp_path, name="made", key={"made": 1}, state={}, num_features=3, num_labels=3,
-        train=lambda: [Block(split.features, split.labels)],
-        test=lambda: [Block(split.features, split.labels)],
-    )  # fmt: skip
+    block = [Block(split.features, split.labels)]
+    options = {"key": {"made": 1}, "state": {}, "train": lambda: block, "test": lambda: block}
+    data = cached(tmp_path, name="made", num_features=3, num_labels=3, **options)
     for _ in range(2):  # Computed, and opened again.
         made = transform(data, standardize="auto", l2_norm=True)
         assert (made.num_features, made.steps[0].standardizes) == (4, True)

@@ -4,8 +4,11 @@ A header may say that there are billions of rows, and a few bytes follow. Hypoth
 with another outcome; ``SLIDE_FUZZ=20`` makes twenty times as many.
 """
 
+import bz2
 import gzip
 import io
+import lzma
+import re
 import struct
 import sys
 import zipfile
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import idx_files
 from helpers.caches import blocks_of, open_blocks
 from helpers.damage import fuzzed
 from helpers.limits import more_memory
@@ -21,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from slide.data import documents, mnist, table, text, xmc
 from slide.data.archives import UnpackError, unpack
 from slide.data.errors import DataError
 from slide.data.row_files import VARIANTS, read_npz_blocks, read_text_blocks
@@ -165,3 +170,83 @@ def test_caches(tmp_path, length, name):
     with more_memory(MEMORY):
         found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)
+
+
+# Bombs, and files of another kind than they are said to be: what is said of the file and its line.
+
+
+def opened(kind, folder):
+    places = {"name": "x", "root": folder, "cache": folder / "cache"}
+    if kind == "documents":
+        return documents(**places, train_file="rows", test_file=None, min_rows=1)
+    if kind == "table":
+        return table(path=folder / "rows", min_rows=1, labels="label")
+    if kind == "text":
+        return text(**places, file="rows", min_count=1, subsample=0)
+    return xmc(**places, format=kind, train_file="rows", test_file=None)
+
+
+HEAD, CSV = b"1 5 4\n", b"text,price,label\na car,3,x\n"
+DEEP, DIGITS = b"[" * 100_000, b"9" * 5000
+LINE, CELLS = b'{"text": "a car", "labels": [%s]}\n', b'{"text": "a", "price": %s, "label": %s}\n'
+PACKED = gzip.compress(HEAD + b"1 1:1\n")
+BOMBS = [
+    ("xmc", HEAD + b"1 1:1\0\n", r":2: malformed feature '1:1\\x00'"),
+    ("xmc", HEAD + DIGITS + b" 1:1\n", r":2: label 9{40}\.\.\. is not in"),
+    ("xmc", HEAD + b"1 %s:1\n" % DIGITS, r":2: feature 9{40}\.\.\. is not in"),
+    ("xmc", HEAD + b"1 1:%s\n" % DIGITS, r":2: value 9+\.\.\. of feature 1 is not a finite"),
+    ("xmc", HEAD.replace(b"\n", b"\r"), r":1: header '1 5 4' is|:1: header has 1 rows"),
+    ("xmc", HEAD.decode().encode("utf-16"), ":1: header '.* is not 'rows features labels'$"),
+    ("xmc", b"a,b,c\n1,2,3\n", ":1: header 'a,b,c' is not 'rows features labels'$"),
+    *(("xmc", row, "svmlight, which has no header: dataset.format=svmlight reads it$")
+      for row in (b"1 1:1 2:3\n", b" 1:1\n", b"0,2 1:0.5 # x\n", b"# made by hand\n")),
+    ("svmlight", HEAD + b"1 1:1\n", ":1: malformed .*'5'.*; it looks like the header of .*=xmc$"),
+    ("svmlight", PACKED[:-9], " is compressed by gzip"),
+    ("svmlight", PACKED + PACKED, " is compressed by gzip"),
+    ("svmlight", gzip.compress(bytes(400 << 20), 1), " is compressed by gzip"),
+    ("svmlight", bz2.compress(HEAD), " is compressed by bzip2"),
+    ("table", lzma.compress(CSV), " is compressed by xz"),
+    ("documents", PACKED, " is compressed by gzip"),
+    ("text", b"one two\0three", ": byte 7 does not belong to text in UTF-8"),
+    *(("documents", LINE % b'"x"' + LINE % each, ":2: " + said)
+      for each, said in ((DEEP, "lists or objects are nested too deeply"), (DIGITS, ".*4300 dig"),
+                         (b"NaN", "labels must be a list"), (b"1e999", "labels must be a list"),
+                         (b'"\xff"', ".*can't decode"), (b'"\0"', "Invalid control char"))),
+    ("table", CSV + b"a car,3,x\0\n", ":3: byte 0x0 is no utf-8: dataset.encoding names"),
+    *(("table", CSV + b"a car,%s,x\n" % each, ":3: the column price must hold numbers, not '")
+      for each in (b"inf", b"-1e999", DIGITS)),
+    *(("table", CELLS % (b"3", b'"x"') + CELLS % each, ":2: " + said)
+      for each, said in (((b"1e999", b'"x"'), "the column price must hold numbers, not inf"),
+                         ((b"9" * 400, b'"x"'), "the column price must hold numbers, not 9{60}$"),
+                         ((b"3", b"-1e999"), "-inf is no name of a label"),
+                         ((b"3", b"[" * 99 + b"]" * 99), r"\[{57}\S* is no name of a label"),
+                         ((b"3", DEEP), "lists or objects are nested too deeply"))),
+    ("table", DEEP, ": lists or objects are nested too deeply"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "data", "said"), BOMBS)
+def test_bombs_are_named(tmp_path, kind, data, said):
+    (tmp_path / "rows").write_bytes(data)
+    with more_memory(MEMORY), pytest.raises(DataError) as error:
+        opened(kind, tmp_path)
+    path, told = str(tmp_path / "rows"), str(error.value)
+    assert told.startswith(path)
+    assert re.search(said if said[:1] not in " :" else f"^{re.escape(path)}{said}", told)
+    assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
+
+
+def test_images_that_expand(tmp_path):
+    """A thousandfold: reading ends behind the rows that the header tells. Two streams are one."""
+    made = idx_files.write(tmp_path, packed=False)
+    path = tmp_path / "train-images-idx3-ubyte"
+    whole = path.read_bytes()
+    path.write_bytes(gzip.compress(whole[:900]) + gzip.compress(whole[900:]))
+    data = mnist(name="x", root=tmp_path, cache=tmp_path / "cache")
+    assert len(data.train) == len(made["train"][0])
+    path.write_bytes(gzip.compress(whole + bytes(400 << 20), 1))
+    with (
+        more_memory(MEMORY),
+        pytest.raises(DataError, match=f"{path}: it is longer than its 7 rows"),
+    ):
+        mnist(name="x", root=tmp_path, cache=tmp_path / "other")

@@ -8,11 +8,15 @@ from slide.data import (
     Split,
     divide,
     first_unseen,
-    lists_all_labels,
+    kind_of,
     row_keys,
     validation_split,
 )
 from slide.sparse import CSR, Pattern
+
+
+def lists_all_labels(split):
+    return kind_of(split) == "graph"
 
 
 def matrix(lists, values=None):
@@ -60,11 +64,8 @@ def test_equal_rows_have_equal_keys(monkeypatch):
     assert len(set(expected.tolist())) == 5
     monkeypatch.setattr("slide.data.kind._BLOCK", 2)
     np.testing.assert_array_equal(row_keys(x), expected)
-
-
-def test_zeros_count_as_missing():
     keys = row_keys(matrix([[3], [3, 5], [5, 3], [5]], [1, 1, 0, -0.0, 1, 0]))
-    assert keys[0] == keys[1] == keys[2] != keys[3] == 0
+    assert keys[0] == keys[1] == keys[2] != keys[3] == 0, "zeros count as missing"
 
 
 def test_keys_of_many_rows_differ():
@@ -121,47 +122,34 @@ def test_a_row_for_each_triple_is_a_knowledge_graph():
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"), [(2, 1), (4, 1), (100, 20), (6000, 1000), (20_000, 2000)]
+    ("rows", "expected"), [(2, 1), (4, 1), (100, 20), (6000, 1000), (20_000, 2000), (100_000, 8192)]
 )
 def test_how_many_rows_are_held_out(rows, expected):
-    train, held = validation_split(texts(rows), seed=0)
+    labels = Pattern(np.arange(rows + 1), np.zeros(rows, np.int32))
+    features = CSR(*labels, np.ones(rows, np.float32))
+    train, held = validation_split(Split(features, labels, 1, 1), seed=0)
     assert (len(train), len(held)) == (rows - expected, expected)
 
 
-def test_no_more_than_8192_rows_are_held_out():
-    rows = 100_000
-    labels = Pattern(np.arange(rows + 1), np.zeros(rows, np.int32))
-    features = CSR(np.arange(rows + 1), np.zeros(rows, np.int32), np.ones(rows, np.float32))
-    train, held = validation_split(Split(features, labels, 1, 1), seed=0)
-    assert (len(train), len(held)) == (rows - 8192, 8192)
+def two_rows(lists, kind):
+    features = CSR(*Pattern.from_lists([[0, 5], [1, 6]]), np.ones(4, np.float32))
+    return Split(features, Pattern.from_lists(lists), 9, 7, kind=kind)
 
 
-def test_one_row_cannot_be_divided():
+def test_what_cannot_be_divided():
     said = "1 training rows with 1 labels cannot be divided .* choices: take more rows$"
     with pytest.raises(ValueError, match=said):
         validation_split(texts(1), seed=0)
     with pytest.raises(ValueError, match=r"or a smaller dataset\.holdout"):
         divide(texts(1), 0.5, seed=0)
-
-
-def two_rows(lists, kind):
-    pattern = Pattern.from_lists([[0, 5], [1, 6]])
-    features = CSR(*pattern, np.ones(4, np.float32))
-    return Split(features, Pattern.from_lists(lists), 9, 7, kind=kind)
-
-
-def test_a_pair_of_a_small_graph_stays_for_learning():
-    for seed in range(30):
+    for kind in ("graph", "other"):  # The only label is not held out.
+        rows = two_rows([[1], []], kind)
+        seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
+        with pytest.raises(ValueError, match="2 training rows with 1 labels cannot be divided"):
+            validation_split(rows, seed)
+    for seed in range(30):  # A pair of a small graph stays for learning.
         train, held = validation_split(two_rows([[1], [2]], "graph"), seed)
         assert (len(train.labels.indices), len(held.labels.indices)) == (1, 1)
-
-
-@pytest.mark.parametrize("kind", ["graph", "other"])
-def test_the_only_label_is_not_held_out(kind):
-    rows = two_rows([[1], []], kind)
-    seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
-    with pytest.raises(ValueError, match="2 training rows with 1 labels cannot be divided"):
-        validation_split(rows, seed)
 
 
 @pytest.mark.parametrize("make", [graph, texts])

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.naive_rows import to_lists
 from helpers.packages import INDEX, build, naive_rows, random_index
 from helpers.prepare import command
 
@@ -33,24 +34,6 @@ def test_entries_are_read():
     assert entries("") == []
 
 
-def test_all_alternatives_are_needed():
-    assert DEBIAN.needed_packages(entries(INDEX)[0]) == {
-        *("cpp-12", "libc6", "libgcc-12-dev", "libgcc-dev", "binutils", "dpkg"),
-        *("libc6-dev", "libc-dev"),
-    }
-    assert DEBIAN.needed_packages({"Package": "a", "Depends": "", "Suggests": "b"}) == set()
-
-
-def test_words_are_those_of_a_field():
-    found = DEBIAN.package_words(entries(INDEX)[0])
-    assert found["Description", "c"] == 2
-    assert found["Description", "compiler"] == 2
-    assert found["Package", "gcc"] == found["Maintainer", "gcc"] == found["Package", "12"] == 1
-    assert found["Tag", "devel::lang:c"] == found["Tag", "role::program"] == 1
-    assert found["Section", "devel"] == 1
-    assert not {word for _, word in found} & {"lists", "debian-gcc", "C", "libc6"}
-
-
 def naive_weights(train, rows, min_rows):
     """Rows of ``{(field, word): tf-idf weight}``, of length 1."""
     frequency = Counter(word for counts, _ in train for word in counts)
@@ -70,18 +53,6 @@ def read(root):
     return xmc(name="debian", root=root, cache=root / "cache")
 
 
-def rows_of(split):
-    """``[({feature: value}, {labels})]`` by number."""
-    rows = [split.slice(i, i + 1) for i in range(len(split))]
-    return [
-        (
-            dict(zip(row.features.indices.tolist(), row.features.values.tolist(), strict=True)),
-            set(row.labels.indices.tolist()),
-        )
-        for row in rows
-    ]
-
-
 @pytest.mark.parametrize(("seed", "min_rows", "share"), [(0, 2, 0.2), (1, 1, 0.5), (2, 4, 0.25)])
 def test_rows_agree_with_the_twin(tmp_path, seed, min_rows, share):
     index = random_index(seed=seed)
@@ -97,11 +68,10 @@ def test_rows_agree_with_the_twin(tmp_path, seed, min_rows, share):
         weighed, names = naive_weights(train, rows, min_rows)
         assert (data.num_features, data.num_labels) == (len(names), len(labels))
         assert len(split) == len(rows)
-        for (features, found), weights, (_, needed) in zip(
-            rows_of(split), weighed, rows, strict=True
-        ):
+        read_rows = to_lists(split.features, split.labels)
+        for (found, pairs), weights, (_, needed) in zip(read_rows, weighed, rows, strict=True):
             assert {labels[label] for label in found} == needed
-            assert {names[i]: value for i, value in features.items()} == pytest.approx(weights)
+            assert {names[i]: value for i, value in pairs} == pytest.approx(weights)
 
 
 def test_the_seed_decides(tmp_path):

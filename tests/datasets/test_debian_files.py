@@ -4,13 +4,13 @@ import bz2
 import gzip
 import lzma
 import re
-import subprocess
+import runpy
 import sys
 
 import pytest
 from helpers import job
 from helpers.packages import INDEX, build, naive_rows, random_index
-from helpers.prepare import DATASETS, command
+from helpers.prepare import DATASETS, command, make_program
 
 from slide.config import open_dataset as build_data
 from slide.data import DataError, xmc
@@ -69,38 +69,29 @@ def test_both_files_appear_or_none(tmp_path, monkeypatch):
     assert not list(root.iterdir())
     build(root, random_index())
     assert sorted(path.name for path in root.iterdir()) == ["test.txt", "train.txt"]
+    for name, other in (("train.txt", "test.txt"), ("test.txt", "train.txt")):
+        (root / other).unlink(missing_ok=True)
+        (root / name).write_text("mine")
+        with pytest.raises(FileExistsError, match=rf"{name} is there; both files are written, or"):
+            build(root, random_index())
+        assert (root / name).read_text() == "mine"
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, monkeypatch):
     """Its files are read by dataset=debian; what is wrong is said in one line."""
     (tmp_path / "Packages").write_text(random_index())
 
     def run(*words):
-        words = [sys.executable, DATASETS / "debian" / "prepare.py", "--root", tmp_path, *words]
-        return subprocess.run(words, capture_output=True, text=True)
+        program = str(DATASETS / "debian" / "prepare.py")
+        monkeypatch.setattr(sys, "argv", [program, "--root", str(tmp_path), *map(str, words)])
+        runpy.run_path(program, run_name="__main__")
 
-    assert run("--index", tmp_path / "none").stderr == f"error: there is no index {tmp_path}/none\n"
-    done = run("--index", tmp_path / "Packages", "--min-rows", "1")
-    assert done.returncode == 0, done.stderr
+    with pytest.raises(SystemExit, match=f"^error: there is no index {tmp_path}/none$"):
+        run("--index", tmp_path / "none")
+    run("--index", tmp_path / "Packages", "--min-rows", "1")
     words = ["dataset=debian", f"dataset.root={tmp_path}", f"dataset.cache={tmp_path}/cache"]
     data = build_data(job.compose(*words))
     assert len(data.train) + len(data.test) == len(naive_rows(random_index()))
-
-
-@pytest.mark.parametrize("name", ["train.txt", "test.txt"])
-def test_one_file_alone_is_not_completed(tmp_path, name):
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / name).write_text("mine")
-    with pytest.raises(FileExistsError, match=rf"{name} is there; both files are written, or none"):
-        build(tmp_path / "root", random_index())
-    assert (tmp_path / "root" / name).read_text() == "mine"
-
-
-def make_apt(folder, script):
-    """Puts a program of the name of apt's into a folder."""
-    program = folder / "apt-cache"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
 
 
 def test_the_index_of_the_machine(tmp_path, monkeypatch):
@@ -109,7 +100,7 @@ def test_the_index_of_the_machine(tmp_path, monkeypatch):
     installed = "\n\nPackage: from-nowhere\nDepends: lib1-dev, and-more\n"
     (tmp_path / "Packages").write_text(index + installed)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    make_apt(tmp_path, f'test "$1" = dumpavail && cat {tmp_path}/Packages')
+    make_program(tmp_path, "apt-cache", f'test "$1" = dumpavail && cat {tmp_path}/Packages')
     command("debian").prepare(tmp_path / "new")
     data = xmc(name="d", root=tmp_path / "new", cache=tmp_path / "c")
     assert len(data.train) + len(data.test) == len(naive_rows(index))
@@ -128,7 +119,7 @@ def test_the_index_of_the_machine(tmp_path, monkeypatch):
 def test_machines_without_an_index(tmp_path, monkeypatch, script, message):
     monkeypatch.setenv("PATH", str(tmp_path))
     if script is not None:
-        make_apt(tmp_path, script)
+        make_program(tmp_path, "apt-cache", script)
     with pytest.raises(FetchError) as error:
         command("debian").prepare(tmp_path / "new")
     assert message in str(error.value)

@@ -6,7 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.prepare import command
+from helpers.naive_rows import to_lists
+from helpers.prepare import command, make_program
 
 from slide.data import DataError, xmc
 from slide.data.fetching import FetchError
@@ -54,18 +55,6 @@ def naive_rows(contents):
     return rows
 
 
-def named(split, features, labels):
-    """The rows as pairs of sets of names."""
-    rows = [split.slice(i, i + 1) for i in range(len(split))]
-    return [
-        (
-            frozenset(features[i] for i in row.features.indices),
-            frozenset(labels[i] for i in row.labels.indices),
-        )
-        for row in rows
-    ]
-
-
 def test_rows_are_those_of_the_twin(tmp_path):
     contents = random_contents()
     build(tmp_path / "root", contents, min_rows=1)
@@ -74,22 +63,21 @@ def test_rows_are_those_of_the_twin(tmp_path):
     # Names are numbered in alphabetical order; features of the test rows alone are left out.
     labels = sorted({name for _, own in rows for name in own})
     by_labels = Counter(frozenset(own) for _, own in rows)
-    tested = Counter(frozenset(labels[i] for i in row) for row in lists(data.test.labels))
-    trained = by_labels - tested
-    assert Counter(frozenset(labels[i] for i in row) for row in lists(data.train.labels)) == trained
+    tested, trained = (
+        Counter(
+            frozenset(labels[i] for i in own) for own, _ in to_lists(split.features, split.labels)
+        )
+        for split in (data.test, data.train)
+    )
+    assert trained == by_labels - tested
     known = sorted({x for own, names in rows if frozenset(names) in trained for x in own})
     assert data.num_features == len(known)
-    found = Counter(named(data.train, known, labels))
-    wanted = Counter((frozenset(own), frozenset(names)) for own, names in rows)
-    assert not found - wanted
+    found = Counter(
+        (frozenset(known[i] for i, _ in pairs), frozenset(labels[i] for i in own))
+        for own, pairs in to_lists(data.train.features, data.train.labels)
+    )
+    assert not found - Counter((frozenset(own), frozenset(names)) for own, names in rows)
     assert (data.train.features.values == 1).all()
-
-
-def lists(pattern):
-    return [
-        pattern.indices[a:b].tolist()
-        for a, b in zip(pattern.indptr[:-1], pattern.indptr[1:], strict=True)
-    ]
 
 
 def test_paths_and_packages_are_read():
@@ -107,23 +95,19 @@ def test_paths_and_packages_are_read():
     ]
 
 
-def test_no_row_has_too_many_labels(tmp_path):
+def test_many_labels_and_rare_features_are_left_out(tmp_path):
     lines = [f"{place}/{i} p" for place in ("a", "b", "c") for i in range(50)]
-    build(tmp_path / "root", "\n".join(lines), most_labels=7, test_share=0.3)
-    data = xmc(name="f", root=tmp_path / "root", cache=tmp_path)
+    build(tmp_path / "many", "\n".join(lines), most_labels=7, test_share=0.3)
+    data = xmc(name="f", root=tmp_path / "many", cache=tmp_path)
     assert (np.diff(data.train.labels.indptr) == 7).all()
     assert data.num_labels > 7
-
-
-def test_rare_features_are_left_out(tmp_path):
-    contents = random_contents()
+    sizes = {}
     for least in (1, 3):
-        build(tmp_path / f"least{least}", contents, min_rows=least)
-    every, some = (
-        xmc(name="f", root=tmp_path / f"least{n}", cache=tmp_path / str(n)) for n in (1, 3)
-    )
-    assert some.num_features < every.num_features
-    assert np.bincount(some.train.features.indices).min() >= 3
+        build(tmp_path / f"least{least}", random_contents(), min_rows=least)
+        data = xmc(name="f", root=tmp_path / f"least{least}", cache=tmp_path)
+        sizes[least] = data.num_features
+        assert np.bincount(data.train.features.indices).min() >= least
+    assert sizes[3] < sizes[1]
 
 
 def test_packed_indexes_and_bad_lines(tmp_path):
@@ -139,13 +123,6 @@ def test_packed_indexes_and_bad_lines(tmp_path):
     assert not list((tmp_path / "bad").iterdir())
     with pytest.raises(FileExistsError, match=r"train\.txt is there; both files are written"):
         build(tmp_path / "plain", contents)
-
-
-def make_program(folder, name, script):
-    program = folder / name
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    return str(program)
 
 
 def test_the_index_of_the_machine(tmp_path, monkeypatch):

@@ -80,7 +80,9 @@ class TestActiveConv2dFunction:
         (found,) = bias.row_gradients
         assert found.ids.tolist() == outs
 
-    @pairs(shape=SHAPES, choice=CHOICES, groups=[1, 2])
+    @pytest.mark.parametrize(
+        ("shape", "choice", "groups"), [("padded", "some", 1), ("stride", "mask", 2)]
+    )
     def test_gradcheck(self, shape, choice, groups):
         (weight, bias), (ins, outs) = parameters(groups), CHOICES[choice]
         weight, bias = weight.detach(), bias.detach()
@@ -89,26 +91,7 @@ class TestActiveConv2dFunction:
             shapes = SHAPES[shape] | {"groups": groups}
             return active_conv2d(x, weight, bias, as_ids(ins), as_ids(outs), **shapes)
 
-        assert torch.autograd.gradcheck(apply, draw(1, I, 4, 5))
-
-    @pytest.mark.parametrize("stride", [1, 2])
-    def test_numerical_gradient_of_weight_and_bias(self, stride):
-        (weight, bias), x = parameters(), draw(2, I, 5, 5)
-        ins, outs = (np.array(ids) for ids in CHOICES["some"])
-
-        def value():
-            return torch.sin(active_conv2d(x, weight, bias, ins, outs, stride, 1)).sum()
-
-        value().backward()
-        for parameter in (weight, bias):
-            gradient, flat = dense_gradient(parameter).view(-1), parameter.detach().view(-1)
-            for i in range(0, len(flat), 1 if parameter is bias else 7):
-                flat[i] += 1e-5
-                above = value().item()
-                flat[i] -= 2e-5
-                below = value().item()
-                flat[i] += 1e-5
-                assert gradient[i].item() == pytest.approx((above - below) / 2e-5, abs=1e-7)
+        assert torch.autograd.gradcheck(apply, draw(1, I, 3, 4))
 
     @pytest.mark.parametrize("choice", CHOICES)
     @pytest.mark.parametrize("groups", [1, 2])
@@ -153,8 +136,7 @@ class TestActiveConv2dFunction:
         torch.testing.assert_close(x.grad, wanted[0])
         torch.testing.assert_close(dense_gradient(weight), wanted[1])
 
-    @pytest.mark.parametrize("width", [5, 6])
-    @pytest.mark.parametrize("stride", [1, 2])
+    @pytest.mark.parametrize(("stride", "width"), [(1, 6), (2, 5)])
     def test_an_empty_batch(self, stride, width):
         (weight, bias), x = parameters(), draw(0, I, 7, width)
         out = active_conv2d(x, weight, bias, stride=stride, padding=1)

@@ -22,8 +22,6 @@ SHAPES = {
     "one entry": ([1], 1),
 }
 
-every_width = pytest.mark.parametrize("width", [None, 1, 4])
-
 
 def draw(rows, width, dtype=torch.float64):
     x = torch.randn(rows, *([] if width is None else [width]), dtype=dtype)
@@ -63,9 +61,8 @@ class TestAgainstDense:
             values = (values.detach() + 1).requires_grad_()
 
 
-@every_width
-def test_gradcheck(width):
-    matrix, x = CSRMatrix(make(), D), draw(D, width)
+def test_gradcheck():
+    matrix, x = CSRMatrix(make(), D), draw(D, 2)
     values = matrix.values.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: csr_matmul(matrix, x), x)
     assert torch.autograd.gradcheck(lambda x, v: csr_matmul(matrix, x, v), (x, values))
@@ -100,7 +97,7 @@ def test_entries_that_occur_twice_add_up():
     assert x.grad.tolist() == [5, 3]
 
 
-@pytest.mark.kernels_only  # Plain torch sorts on the device, once.
+@pytest.mark.kernels_only  # The reference sorts on the device, once.
 def test_the_index_is_built_once(monkeypatch):
     matrix, x = CSRMatrix(make(), D), draw(D, None)
     values = matrix.values.clone().requires_grad_()

@@ -3,22 +3,19 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from helpers.grids import pairs
 from helpers.matrices import make_csr, make_pattern
-from helpers.samplers import uniform_sampler
 
 from slide.active_set import ActiveSet
 from slide.functional import loss_on_active
-from slide.functional.linear import active_linear, scatter_rows
+from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES, hardest_count
 from slide.functional.sparse_linear import sparse_linear
 from slide.nn import ActiveLoss, hardest
-from slide.nn.network import SlideNetwork
-from slide.ops import rows_to_visit
 from slide.ops.kernels.ragged import select_rows
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 B, D, N = 8, 5, 30
 every_mode = pytest.mark.parametrize("mode", ["shared", "per_sample"])
@@ -63,26 +60,6 @@ def losses_of(x, weight, bias, active, name):
 
 
 class TestRows:
-    @pytest.mark.kernels_only
-    def test_rows_to_visit(self):
-        gradient = torch.zeros(8, 3)
-        gradient[[1, 6]] = 1
-        assert rows_to_visit(gradient).tolist() == [1, 6]
-        assert rows_to_visit(torch.zeros(4, 2)).tolist() == []
-        assert rows_to_visit(torch.ones(4, 2)) is None
-        assert rows_to_visit(torch.zeros(1, 2)) is None
-        flat, indptr = torch.tensor([0.0, 0, 3]), np.array([0, 1, 1, 3])
-        assert rows_to_visit(flat, indptr).tolist() == [2]
-
-    def test_take_and_put(self):
-        indptr = np.array([0, 2, 2, 5])
-        values, ids = np.arange(5.0), np.arange(5, dtype=np.int32)
-        bounds, *taken = select_rows(indptr, np.array([2, 1]), values, ids)
-        assert bounds.tolist() == [0, 3, 3]
-        assert [part.tolist() for part in taken] == [[2, 3, 4], [2, 3, 4]]
-        put = scatter_rows(torch.ones(2, 3), np.array([3, 0]), 4)
-        assert put.tolist() == [[1] * 3, [0] * 3, [0] * 3, [1] * 3]
-
     @pytest.mark.parametrize(
         ("fraction", "num_samples", "count"),
         [(0.25, 8, 2), (0.1, 30, 3), (0.01, 8, 1), (1.0, 8, 8), (1, 7, 7), (0.5, 0, 0)],
@@ -91,9 +68,7 @@ class TestRows:
         assert hardest_count(fraction, num_samples) == count
 
 
-@every_mode
-@every_loss
-@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9, 1.0])
+@pairs(mode=["shared", "per_sample"], name=LOSSES, fraction=[0.25, 0.9, 1.0])
 def test_equals_two_passes(mode, name, fraction):
     """The twin selects samples in a first pass, and learns from them in a second one."""
     active = make_active(mode)
@@ -147,42 +122,6 @@ def test_sparse_input():
         expected[x.indices[p]] += x.values[p] * upstream[2]
     torch.testing.assert_close(dense_gradient(weight), expected)
     torch.testing.assert_close(bias.grad, upstream.sum(0))
-
-
-@every_mode
-def test_a_loss_of_ones_own(mode):
-    """A loss of PyTorch; the gradients of the network equal those of a second pass."""
-    features = make_csr(np.random.default_rng(0), [3, 2, 4, 1, 3, 2, 2, 5], 40)
-    found = []
-    for two_passes in (False, True):
-        torch.manual_seed(1)
-        network = SlideNetwork(
-            40, [12], N, lambda d, n: uniform_sampler(d, n, active=6, mode="shared")
-        )
-        active = make_active(mode)
-        hidden = network.encode(features)
-        layer = network.output
-
-        def losses(hidden, active, layer=layer, mode=mode):
-            scores = active_linear(hidden, layer.weight, layer.bias, active)
-            if mode == "shared":
-                return F.softplus(scores).sum(1)
-            parts = torch.split(F.softplus(scores), np.diff(active.indptr).tolist())
-            return torch.stack([part.sum() for part in parts])
-
-        own = losses(hidden, active)
-        if two_passes:
-            hard = own.topk(2).indices.sort().values.numpy()
-            bounds, *parts = select_rows(features.indptr, hard, features.indices, features.values)
-            losses(network.encode(CSR(bounds, *parts)), restrict(active, hard)).mean().backward()
-        else:
-            hardest(0.25)(own).backward()
-        found.append(
-            [dense_gradient(p) if p.grad is None else p.grad for p in network.parameters()]
-        )
-    for ours, theirs in zip(*found, strict=True):
-        assert ours.any()
-        torch.testing.assert_close(ours, theirs)
 
 
 @every_mode

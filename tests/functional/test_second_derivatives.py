@@ -28,7 +28,6 @@ from slide.functional import (
     sparse_linear,
 )
 from slide.nn import ActiveLoss, SampledLinear
-from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 
@@ -181,22 +180,6 @@ class TestLayers:
         inputs = {"all": None, "weight": [encoder.weight], "factor": [factor]}[asked]
         with pytest.raises(RuntimeError, match="first derivatives only"):
             (loss + gradient.norm()).backward(inputs=inputs)
-
-    @pytest.mark.parametrize("sparse_grad", [False, True])
-    def test_steps_with_a_graph(self, mode, with_loss, sparse_grad):
-        found, x = [], torch.randn(B, D)
-        for create_graph in (False, True):
-            layer, value = self.make(mode, with_loss, sparse_grad)
-            optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
-            for _ in range(3):
-                inputs = x.clone().requires_grad_()
-                for _ in range(2):
-                    value(inputs).backward(create_graph=create_graph)
-                optimizer.step()
-                optimizer.zero_grad()
-            found.append([*layer.parameters(), inputs.grad])
-        for one, other in zip(*found, strict=True):
-            assert torch.equal(one, other)
 
 
 def test_rows_that_are_left_on_a_weight_have_no_graph():

@@ -1,7 +1,8 @@
 """Edits of model folders with correct hashes, and what a process that opens them sees.
 
-``python -m helpers.edits FOLDER ROWS COUNT SEED`` makes the edits, each of the folder as it is,
-opens the edited folders, asks them for answers, and prints a line of JSON for each.
+``python -m helpers.edits COUNT SEED FOLDER ...`` makes the edits, each of a folder as it is, opens
+the edited folders, asks them for answers to the rows in ``FOLDER.npy``, and prints a line of JSON
+for each.
 """
 
 import json
@@ -159,10 +160,14 @@ def answers(folder, rows):
     return [np.concatenate([*map(np.ravel, each)]) for each in found], None
 
 
-def main(folder, rows, count, seed):
-    folder, rows = Path(folder), np.load(rows)
+def main(count, seed, *folders):
     warnings.simplefilter("ignore")
     wait_for_no_disk()
+    for folder in folders:
+        edit_folder(Path(folder), np.load(f"{folder}.npy"), count, seed)
+
+
+def edit_folder(folder, rows, count, seed):
     expected, said = answers(folder, rows)
     assert said is None, said
     names = [path.stem for path in folder.glob("*.safetensors")]

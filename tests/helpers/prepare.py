@@ -1,4 +1,4 @@
-"""The commands of `datasets/` as modules."""
+"""The commands of `datasets/` as modules, and programs in place of those of apt."""
 
 import importlib.util
 from functools import cache
@@ -15,3 +15,11 @@ def command(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def make_program(folder, name, script):
+    """Put a program into a folder; returns its path."""
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return str(program)

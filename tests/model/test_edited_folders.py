@@ -77,21 +77,18 @@ def dense(rows, width):
     return found
 
 
-@pytest.fixture(scope="module", params=ROWS)
-def saved(request, tmp_path_factory):
-    """A model with a re-ranker, saved, and rows for it in a file."""
-    folder = tmp_path_factory.mktemp("model")
-    train, more, sampler, rows = ROWS[request.param](folder)
+def save(folder, kind):
+    """A model with a re-ranker, and rows for it in a file."""
+    train, more, sampler, rows = ROWS[kind](folder.parent)
     torch.manual_seed(0)
     network = slide.SlideNetwork(train.num_features, [8, 7], train.num_labels, sampler)
     network.output.loss(network.encode(train.features), train.labels, slide.ActiveLoss("bce"))
-    split = divide if request.param == "graph" else holdout
+    split = divide if kind == "graph" else holdout
     learn, held = split(train, 0.3, seed=0)
     ranker = EnsembleRanker(depth=10).fit(network, learn, held, every=train)
     model = Model(network, ranker, **more)
-    model.save(folder / request.param)
-    np.save(folder / "rows.npy", dense(rows, model.num_features))
-    return folder / request.param, folder / "rows.npy"
+    model.save(folder)
+    np.save(f"{folder}.npy", dense(rows, model.num_features))
 
 
 def fault_of(what, how, said):
@@ -109,17 +106,21 @@ def fault_of(what, how, said):
     return ""
 
 
-def test_each_edit_is_refused_or_harmless(saved):
-    folder, rows = saved
+def test_each_edit_is_refused_or_harmless(tmp_path):
+    """Of all kinds of models, in one process."""
+    for kind in ROWS:
+        save(tmp_path / kind, kind)
     count = max(20, int(EDITS * REPEAT))
-    words = [sys.executable, "-m", "helpers.edits", str(folder), str(rows), str(count), str(SEED)]
+    words = [sys.executable, "-m", "helpers.edits", str(count), str(SEED)]
+    words += [str(tmp_path / kind) for kind in ROWS]
     done = subprocess.run(words, cwd=TESTS, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, f"after {done.stdout.count(chr(10))} edits: {done.stderr[-3000:]}"
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(found) == count
+    assert len(found) == len(ROWS) * count
     assert not [fault for each in found if (fault := fault_of(*each))]
-    refused = sum(said not in ("same", "other") for _, _, said in found)
-    assert refused > count / 2  # Else the edits are no such.
+    for number in range(len(ROWS)):
+        said = [answer for _, _, answer in found[number * count : (number + 1) * count]]
+        assert sum(each not in ("same", "other") for each in said) > count / 2, "these are no edits"
 
 
 def refused(folder, message):

@@ -107,11 +107,3 @@ def test_no_index(data, proposer, options, tmp_path):
     opened = load(tmp_path / "m")
     with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):
         opened.predict(data.test.features, search="sampler")
-
-
-def test_an_untrained_network_has_its_tables(data, tmp_path):
-    model = Model(job.make_network(data))
-    model.save(tmp_path / "m")
-    found = load(tmp_path / "m").predict(data.test.features, search="sampler")
-    expected = model.predict(data.test.features, search="sampler")
-    np.testing.assert_array_equal(found.labels, expected.labels)

@@ -15,11 +15,9 @@ import slide
 from slide import FullSampler, SlideClassifier, SlideNetwork
 from slide.data import Split, TextOptions, TextVectorizer, divide, holdout, transform
 from slide.model import Model, load
-from slide.model.folder import MODEL_FOLDER
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
 from slide.training import DivergenceError
-from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -101,7 +99,7 @@ def test_an_opened_model_learns_on(raw, tmp_path, dtype):
 
 
 def test_a_ranker_takes_more_of_both(raw, tmp_path):
-    for options in ({}, {"objective": "psp"}, {"known": "exclude"}):
+    for options in ({}, {"objective": "psp", "known": "exclude"}):
         model = ranked(raw, **options)
         rows = matrix(raw.test.features, 60)
         expected = model.predict(rows, k=5)
@@ -120,13 +118,6 @@ def test_a_ranker_takes_more_of_both(raw, tmp_path):
         model.save(tmp_path / "m")
         again = load(tmp_path / "m").predict(wide, k=5)
         np.testing.assert_array_equal(again.scores, found.scores)
-
-
-def test_labels_that_are_no_items_stay_so(raw):
-    known = slide.data.SeenItems(3).grown(2)
-    rows = slide.CSR(np.array([0, 5]), np.arange(5, dtype=np.int32), np.ones(5, np.float32))
-    assert known.of(rows).indices.tolist() == [0, 1, 2]
-    assert known.grown(1).restricted(np.array([1, 4, 5])).of(rows).indices.tolist() == [0]
 
 
 @pytest.mark.parametrize("with_ranker", [False, True])
@@ -324,18 +315,6 @@ def test_the_network_is_trained_as_before(tmp_path, dtype):
         assert training_of(learnt(model).network) == TRAINING
 
 
-def test_a_folder_that_does_not_say_how_it_was_trained(tmp_path):
-    Model(slide.SlideNetwork(6, [8], 5, slide.FullSampler, **TRAINING)).save(tmp_path / "m")
-    content = read_folder(MODEL_FOLDER, tmp_path / "m")
-    del content["files"]
-    for name in TRAINING:
-        del content["network"][name]
-    tensors = read_tensors(tmp_path / "m", "network")
-    write_folder(MODEL_FOLDER, tmp_path / "old", content, {"network": tensors})
-    plain = {"dropout": 0.0, "input_dropout": 0.0, "precision": "float32"}
-    assert training_of(learnt(load(tmp_path / "old")).network) == plain
-
-
 @pytest.mark.parametrize("settings", [{}, {"optimizer": {"lr": 1.0, "eps": 1e-6, "rowwise": True}}])
 def test_options_of_the_optimizer_are_those_of_the_settings(settings):
     network = slide.SlideNetwork(6, [8], 5, slide.FullSampler)
@@ -368,11 +347,6 @@ def test_a_pass_ends_where_the_loss_is_not_finite():
         model.partial_fit(np.eye(6), [[0, 1]] * 6, lr=1e25, rows_in_step=1)
     assert all(bool(p.isfinite().all()) for p in model.network.parameters())
     assert not model.network.training
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
 
 
 @pytest.mark.parametrize("steps", [{}, {"min_label_count": 4, "l2_norm": True}])
@@ -479,13 +453,11 @@ def test_a_restricted_model_that_learns_leaves_the_other_one_alone(raw):
     np.testing.assert_array_equal(model.predict(rows, k=80).scores, before.scores)
 
 
-@pytest.mark.parametrize("trained", [False, True])
-def test_a_model_that_learns_leaves_a_restricted_one_alone(raw, trained):
+def test_a_model_that_learns_leaves_a_restricted_one_alone(raw):
     torch.manual_seed(0)
     rows, labels = raw.test.features, [[3]] * 30
     model = Model(job.make_network(raw))
-    if trained:  # It has an optimizer then, whose moments must go on.
-        model.partial_fit(rows, [[5]] * 30, lr=0.05)
+    model.partial_fit(rows, [[5]] * 30, lr=0.05)  # The moments of its optimizer must go on.
     twin = copy.deepcopy(model)
     small, other = model.restricted([3, 1, 70]), model.restricted([2, 4])
     before = small.predict(rows, k=3), other.predict(rows, k=2)

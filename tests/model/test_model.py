@@ -1,8 +1,8 @@
 """A trained model: answers to raw rows, also after it was saved and opened."""
 
 import json
-import subprocess
-import sys
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,17 +12,15 @@ import torch
 from helpers import job
 from helpers.commands import slide_predict
 from helpers.serving import serving_model
+from helpers.workers import predicted
 
 import slide
 from slide import FullSampler, SlideNetwork, runtime
 from slide.config import fill_in
-from slide.data import SeenLabels, Split, holdout, transform
+from slide.data import SeenLabels, holdout, transform
 from slide.model import Model, load
-from slide.model.folder import MODEL_FOLDER
 from slide.predict import command
 from slide.ranking import EnsembleRanker
-from slide.sparse import CSR, Pattern
-from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = {"train_samples": 400, "test_samples": 30}
@@ -117,26 +115,6 @@ def test_known_labels_stay_known(raw, tmp_path):
     assert (ids[:, -1] == -1).all()
 
 
-def test_own_items_stay_known(raw, tmp_path):
-    """Each row has ten items next to one another: six are features, four labels."""
-    rng = np.random.default_rng(0)
-    sets = [(rng.integers(60) + rng.permutation(10)) % 60 for _ in range(600)]
-    features = CSR(*Pattern.from_lists([sorted(r[:6]) for r in sets]), np.ones(3600, np.float32))
-    labels = Pattern.from_lists([sorted(row[6:]) for row in sets])
-    split = Split(features, labels, 60, 80)
-    network = job.make_network(raw)
-    ranker = EnsembleRanker().fit(network, split.slice(0, 400), split.slice(400, 600))
-    assert ranker.kind == "items"
-    Model(network, ranker).save(tmp_path / "m")
-    found = load(tmp_path / "m")
-    assert found.ranker.kind == "items"
-    assert_same(found.predict(features), Model(network, ranker).predict(features))
-    found.restricted(np.arange(0, 60, 2)).save(tmp_path / "some")
-    for each in (found, load(tmp_path / "some")):
-        for row, mine in enumerate(each.predict(features, k=5).labels):
-            assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
-
-
 @pytest.mark.parametrize("objective", ["p", "psp"])
 def test_few_labels_and_many_asked_for(raw, tmp_path, objective):
     network, ranker = trained(raw, objective=objective)
@@ -157,51 +135,6 @@ def test_batches_do_not_matter(model, raw, monkeypatch):
     labels, scores = model.predict(raw.test.features, k=3)
     assert labels.tolist() == expected.labels.tolist()
     np.testing.assert_allclose(scores, expected.scores, rtol=1e-5)
-
-
-def naive_int8(weight):
-    """Row by row: a 127th of the largest entry is the unit."""
-    out = weight.copy()
-    for row in out:
-        unit = np.float32(np.abs(row).max()) / np.float32(127)
-        if unit > 0:
-            row[:] = np.rint(row / unit).astype(np.float32) * unit
-    return out
-
-
-def test_a_quarter_of_the_size(raw, tmp_path):
-    """The answers are those of a network with the rounded weights, exactly."""
-    network, ranker = trained(raw)
-    with torch.no_grad():
-        network.output.weight[3] = 0
-        network.output.weight[5] *= 1e-3
-    model = Model(network, ranker)
-    model.save(tmp_path / "whole")
-    model.save(tmp_path / "quarter", dtype="int8")
-    sizes = [
-        sum(tensor.nbytes for tensor in read_tensors(tmp_path / f, "network").values())
-        for f in ("whole", "quarter")
-    ]
-    assert sizes[1] < 0.5 * sizes[0]  # The rows are short, so biases and scales count.
-    opened = load(tmp_path / "quarter")
-    twin, _ = trained(raw)
-    for mine, found, other in zip(
-        network.layers(), opened.network.layers(), twin.layers(), strict=True
-    ):
-        expected = naive_int8(mine.weight.detach().numpy())
-        np.testing.assert_array_equal(found.weight.numpy(), expected)
-        np.testing.assert_array_equal(found.bias.numpy(), mine.bias.detach().numpy())
-        error = np.abs(expected - mine.weight.detach().numpy()).max(1)
-        assert (error <= 0.501 * mine.weight.detach().abs().amax(1).numpy() / 127).all()
-        other.weight.data.copy_(torch.from_numpy(expected))
-        other.bias.data.copy_(mine.bias.data)
-    rows = raw.test.features
-    assert_same(opened.predict(rows), Model(twin, ranker).predict(rows))
-    opened.save(tmp_path / "again", dtype="int8")  # Rounded weights are not rounded further.
-    assert_same(load(tmp_path / "again").predict(rows), opened.predict(rows))
-    network.output.weight.data[2, 1] = torch.inf
-    with pytest.raises(ValueError, match="weights that are not finite cannot be saved as int8"):
-        model.save(tmp_path / "other", dtype="int8")
 
 
 @pytest.mark.parametrize(
@@ -236,41 +169,24 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
-def test_a_place_that_holds_something_else(raw, tmp_path):
-    model = Model(job.make_network(raw))
+def test_a_file_in_the_place_of_the_folder(raw, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="is a file: a model needs a folder"):
-        model.save(tmp_path / "file")
-    with pytest.raises(ValueError, match="holds something else than a model: name a new folder"):
-        model.save(tmp_path)
-    (tmp_path / "empty").mkdir()
-    model.save(str(tmp_path / "empty"))
+        Model(job.make_network(raw)).save(tmp_path / "file")
 
 
-def test_files_that_do_not_fit_each_other(raw, model, tmp_path):
+def test_processes_that_are_spawned_predict(model, tmp_path):
+    """With a model of the process that starts them, or a folder; without Hydra and scikit-learn."""
     model.save(tmp_path / "m")
-    content = read_folder(MODEL_FOLDER, tmp_path / "m")
-    content["network"]["widths"] = [9, 80]
-    del content["files"]
-    tensors = read_tensors(tmp_path / "m", "network")
-    write_folder(MODEL_FOLDER, tmp_path / "m", content, {"network": tensors})
-    with pytest.raises(ValueError, match=r"first\.bias must be \(9\) float32, not \(8,\)"):
-        load(tmp_path / "m")
-
-
-def test_another_process_opens_it_without_hydra_or_scikit_learn(model, raw, tmp_path):
-    model.save(tmp_path / "m")
-    code = (
-        f"import sys, slide, numpy as np; model = slide.load(r'{tmp_path / 'm'}'); "
-        "labels, scores = model.predict(np.eye(60)[:2] * 3, k=2); print(labels.tolist()); "
-        "heavy = {'hydra', 'sklearn', 'tensorboard', 'faiss', 'slide.training'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=job.ROOT, capture_output=True, text=True, check=True
-    )
-    expected = model.predict(np.eye(60)[:2] * 3, k=2).labels.tolist()
-    assert done.stdout.splitlines() == [str(expected), "[]"]
+    rows = np.eye(60)[:2] * 3
+    labels, scores = model.predict(rows, k=2)
+    given = [str(tmp_path / "m"), str(tmp_path / "m"), model, load(tmp_path / "m")]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        found = list(pool.map(predicted, given, [rows] * len(given)))
+    for own, values, heavy in found:
+        assert own == labels.tolist()
+        np.testing.assert_array_equal(values, scores)
+        assert heavy == []
 
 
 @pytest.fixture
@@ -396,10 +312,6 @@ def test_models_name_the_row(least, search):
     with pytest.raises(ValueError, match="the values of row 1100 are too large: its scores are"):
         model.predict(large_rows(1200, 1100, 1150), 2, search)
     assert (model.predict_ids(large_rows(9), 2).labels >= 0).all()
-
-
-def test_weights_that_are_nan():
-    model = make_model()
     torch.nn.init.constant_(model.network.output.weight, torch.nan)
     with pytest.raises(ValueError, match="row 0 are too large: its scores are not finite"):
         model.predict(large_rows(1))
@@ -414,18 +326,8 @@ def test_models_with_a_ranker(raw):
         model.predict(rows)
 
 
-@pytest.mark.parametrize("least", [None, 0])
-def test_servers_refuse_the_request(least):
-    with serving_model(make_model(least)) as client:
-        answer = client.post(json={"rows": [{"indices": [3]}, LARGE]})
-        assert answer.status_code == 422
-        assert answer.json()["error"].startswith("the values of row 1 are too large")
-        assert client.post(json={"rows": [{"indices": [3]}]}).status_code == 200
-
-
-@pytest.mark.parametrize("least", [None, 0])
-def test_slide_predict_names_the_file_and_the_row(least, tmp_path):
-    make_model(least).save(tmp_path / "model")
+def test_slide_predict_names_the_file_and_the_row(tmp_path):
+    make_model().save(tmp_path / "model")
     values = dict.fromkeys(map(str, range(FEATURES)), 3.3e38)
     lines = [json.dumps({"features": {}}) + "\n"] * 1030 + [json.dumps({"features": values})]
     file = tmp_path / "a.jsonl"

@@ -59,14 +59,6 @@ def without_trees(tensors):
     return {n: each for n, each in tensors.items() if not n.startswith(("judge.", "final_ranker."))}
 
 
-def test_it_ranks_as_before(fitted):
-    data, network, ranker = fitted
-    other = restored(*ranker_state(ranker))
-    one, two = (each.rank(network, data.test.features, 5) for each in (ranker, other))
-    np.testing.assert_array_equal(one.ids, two.ids)
-    np.testing.assert_array_equal(one.scores, two.scores)
-
-
 @pytest.fixture(scope="module")
 def of_graph():
     """Training rows of a graph, a network, and its ranker."""
@@ -77,58 +69,32 @@ def of_graph():
     return graph, network, EnsembleRanker().fit(network, train, held, every=graph)
 
 
-def test_answers_to_similar_questions_are_kept(of_graph):
-    graph, network, ranker = of_graph
-    assert not ranker.scorers["analogous"].empty
-    other = restored(*ranker_state(ranker))
-    for search in ("exact", "index"):
-        one, two = (each.rank(network, graph.features, 5, search) for each in (ranker, other))
-        np.testing.assert_array_equal(one.ids, two.ids)
-        np.testing.assert_array_equal(one.scores, two.scores)
+def assert_equal_answers(one, other):
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.scores, other.scores)
 
 
 @pytest.mark.parametrize("which", ["fitted", "of_graph"])
-def test_models_of_the_version_before_answer_as_before(request, which):
+def test_it_ranks_as_before(request, which):
+    """Also where it was written by the version before."""
     rows, network, ranker = request.getfixturevalue(which)
     features = rows.features if which == "of_graph" else rows.test.features
     settings, tensors = ranker_state(ranker)
+    other = restored(settings, tensors)
+    assert_equal_answers(*(each.rank(network, features, 5) for each in (ranker, other)))
     settings["final_ranker"]["linear_share"] = 0.0  # Trees alone counted.
     ranker = restored(settings, tensors)
     settings, tensors = earlier(settings, tensors)
     assert {"judge_base", "idf", "excludes_known"} < settings.keys()
     assert {"judge.roots", "row_labels.indptr", "associations.unseen"} < tensors.keys()
     other = restored(settings, tensors)
-    one, two = (each.rank(network, features, 5) for each in (ranker, other))
-    np.testing.assert_array_equal(one.ids, two.ids)
-    np.testing.assert_array_equal(one.scores, two.scores)
+    assert_equal_answers(*(each.rank(network, features, 5) for each in (ranker, other)))
 
 
 def test_equal_labels_are_stored_once(of_graph):
     settings, tensors = ranker_state(of_graph[2])
     assert settings["same"]["seen.labels.indices"] == "analogous.labels.indices"
     assert "seen.labels.indices" not in tensors
-
-
-def test_a_graph_of_an_earlier_version_knows_no_analogous_queries(of_graph):
-    graph, network, ranker = of_graph
-    settings, tensors = earlier(*ranker_state(ranker))
-    old = {
-        n: each for n, each in tensors.items() if not n.startswith(("substitutes.", "questions."))
-    }
-    other = restored(settings, old)
-    assert other.scorers["analogous"].empty
-    assert other.rank(network, graph.features, 5).ids.shape == (len(graph), 5)
-
-
-@pytest.mark.parametrize("items", [False, True])
-def test_it_is_kept_whether_values_count(fitted, items):
-    _, _, ranker = fitted
-    settings, tensors = ranker_state(ranker)
-    settings["scorers"]["linear"]["counts_items"] = items
-    assert restored(settings, tensors).scorers["linear"].counts_items == items
-    settings, tensors = earlier(settings, tensors)
-    del settings["counts_items"]
-    assert not restored(settings, tensors).scorers["linear"].counts_items
 
 
 def test_an_earlier_final_ranker_without_trees_votes_as_before(fitted):
@@ -163,15 +129,6 @@ def test_earlier_regressions_of_ranks_count_beside_trees_as_before(fitted):
     numbers = np.hstack([1 / (1 + ranks), -np.log1p(ranks)])
     expected = 0.7 * by_share[0.0] + 0.3 * (numbers @ weights - 2)
     np.testing.assert_allclose(by_share[0.3], expected, rtol=1e-7, atol=1e-7)
-
-
-def test_an_earlier_model_without_trees_is_refused(fitted):
-    _, _, ranker = fitted
-    settings, tensors = earlier(*ranker_state(ranker))
-    del settings["judge_trust"]
-    restored(settings, tensors)  # With trees it had the same answers.
-    with pytest.raises(ValueError, match="of an earlier slide, which ranked in another way"):
-        restored(settings, without_trees(tensors))
 
 
 def test_a_ranker_that_is_not_trained_has_no_state():

@@ -9,7 +9,6 @@ import pytest
 from helpers import datafiles, job
 
 import slide
-from slide.model import Model
 from slide.predict.command import main
 
 
@@ -89,9 +88,3 @@ def test_the_report_has_the_names(run):
     page = (run[0] / "report.html").read_text()
     assert "<td>label 1" in page
     assert ": word" in page
-
-
-def test_other_models_take_no_texts():
-    network = slide.SlideNetwork(3, [4], 5, slide.FullSampler)
-    with pytest.raises(TypeError, match="the model takes rows of features, not texts"):
-        Model(network).predict(["a text"])

@@ -89,8 +89,6 @@ CALLS = {
     "active_linear": lambda layer, x: active_linear(x, layer.weight, None, ACTIVE),
     "active_linear_loss": lambda layer, x: active_linear_loss(x, layer.weight, None, ACTIVE, "bce"),
 }
-
-
 ACTIVE = ActiveSet(N, np.array([5, 1], np.int32), targets=Pattern.from_lists([[0]] * B))
 
 

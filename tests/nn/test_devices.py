@@ -33,8 +33,6 @@ from slide.row_gradients import dense_gradient
 from slide.sampling import lsh_proposer
 
 RECENT = partial(slide.RecentProposer, recent=3, best=2)
-
-
 SAMPLERS = {
     "full": slide.FullSampler,
     "uniform": partial(slide.ActiveSampler, active=12),
@@ -51,15 +49,11 @@ SAMPLERS = {
         slide.ActiveSampler, proposer=RECENT, active=12, mode="per_sample"
     ),
 }
-
-
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
 
 # The host asks which rows were found, to project them again after the step.
 WAITING = ("lsh", "dwta per sample")
-
-
 LABELS = slide.Pattern.from_lists([[3], [5, 7], [], [5]])
 
 
@@ -140,7 +134,7 @@ def test_states_move(name, ways):
 
 @pytest.mark.parametrize("ways", [("kernels", "torch"), ("torch",)])
 def test_tables_are_right_after_steps_elsewhere(ways, monkeypatch):
-    """In plain torch, as on other devices, rows are not in tables."""
+    """By the reference, as on other devices, rows are not in tables."""
     monkeypatch.setattr(lsh_proposer, "HEAD", 4)  # Else there are no buckets.
     tabled = partial(slide.LSHProposer, num_tables=4)
     monkeypatch.setitem(SAMPLERS, "lsh", partial(SAMPLERS["lsh"], proposer=tabled))
@@ -181,7 +175,7 @@ def test_what_only_the_cpu_computes():
 
 
 def compare(work):
-    """The results of ``work`` by kernels and in plain torch, which are equal but for rounding."""
+    """The results of ``work`` by kernels and by the reference, which are equal but for rounding."""
     found = []
     for way in ("kernels", "torch"):
         torch.manual_seed(0)

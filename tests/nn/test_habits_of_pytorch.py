@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 
 import numpy as np
 import pytest
@@ -93,12 +94,6 @@ class TestGradientsAreAsThoseOfASparseEmbedding:
             column.loss().backward()
             assert column.moves()
 
-    def test_zero_grad_of_the_optimizer(self, kind, mode):
-        column = Column(kind, mode)
-        column.loss().backward()
-        column.optimizer.zero_grad()
-        assert not column.moves()
-
     def test_what_is_read(self, kind, mode):
         column = Column(kind, mode)
         column.loss().backward()
@@ -109,16 +104,6 @@ class TestGradientsAreAsThoseOfASparseEmbedding:
             assert column.weight.grad.layout == torch.sparse_coo
             column.weight.grad = None
         assert not column.moves()
-
-    def test_a_second_backward_pass(self, kind, mode):
-        column = Column(kind, mode)
-        loss = column.loss()
-        loss.backward(retain_graph=True)
-        loss.backward()
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            loss.backward()
-        if kind == "rows":
-            assert len(column.weight.row_gradients) == 2
 
     @pytest.mark.parametrize("fused", [True, False])
     @pytest.mark.parametrize("way", ["kernels", "torch"])
@@ -221,6 +206,17 @@ class TestResultsInEval:
         assert out.num_samples == B
         assert type(out.values) is type(out.to_dense()) is torch.Tensor
         assert torch.equal(out._replace(values=out.values + 1).to_dense(), out + 1)
+
+    @pytest.mark.parametrize("lead", [(), (2, 3), (0, 4)])
+    def test_leading_dimensions_stay_as_in_a_linear_layer(self, lead):
+        layer, x = make_layer(), torch.randn(*lead, D)
+        assert layer(x).to_dense().shape == (math.prod(lead), N)  # In training they are samples.
+        out, wanted = layer.eval()(x), layer.to_linear()(x)
+        torch.testing.assert_close(out.values, wanted)
+        assert out.num_samples == math.prod(lead)
+        found = layer.top_k(x, 3)
+        for one, other in zip(found, wanted.topk(3), strict=True):
+            torch.testing.assert_close(one, other)
 
     def test_with_labels_it_is_a_set(self):
         layer, x = make_layer().eval(), torch.randn(B, D)
@@ -332,10 +328,6 @@ class TestOptionsOfCrossEntropy:
         layer = make_layer()
         with pytest.raises(ValueError, match=message):
             layer.loss(torch.randn(2, D), [[1, 2], [3]], ActiveLoss(name, **options))
-
-    def test_the_loss_of_pytorch_names_them(self):
-        with pytest.raises(TypeError, match=r"'softmax' \(cross-entropy\), .* label_smoothing"):
-            make_layer().loss(torch.randn(B, D), torch.arange(B), nn.CrossEntropyLoss())
 
 
 class TestWithoutASampler:

@@ -19,14 +19,8 @@ from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
-
-
 LSH = partial(lsh_sampler, active=16)
-
-
 PUBLISHED = partial(published_sampler, num_tables=1, fill=0, active=16)
-
-
 SOME = partial(uniform_sampler, active=5, mode="per_sample")
 
 
@@ -73,16 +67,6 @@ def test_hidden_samplers():
     assert type(network.hidden[0].sampler) is FullSampler
     network = make((20, 15), hidden_samplers=[None, SOME])
     assert ((network.encode(features) != 0).sum(1) <= 5).all()
-
-
-def test_dropout():
-    network = make((400, 300), dropout=0.5)
-    features, _ = draw_batch()
-    dropped = network.encode(features)
-    network.eval()
-    kept = network.encode(features)
-    assert (dropped == 0).float().mean() > (kept == 0).float().mean() + 0.1
-    torch.testing.assert_close(kept, network.encode(features))
 
 
 class TestPredict:
@@ -224,11 +208,7 @@ def test_options_out_of_range(options, message):
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 FEATURES, LABELS, K = 40, 30, 4
-
-
 FLOATS = [torch.float32, torch.float64]
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from helpers.grids import pairs
 from helpers.samplers import (
     full_sampler,
     index_sampler,
@@ -31,8 +30,6 @@ from slide.optim import RowSparseAdam
 from slide.testing import check_sampler
 
 D, N = 16, 400
-
-
 SAMPLERS = {
     "full": full_sampler,
     "uniform": partial(uniform_sampler, active=40),
@@ -48,8 +45,6 @@ SAMPLERS = {
 
 # Proposers that take no sparse inputs.
 DENSE = ("lsh", "lsh, per sample", "index", "recent", "neighbours")
-
-
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
@@ -181,26 +176,6 @@ def test_an_optimizer_of_one_parameter_changes_nothing(change, name):
     assert layer.weight.shape == (5, D)
     assert layer.bias.shape == (5,)
     assert layer(torch.randn(3, D), [[1], [2], [4]]).values.shape == (3, 4)
-
-
-@pairs(change=["add", "remove", "replace"], mode=["shared", "per_sample"], fused=[True, False])
-def test_a_backward_pass_of_before_is_refused(fused, mode, change):
-    layer = SampledLinear(D, N, uniform_sampler(D, N, active=40, mode=mode))
-    loss = ActiveLoss("bce")
-    if fused:
-        value, _ = layer.loss(torch.randn(3, D), [[N - 1], [3], [5]], loss)
-    else:
-        out = layer(torch.randn(3, D), [[N - 1], [3], [5]])
-        value = loss(out.values, out.active)
-    if change == "add":
-        add_outputs(layer, 1)
-    else:
-        remove_outputs(layer, range(9, N))
-    if change == "replace":
-        add_outputs(layer, N - 9)
-    with pytest.raises(RuntimeError, match="before rows are added or removed"):
-        value.backward()
-    assert not getattr(layer.weight, "row_gradients", [])
 
 
 def test_numbers_that_cannot_be():

@@ -86,9 +86,9 @@ class TestSampledConv2d:
         x = torch.randn(5, 3, 8, 7)
         every = torch_F.unfold(x, (3, 2), (2, 1), padding, (1, 2))
         found = layer._patches(x, None)
-        places = [(every[b] == found[b][:, None]).all(0).nonzero().flatten() for b in range(5)]
-        assert all(len(place) for place in places)
-        assert len({int(place[0]) for place in places}) == 5
+        positions = [(every[b] == found[b][:, None]).all(0).nonzero().flatten() for b in range(5)]
+        assert all(len(position) for position in positions)
+        assert len({int(position[0]) for position in positions}) == 5
         some = np.array([0, 2])
         partial_ = layer._patches(x[:, some], some).view(5, 3, -1)
         torch.testing.assert_close(partial_, layer._patches(x, some).view(5, 3, -1))

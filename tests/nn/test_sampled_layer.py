@@ -1,7 +1,6 @@
 """Gradients of sampled layers: rows or sparse tensors, partial backward passes, copies."""
 
 import copy
-import inspect
 import io
 import pickle
 import warnings
@@ -65,17 +64,6 @@ class TestGradients:
             assert rows.grad is None
             assert not hasattr(sparse, "row_gradients")
             torch.testing.assert_close(sparse.grad.to_dense(), dense_gradient(rows))
-
-    @every_mode
-    @pytest.mark.parametrize("hard", [1.0, 0.4])
-    def test_of_the_loss_in_one_pass(self, mode, hard):
-        loss, x = ActiveLoss("softmax", hard), torch.randn(B, D)
-        one, other = make_layer(mode), make_layer(mode, sparse_grad=False)
-        for layer in (one, other):
-            layer.loss(x, draw_labels(), loss)[0].mul(3).backward()
-        for name in ("weight", "bias"):
-            wanted = dense_gradient(getattr(other, name))
-            torch.testing.assert_close(getattr(one, name).grad.to_dense(), wanted)
 
     def test_of_a_sparse_input(self):
         found = []
@@ -155,12 +143,11 @@ class TestOptimizers:
         x = torch.randn(B, D)
         out = first(x), second(x)
         (out[0].values.sum() + out[1].values.sum()).backward()
-        counts = np.zeros(N)
-        np.add.at(counts, out[0].active.ids, 1)
-        wanted = torch.from_numpy(counts)[:, None] * x.sum(0)
-        for b in range(B):
-            wanted[torch.from_numpy(out[1].active.row(b)).long()] += x[b]
-        torch.testing.assert_close(first.weight.grad.to_dense(), wanted.float())
+        wanted = torch.zeros(N, D)
+        for each in out:
+            for b in range(B):
+                wanted[torch.from_numpy(each.active.row(b)).long()] += x[b]
+        torch.testing.assert_close(first.weight.grad.to_dense(), wanted)
 
 
 class TestComputedWeights:
@@ -278,7 +265,7 @@ def test_other_layers():
 def test_checkpointed_layers_keep_their_gradients(mode):
     layer, _, x = pair(mode)
     loss = checkpoint(in_one, layer, x, use_reentrant=False)
-    if uses_reference(x):  # Plain torch keeps scores, which belong to another set then.
+    if uses_reference(x):  # The reference keeps scores, which belong to another set then.
         with pytest.raises(RuntimeError, match="drew another active set"):
             loss.backward()
         return
@@ -366,15 +353,6 @@ class TestCopies:
         torch.load(file, weights_only=True)
 
 
-def dense_optimizers():
-    """All of PyTorch that take any parameters without a closure."""
-    named = vars(torch.optim).items()
-    kinds = [kind for _, kind in named if inspect.isclass(kind)]
-    found = [kind for kind in kinds if issubclass(kind, torch.optim.Optimizer)]
-    left_out = (torch.optim.Optimizer, torch.optim.LBFGS, getattr(torch.optim, "Muon", None))
-    return [kind for kind in found if kind not in left_out]
-
-
 class Model(nn.Module):
     def __init__(self, sparse=False):
         super().__init__()
@@ -385,7 +363,7 @@ class Model(nn.Module):
         out.values.square().mean().backward()
 
 
-@pytest.mark.parametrize("kind", dense_optimizers())
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.SparseAdam])
 def test_the_first_step_warns(kind):
     model = Model()
     parameters = model.output.parameters() if kind is torch.optim.SparseAdam else model.parameters()

@@ -25,15 +25,11 @@ from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, FullSampler, LSHProposer
 from slide.sampling.schedules import fixed
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 from slide.utils.quantized import QuantizedRows
 
 B, D, N = 5, 6, 40
-
-
 MODES = ["per_sample", "shared"]
-
-
 SAMPLERS = {
     "uniform": uniform_sampler,
     "lsh": partial(
@@ -45,11 +41,7 @@ SAMPLERS = {
     ),
     "index": partial(index_sampler, rebuild=partial(fixed, every=2 * B)),
 }
-
-
 every_mode = pytest.mark.parametrize("mode", MODES)
-
-
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
 
@@ -60,20 +52,6 @@ def draw_labels(seed=0, num_outputs=N):
 def make_layer(name, mode, active=12):
     torch.manual_seed(1)
     return SampledLinear(D, N, SAMPLERS[name](D, N, active=active, mode=mode))
-
-
-def train(layer, optimizer, first, last):
-    """Steps on random inputs; returns their losses."""
-    losses = []
-    for i in range(first, last):
-        x = torch.randn(B, D, generator=torch.Generator().manual_seed(i))
-        optimizer.zero_grad()
-        out = layer(x, draw_labels(i))
-        loss = ActiveLoss("softmax")(out.values, out.active)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
 
 
 class TestSampledLinear:
@@ -111,24 +89,6 @@ class TestSampledLinear:
         assert layer.weight.abs().max() <= 1 / 4
         assert layer.weight.std().item() == pytest.approx(1 / 4 / math.sqrt(3), rel=0.05)
         assert not layer.bias.any()
-
-    @every_mode
-    @every_sampler
-    @pytest.mark.usefixtures("one_thread")
-    def test_training_lowers_the_loss(self, name, mode):
-        layer = make_layer(name, mode)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
-        labels = draw_labels()
-        x = torch.randn(B, D)
-        losses = []
-        for _ in range(30):
-            optimizer.zero_grad()
-            out = layer(x, labels)
-            loss = ActiveLoss("softmax")(out.values, out.active)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
 
     @every_mode
     def test_only_the_set_is_updated(self, mode):
@@ -228,12 +188,6 @@ class TestSparseInputLinear:
         assert layer.bias.grad is not None
         assert not hasattr(layer.weight, "row_gradients")
 
-    @pytest.mark.parametrize("column", [-1, N])
-    def test_columns_out_of_range(self, column):
-        x = CSR(np.array([0, 1]), np.array([column], np.int32), np.ones(1, np.float32))
-        with pytest.raises(ValueError, match=rf"features must lie in \[0, {N}\)"):
-            SparseInputLinear(N, D)(x)
-
 
 def test_labels_that_cover_all_outputs():
     """A shared set of all N outputs in another order is no complete set."""
@@ -250,8 +204,6 @@ def test_labels_that_cover_all_outputs():
 
 
 D, N = 6, 40
-
-
 SECOND = {
     "linear": lambda sampler: SampledLinear(D, N, sampler),
     "sparse input": lambda sampler: SparseInputLinear(D, N, sampler),
@@ -366,8 +318,6 @@ def test_a_sampler_that_chooses_by_itself_does_so_in_eval_mode():
 
 
 WIDTH, OUTPUTS, QUERIES = 8, 6_000, 50
-
-
 MAKERS = {"uniform": uniform_sampler, "lsh": lsh_sampler, "all": None}
 
 
@@ -400,8 +350,7 @@ def rounding(layer, x, ids):
     return 2 * (WIDTH + 1) * torch.finfo(total.dtype).eps * total
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("name", "bias"), [("uniform", True), ("lsh", False), ("all", True)])
 def test_it_answers_as_exact_search(name, bias):
     layer = make_large(name, bias=bias)
     assert agreement(layer) > 0.95
@@ -459,12 +408,17 @@ def test_copies_make_their_own():
 
 
 @pytest.mark.not_as_python
-def test_threads_may_search_at_the_same_time():
-    layer, x = make_large(), inputs()
+def test_threads_may_predict_at_the_same_time():
+    layer, x = make_large().eval(), inputs()
+    calls = {
+        "index": lambda: layer.top_k(x, 3, "index")[1],
+        "exact": lambda: layer.top_k(x, 3)[1],
+        "scores": lambda: layer(x).values,
+    }
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
-    for ids in found:
-        assert torch.equal(ids, found[0])
+        found = list(pool.map(lambda name: (name, calls[name]()), [*calls] * 8))
+    for name, answer in found:
+        assert torch.equal(answer, calls[name]())
 
 
 def test_searches_that_cannot_be():

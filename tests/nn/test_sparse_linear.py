@@ -41,20 +41,6 @@ class TestSparseWeightLinear:
             order = np.lexsort((layer.matrix.indices, np.repeat(np.arange(N), LENGTHS)))
             torch.testing.assert_close(layer.values.grad[order], own)
 
-    def test_trains_in_a_model(self, trainable):
-        model = torch.nn.Sequential(torch.nn.Linear(4, D), make_layer(trainable), torch.nn.ReLU())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        x, wanted = torch.randn(32, 4), torch.rand(32, N)
-        losses = []
-        for _ in range(40):
-            optimizer.zero_grad()
-            losses.append(torch.nn.functional.mse_loss(model(x), wanted))
-            losses[-1].backward()
-            optimizer.step()
-        assert losses[-1] < 0.7 * losses[0]
-        same = torch.equal(model[1].values.detach(), torch.from_numpy(make(dtype=np.float32)[2]))
-        assert same is not trainable
-
     def test_state_and_copies(self, trainable):
         layer, x = make_layer(trainable), torch.randn(5, D)
         y = layer(x)

@@ -62,7 +62,10 @@ def expected(folder, data, model="plain", k=5):
 
 
 @pytest.mark.parametrize("file", ["rows.txt", "rows.svm", "rows.npz", "plain.jsonl"])
-def test_all_formats_of_rows(folder, data, file, capsys):
+def test_all_formats_of_rows(folder, data, file, capsys, monkeypatch):
+    """In small pieces."""
+    monkeypatch.setattr(rows, "_CHUNK", 200)
+    monkeypatch.setattr(rows, "_LINES", 7)
     said = slide_predict(folder / "plain", folder / file)
     labels, scores = expected(folder, data)
     lines = [json.loads(line) for line in said.splitlines()]
@@ -80,9 +83,6 @@ def test_all_formats_of_rows(folder, data, file, capsys):
     assert metrics == "  ".join(values) + "\n"
 
 
-TEXTS = [("rows.txt", "xmc"), ("rows.svm", "svmlight"), ("plain.jsonl", "jsonl")]
-
-
 def assert_same_answers(one, other):
     """But for the rounding of other batches."""
     for mine, theirs in zip(one.splitlines(), other.splitlines(), strict=True):
@@ -91,25 +91,17 @@ def assert_same_answers(one, other):
         assert found["scores"] == pytest.approx(wanted["scores"], rel=1e-4)
 
 
-@pytest.mark.parametrize(("file", "format"), TEXTS)
-@pytest.mark.parametrize("told", [False, True])
-def test_standard_input(folder, file, format, told, monkeypatch):
-    """The first line tells the format."""
+@pytest.mark.parametrize(
+    "told", ["rows.txt", "rows.svm --format svmlight", "rows.svm", "plain.jsonl"]
+)
+def test_standard_input(folder, told, monkeypatch):
+    """The first line tells the format if the call does not."""
     monkeypatch.setattr(rows, "_CHUNK", 300)
+    file, *more = told.split()
     whole = io.BufferedReader(io.BytesIO((folder / file).read_bytes()))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(whole))
-    more = ["--format", format] if told else []
     said = slide_predict(folder / "plain", "-", *more)
     assert_same_answers(said, slide_predict(folder / "plain", folder / file))
-
-
-def test_small_pieces_of_rows(folder, monkeypatch):
-    files = ["rows.txt", "rows.svm", "rows.npz", "plain.jsonl"]
-    whole = [slide_predict(folder / "plain", folder / file) for file in files]
-    monkeypatch.setattr(rows, "_CHUNK", 200)
-    monkeypatch.setattr(rows, "_LINES", 7)
-    for file, before in zip(files, whole, strict=True):
-        assert_same_answers(slide_predict(folder / "plain", folder / file), before)
 
 
 def test_names(folder, data):
@@ -229,13 +221,15 @@ def test_rows_that_cannot_be_read(folder, tmp_path, name, text, message):
         (["{m}/plain", "{m}/rows.txt", "-k", "0"], "-k must be at least 1, not 0"),
         (["{m}/plain", "-", "--format", "npz"], "npz is read from a file, not from standard"),
         (["{m}/plain", "{m}/rows.txt", "--labels", "x"], "--labels is for npz"),
+        (["{m}/plain", "{m}/rows.npz", "--labels", "{m}/rows.npz"],
+         "a matrix of 60 columns does not fit 80 labels"),
         (["{m}/plain", "{m}/rows.txt", "--restrict", "none"], "there is no file none"),
         (["{m}/plain", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "is no number of a label"),
         (["{m}/named", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "the model has no label "),
         (["{m}/bare", "{m}/rows.txt", "--search", "sampler"], "needs a sampler with an index"),
         (["{m}/plain", "{m}/rows.txt", "-o", "{m}/no/a"], "No such file or directory"),
     ],
-)
+)  # fmt: skip
 def test_options_that_cannot_be(folder, words, message):
     said = failure(*(word.format(m=folder) for word in words))
     assert said.startswith("error: ")
@@ -253,35 +247,23 @@ def test_a_file_is_needed_to_go_back_in(folder, monkeypatch):
     )
 
 
-def test_the_process(folder):
-    """As its own process; the reader of a pipe may stop reading."""
-    words = [sys.executable, "-m", "slide.predict"]
-    done = subprocess.run([*words, "--help"], capture_output=True, text=True, cwd=job.ROOT)
-    assert done.stdout.startswith("usage: python -m slide.predict [-h]")
-    call = f"{' '.join(words)} {folder / 'plain'} - < {folder / 'rows.txt'} | head -n 1"
+def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp_path):
+    shutil.copytree(folder / "plain", tmp_path / "m")
+    path = tmp_path / "m" / "network.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 64]))
+    said = failure(tmp_path / "m", folder / "rows.txt")
+    assert said == f"error: {path} has changed since it was written: its SHA-256 is another one"
+    assert len(slide_predict(tmp_path / "m", folder / "rows.txt", "--no-verify").splitlines()) == 40
+
+
+def test_the_reader_of_a_pipe_may_stop_reading(folder):
+    command = f"{sys.executable} -m slide.predict {folder / 'plain'} - < {folder / 'rows.txt'}"
+    call = f"{command} | head -n 1"
     done = subprocess.run(call, shell=True, capture_output=True, text=True, cwd=job.ROOT)
     line = slide_predict(folder / "plain", folder / "rows.txt").splitlines()[0]
     assert done.stdout == line + "\n"
     assert "Traceback" not in done.stderr
-
-
-def test_help_names_all_options():
-    text = command._parser().format_help()
-    for option in ("-k", "--threshold", "--ids", "--restrict", "--format", "--output", "--to"):
-        assert option in text
-    assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_a_changed_byte_of_the_model_ends_it_unless_told_not_to_look(folder, tmp_path):
-    shutil.copytree(folder / "plain", tmp_path / "m")
-    path = tmp_path / "m" / "network.safetensors"
-    changed = bytearray(path.read_bytes())
-    changed[-1] ^= 64
-    path.write_bytes(changed)
-    said = failure(tmp_path / "m", folder / "rows.txt")
-    assert said == f"error: {path} has changed since it was written: its SHA-256 is another one"
-    lines = slide_predict(tmp_path / "m", folder / "rows.txt", "--no-verify").splitlines()
-    assert len(lines) == len(slide_predict(folder / "plain", folder / "rows.txt").splitlines())
 
 
 def test_an_interrupt(folder, monkeypatch, capsys):
@@ -292,12 +274,6 @@ def test_an_interrupt(folder, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         slide_predict(folder / "plain", folder / "rows.txt")
     assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")
-
-
-def test_labels_of_another_model_are_refused(folder, tmp_path):
-    scipy.sparse.save_npz(tmp_path / "wide.npz", scipy.sparse.eye_array(40, 81).tocsr())
-    words = folder / "plain", folder / "rows.npz", "--labels", tmp_path / "wide.npz"
-    assert "a matrix of 81 columns does not fit 80 labels" in failure(*words)
 
 
 # What pipes, shells and editors do to the input and output of ``slide-predict``.

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from helpers import naive_answers
 
-from slide.report.page import (
-    Answers,
-    answered_labels,
-    by_frequency,
-    calibration,
-    hardest_and_best,
-    right_labels,
-    strongest_features,
-)
+from slide.report.page import Answers, by_frequency, calibration, example, hardest_and_best
 from slide.sparse import CSR, Pattern
 
 
@@ -89,7 +81,9 @@ def test_calibration(made):
 
 def test_names_of_a_row(made):
     answers, truth, found = made
-    assert strongest_features(answers, 3) == ["feature 1", "feature 2", "feature 0"]
     row = max(range(60), key=lambda i: len(truth[i]))
-    assert sorted(right_labels(answers, row)) == sorted(f"l{i}" for i in truth[row])
-    assert answered_labels(answers, row) == [f"l{i}" for i in found[row]]
+    names = example(answers, row)
+    assert names[f"row {row}"] == ["feature 1", "feature 2", "feature 0"]
+    by_count = sorted(truth[row], key=lambda label: -answers.counts[label])
+    assert names["labels"] == [f"l{i}" for i in by_count]
+    assert names["answers"] == [f"l{i}" for i in found[row]]

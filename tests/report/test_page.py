@@ -6,7 +6,6 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
-import pytest
 from helpers import job
 
 from slide.report import read_run
@@ -22,9 +21,8 @@ def pictures(page):
     }
 
 
-@pytest.mark.parametrize("ranker", ["none", "ensemble"])
-def test_a_run_leaves_a_report(tmp_path, ranker):
-    more = ["report=true", "trainer.log_every=2", "trainer.eval_every=8", f"ranker={ranker}"]
+def test_a_run_leaves_a_report(tmp_path):
+    more = ["report=true", "trainer.log_every=2", "trainer.eval_every=8", "ranker=ensemble"]
     job.main(*job.tiny(tmp_path, *more, "sampler.mode=per_sample"))
     page, summary = (tmp_path / "run/report.html").read_text(), read_run(tmp_path / "run").summary
     found = pictures(page)
@@ -32,19 +30,15 @@ def test_a_run_leaves_a_report(tmp_path, ranker):
     choice.append("share of the rows looked at")
     expected = ["loss over the steps", "precision", *choice, "share of right labels found"]
     expected.append("contribution to P@k")
-    answers = ["share of right answers by probability", "number of answers by probability"]
-    expected += answers if ranker == "ensemble" else []  # Else there are no probabilities.
+    expected += ["share of right answers by probability", "number of answers by probability"]
     assert list(found) == [*expected, "seconds of each part of the run"]
     assert "by chance" in found[choice[0]]
-    assert ("test rows, re-ranked" in found["precision"]) == (ranker == "ensemble")
+    assert "test rows, re-ranked" in found["precision"]
     assert "http" not in re.sub(r'src="[^"]+"', "", page), "it asks for something from outside"
     scores = ["p_at_1", "recall_at_10", "chance_recall_at_10"]
     assert all(f"<td>{summary[score]:.4f}</td>" in page for score in scores)
-    if ranker == "ensemble":
-        errors = [
-            f"{summary[name]:.3f}" for name in ("calibration_error", "calibration_error_at_1")
-        ]
-        assert f"{errors[0]} for all answers and {errors[1]} for the first answer" in page
+    errors = [f"{summary[name]:.3f}" for name in ("calibration_error", "calibration_error_at_1")]
+    assert f"{errors[0]} for all answers and {errors[1]} for the first answer" in page
     headings = re.findall("<h2>(.*?)</h2>", page)
     assert headings[-3:] == ["Hardest labels", "Best labels", "Settings"]
     assert re.search(r"<td>label \d+</td>", page)
@@ -74,6 +68,8 @@ def test_only_what_was_measured_is_shown(tmp_path):
     page = (tmp_path / "run/report.html").read_text()
     assert "<th>by chance</th>" in page
     assert "looked up" not in page
+    assert "<h2>Calibration</h2>" not in page, "there are no probabilities"
+    assert "re-ranked" not in pictures(page)["precision"]
     job.main(*words, "trainer.recall_every=0", "optimizer.lr=1e6", f"run_dir={tmp_path}/other")
     page = (tmp_path / "other/report.html").read_text()
     assert "<h2>Choice of outputs</h2>" not in page

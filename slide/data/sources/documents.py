@@ -6,25 +6,25 @@ alphabetical order. A line without ``labels``, or with null, is a row without an
 a line do not count.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cache as cache_result
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from slide.data.columns import Row
-from slide.data.dataset import PROPENSITY, SparseDataset
+from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
-from slide.data.sources.table import table, texts_and_labels
-from slide.data.tables import Cells, counted_lines, json_rows
+from slide.data.sources.table import drawn, texts_and_labels
+from slide.data.tables import counted_lines, json_rows
 from slide.data.text_vectorizer import TextOptions
 from slide.utils.files import file_state
-
-__all__ = ["documents"]
+from slide.utils.progress_bar import log
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
 DOCUMENTS_VERSION = 1
-DOCUMENT_LINE = '{"text": "...", "labels": ["...", ...]}'
 
 
 def documents(
@@ -69,47 +69,44 @@ def documents(
     """
     check_folders(root=root, cache=cache)
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    names = {"train": train_file, "test": test_file or train_file}
+    paths = {part: Path(root) / file for part, file in names.items()}
     if test_file is None:
-        found = table(
-            path=Path(root) / train_file,
-            name=name,
-            cache=cache,
-            labels="labels",
-            separator=None,
-            text=["text"],
-            numbers=[],
-            **asdict(options),
-            propensity=propensity,
-            hint=hint,
+        log(ASIDE)
+    elif paths["train"].is_file():
+        hint = f"{hint} {SETS_ASIDE}".lstrip()
+    ensure_files(Path(root), list(dict.fromkeys(names.values())), None, lambda _: None, hint)
+    chosen = cache_result(lambda: drawn(sum(1 for _ in read_documents(paths["train"]))))
+
+    def rows(part: str) -> Iterator[Row]:
+        every = read_documents(paths[part])
+        if test_file is not None:
+            return every
+        return (
+            row for row, aside in zip(every, chosen(), strict=True) if aside == (part == "test")
         )
-        return replace(found, columns=None)
-    paths = {"train": Path(root) / train_file, "test": Path(root) / test_file}
-    ensure_files(Path(root), [train_file, test_file], None, lambda _: None, hint)
+
+    key: dict[str, Any] = {"reader": "documents", "version": DOCUMENTS_VERSION}
+    key["files"] = {part: str(path.resolve()) for part, path in paths.items()}
+    if test_file is None:
+        key["set aside"] = True
     return texts_and_labels(
-        {
-            part: partial(read_documents, path, f"reading {part} rows of")
-            for part, path in paths.items()
-        },
+        {part: partial(rows, part) for part in paths},
         options,
         lambda: None,
         str(paths["train"]),
         name=name,
         cache=cache,
-        key={
-            "reader": "documents",
-            "version": DOCUMENTS_VERSION,
-            "files": {part: str(path.resolve()) for part, path in paths.items()},
-            **asdict(options),
-        },
+        key=key | asdict(options),
         state={part: file_state(path) for part, path in paths.items()},
         propensity=propensity,
     )
 
 
-def document_of(row: Cells) -> Row:
+def document_of(row: Mapping[str, Any]) -> Row:
     """An object of JSON as a document."""
     if not isinstance(row.get("text"), str):
-        raise ValueError(f"a line must be {DOCUMENT_LINE}")
+        raise ValueError('a line must be {"text": "...", "labels": ["...", ...]}')
     labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
         raise ValueError(f"labels must be a list of names, not {labels!r}")
@@ -119,11 +116,11 @@ def document_of(row: Cells) -> Row:
     return found
 
 
-def read_documents(path: Path, doing: str) -> Iterator[Row]:
+def read_documents(path: Path) -> Iterator[Row]:
     """The documents of a file, one after the other."""
-    with counted_lines(path, doing) as lines:
+    with counted_lines(path, "reading") as lines:
         for position, row in json_rows(lines, str(path)):
             try:
-                yield document_of(row)
+                yield document_of(row)._replace(name=Path(position).name)
             except ValueError as error:
                 raise DataError(f"{position}: {error}") from error

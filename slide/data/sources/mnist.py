@@ -2,10 +2,8 @@
 
 An idx file begins with a magic number of four bytes: the third is the type (8: unsigned bytes), the
 fourth the number of dimensions. The dimensions follow as big-endian 32-bit numbers, and then the
-values.
-
-A row is an image. Feature ``28 * y + x`` is a pixel, with a value in (0, 1]; black pixels are left
-out. The only label of a row is its class. There are 784 features and 10 labels.
+values. A row is an image: feature ``28 * y + x`` is a pixel that is not black, with a value in
+(0, 1], and the only label is its class, one of 10.
 
 References:
     Y. LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
@@ -26,16 +24,13 @@ from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.sparse import CSR, Pattern
 from slide.utils.files import file_state
 
-__all__ = ["mnist"]
-
 IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-PACKED = ".gz"
 SIDE = 28
 NUM_LABELS = 10
-UNSIGNED_BYTES = 8
+# Images that become rows at a time.
 IMAGE_CHUNK = 4096
 # 2 GB of pixels; they are read at once.
 _MOST_IMAGES = 2**31 // SIDE**2
@@ -111,13 +106,17 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
     pixels = _read_idx(images, SIDE**2, count)
     for start in range(0, count, IMAGE_CHUNK):
         label = classes[start : start + IMAGE_CHUNK].astype(np.int32)
-        rows = Pattern(np.arange(len(label) + 1), label)
-        yield Block(_sparse(pixels[start : start + IMAGE_CHUNK]), rows)
+        part = pixels[start : start + IMAGE_CHUNK]
+        rows, columns = np.nonzero(part)
+        bounds = np.searchsorted(rows, np.arange(len(part) + 1))
+        values = part[rows, columns].astype(np.float32) / np.float32(255)
+        features = CSR(bounds, columns.astype(np.int32), values)
+        yield Block(features, Pattern(np.arange(len(label) + 1), label))
 
 
 def _idx_rows(path: Path, shape: tuple[int, ...]) -> int:
     header = _unpacked(path, 8 + 4 * len(shape))
-    magic, found = bytes([0, 0, UNSIGNED_BYTES, 1 + len(shape)]), header[:4]
+    magic, found = bytes([0, 0, 8, 1 + len(shape)]), header[:4]
     if found != magic and len(found) == 4:
         raise DataError(f"{path}: it begins with {found.hex(' ')} instead of {magic.hex(' ')}")
     if len(header) < 8 + 4 * len(shape):
@@ -129,13 +128,13 @@ def _idx_rows(path: Path, shape: tuple[int, ...]) -> int:
 
 
 def _read_idx(path: Path, width: int, rows: int) -> np.ndarray:
-    header = 8 if width == 1 else 16
-    end = header + rows * width
+    begin = 8 if width == 1 else 16
+    end = begin + rows * width
     values = _unpacked(path, end + 1)
     if len(values) != end:
         said = f"it is longer than its {rows} rows" if len(values) > end else "it is cut off"
         raise DataError(f"{path}: {said}")
-    return np.frombuffer(values, np.uint8, offset=header).reshape(rows, width)
+    return np.frombuffer(values, np.uint8, offset=begin).reshape(rows, width)
 
 
 def _unpacked(path: Path, most: int) -> bytes:
@@ -157,19 +156,11 @@ def _unpacked(path: Path, most: int) -> bytes:
             raise DataError(f"{path}: it cannot be unpacked: {error}") from error
 
 
-def _sparse(pixels: np.ndarray) -> CSR:
-    """Returns the pixels of ``(rows, 784)`` that are not 0, scaled to (0, 1]."""
-    rows, columns = np.nonzero(pixels)
-    indptr = np.searchsorted(rows, np.arange(len(pixels) + 1))
-    values = pixels[rows, columns].astype(np.float32) / np.float32(255)
-    return CSR(indptr, columns.astype(np.int32), values)
-
-
 def _idx_paths(root: Path) -> dict[str, list[Path]]:
-    """Returns the files of each split: packed ones, unless there is a file without the suffix."""
+    """The files of each split: packed ones, unless there is a file without the suffix."""
 
     def find(file: str) -> Path:
-        return root / file if (root / file).is_file() else root / (file + PACKED)
+        return root / file if (root / file).is_file() else root / f"{file}.gz"
 
     return {split: [find(file) for file in files] for split, files in IDX_FILES.items()}
 

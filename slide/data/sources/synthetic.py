@@ -20,14 +20,12 @@ from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
 
-__all__ = ["synthetic"]
-
 # Part of the cache's key. Increase it when the same parameters give other rows.
 SYNTHETIC_VERSION = 1
 MOST_COLUMNS = 2**31 - 1  # Numbers of columns are int32.
 GENERATED_ROWS = 8192
 PROTOTYPE = 16  # Features of a label.
-SHARED = 4  # Features of a label that are the same in all of its cluster.
+SHARED = 4  # Of them, those that are the same in all of its cluster.
 # Shapes of the negative binomial distributions: a smaller one makes the rows' lengths differ more.
 NONZEROS_SHAPE = 4.0
 LABELS_SHAPE = 2.0
@@ -75,13 +73,7 @@ def synthetic(
         (50, 5, 10000, 300)
     """
     shape = RowShape(
-        num_features=num_features,
-        num_labels=num_labels,
-        nonzeros=nonzeros,
-        labels_per_row=labels_per_row,
-        popularity=popularity,
-        feature_popularity=feature_popularity,
-        noise=noise,
+        num_features, num_labels, nonzeros, labels_per_row, popularity, feature_popularity, noise
     ).checked()
     counts = {"train_samples": train_samples, "test_samples": test_samples, "seed": seed}
     for parameter, value in counts.items():
@@ -122,10 +114,9 @@ class RowShape(NamedTuple):
 
     def checked(self) -> "RowShape":
         """The same, as floats where they may be: 5 and 5.0 have the same key of the cache."""
-        checks.whole("num_features", self.num_features, 1)
-        checks.whole("num_labels", self.num_labels, 1)
-        checks.within("num_features", self.num_features, 1, MOST_COLUMNS)
-        checks.within("num_labels", self.num_labels, 1, MOST_COLUMNS)
+        for name in ("num_features", "num_labels"):
+            checks.whole(name, getattr(self, name), 1)
+            checks.within(name, getattr(self, name), 1, MOST_COLUMNS)
         checks.within("nonzeros", self.nonzeros, 1, self.num_features)
         checks.within("labels_per_row", self.labels_per_row, 1, self.num_labels)
         checks.within("popularity", self.popularity, 0, 5)

@@ -29,10 +29,8 @@ from slide.utils.files import file_state
 from slide.utils.names import Names
 from slide.utils.progress_bar import log
 
-__all__ = ["table"]
-
 # Part of the cache's key. Increase it when the same arguments give other rows.
-_VERSION = 2
+_VERSION = 3
 # Texts that become rows at a time.
 _ROWS = 4096
 _COLUMNS = "columns.json"
@@ -79,17 +77,15 @@ def table(
         numbers: columns of numbers; None: all that hold nothing else. Names of rows, such as id,
             are left out of both unless they are asked for.
         split: column that tells test rows, by ``test_value``; None: a share is drawn.
-        test_value: what test rows have in the column ``split``.
-        test_share: share of the rows that become test rows without ``split`` and ``test_path``,
-            in (0, 1).
-        seed: of that choice.
+        test_share, seed: share of the rows, in (0, 1), that become test rows without ``split`` and
+            ``test_path``, and the seed of that choice.
         encoding: of CSV.
         ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
         propensity, hint: see `slide.data.xmc`.
 
     Raises:
         DataError: a file is malformed.
-        ValueError: an argument is out of range, a column is missing, or no word is in enough rows.
+        ValueError: a column is missing, or no word is in enough rows.
 
     Example:
         >>> from slide.data import table
@@ -105,7 +101,9 @@ def table(
     checks.share("test_share", test_share)
     checks.whole("seed", seed, 0)
     if path is None:
-        raise ValueError("path must name the file of the table, not None")
+        raise ValueError(
+            "path must name the file of the table, such as dataset.path=reviews.csv, not None"
+        )
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
     for each in map(Path, files):
         checks.encodable("path", each)
@@ -122,12 +120,10 @@ def table(
         if test_path is None and split is not None:
             note = f"test rows: {test_value!r} in the column {split}"
         elif test_path is None:
-            chosen = np.zeros(count, bool)
-            aside = min(max(round(test_share * count), 1), max(count - 1, 0))
-            chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+            chosen = drawn(count, test_share, seed)
             note = (
-                f"no test file: {aside:,} of {count:,} rows, drawn with seed {seed}, are set "
-                "aside as test rows (test_path, split and test_share say otherwise)"
+                f"no test file: {chosen.sum():,} of {count:,} rows, drawn with seed {seed}, are "
+                "set aside as test rows (test_path, split or test_share says otherwise)"
             )
         return replace(columns, notes=(*columns.notes, *([note] if note else ()))), chosen
 
@@ -150,15 +146,13 @@ def table(
                 raise DataError(f"{position}: {error}") from error
             yield row._replace(name=columns.named(Path(position).name, cells)) if test else row
 
+    asked = {k: v if isinstance(v, str | None) else list(v) for k, v in find.items()}
     arguments = {
         "reader": "table",
         "version": _VERSION,
         "files": [str(Path(each).resolve()) for each in files],
         "parts": [split, test_value, test_share, seed, encoding],
-        **{
-            key: value if isinstance(value, str | None) else list(value)
-            for key, value in find.items()
-        },
+        **asked,
         **asdict(options),
     }
     if len(files) < 1 + (test_path is not None):
@@ -180,6 +174,14 @@ def table(
     if test_path is None and split is None and data.columns is not None:
         log(data.columns.notes[-1])
     return data
+
+
+def drawn(count: int, share: float = 0.1, seed: int = 0) -> np.ndarray:
+    """Which rows are drawn for testing, ``(count,)`` bool; one is left to train on."""
+    aside = min(max(round(share * count), 1), max(count - 1, 0))
+    chosen = np.zeros(count, bool)
+    chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+    return chosen
 
 
 class _Counted(NamedTuple):
@@ -312,14 +314,16 @@ def _count(
 
 
 def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> Split:
-    found = list(blocks)
-    arrays = []
-    for rows in ([block.features for block in found], [block.labels for block in found]):
-        sizes = np.concatenate([np.empty(0, np.int64), *(np.diff(each.indptr) for each in rows)])
-        arrays.append([row_bounds(sizes)])
-        for field, dtype in zip(range(1, len(rows[0]) if rows else 3), ("i4", "f4"), strict=False):
-            arrays[-1].append(np.concatenate([np.empty(0, dtype), *(each[field] for each in rows)]))
-    return Split(CSR(*arrays[0]), Pattern(*arrays[1][:2]), num_features, num_labels)
+    none = Pattern.from_lists([])
+    found = [Block(CSR(*none, np.empty(0, np.float32)), none), *blocks]
+
+    def joined(rows: Sequence[CSR | Pattern]) -> list[np.ndarray]:
+        bounds = row_bounds(np.concatenate([np.diff(each.indptr) for each in rows]))
+        return [bounds, *map(np.concatenate, list(zip(*rows, strict=True))[1:])]
+
+    features = CSR(*joined([block.features for block in found]))
+    labels = Pattern(*joined([block.labels for block in found]))
+    return Split(features, labels, num_features, num_labels)
 
 
 def _arrays(counted: _Counted) -> dict[str, np.ndarray | str]:

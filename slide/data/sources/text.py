@@ -4,11 +4,9 @@ White space separates words. Rare words are left out. An occurrence of another w
 is left out with probability ``1 - sqrt(subsample / f)``; the seed and the number of the word in the
 text decide. Then windows are formed. A row is an occurrence that stays: its only feature, of value
 1, is the id of the word, and its labels are the distinct ids, ascending, of the words in the window
-around it.
-
-Ids number the words by descending count, and words of the same count in alphabetical order.
-``vocab.txt`` in the folder of the arrays has a line ``word count`` for each id. The last part of
-the text is the test set, and windows end at the border.
+around it. Ids number the words by descending count, and words of the same count in alphabetical
+order: ``vocab.txt`` in the folder of the arrays has a line ``word count`` for each. The last part
+of the text is the test set, and windows end at the border.
 
 References:
     T. Mikolov et al., "Distributed representations of words and phrases and their
@@ -39,15 +37,13 @@ from slide.utils.random_keys import random_key
 READ_BYTES = 4 << 20
 # 64 KiB without white space are no word, and the file is no text.
 LONGEST = 1 << 16
+_TOO_LONG = f"{{}}: no white space for {LONGEST} bytes from byte {{}} on, no text"
 WHITE_SPACE = b" \t\n\r\v\f"
 # About a million labels are made at a time.
 CHUNK_LABELS = 1 << 20
 # Part of the cache's key. Increase it when the same arguments give other rows.
 TEXT_VERSION = 1
-# A file beside the arrays: the lines ``word count`` of ids 0, 1, ...
-VOCABULARY = "vocab.txt"
 TEXT8 = "text8"  # http://mattmahoney.net/dc/textdata.html
-TEXT_PARTS = ("train", "test")
 
 
 class Vocabulary(NamedTuple):
@@ -85,7 +81,7 @@ def find_border(path: Path, test_share: float) -> int:
         piece = file.read(LONGEST)
     space = re.search(rb"\s", piece)
     if space is None and len(piece) == LONGEST:
-        raise _too_long(path, offset)
+        raise DataError(_TOO_LONG.format(path, offset))
     return offset + (space.start() if space else len(piece))
 
 
@@ -105,13 +101,15 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
             cut = max(map(piece.rfind, WHITE_SPACE)) + 1 if begin < end else len(piece)
             offset = begin - len(piece)
             if len(piece) - cut > LONGEST:
-                raise _too_long(path, offset + cut)
+                raise DataError(_TOO_LONG.format(path, offset + cut))
             rest = piece[cut:]
+            decoded, bad = "", piece.find(b"\0", 0, cut)
             try:
                 decoded = piece[:cut].decode()
             except UnicodeDecodeError as error:
-                at = offset + error.start
-                raise DataError(f"{path}: byte {at} does not belong to text in UTF-8") from None
+                bad = error.start
+            if bad >= 0:
+                raise DataError(f"{path}: byte {offset + bad} does not belong to text in UTF-8")
             if offset == 0:
                 decoded = decoded.removeprefix("\ufeff")  # The mark that some editors write.
             yield (decoded.lower() if lower else decoded).split()
@@ -130,10 +128,6 @@ def subsampled_ids(
         kept = np.empty_like(numbers)
         yield kept[: subsample_words(numbers, first, key, keep, kept)]
         first += len(words)
-
-
-def _too_long(path: Path, offset: int) -> DataError:
-    return DataError(f"{path}: no white space for {LONGEST} bytes from byte {offset} on, no text")
 
 
 def skip_grams(chunks: Iterable[np.ndarray], window: int) -> Iterator[Block]:
@@ -214,7 +208,6 @@ def text(
 
     Raises:
         DataError: the file is not text in UTF-8, or too small for these arguments.
-        ValueError: an argument is out of range.
 
     Example:
         >>> import pathlib, tempfile
@@ -239,30 +232,27 @@ def text(
     for option, value in {"max_vocabulary": max_vocabulary, **samples}.items():
         if value is not None:
             checks.whole(option, value, 1)
-    provider = fetch if file == TEXT8 else None
     path = Path(root) / file
 
     def check(folder: Path) -> None:
         if not (folder / file).stat().st_size:
             raise DataError(f"{folder / file}: the file is empty")
 
-    ensure_files(Path(root), [file], provider, check, hint)
+    ensure_files(Path(root), [file], fetch if file == TEXT8 else None, check, hint)
 
-    @functools.cache
-    def vocabulary() -> Vocabulary:
-        return count_vocabulary(path, min_count, max_vocabulary, lower)
+    vocabulary = functools.cache(lambda: count_vocabulary(path, min_count, max_vocabulary, lower))
 
     def rows(part: str) -> Iterator[Block]:
         size, border = path.stat().st_size, find_border(path, test_share)
         chunks = read_words(path, *((0, border) if part == "train" else (border, size)), lower)
-        key = random_key(seed, TEXT_PARTS.index(part))
+        key = random_key(seed, ("train", "test").index(part))
         ids = subsampled_ids(chunks, vocabulary(), float(subsample), key)
         limit = samples[f"{part}_samples"]
         return first_rows(skip_grams(ids, window), limit, f"{path}: the {part} part")
 
     def lines() -> dict[str, str]:
         words = zip(*vocabulary(), strict=True)
-        return {VOCABULARY: "".join(f"{word} {count}\n" for word, count in words)}
+        return {"vocab.txt": "".join(f"{word} {count}\n" for word, count in words)}
 
     return cached(
         cache,

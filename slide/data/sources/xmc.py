@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from slide.data.cache import cached, check_propensity
-from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
+from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, Block, SparseDataset, Split
 from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.data.row_files import (
@@ -46,8 +46,6 @@ from slide.data.row_files import (
 from slide.utils import checks
 from slide.utils.files import file_state
 from slide.utils.progress_bar import log
-
-__all__ = ["xmc"]
 
 FORMATS = (*VARIANTS, "npz")
 # The share of rows that become test rows where there is no file of them.
@@ -82,7 +80,6 @@ def xmc(
     Args:
         root: folder of the files. Only ``fetch`` writes into it.
         cache: folder for the arrays that were read.
-        format: "xmc", "svmlight" or "npz".
         train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
             the training rows is drawn and set aside.
         train_labels_file, test_labels_file: npz: names of the files of the labels.
@@ -95,11 +92,9 @@ def xmc(
         fetch: puts missing files into ``root``.
 
     Raises:
-        FileNotFoundError: a file is missing and cannot be fetched; the message says where to put
-            it.
+        FileNotFoundError: a file is missing and cannot be fetched; the message says what to do.
         DataError: a file is malformed, or its counts are not the expected ones.
-        ValueError: an argument has another type or is out of range, or ``fetch`` has other settings
-            than those with which the files were built.
+        ValueError: an argument has another type or is out of range.
 
     Example:
         >>> import pathlib, tempfile
@@ -136,9 +131,9 @@ def xmc(
 
     root = Path(root)
     if test is train:
-        log("no test file: a tenth of the rows, drawn, is set aside as test rows")
+        log(ASIDE)
     elif fetch is None and all(path.is_file() for path in train.paths(root)):
-        hint = f"{hint} dataset.test_file=null sets a tenth of the training rows aside.".lstrip()
+        hint = f"{hint} {SETS_ASIDE}".lstrip()
     ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
     return _open_files(root, train, test, format, cache=cache, name=name, propensity=propensity)
 

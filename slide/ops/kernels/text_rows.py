@@ -1,6 +1,6 @@
 """Rows as text, ``label,label feature:value feature:value ...``: a parser and a writer.
 
-The kernels know bytes and bounds. `slide.data.formats` knows files, headers and error messages.
+The kernels know bytes and bounds. `slide.data.row_files` knows files, headers and error messages.
 """
 
 import math

@@ -1,16 +1,14 @@
 """Images out of idx files, and everything that can be wrong with such files."""
 
 import gzip
-import os
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.idx_files import idx, make_images, write
 
 from slide.data import DataError, mnist
-from slide.data.sources.mnist import IDX_FILES, read_idx_blocks
+from slide.data.sources.mnist import IDX_FILES
 
 NAMES = [name for pair in IDX_FILES.values() for name in pair]
 
@@ -61,17 +59,6 @@ def test_a_packed_file_may_be_called_plain_and_the_other_way_round(tmp_path):
     data = read(tmp_path)
     for split, (images, _) in made.items():
         np.testing.assert_array_equal(dense(getattr(data, split)) > 0, images.reshape(-1, 784) > 0)
-
-
-def test_it_is_read_once_and_again_when_a_file_changes(tmp_path):
-    write(tmp_path)
-    assert len(read(tmp_path).train) == 7
-    Path(read(tmp_path).folder / "here").touch()
-    assert (read(tmp_path).folder / "here").exists()
-    write(tmp_path, rows=(8, 3))
-    data = read(tmp_path)
-    assert len(data.train) == 8
-    assert not (data.folder / "here").exists()
 
 
 def bad(folder, name, data):
@@ -139,13 +126,3 @@ def test_missing_files_are_fetched_and_checked(tmp_path):
     assert (len(data.train), len(data.test)) == (7, 3)
     read(tmp_path / "new", fetch=fetch)
     assert checked == [tmp_path / "new"]
-
-
-@pytest.mark.skipif("SLIDE_DATA" not in os.environ, reason="SLIDE_DATA names no folder")
-def test_the_real_files():
-    folder = Path(os.environ["SLIDE_DATA"]) / "mnist"
-    paths = [folder / f"{name}.gz" for name in IDX_FILES["test"]]
-    rows = list(read_idx_blocks(*paths))
-    assert sum(len(block.labels.indices) for block in rows) == 10_000
-    classes = np.bincount(np.concatenate([block.labels.indices for block in rows]))
-    assert classes.tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

