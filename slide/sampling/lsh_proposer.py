@@ -383,7 +383,8 @@ class LSHProposer(Proposer):
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
         self.codes = self.codes[:, :0]
-        if uses_reference(self.sketches):  # Tables do not follow rows of another device.
+        # Tables do not follow rows of another device.
+        if uses_reference(self.sketches) or not len(self.sketches):
             return
         # In parts, whose vectors stay in the cache.
         self.codes = np.concatenate([*map(self._addresses, self.sketches.split(_BLOCK))], 1)

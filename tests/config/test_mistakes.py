@@ -92,7 +92,7 @@ IMPOSSIBLE = [
         f"recipe=slide2020 sampler=slide2020 sampler.proposer.{word}"
         for word in ("bucket_capacity=0", "bucket_capacity=x", "bucket_policy=lifo", "fill=-1")
     ),
-    *(f"sampler=lsh hash.probes={value}" for value in ("-1", "65", "x", "null")),
+    *(f"sampler=lsh hash.probes={value}" for value in ("-1", "65", "x", "1.5")),
     *("sampler=lsh sampler.proposer.best=0", "sampler=lsh sampler.proposer.best=x"),
     *(f"sampler=lsh hash=dwta hash.{word}" for word in ("bin_size=6", "hashes_per_table=11")),
     *(f"sampler.mode={value}" for value in ("both", "1", "null")),
