@@ -79,8 +79,9 @@ class FactoredRowGradient:
     def values(self) -> torch.Tensor:
         """The rows' gradients ``(R, D)``, computed now."""
         t = self.transposed
-        out = np.empty((len(t.ids), self.vectors.shape[1]), self.vectors.dtype)
-        kernels.row_gradient(t.starts, t.entries, t.samples, self.coefficients, self.vectors, out)
+        out = np.zeros((len(t.ids), self.vectors.shape[1]), self.vectors.dtype)
+        grouped = self.coefficients[t.entries]
+        kernels.weighted_sum(t.starts, t.samples, grouped, self.vectors, out)
         return torch.from_numpy(out)
 
     def scaled(self, factor: float, copy: bool = False) -> "FactoredRowGradient":

@@ -101,17 +101,17 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def turn(item):
-    """The place of a test's file in `FIRST`, or behind all of them."""
-    place = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
-    return FIRST.index(place) if place in FIRST else len(FIRST)
+    """The position of a test's file in `FIRST`, or behind all of them."""
+    file = item.path.relative_to(TESTS).as_posix() if item.path.is_relative_to(TESTS) else ""
+    return FIRST.index(file) if file in FIRST else len(FIRST)
 
 
 def runs_kernels(path):
     """Whether a test file, or one of its folders, is among `KERNEL_TESTS`."""
     if not path.is_relative_to(TESTS):
         return False
-    place = path.relative_to(TESTS)
-    return any(part.as_posix() in KERNEL_TESTS for part in (place, *place.parents))
+    file = path.relative_to(TESTS)
+    return any(part.as_posix() in KERNEL_TESTS for part in (file, *file.parents))
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -146,7 +146,7 @@ def _seeded():
 
 @pytest.fixture
 def all_trees(monkeypatch):
-    """The final ranker has its own settings, and not those of `FEW_TREES`."""
+    """The final ranker has its own settings, and not `FEW_TREES`."""
     if COMPILED:  # Sums of trees are slow in plain Python.
         for name, number in ALL_TREES.items():
             monkeypatch.setattr(final_ranker, name, number)

@@ -98,9 +98,9 @@ def test_the_guard_adds_a_line_for_a_commit(bench, monkeypatch, tmp_path, capsys
     with job.global_state_put_back():
         runtime.set_threads(0)
         # An older commit was faster.
-        place = {"machine": guard.machine(), "threads": runtime.num_threads()}
-        place["network"] = guard.NETWORK.format(**guard.QUICK_SIZES)
-        rows = [line("old", "2000-01-01", 1e-6) | place | {"case": case} for case in cases]
+        conditions = {"machine": guard.machine(), "threads": runtime.num_threads()}
+        conditions["network"] = guard.NETWORK.format(**guard.QUICK_SIZES)
+        rows = [line("old", "2000-01-01", 1e-6) | conditions | {"case": case} for case in cases]
         (tmp_path / "guard.json").write_text(json.dumps({"rows": rows}))
         guard.main()
     said = capsys.readouterr().out

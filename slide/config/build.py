@@ -1,4 +1,4 @@
-"""The parts of a run, and its trainer, from a configuration."""
+"""The parts of a run, and its trainer, from a configuration: what is open in it is filled in."""
 
 import copy
 from collections.abc import Callable, Collection, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import runtime
@@ -23,10 +23,10 @@ from slide.config.processes import (
     share_folder,
     share_threads,
 )
-from slide.config.recipe import check_used, fill_in, proposer_class, run_device
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
 from slide.distributed import Group, ShardedNetwork
+from slide.distributed.launch import find_place, find_rank_device
 from slide.functional.linear import PRECISIONS
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
@@ -36,11 +36,11 @@ from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.loop import start_biases
-from slide.utils import checks
+from slide.utils import checks, sizes
 from slide.utils.checks import override_key
 from slide.utils.files import write_text
 from slide.utils.progress_bar import log
-from slide.utils.run_folders import check_run_dir, hold_folder, make_run_folder
+from slide.utils.run_folders import check_run_dir, discard_folder, hold_folder, make_run_folder
 
 # Scores of fewer rows may be off by several points.
 _FEW = 100
@@ -49,6 +49,12 @@ _WIDE = 4096
 # Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
 # an index is made for the rows that moved, which takes a small part of the time.
 _GROWTH, _INDEX_GROWTH = 0.7, 0.3
+# What sampler=full builds. It means all outputs, whatever number a recipe has.
+FULL = "slide.FullSampler"
+# How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
+_OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
+_OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
+_OWN_REBUILDS = ("schedule",), "sampler=lsh measures when its tables must be rebuilt"
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
@@ -74,6 +80,106 @@ def open_dataset(config: DictConfig) -> SparseDataset:
     return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 
 
+def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
+    """Replace settings that are null, and ``sampler=auto``, by what follows from the others.
+
+    Example:
+        >>> from slide.config import fill_in, read_config
+        >>> config = read_config([])
+        >>> fill_in(config, num_rows=40_000, num_labels=20_000)
+        >>> config.trainer.batch_size, config.sampler.active, config.sampler.proposer
+        (256, 2048, None)
+    """
+    sampler, network, trainer = config.sampler, config.network, config.trainer
+    with open_dict(sampler):
+        auto = sampler.pop("look_up", None) == "auto"
+    if auto and not looks_up(config):
+        recent = OmegaConf.load(sizes.find_conf() / "sampler" / "recent.yaml")
+        sampler.proposer = recent.proposer if sampler.mode == "per_sample" else None
+    if trainer.batch_size is None:
+        trainer.batch_size = sizes.batch_size(num_rows)
+    if sampler._target_ == FULL:
+        sampler.active = "all"
+    if sampler.active is None:
+        sampler.active = sizes.active_outputs(num_labels)
+    if network.hidden is None:
+        network.hidden = [sizes.hidden_width(num_labels)]
+    if trainer.evaluation is None:
+        by_index = bool(config.ranker) and run_device(config).type == "cpu"
+        trainer.evaluation = sizes.default_search(num_labels, by_index)
+    if network.output_scale is None:
+        shared = sampler.mode != "per_sample" or sampler.active == "all"
+        network.output_scale = sizes.output_scale(num_labels, shared)
+
+
+def run_device(config: DictConfig) -> torch.device:
+    """Where a run, or this process of it, computes; ValueError: there is no such device."""
+    return find_rank_device(config.runtime.device, find_place())
+
+
+def looks_up(config: DictConfig) -> bool:
+    """Whether ``sampler=auto`` builds hash tables: where something must be found by inputs alone.
+
+    Neurons of hidden layers are found so, and answers. With a good recipe, looked-up outputs in a
+    set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
+    single samples the labels of recent samples are the better source.
+    """
+    widths = config.network.hidden_active
+    hidden = OmegaConf.is_list(widths) and any(width is not None for width in widths)
+    return hidden or config.trainer.evaluation == "sampler"
+
+
+def proposer_class(config: DictConfig) -> Any:
+    """The class of the proposer of the output layer; None: it has none."""
+    proposer = config.sampler.get("proposer")
+    return proposer and get_object(proposer._target_)
+
+
+def check_used(config: DictConfig, given: Collection[str]) -> None:
+    """Raise ValueError for a key that a user set and that nothing will use."""
+    rates = [key for key in given if key.startswith("lr_schedule")]
+    if rates and config.trainer.epochs == "auto":
+        raise ValueError(
+            f"{rates[0]} would have no effect: trainer.epochs=auto chooses the rates; give a "
+            "number of epochs"
+        )
+    unused, why = _unused(config)
+    if config.sampler.active in (None, "all"):  # It means the same as sampler=full.
+        given = set(given) - {"sampler.active"}
+    for key in given:
+        if key.startswith(unused):
+            # Many keys need look-ups, which both samplers have; sampler=lsh has no schedule.
+            other = "index" if key.startswith("schedule") else "lsh"
+            raise ValueError(f"{key} would have no effect: {why.format(other)}")
+
+
+def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
+    sampler, other = config.sampler, "choose sampler={}"
+    if sampler._target_ == FULL:
+        return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"
+    if sampler.active == "all":
+        why = "sampler.active=all computes all outputs; give it a number"
+        return (*_OF_SETS, *_OF_TABLES), why
+    if sampler.get("look_up") == "auto":
+        if looks_up(config):
+            return _OWN_REBUILDS
+        if sampler.mode == "per_sample":
+            why = "sets of each sample have labels of recent samples; add sampler={}"
+            return ("hash", "schedule", "sampler.proposer"), why
+        why = "outputs are drawn uniformly for a set that the batch shares; add sampler={}"
+        return _OF_TABLES, why
+    if sampler.get("proposer") is None:
+        return _OF_TABLES, f"outputs are drawn uniformly; {other}"
+    kind = sampler.proposer._target_.rpartition(".")[2]
+    if kind == "LSHProposer":
+        return _OWN_REBUILDS
+    if kind == "PublishedLSHProposer":
+        return ("hash.probes",), f"the published method has nothing of it; {other}"
+    if kind in ("RecentProposer", "NeighbourProposer"):
+        return ("hash", "schedule"), f"no index is built; {other}"
+    return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {other}"
+
+
 def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> None:
     """Check all settings before the data are read, which may take hours; nothing large is built."""
     check_used(config, given)
@@ -91,8 +197,8 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
         raise ValueError("hidden must name at least one width, such as [128], not []")
     for width in hidden:
         checks.whole("hidden", width, 1)
-    checks.share("dropout", network.dropout)
-    checks.share("input_dropout", network.input_dropout)
+    for name in ("dropout", "input_dropout"):
+        checks.share(name, network[name])
     checks.one_of("precision", network.precision, PRECISIONS)
     for name in ("init_scale", "output_scale"):
         checks.positive(name, network[name])
@@ -112,18 +218,14 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     instantiate(config.lr_schedule)(optimizer, 1)
     build_loss(config)
     instantiate(config.ranker)
-    if (device := run_device(config)).type == "cpu":
-        return
+    device = run_device(config)
+    key, told = "", ""
     if getattr(proposer_class(config), "cpu_only", False):
-        raise ValueError(
-            f"{config.sampler.proposer._target_} searches on the CPU; with runtime.device={device} "
-            "use sampler=uniform, lsh, recent or neighbours"
-        )
-    if config.trainer.evaluation == "index":
-        raise ValueError(
-            "trainer.evaluation=index searches on the CPU; with "
-            f"runtime.device={device} use trainer.evaluation=exact"
-        )
+        key, told = config.sampler.proposer._target_, "sampler=uniform, lsh, recent or neighbours"
+    elif config.trainer.evaluation == "index":
+        key, told = "trainer.evaluation=index", "trainer.evaluation=exact"
+    if key and device.type != "cpu":
+        raise ValueError(f"{key} searches on the CPU; with runtime.device={device} use {told}")
 
 
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
@@ -133,7 +235,6 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
     have other sizes and seeds, and do not weight the set.
     """
     hidden, active = config.network.hidden, config.network.hidden_active
-    checks.listing("hidden", hidden)
     checks.listing("hidden_active", active)
     if active and len(active) != len(hidden):
         raise ValueError(
@@ -193,16 +294,16 @@ def build_network(
         torch.Size([40, 8])
     """
     network, (sampler, others) = config.network, build_samplers(config)
-    shape = features, list(network.hidden), labels, sampler
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
     options: dict[str, Any] = {key: network[key] for key in keys}
-    options["hidden_samplers"] = others
     if group is not None and group.size > 1:
         options |= {"group": group, "seed": config.seed, **(counts or {})}
-        made = ShardedNetwork(*shape, **options)
+        kind = ShardedNetwork
     else:
-        made = SlideNetwork(*shape, **options)
-    if scale := network.get("bias_scale", 0):  # Runs of earlier versions have no such key.
+        kind = SlideNetwork
+    hidden = list(network.hidden)
+    made = kind(features, hidden, labels, sampler, hidden_samplers=others, **options)
+    if scale := network.bias_scale:
         checks.positive("network.bias_scale", scale)
         with torch.no_grad():
             for layer in made.layers():
@@ -290,7 +391,12 @@ def build_trainer(
     optimizer = build_optimizer(config, network)
     folder = share_folder(ranks, partial(_make_folder, config, label_of(swept), made))
     _announce_run(config, data.num_labels, folder)
-    trainer = put_together(config, network, optimizer, data, folder, ranks.group)
+    try:
+        trainer = put_together(config, network, optimizer, data, folder, ranks.group)
+    except BaseException:
+        if ranks.is_main_process and config.resume is None:
+            discard_folder(folder)
+        raise
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
@@ -301,7 +407,8 @@ def build_trainer(
             noted = OmegaConf.merge(config, noted)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
         if config.resume is None:
-            trainer.monitor.note_settings(typed_values(swept or words))
+            reranked = trainer.ranker is not None
+            trainer.monitor.note_settings(typed_values(swept or words), reranked)
     ranks.group.patient.barrier()  # They read checkpoints at different speeds.
     return trainer
 

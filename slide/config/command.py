@@ -56,7 +56,7 @@ from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
 from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint_files import CHECKPOINT, find_checkpoints, last_checkpoint
+from slide.training.checkpoint import CHECKPOINT, find_checkpoints, last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
@@ -82,16 +82,14 @@ _LETTERS = {
     **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
     **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
 }
-# Columns of the table of a sweep.
-_FIGURES = {
-    **{"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", "seconds": "train_seconds"},
-    **SELECTION_COLUMNS,
-}
-# Scores of knowledge graphs and of recommenders, as a run prints them.
+# Scores of all rows, of knowledge graphs and of recommenders, as a run prints them.
+_PRECISION = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5"}
 _OF_KINDS = {
     **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
     **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
 }
+# Columns of the table of a sweep.
+_FIGURES = {**_PRECISION, "seconds": "train_seconds", **SELECTION_COLUMNS}
 
 
 @contextmanager
@@ -112,9 +110,7 @@ def train() -> None:
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
     elif not options:
-        with one_voice(), user_errors(words):
-            config = read_config(asked_for(words))
-        run_job(config, words)
+        _compose_and_run(words)
     else:
         # Values of Hydra's own options, such as job in --cfg job, are no keys.
         keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
@@ -132,14 +128,18 @@ def train() -> None:
         if others in (["-m"], ["--multirun"]):
             sweep = Sweep(keys)
             if own:
-                sweep.outcomes = _launch(runs, own, sweep)
+                sweep.launch(runs, own)
             else:
-                for run in runs:
-                    sweep.run(run, partial(_run_swept, run, sweep.words_of(run)))
+                sweep.run(runs)
             sweep.finish()
-        else:
+        else:  # An option or a key of Hydra, such as --cfg job.
             sys.argv[1:] = [*keys, *others]
-            _run_by_hydra()
+            conf = str(find_conf())
+            hydra.main(version_base="1.3", config_path=conf, config_name="train")(_hydra_job)()
+
+
+def _hydra_job(config: DictConfig) -> None:
+    run_job(config, list(HydraConfig.get().overrides.task))
 
 
 def _of_hydra(word: str) -> bool:
@@ -152,54 +152,10 @@ def full_key(word: str) -> str:
     return f"{_LETTERS.get(key, key)}{equals}{value}"
 
 
-def _run_by_hydra() -> None:
-    """Does what an option or a key of Hydra asks for, such as ``--cfg job``."""
-
-    def job(config: DictConfig) -> None:
-        run_job(config, list(HydraConfig.get().overrides.task))
-
-    hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")(job)()
-
-
-def _launch(runs: Sequence[list[str]], own: Sequence[str], sweep: "Sweep") -> list["Outcome"]:
-    """The runs of a sweep by a launcher of Hydra, which the words ``own`` choose.
-
-    What cannot be built is not given to it: it would refuse all of them.
-    """
-    if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
-        sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
-    found = [
-        Outcome(sweep.words_of(run), None, f"error: {said}") if (said := mistake(run)) else None
-        for run in runs
-    ]
-    there = [run for run, refused in zip(runs, found, strict=True) if refused is None]
-    with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
-        composing = GlobalHydra.instance().hydra
-        assert composing is not None
-        try:
-            config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
-        except HydraException as error:
-            sys.exit(f"error: {' '.join(str(error).split())}")
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
-            task_function=partial(_launched, sweep.keys),
-            config=config,
-        )
-        made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
-        return [next(made) if refused is None else refused for refused in found]
-
-
-def _launched(keys: Sequence[str], config: DictConfig) -> "Outcome":
-    """A run of a sweep where a launcher has it run, such as another process or machine."""
-    note_slurm()
-    now = HydraConfig.get()
-    overrides = list(now.overrides.task)
-    words = _words_of(overrides, keys)
-    return outcome_of(now.job.num + 1, words, partial(run_job, config, overrides, words))
-
-
-def _run_swept(overrides: Sequence[str], swept: Sequence[str]) -> tuple[dict[str, Any], str]:
-    with user_errors(overrides):
+def _compose_and_run(
+    overrides: Sequence[str], swept: Sequence[str] | None = None
+) -> tuple[dict[str, Any], str]:
+    with one_voice(), user_errors(overrides):
         config = read_config(asked_for(overrides))
     return run_job(config, overrides, swept)
 
@@ -209,8 +165,7 @@ def run_job(
 ) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; returns the summary and the folder of the run.
 
-    Errors and interrupts end the process; the overrides that differ from job to job of a sweep,
-    ``swept``, are in the name of the folder.
+    The overrides that differ from job to job of a sweep, ``swept``, are in the folder's name.
     """
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -256,8 +211,8 @@ def _run(
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
-        shown = {f"P@{k}": f"p_at_{k}" for k in (1, 3, 5)} | _OF_KINDS
-        scores = "  ".join(f"{n} {summary[x]:.4f}" for n, x in shown.items() if x in summary)
+        shown = (_PRECISION | _OF_KINDS).items()
+        scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)
 
@@ -293,14 +248,8 @@ def write_run_model(trainer: Trainer) -> None:
 
 def write_run_report(trainer: Trainer) -> None:
     """Write ``report.html`` from the answers of the last evaluation."""
-    answers, evaluated, ranker, data = (
-        trainer.answers,
-        trainer.eval_split,
-        trainer.ranker,
-        trainer.data,
-    )
+    answers, evaluated, data = trainer.answers, trainer.eval_split, trainer.data
     assert answers is not None, "the run has not ended"
-    counts = np.bincount(trainer.every_split.labels.indices, minlength=data.num_labels)
     names: dict[str, Callable[[int], str]] = {}
     labels, old = data.label_names, old_label_ids(data.steps)
     if labels is not None:
@@ -312,16 +261,10 @@ def write_run_report(trainer: Trainer) -> None:
         names["feature_name"] = features.__getitem__
     if data.test_row_names is not None and evaluated is data.test:
         names["row_name"] = data.test_row_names.__getitem__
-    found = Answers(
-        answers.ids,
-        answers.scores,
-        evaluated.labels,
-        evaluated.features,
-        counts,
-        ranker is not None and ranker.objective == "p",
-        **names,
-    )
-    write_report(trainer.folder, found)
+    counts = np.bincount(trainer.every_split.labels.indices, minlength=data.num_labels)
+    sure = trainer.ranker is not None and trainer.ranker.objective == "p"
+    rows = evaluated.labels, evaluated.features, counts
+    write_report(trainer.folder, Answers(answers.ids, answers.scores, *rows, sure, **names))
 
 
 def _advice(trainer: Trainer) -> str:
@@ -354,11 +297,7 @@ class Outcome(NamedTuple):
     said: str
 
 
-def _words_of(overrides: Sequence[str], keys: Sequence[str]) -> list[str]:
-    return [word for word in overrides if override_key(word) in keys]
-
-
-def outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
+def _outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
     """What came of a job of a sweep; its errors are logged."""
     log(f"job {number}: {' '.join(words)}")
     try:
@@ -375,26 +314,64 @@ def outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]
 
 
 class Sweep:
-    """The jobs of a sweep (``-m``), one after the other. One that fails does not end it."""
+    """The jobs of a sweep (``-m``). One that fails does not end it."""
 
     def __init__(self, words: Sequence[str]):
         given = (word for word in words if not _of_hydra(word))
         self.keys = [key for key, values in sweep_values(given).items() if len(values) > 1]
         self.outcomes: list[Outcome] = []
 
-    def words_of(self, overrides: Sequence[str]) -> list[str]:
+    def _words_of(self, overrides: Sequence[str]) -> list[str]:
         """The overrides of a job that differ from job to job."""
-        return _words_of(overrides, self.keys)
+        return [word for word in overrides if override_key(word) in self.keys]
 
-    def run(self, overrides: Sequence[str], job: Callable[[], tuple[dict, str]]) -> None:
-        """Run a job, which returns the summary and the folder of its run."""
+    def run(self, runs: Sequence[list[str]]) -> None:
+        """Run the jobs one after the other."""
         try:
-            words = self.words_of(overrides)
-            self.outcomes.append(outcome_of(len(self.outcomes) + 1, words, job))
+            for number, overrides in enumerate(runs, 1):
+                words = self._words_of(overrides)
+                job = partial(_compose_and_run, overrides, words)
+                self.outcomes.append(_outcome_of(number, words, job))
         except Interrupted:
             if self.outcomes:
                 print(self.table())
             raise
+
+    def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
+        """Let a launcher of Hydra run the jobs, which the words ``own`` choose.
+
+        What cannot be built is not given to it: it would refuse all of them.
+        """
+        if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
+            sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
+        mistakes = [mistake(run) for run in runs]
+        there = [run for run, said in zip(runs, mistakes, strict=True) if said is None]
+        with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
+            composing = GlobalHydra.instance().hydra
+            assert composing is not None
+            try:
+                config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
+            except HydraException as error:
+                sys.exit(f"error: {' '.join(str(error).split())}")
+            launcher = Plugins.instance().instantiate_launcher(
+                hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
+                task_function=self._launched,
+                config=config,
+            )
+            made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
+            self.outcomes = [
+                next(made) if said is None else Outcome(self._words_of(run), None, f"error: {said}")
+                for run, said in zip(runs, mistakes, strict=True)
+            ]
+
+    def _launched(self, config: DictConfig) -> Outcome:
+        """Run a job where a launcher has it run, such as another process or machine."""
+        note_slurm()
+        now = HydraConfig.get()
+        overrides = list(now.overrides.task)
+        words = self._words_of(overrides)
+        job = partial(run_job, config, overrides, words)
+        return _outcome_of(now.job.num + 1, words, job)
 
     def finish(self) -> None:
         """Print the table; ends the process with a message if a job failed."""

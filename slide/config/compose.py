@@ -56,6 +56,8 @@ REPLACEABLE = {
 _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
 # Most characters of the part of a folder's name about settings.
 LABEL_LENGTH = 100
+# Names of settings in other libraries, and the last part of their keys here.
+_SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 _NOWHERE = object()
@@ -83,7 +85,7 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         if str(error).startswith("Error locating target"):
             first, *_ = str(error).splitlines()
             sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
-        if isinstance(error, InstantiationException) and cause is None:
+        if cause is None:
             sys.exit(f"error: {' '.join(str(error).split())}")
         if not isinstance(cause, USER_ERRORS):
             raise
@@ -111,15 +113,13 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError, InstantiationException) as error:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        # PyTorch raises a RuntimeError. On the CPU its first line is a line of its sources.
-        needed = re.search(r"tried to allocate (\d+) bytes", str(cause))
-        of_device = re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(cause))
-        if isinstance(cause, RuntimeError) and needed:
-            what = f"{int(needed[1]) / 2**30:,.1f} GiB were asked for at once"
-        elif isinstance(cause, RuntimeError) and of_device:
-            what = f"{of_device[1]} were asked for at once on the device"
-        elif isinstance(cause, MemoryError):
+        if isinstance(cause, MemoryError):
             what = str(cause) or "a request for memory failed"
+        # PyTorch raises a RuntimeError. On the CPU its first line is a line of its sources.
+        elif needed := re.search(r"tried to allocate (\d+) bytes", str(cause)):
+            what = f"{int(needed[1]) / 2**30:,.1f} GiB were asked for at once"
+        elif needed := re.search(r"out of memory\. Tried to allocate ([\d.]+ \w+)", str(cause)):
+            what = f"{needed[1]} were asked for at once on the device"
         else:
             raise
         said = f"error: there is not enough memory ({what}): lower"
@@ -193,11 +193,6 @@ def readable(override: str, sweeps: bool = False) -> str:
     return override if plain else f"{key}={QuotedString(path, Quote.single).with_quotes()}"
 
 
-def read_value(override: str) -> Any:
-    """The value of an override ``key=value``."""
-    return _parsed(override).value()
-
-
 def _parsed(override: str, sweeps: bool = False) -> Override:
     try:
         return OverridesParser.create().parse_override(readable(override, sweeps))
@@ -205,16 +200,6 @@ def _parsed(override: str, sweeps: bool = False) -> Override:
         raise ValueError(
             f"{override} cannot be read; overrides are group=choice or key=value"
         ) from error
-
-
-def settings(config: DictConfig, above: str = "") -> Iterator[str]:
-    """The dotted keys of all values in a configuration."""
-    for key in config:
-        value = config._get_node(key)
-        if isinstance(value, DictConfig) and not value._is_none() and not value._is_interpolation():
-            yield from settings(value, f"{above}{key}.")
-        elif key not in INTERNAL:
-            yield f"{above}{key}"
 
 
 def as_dict(config: DictConfig) -> dict[str, Any]:
@@ -295,7 +280,7 @@ def mistake(overrides: Sequence[str]) -> str | None:
             told = f"{own} belongs to {group}={' and '.join(owners)}"
             has = ", ".join(_own_keys(group, choices[group]))
             return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
-        return said + _near_key(key, [*groups, *settings(config)])
+        return said + _near_key(key, [*groups, *leaves(as_dict(config))])
     return None
 
 
@@ -328,10 +313,10 @@ def leaves(tree: object, above: str = "") -> dict[str, Any]:
 
 def _near_key(key: str, known: Sequence[str]) -> str:
     """`checks.near_word` among the keys of the same last part, if there are any."""
-    last = key.rpartition(".")[2]
+    above, _, last = key.rpartition(".")
+    last = _SYNONYMS.get(last, last)
     if same := [each for each in known if each.rpartition(".")[2] == last]:
-        either = f"; did you mean {' or '.join(same)}?"
-        return either if key == last else checks.near_word(key, same, 0)
+        return checks.near_word(key, same, 0) if above else f"; did you mean {' or '.join(same)}?"
     # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
     return checks.near_word(key, known, 0.7 if "." in key else 0.6)
 
@@ -349,10 +334,9 @@ def label_of(words: Sequence[str]) -> str:
 
 def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
     """The values of overrides by key, but for where a run reads and writes; others as texts."""
-    values = {override_key(word): read_value(word) for word in words}
-    scalars = bool | int | float | str
+    values = {override_key(word): _parsed(word).value() for word in words}
     return {
-        key: value if isinstance(value, scalars) else str(value)
+        key: value if isinstance(value, bool | int | float | str) else str(value)
         for key, value in values.items()
         if key not in _ASIDE and not key.startswith("hydra")
     }
@@ -375,7 +359,7 @@ def noted_command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
 def asked_for(overrides: Sequence[str]) -> list[str]:
     """The overrides that a configuration is composed of; `resumed` takes the others."""
     folders = [word for word in overrides if override_key(word) == "resume"]
-    if not folders or read_value(folders[-1]) is None:
+    if not folders or _parsed(folders[-1]).value() is None:
         return list(overrides)
     return [override for override in overrides if override_key(override) not in REPLACEABLE]
 
@@ -402,9 +386,6 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         raise FileNotFoundError(f"resume={folder}: there is no {path}")
     check_links(Path(folder))
     config = _saved(path)
-    config.pop("search", None)  # Of earlier versions; what it has chosen is in the other keys.
-    if str(OmegaConf.select(config, "dataset.fetch._target_")).startswith("slide.data.build_"):
-        config.dataset.fetch = None  # Of earlier versions; datasets/ has the commands.
     for group in composed:
         if group not in config:  # The run is from before there was this group.
             config[group] = composed[group]
@@ -415,7 +396,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         old = OmegaConf.select(config, key, default=_NOWHERE)
         if key not in REPLACEABLE or old is _NOWHERE:
             raise ValueError(f"{override}: a resumed run keeps its {key}; start a new one instead")
-        new = read_value(override)
+        new = _parsed(override).value()
         never = {"trainer.epochs": "auto", "trainer.patience": 0}.get(key, _NOWHERE)
         if never in (old, new) and old != new:
             # The rows to learn from would differ, and so would the rates.

@@ -9,11 +9,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from slide import runtime
 from slide.config.processes import ALONE, Ranks
-from slide.config.recipe import proposer_class
 from slide.data import SparseDataset, Split
 from slide.data.dataset import take_labels
 from slide.data.kind import kind_of
@@ -67,10 +67,12 @@ def memory_needs(
     copied = 0
     chosen = data.num_labels if sampler.active == "all" else int(sampler.active)
     active = min(-(-chosen // processes), labels)
-    if active < labels and getattr(proposer_class(config), "holds_vectors", False):
+    proposer = sampler.get("proposer") or {}
+    kind = get_object(proposer["_target_"]) if proposer else None
+    if active < labels and getattr(kind, "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
         copied = 2 * always["index of the sampler"]  # As bytes, and a copy of the bytes.
-    elif active < labels and (tables := (sampler.get("proposer") or {}).get("num_tables")):
+    elif active < labels and (tables := proposer.get("num_tables")):
         always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
         copied = labels * SKETCH  # From which the tables are built again.
     step = (4 + runtime.num_threads()) * labels

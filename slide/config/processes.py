@@ -21,11 +21,24 @@ from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
 from slide.backend import has_bfloat16
-from slide.config.compose import CONFIG, asked_for, foreign_targets, read_config, settings
-from slide.config.recipe import run_device
+from slide.config.compose import (
+    CONFIG,
+    as_dict,
+    asked_for,
+    foreign_targets,
+    leaves,
+    read_config,
+)
 from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
-from slide.distributed.launch import Errors, Place, find_place, meet, patient_group
+from slide.distributed.launch import (
+    Errors,
+    Place,
+    find_place,
+    find_rank_device,
+    meet,
+    patient_group,
+)
 from slide.distributed.sharded_loss import check_loss_of_group
 from slide.utils.checks import override_key
 from slide.utils.files import write_json
@@ -37,7 +50,6 @@ from slide.utils.run_folders import comes_in_sight
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 # Other versions of these packages compute or draw otherwise; of other packages hardly.
 _COMPUTING = ("slide", "torch", "numpy", "numba")
-_TIMEOUT = 600
 _T = TypeVar("_T")
 
 
@@ -50,7 +62,6 @@ class Ranks(NamedTuple):
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process writes and speaks."""
         return self.group.rank == 0
 
 
@@ -65,10 +76,10 @@ def join_ranks(config: DictConfig) -> Ranks:
         return ALONE
     if not _joined:
         silence(place.rank > 0)
-        device = run_device(config)
+        device = find_rank_device(config.runtime.device, place)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # What NCCL works on.
-        store = meet(place, config.runtime.get("timeout", _TIMEOUT), device)
+        store = meet(place, config.runtime.timeout, device)
         group = Group()
         group.patient = patient_group()
         _joined.append(Ranks(place, group, Errors(store)))
@@ -150,13 +161,18 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
     name, wrong = ranks.group.patient.broadcast(said)  # They draw first weights before.
     if wrong:
         raise ValueError(wrong)
-    folder, file = Path(name), ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
+    folder = Path(name)
+    file = folder / ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
     if ranks.is_main_process:
-        (folder / file).touch()
-    ranks.group.barrier()
-    seen = ranks.group.gather(comes_in_sight(folder / file))
-    if ranks.is_main_process:
-        (folder / file).unlink()
+        for left in folder.glob("shared-*.tmp"):  # By a process that was killed here.
+            left.unlink(missing_ok=True)
+        file.touch()
+    try:
+        ranks.group.barrier()
+        seen = ranks.group.gather(comes_in_sight(file))
+    finally:
+        if ranks.is_main_process:
+            file.unlink()
     if blind := [str(rank) for rank, there in enumerate(seen) if not there]:
         raise ValueError(
             f"rank{'s' * (len(blind) > 1)} {', '.join(blind)} cannot see what rank 0 writes into "
@@ -174,10 +190,9 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     """
     if ranks.group.size == 1:
         return
-    keys = [key for key in settings(config) if key not in OWN]
     versions = runtime.versions()
     own = {f"the version of {name}": versions[name] for name in _COMPUTING}
-    own |= {key: str(OmegaConf.select(config, key)) for key in keys}
+    own |= {key: str(value) for key, value in leaves(as_dict(config)).items() if key not in OWN}
     for name, split in (("training", data.train), ("test", data.test)):
         own[f"the number of {name} rows"] = f"{len(split):,}"
         own[f"the checksum of the {name} rows"] = fingerprint(split)
@@ -187,7 +202,9 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             f"the processes of a run must agree, but {said}: start all of them with the same "
             "words, the same data and the same packages"
         )
-    for said in _differences(group.gather(_arithmetic(run_device(config)))):
+    for said in _differences(
+        group.gather(_arithmetic(find_rank_device(config.runtime.device, ranks.place)))
+    ):
         log(
             f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
             "may drift apart"
@@ -206,13 +223,12 @@ def check_ranks(ranks: Ranks, config: DictConfig) -> None:
     check_loss_of_group(instantiate(config.loss), ranks.group)
     sizes = config.network.hidden_active
     first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
-    looked_up = config.sampler.get("proposer") is not None and any(n is not None for n in others)
-    if first is not None or looked_up:
-        how = (
-            "begin it with null: the first layer computes all its neurons"
-            if first is not None
-            else "set sampler=uniform: hidden neurons can be drawn, and not looked up"
-        )
+    how = ""
+    if first is not None:
+        how = "begin it with null: the first layer computes all its neurons"
+    elif config.sampler.get("proposer") is not None and any(n is not None for n in others):
+        how = "set sampler=uniform: hidden neurons can be drawn, and not looked up"
+    if how:
         raise ValueError(
             f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
         )
@@ -284,7 +300,11 @@ class FolderNote:
     def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
         self.ranks = ranks
         told = [word for word in words if override_key(word) not in OWN]
-        of_run = json.dumps([told, *_run_names()]).encode()
+        names = [os.environ.get("TORCHELASTIC_RUN_ID", "none")]
+        # Without --rdzv-id all runs have one name; torchrun keeps the port of its own store.
+        if names == ["none"] and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            names += [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+        of_run = json.dumps([told, *names]).encode()
         self.path = place / f".torchrun-{hashlib.sha256(of_run).hexdigest()[:16]}"
 
     def write(self, folder: Path) -> None:
@@ -306,15 +326,6 @@ class FolderNote:
 
     def _said(self) -> str | None:
         return json.loads(self.path.read_text())["folder"] if self.path.exists() else None
-
-
-def _run_names() -> tuple[str, ...]:
-    """What ``torchrun`` tells the processes of one run, also when it starts them again."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    # Without --rdzv-id all runs have one name. With a store of its own, torchrun keeps the port.
-    if name == "none" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return name, os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    return (name,)
 
 
 def restarted(

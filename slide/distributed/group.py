@@ -14,8 +14,6 @@ from slide.utils import checks
 from slide.utils.profiling import clock
 
 _OPERATIONS = ("sum", "max")
-
-
 # What errors of gloo and NCCL contain when another process is gone.
 _LOST = (
     *("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process"),
@@ -38,10 +36,6 @@ class Group:
         processes: a group of ``torch.distributed`` that takes tensors of the CPU, such as gloo's;
             for layers on GPUs also theirs: the backend ``"cpu:gloo,cuda:nccl"``. None: all
             processes that ``torch.distributed.init_process_group`` has joined.
-
-    Raises:
-        RuntimeError: if ``init_process_group`` was not called.
-        ValueError: if this process is not in the group, or the group takes no tensors of the CPU.
 
     Attributes:
         rank: number of this process, in [0, size).
@@ -108,22 +102,20 @@ class Group:
         """
         checks.one_of("operation", operation, _OPERATIONS)
         if self.size > 1:
-            kind = dist.ReduceOp.SUM if operation == "sum" else dist.ReduceOp.MAX
-            self._call("all_reduce", self._bytes_to_reduce(tensor), tensor, op=kind)
+            op = getattr(dist.ReduceOp, operation.upper())
+            self._call("all_reduce", self._bytes_to_reduce(tensor), tensor, op=op)
         return tensor
 
     def begin_all_reduce(self, tensor: Tensor) -> Callable[[], Tensor]:
         """Begin to replace a tensor by the sum of the tensors of all ranks.
 
-        The exchange goes on while this process does other work. `seconds` counts only its begin and
-        the wait for its end. Until then no other operation may be called.
-
-        Returns a function that waits for the end and returns ``tensor``.
+        Returns a function that waits for the end and returns ``tensor``. Until then this process
+        can do other work, but no other operation may be called.
         """
         if self.size == 1:
             return lambda: tensor
         sent = self._bytes_to_reduce(tensor)
-        work = self._call("all_reduce", sent, tensor, op=dist.ReduceOp.SUM, async_op=True)
+        work = self._call("all_reduce", sent, tensor, async_op=True)
 
         def end() -> Tensor:
             self._timed(work.wait)
@@ -143,8 +135,7 @@ class Group:
         if self.size == 1:
             return [tensor]
         if lengths is None:
-            own = torch.tensor([len(tensor)])
-            lengths = [int(n) for n in self._gather(own)]
+            lengths = [int(n) for n in self._gather(torch.tensor([len(tensor)]))]
         most = max(lengths)
         padded = tensor.contiguous()
         if len(tensor) < most:
@@ -191,8 +182,8 @@ class Group:
 
     def _call(self, name: str, sent: int, *arguments: Any, **keywords: Any) -> Any:
         """Call a collective operation, and count it."""
-        operation = getattr(dist, name)
-        found = self._timed(partial(operation, *arguments, group=self._processes, **keywords))
+        exchange = partial(getattr(dist, name), *arguments, group=self._processes, **keywords)
+        found = self._timed(exchange)
         self.bytes_sent += sent
         self.calls[name] += 1
         return found

@@ -31,20 +31,13 @@ class ShardedInputLinear(nn.Module):
 
     Each rank sums the weight rows of its own features, and one all-reduce of ``(B, H)`` adds up
     the sums. The backward pass sends nothing, if the gradient of the output is equal on all
-    ranks.
+    ranks. ``weight`` ``(d, H)`` float32 has the rows of this rank, in the order of ``shares.ids``.
 
     Args:
         shares: which rank owns which of the D features.
         out_features: H.
         init_scale: see `slide.SparseInputLinear`.
         seed: of the first weights, which do not depend on the number of processes.
-
-    Raises:
-        ValueError: for a number out of range.
-
-    Attributes:
-        weight: ``(d, H)`` float32, the rows of this rank, in the order of ``shares.ids``.
-        bias: ``(H,)`` float32, equal on all ranks.
 
     Example:
         >>> import torch
@@ -108,7 +101,8 @@ class ShardedOutputLinear(nn.Module):
 
     All ranks get the same inputs and labels. Each chooses an active set among its own outputs, and
     computes their scores, loss and gradients. One all-reduce adds up the gradients of the inputs;
-    the softmaxes exchange some numbers for each sample before.
+    the softmaxes exchange some numbers for each sample before. ``local`` is the layer of this
+    rank's own outputs, in the order of ``shares.ids``.
 
     Args:
         in_features: H.
@@ -118,10 +112,6 @@ class ShardedOutputLinear(nn.Module):
             divided by the number of processes. None: all outputs.
         seed: of the first weights, which do not depend on the number of processes.
         options: ``bias``, ``precision`` and ``sparse_grad`` of `slide.SampledLinear`.
-
-    Attributes:
-        out_features: N.
-        local: the layer of this rank's own outputs; its rows are in the order of ``shares.ids``.
 
     Example:
         >>> import slide, torch
@@ -146,35 +136,20 @@ class ShardedOutputLinear(nn.Module):
         checks.whole("in_features", in_features, 1)
         self.in_features, self.out_features = in_features, shares.rows
         self.shares, self.group = shares, group
-        chosen = own_sampler(sampler, in_features, len(shares), group) if sampler else None
+        chosen = _own_sampler(sampler, in_features, len(shares), group) if sampler else None
+        options["init_scale"] = init_scale
         # Its first rows are drawn on the generator of torch, and replaced.
         with torch.random.fork_rng(devices=[]):
-            self.local = SampledLinear(
-                in_features, len(shares), chosen, init_scale=init_scale, **options
-            )
+            self.local = SampledLinear(in_features, len(shares), chosen, **options)
         bound = init_scale / math.sqrt(in_features)
         rows = uniform_rows(int(random_key(seed)), shares.ids, in_features, bound)
         self.local.weight.data.copy_(rows)
 
-    @property
-    def sampler(self) -> Sampler:
-        """The sampler of this rank's own outputs."""
-        return self.local.sampler
-
-    @property
-    def precision(self) -> str:
-        """See `slide.SampledLinear`."""
-        return self.local.precision
-
-    @property
-    def weight(self) -> nn.Parameter:
-        """``(n, H)``, the rows of this rank."""
-        return self.local.weight
-
-    @property
-    def bias(self) -> nn.Parameter | None:
-        """``(n,)``, the biases of this rank, or None."""
-        return self.local.bias
+    # Of this rank's own outputs.
+    sampler = property(lambda self: self.local.sampler)
+    precision = property(lambda self: self.local.precision)
+    weight = property(lambda self: self.local.weight)
+    bias = property(lambda self: self.local.bias)
 
     def forward(self, x: Tensor, labels: Any = None) -> Activation:
         """The scores of this rank's active set, by local numbers; see `slide.SampledLinear`."""
@@ -196,14 +171,8 @@ class ShardedOutputLinear(nn.Module):
         with outside:
             own, counts = self._own_labels(x, labels)
             active = local._active_set(x, own)
-            task = Task(
-                active=active,
-                label_counts=counts,
-                loss=loss,
-                products=LinearOptions.of(x, precision, local.sparse_grad),
-                weights=weights,
-                group=group,
-            )
+            products = LinearOptions.of(x, precision, local.sparse_grad)
+            task = Task(active, counts, loss, products, weights, group)
             return loss_over_ranks(x, local.weight, local.bias, task), active
 
     def _own_labels(self, x: Tensor, labels: Any) -> tuple[Pattern, np.ndarray]:
@@ -248,7 +217,7 @@ class ShardedOutputLinear(nn.Module):
         return f"{self.in_features}, {self.out_features}"
 
 
-def own_sampler(factory: SamplerFactory, in_features: int, outputs: int, group: Group) -> Sampler:
+def _own_sampler(factory: SamplerFactory, in_features: int, outputs: int, group: Group) -> Sampler:
     """The sampler of one rank: its part of ``active``, by draws of its own."""
     sampler = factory(in_features, outputs)
     if isinstance(sampler, ActiveSampler) and group.size > 1:
@@ -270,7 +239,8 @@ class ShardedSampledLinear(nn.Module):
     samples, and the gradients of the inputs go back to the processes that brought them (An et al.
     2022, "Killing two birds with one stone: efficient and robust training of face recognition CNNs
     by partial FC", section 3). No gradient of an output's weight is sent. The layer's parameters
-    are different on each process: keep the layer outside of ``DistributedDataParallel``.
+    are different on each process (``rows.shares.ids`` are the outputs of this one): keep the layer
+    outside of ``DistributedDataParallel``.
 
     Args:
         in_features: H.
@@ -285,9 +255,6 @@ class ShardedSampledLinear(nn.Module):
     Raises:
         ValueError: for more processes than outputs, or as in `slide.SampledLinear`.
         RuntimeError: if ``torch.distributed.init_process_group`` was not called.
-
-    Attributes:
-        rows: the layer of the outputs; ``rows.shares.ids`` are the ids of this process.
 
     Example:
         >>> import slide, torch
@@ -372,15 +339,17 @@ class ShardedSampledLinear(nn.Module):
         found = torch.cat(self.group.all_gather(numbers, [1] * self.group.size)).tolist()
         if wrong is not None:
             raise wrong
-        failed = [rank for rank, (error, *_) in enumerate(found) if error]
-        if failed:
-            raise ValueError(f"the samples of rank {failed[0]} have an error, which it tells")
-        widths, types = [each[2] for each in found], [str(_DTYPES[each[3]]) for each in found]
-        for name, values in (("width", widths), ("type", types)):
-            if len(set(values)) > 1:
-                found = ", ".join(map(str, values))
-                raise ValueError(f"inputs must have one {name} on all processes, not {found}")
+        for rank, (error, *_) in enumerate(found):
+            if error:
+                raise ValueError(f"the samples of rank {rank} have an error, which it tells")
+        self._check_equal("inputs must have one width", [each[2] for each in found])
+        self._check_equal("inputs must have one type", [_DTYPES[each[3]] for each in found])
         return [[samples, *rest] for _, samples, _, _, *rest in found]
+
+    @staticmethod
+    def _check_equal(what: str, values: list[Any]) -> None:
+        if len(set(values)) > 1:
+            raise ValueError(f"{what} on all processes, not {', '.join(map(str, values))}")
 
     def _labels(self, own: Pattern, sizes: list[list[int]]) -> Pattern:
         """The labels of the samples of all ranks; ``sizes`` are numbers of samples and labels."""
@@ -402,9 +371,7 @@ class ShardedSampledLinear(nn.Module):
         except (TypeError, ValueError) as error:
             wrong = error
         found = self._exchanged(x, wrong, number)
-        if len({number for _, number in found}) > 1:
-            numbers = ", ".join(str(number) for _, number in found)
-            raise ValueError(f"k must be the same on all processes, not {numbers}")
+        self._check_equal("k must be the same", [number for _, number in found])
         counts = [samples for samples, _ in found]
         scores, ids = self.rows.top_k(torch.cat(self.group.all_gather(x, counts)), k, search)
         begin = sum(counts[: self.group.rank])

@@ -43,13 +43,6 @@ class ShardedNetwork(SlideNetwork):
         options: ``dropout``, ``precision``, ``init_scale``, ``output_scale``, ``input_dropout`` and
             ``hidden_samplers`` of `slide.SlideNetwork`, which draw uniformly, the first one None.
 
-    Raises:
-        ValueError: for more processes than features or labels, another hidden sampler, or as in
-            `slide.SlideNetwork`.
-
-    Attributes:
-        draws: number of passes that have drawn for dropout; part of ``state_dict``.
-
     Example:
         >>> import torch, slide
         >>> from slide.distributed import Group, ShardedNetwork
@@ -59,7 +52,7 @@ class ShardedNetwork(SlideNetwork):
         torch.Size([1, 5])
     """
 
-    draws: torch.Tensor
+    draws: torch.Tensor  # Number of passes that have drawn for dropout.
 
     def __init__(
         self,
@@ -101,13 +94,12 @@ class ShardedNetwork(SlideNetwork):
             seed=self._key(_OUTPUT),
             precision=options.get("precision", "float32"),
         )
-        for layer in self.hidden:
+        for number, layer in enumerate(self.layers()[1:-1]):
             if getattr(layer.sampler, "has_index", False):
                 raise ValueError(
                     "on several processes hidden neurons can be drawn uniformly, and not looked "
                     f"up: a rounding could let the processes choose otherwise; not {layer.sampler}"
                 )
-        for number, layer in enumerate(self.layers()[1:-1]):
             size, width = layer.weight.shape
             key = self._key(_HIDDEN, number)
             layer.weight.data.copy_(uniform_rows(key, np.arange(size), width, width**-0.5))
@@ -195,29 +187,25 @@ class MainProcessNetwork:
 
     def top_k(self, x: Tensor, k: int, search: str = "exact") -> tuple[Tensor, Tensor]:
         """See `slide.distributed.ShardedOutputLinear.top_k`."""
-        self._check(x)
-        with self._announced("top_k", k=k, search=search):
+        with self._announced("top_k", x=x, k=k, search=search):
             return self._network.output.top_k(x, k, search)
 
     def scores_of(self, x: Tensor, ids: np.ndarray) -> np.ndarray:
         """See `slide.distributed.ShardedOutputLinear.scores_of`."""
-        self._check(x)
-        with self._announced("scores_of", [ids]):
+        with self._announced("scores_of", [ids], x):
             return self._network.output.scores_of(x, ids)
 
     @contextmanager
     def _announced(
-        self, call: str, arrays: Sequence[np.ndarray] = (), **options: Any
+        self, call: str, arrays: Sequence[np.ndarray] = (), x: Tensor | None = None, **options: Any
     ) -> Iterator[None]:
         """Inside of it, the others compute a call, and this process must do its part."""
+        if x is not None and x is not self._hidden:  # The other processes have only that one.
+            raise ValueError("x must be what embed has returned last")
         _announce(self._group, call, arrays, **options)
         self.computing = True
         yield
         self.computing = False
-
-    def _check(self, x: Tensor) -> None:
-        if x is not self._hidden:  # The other processes have only that one.
-            raise ValueError("x must be what embed has returned last")
 
 
 def _announce(group: Group, call: str, arrays: Sequence[np.ndarray] = (), **options: Any) -> None:

@@ -21,9 +21,8 @@ from sklearn.utils.validation import (
 )
 
 from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import build_loss, put_together
+from slide.config.build import build_loss, check_used, put_together
 from slide.config.compose import as_dict, choose, plain_errors
-from slide.config.recipe import check_used
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import count_steps
 from slide.estimator.targets import (

@@ -106,7 +106,7 @@ class HashTables:
             # The pool begins with zeros, so that equal runs have equal states.
             pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
             self.buckets = buckets = buckets._replace(pool=pool)
-        kernels.build(buckets, on_host(codes), self.capacity, *self._policy())
+        kernels.build(buckets, np.ascontiguousarray(on_host(codes)), self.capacity, *self._policy())
 
     def insert(self, ids: Any, codes: Any) -> None:
         """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32."""
@@ -123,7 +123,8 @@ class HashTables:
             else:
                 reference.insert(buckets, ids, codes, *self._policy())
             return
-        buckets, ids, codes = self.arrays(), on_host(ids), on_host(codes)
+        buckets, ids = self.arrays(), on_host(ids)
+        codes = np.ascontiguousarray(on_host(codes))
         done = np.zeros(self.num_tables, np.int64)
         while True:
             kernels.insert(buckets, ids, codes, self.capacity, *self._policy(), done)
@@ -147,7 +148,7 @@ class HashTables:
         old, new = self.buckets_of(old), self.buckets_of(new)
         if not uses_reference(old):
             ids, old, new = map(on_host, (ids, old, new))
-            gone, come = np.where(old == new, -1, (old, new))
+            gone, come = np.ascontiguousarray(np.where(old == new, -1, (old, new)))
             kernels.remove(self.arrays(), ids, gone, self.capacity)
             return self._insert(ids, come)
         device = device_of(old)
@@ -171,7 +172,7 @@ class HashTables:
             codes, most = on_device(codes, device), self.most_held()
             found = reference.look_up(self.tensors(device), codes, most)
             return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
-        buckets, codes = self.arrays(), on_host(codes)
+        buckets, codes = self.arrays(), np.ascontiguousarray(on_host(codes))
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
         kernels.bucket_lengths(buckets, codes, self.capacity, indptr[1:])
         np.cumsum(indptr, out=indptr)

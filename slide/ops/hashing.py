@@ -8,6 +8,7 @@ from torch import Tensor
 
 from slide.backend import array_view, on_host
 from slide.ops.kernels import hashing as kernels
+from slide.ops.kernels import products
 from slide.ops.reference import hashing as reference
 from slide.ops.table import operation
 from slide.sparse import Pattern
@@ -30,8 +31,8 @@ def project_sparse(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, directions: Tensor
 ) -> Tensor:
     """``out[b] = sum_j values[j] * directions[indices[j]]``, of the type of the values."""
-    out = np.empty((len(indptr) - 1, directions.shape[1]), values.dtype)
-    kernels.project_sparse(indptr, indices, values, array_view(directions), out)
+    out = np.zeros((len(indptr) - 1, directions.shape[1]), values.dtype)
+    products.weighted_sum(indptr, indices, values, array_view(directions), out)
     return torch.from_numpy(out)
 
 

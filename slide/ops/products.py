@@ -32,8 +32,10 @@ def exact(values: Tensor) -> Tensor:
     return (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
 
 
-def _array(values: np.ndarray | Tensor) -> np.ndarray:
-    return array_view(values) if isinstance(values, Tensor) else values
+def _factors(values: np.ndarray | Tensor, others: Tensor) -> np.ndarray:
+    """Coefficients for a kernel: float64 beside float64, so it is not compiled for a mixture."""
+    found = array_view(values) if isinstance(values, Tensor) else values
+    return found.astype(np.float64, copy=False) if others.dtype == torch.float64 else found
 
 
 @operation(reference.sampled_product)
@@ -96,7 +98,9 @@ def weighted_sum(
     out = torch.zeros(len(indptr) - 1, rows.shape[1], dtype=rows.dtype)
     if bias is not None:
         out += bias
-    kernels.weighted_sum(indptr, ids, _array(coefficients), array_view(rows), array_view(out))
+    kernels.weighted_sum(
+        indptr, ids, _factors(coefficients, rows), array_view(rows), array_view(out)
+    )
     return out
 
 
@@ -108,7 +112,7 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     coefficients, vectors)``, which nobody may change, since the optimizer computes the sums
     (`adam_factored`), or `TotalRows`.
     """
-    return pattern.transposed, _array(coefficients), array_view(vectors)
+    return pattern.transposed, _factors(coefficients, vectors), array_view(vectors)
 
 
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:

@@ -302,7 +302,7 @@ def join(*lists: np.ndarray) -> np.ndarray:
     ids = np.sort(np.concatenate(lists, 1).astype(np.int64), axis=1)
     ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
     ids = -np.sort(-ids, axis=1)
-    return ids[:, : int((ids >= 0).sum(1).max(initial=1))]
+    return np.ascontiguousarray(ids[:, : int((ids >= 0).sum(1).max(initial=1))])
 
 
 def more_rows(matrix: CSR, count: int) -> CSR:

@@ -102,11 +102,12 @@ def count_together(
         (array([2, 4], dtype=int32), array([1., 2.], dtype=float32))
     """
     threads, longest = num_threads(), min(longest, num_labels)
+    lists = Pattern(rows.indptr, rows.indices)
     sums = np.zeros((threads, num_labels), np.int32)
     touched = np.empty((threads, num_labels + 1), np.int32)
 
     def write(begin: int, end: int, room: RowRoom) -> None:
-        count_labels(rows.slice(begin, end), labels, longest, sums, touched, room)
+        count_labels(lists.slice(begin, end), labels, longest, sums, touched, room)
 
     needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
     return collect_rows(needed, write, title)

@@ -12,6 +12,6 @@ from slide.training.evaluation import reciprocal_ranks as reciprocal_ranks
 from slide.training.lr_schedules import constant as constant
 from slide.training.lr_schedules import linear as linear
 from slide.training.monitor import Monitor as Monitor
-from slide.training.options import TrainingOptions as TrainingOptions
 from slide.training.trainer import Trainer as Trainer
+from slide.training.trainer import TrainingOptions as TrainingOptions
 from slide.utils.checks import DivergenceError as DivergenceError

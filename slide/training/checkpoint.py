@@ -1,43 +1,64 @@
-"""The checkpoint of a run: what it holds, and how it is written and read."""
+"""Checkpoints of a run: what they hold, and how one or several processes write and read them.
 
+Of several processes each writes a file: the rows of the weights that it owns, and what all of them
+have in common. Any number of processes reads them: each takes its rows from the parts that hold
+them. What belongs to one process alone, the index of its sampler, is only of use to a process that
+owns the same rows.
+"""
+
+import re
+import shutil
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slide.distributed import Group
+from slide.distributed.sharded_network import single_name
 from slide.nn import SlideNetwork
+from slide.nn.sampled_linear import SampledLayer
 from slide.optim import RowSparseAdam
-from slide.training.checkpoint_files import (
-    CHECKPOINT,
-    FAULTS,
-    clear_unfinished,
-    last_checkpoint,
-    load_network_state,
-    network_files,
-    network_state,
-    newest_of_first,
-    next_checkpoint,
-    read_states,
-    remove_older,
-    state_for,
-    step_of,
-    unfinished,
-    write_state,
-)
+from slide.runtime import versions
 from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
 from slide.utils.array_checks import Expected, Stored, check_arrays
 from slide.utils.checks import DivergenceError, error_message
 from slide.utils.files import sync_folder
-from slide.utils.run_folders import hold_folder, release_folder
-from slide.utils.tensor_folder import split_state
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import comes_in_sight, hold_folder, release_folder
+from slide.utils.tensor_folder import (
+    FolderKind,
+    Written,
+    check_files,
+    join_state,
+    read_folder,
+    read_tensors,
+    split_state,
+    write_file,
+    write_folder,
+    write_list,
+)
+
+# The folder of checkpoints in the folder of a run.
+CHECKPOINTS = "checkpoints"
+CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=1)
+# Numbers rise with each checkpoint; steps need not, if a folder is used again.
+_NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
+# What a state raises that is none of this run.
+_FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
+_FILE = "rank-{}"
+# The layers whose rows are shared, and which of their parameters have a row for each of them.
+_OF_ROWS = {"first": ("weight",), "output": ("weight", "bias")}
+_EXTRA = "output._extra_state"
+# What only a network of several processes has: the number of its draws for dropout.
+_DRAWS = "draws"
 
 # Counters as checkpoints of the version before this one call them.
 _OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
@@ -46,15 +67,11 @@ Files = dict[str, dict[str, Tensor]]
 
 
 class Checkpoint:
-    """The checkpoints of a run: each holds everything that a resumed run needs.
+    """The checkpoints of a run: network, samplers, optimizer, random state, schedule, counters.
 
-    That is the network (weights, and the states of the samplers), the optimizer, the random state
-    of torch, the `AutoSchedule` (if there is one) and the `Counters`; not the learning rates,
-    because they follow from the number of steps and the schedule. A checkpoint is a folder of
-    tensors (`slide.utils.tensor_folder`), which gets its name when it is complete.
-
-    A checkpoint must agree on the ``facts`` with the run that reads it. The ``keep`` newest ones
-    stay. After `close`, other processes may have the folder.
+    Learning rates follow from the number of steps. A checkpoint is a folder of tensors
+    (`slide.utils.tensor_folder`), which gets its name when it is complete. It must agree on the
+    ``facts`` with the run that reads it; the ``keep`` newest ones stay.
     """
 
     def __init__(
@@ -75,9 +92,7 @@ class Checkpoint:
             hold_folder(run)
             # Also where nobody closes this.
             self._release = weakref.finalize(self, release_folder, run)
-        # The parts of a checkpoint besides network and counters: how to get the state of each part,
-        # and how to load it.
-        self._parts = {
+        self._parts = {  # Besides network and counters: how to get the state, and to load it.
             "optimizer": (optimizer.state_dict, self._load_optimizer),
             "random": (torch.get_rng_state, torch.set_rng_state),
         }
@@ -92,13 +107,29 @@ class Checkpoint:
 
     def found(self) -> bool:
         """Whether there is a checkpoint to read; all processes call this."""
-        return newest_of_first(self.run, self.group) is not None
+        return self._newest_of_first() is not None
 
     def last(self) -> Path | None:
         """The newest checkpoint; one that is being written is waited for. None: there is none."""
         if self._writer is not None:
             self._writer.join()
         return last_checkpoint(self.run)
+
+    def _newest_of_first(self) -> Path | None:
+        """The newest checkpoint that the first process sees; all others wait until they see it."""
+        last = last_checkpoint(self.run) if self.group.is_main_process else None
+        name = self.group.broadcast("" if last is None else last.name)
+        if not name:
+            return None
+        folder = self.run / CHECKPOINTS / name
+        list_file = folder / CHECKPOINT.list_file
+        seen = self.group.gather(self.group.is_main_process or comes_in_sight(list_file))
+        if not all(seen):
+            raise ValueError(
+                f"rank {seen.index(False)} cannot see {folder}, from which rank 0 goes on: the "
+                "folder of a run must be on a disk that all machines share"
+            )
+        return folder
 
     def write(self, counters: Counters) -> None:
         """Write a checkpoint, and remove too old ones."""
@@ -126,8 +157,7 @@ class Checkpoint:
         """Copy everything, and write the copy in the background, as `write` does.
 
         The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
-        before is still being written, that is waited for. Several processes write at once, each its
-        own part.
+        before is still being written, that is waited for.
         """
         if not self._is_new(counters):
             return
@@ -135,11 +165,9 @@ class Checkpoint:
         if self.group.size > 1:  # What the processes tell each other belongs to their main thread.
             self._install(values, files)
         else:
-            copies = {
-                part: {name: self._copied(name, tensor) for name, tensor in tensors.items()}
-                for part, tensors in files.items()
-            }
-            self._start(lambda: self._install(values, copies))
+            for tensors in files.values():
+                tensors.update({name: self._copied(name, each) for name, each in tensors.items()})
+            self._start(lambda: self._install(values, files))
         self._written = replace(counters)
 
     def _copied(self, name: str, tensor: Tensor) -> Tensor:
@@ -184,18 +212,22 @@ class Checkpoint:
 
     def read(self) -> Counters:
         """Load all parts of the newest checkpoint; returns the counters. All processes call it."""
-        if self._writer is not None:
-            self._writer.join()
-        folder = newest_of_first(self.run, self.group)
+        self.last()  # What is being written is waited for.
+        folder = self._newest_of_first()
         assert folder is not None
         states = read_states(folder, self.facts, self.group)
         try:
             state = state_for(states, self.network, self.optimizer)
-            check_arrays("its network", state["network"], _tensors_of(self.network))
+            expected = {
+                name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
+                for name, each in network_state(self.network).items()
+                if isinstance(each, Tensor)
+            }
+            check_arrays("its network", state["network"], expected)
             load_network_state(self.network, state["network"])
             for name, (_, load) in self._parts.items():
                 load(state[name])
-        except FAULTS as error:
+        except _FAULTS as error:
             said = " ".join(error_message(error).split())
             raise ValueError(f"{folder} does not fit this run: {said}") from error
         found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
@@ -243,13 +275,19 @@ class Checkpoint:
         group = self.group.patient
         if group.is_main_process:  # Before the others know the name: else it removes their files.
             clear_unfinished(self.run)
-        folder = Path(group.broadcast(str(next_checkpoint(self.run, values["step"]))))
+        last = last_checkpoint(self.run)
+        number = _number(last) + 1 if last else 1
+        name = group.broadcast(f"{number}-step-{values['step']}")
+        folder = self.run / CHECKPOINTS / name
         try:
             write_state(CHECKPOINT, group, unfinished(folder), {"run": self.facts}, values, files)
             if group.is_main_process:
                 unfinished(folder).rename(folder)
                 sync_folder(folder.parent)
-                remove_older(self.run, self.keep)
+                for path in find_checkpoints(self.run)[: -self.keep]:
+                    # Under another name first: a crash must not leave a checkpoint without files.
+                    path.rename(unfinished(path))
+                    shutil.rmtree(unfinished(path), ignore_errors=True)
         except OSError as error:
             last = last_checkpoint(self.run)
             kept = f"{last} is kept" if last else "there is no checkpoint before it"
@@ -260,15 +298,300 @@ class Checkpoint:
         group.barrier()
 
 
-def _tensors_of(network: SlideNetwork) -> dict[str, Expected]:
-    return {
-        name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
-        for name, each in network_state(network).items()
-        if isinstance(each, Tensor)
-    }
-
-
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     """The state in a checkpoint that one process wrote; see `read_states`."""
     (state,) = read_states(folder)
     return state
+
+
+def find_checkpoints(run: Path) -> list[Path]:
+    """The complete checkpoints in the folder of a run, the newest one last."""
+    found = [path for path in (run / CHECKPOINTS).glob("*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=_number)
+
+
+def last_checkpoint(run: Path) -> Path | None:
+    """The newest complete checkpoint in the folder of a run; None: there is none."""
+    found = find_checkpoints(run)
+    return found[-1] if found else None
+
+
+def step_of(folder: Path) -> int:
+    """The number of steps after which a checkpoint was written, as its name says."""
+    return int(folder.name.rpartition("-")[2])
+
+
+def unfinished(folder: Path) -> Path:
+    """Where a checkpoint is written before it gets its name ``folder``."""
+    return folder.with_name(folder.name + _UNFINISHED)
+
+
+def clear_unfinished(run: Path) -> None:
+    """Remove what killed processes have left."""
+    for path in (run / CHECKPOINTS).glob(f"*{_UNFINISHED}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])
+
+
+class StatePart(NamedTuple):
+    """The states of the network and optimizer of one process, and its rows by layer; None: all."""
+
+    rows: dict[str, np.ndarray] | None
+    network: dict[str, Any]
+    optimizer: dict[str, Any]
+
+
+def write_state(
+    kind: FolderKind,
+    group: Group,
+    folder: Path,
+    content: Mapping[str, Any],
+    values: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Tensor]],
+) -> None:
+    """Write a state; of several processes each its values and tensors, the first one the list.
+
+    If one process cannot write, all raise OSError. ``content`` are JSON values beside the state.
+    """
+    if group.size == 1:
+        write_folder(kind, folder, {**content, "state": values}, files)
+        return
+    group = group.patient  # One may write much longer than another.
+    tensors = {name: each for part in files.values() for name, each in part.items()}
+    _together(group, lambda: folder.mkdir(parents=True, exist_ok=True))
+    own = _together(group, lambda: write_file(folder, _FILE.format(group.rank), tensors))
+    written = [Written(*each) for each in group.gather(list(own))]
+    content = {**content, "parts": group.gather(dict(values))}
+    _together(group, lambda: group.rank or write_list(kind, folder, content, written))
+
+
+def _together(group: Group, work: Callable[[], Any]) -> Any:
+    """Do something; if the system refuses it to one process, all raise OSError."""
+    found, said = None, ""
+    try:
+        found = work()
+    except OSError as error:
+        said = str(error)
+    for rank, each in enumerate(group.gather(said)):
+        if each:
+            raise OSError(f"rank {rank}: {each}")
+    return found
+
+
+def read_states(
+    folder: Path, facts: Mapping[str, Any] | None = None, group: Group | None = None
+) -> list[dict[str, Any]]:
+    """The states in a checkpoint, one of each process that wrote it; tensors are memory maps.
+
+    What is not looked at is not read, but for its hash, and each file is hashed by one process.
+    Raises ValueError if a file is not the one that was written, or a fact differs from the run's.
+    """
+    try:
+        content = read_checked(CHECKPOINT, folder, group or Group.alone())
+        found, states = content["run"], joined_parts(folder, content)
+    except (*_FAULTS, OSError) as error:
+        before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
+        advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
+        said = f"{error}" if f"{folder}" in f"{error}" else f"{folder} is damaged: {error!r}"
+        raise ValueError(f"{said}{advice}") from error
+    for name, own in (facts or {}).items():
+        if name not in found:
+            raise ValueError(
+                f"{folder} is of an older version of slide, which did not note its {name}: go on "
+                "with that version, or begin a new run"
+            )
+        if found[name] != own:
+            raise ValueError(f"{folder} is of another run: its {name} is {found[name]}, not {own}")
+    wrote = content.get("versions", {})
+    others = [
+        f"{name} {wrote[name]}, and not {own}"
+        for name, own in versions().items()
+        if wrote.get(name, own) != own
+    ]
+    if others and facts is not None:
+        log(
+            f"warning: {folder} was written by {'; '.join(others)}: the run goes on, but numbers "
+            "may be rounded in another way than in a run without a break"
+        )
+    return states
+
+
+def read_checked(kind: FolderKind, folder: Path, group: Group) -> dict[str, Any]:
+    """The list of a folder, whose files the processes check together; all raise ValueError."""
+    content, said = {}, ""
+    try:
+        content = read_folder(kind, folder)
+        # With as many processes as wrote it, each reads only the file that it wrote.
+        check_files(kind, folder, content, list(content["files"])[group.rank :: group.size])
+    except (ValueError, OSError) as error:
+        said = str(error)
+    for each in group.patient.gather(said):  # One may have read much more than another.
+        if each:
+            raise ValueError(each)
+    return content
+
+
+def joined_parts(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The states in a folder, one of each process that wrote it; tensors are memory maps."""
+    if "parts" in content:
+        return [
+            join_state(part, read_tensors(folder, _FILE.format(rank)))
+            for rank, part in enumerate(content["parts"])
+        ]
+    names = [Path(name).stem for name in content["files"]]
+    tensors = {n: each for name in names for n, each in read_tensors(folder, name).items()}
+    return [join_state(content["state"], tensors)]
+
+
+def state_for(
+    states: list[dict[str, Any]],
+    network: SlideNetwork,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> dict[str, Any]:
+    """The state of the process that had the rows of this one; else it is put together.
+
+    Raises KeyError if a row or a parameter is in none of the states from `joined_parts`.
+    """
+    parts, rows = [part_of(state) for state in states], own_rows(network)
+    for state, part in zip(states, parts, strict=True):
+        if same_rows(part, rows):
+            return state
+    sizes = {"first": network.first.in_features, "output": network.output.out_features}
+    known = {id(each): single_name(name) for name, each in network.named_parameters()}
+    groups = [] if optimizer is None else optimizer.param_groups
+    names = [known[id(each)] for group in groups for each in group["params"]]
+    own_network, own_optimizer = assembled(parts, rows, sizes, names)
+    return {**states[0], "network": own_network, "optimizer": own_optimizer}
+
+
+def part_of(state: Mapping[str, Any]) -> StatePart:
+    """The rows in the state of one process, and the states of its network and optimizer."""
+    rows = {name: ids.numpy() for name, ids in state.get("rows", {}).items()}
+    return StatePart(rows or None, state["network"], state.get("optimizer", {"state": {}}))
+
+
+def own_rows(network: Any) -> dict[str, np.ndarray] | None:
+    """The ids of the rows that this process owns, by layer; None: all of them."""
+    if not hasattr(network.output, "shares"):
+        return None
+    return {name: getattr(network, name).shares.ids.astype(np.int64) for name in _OF_ROWS}
+
+
+def network_state(network: nn.Module) -> dict[str, Any]:
+    """Weights and samplers (``<layer>._extra_state``), with names for any number of processes."""
+    return {single_name(name): value for name, value in _named_state(network).items()}
+
+
+def _named_state(network: nn.Module) -> dict[str, Any]:
+    samplers = {
+        f"{name}._extra_state": layer.sampler_state()
+        for name, layer in network.named_modules()
+        if isinstance(layer, SampledLayer)
+    }
+    return {**network.state_dict(), **samplers}
+
+
+def network_files(network: Any) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """`network_state` and the rows of this process, as values and as tensors by file.
+
+    The file ``network`` is as in the folder of a model.
+    """
+    values, tensors = split_state(network_state(network), "")
+    found = {"network": values}
+    weights = {single_name(name) for name, _ in network.named_parameters()}
+    files: dict[str, dict[str, Tensor]] = {"network": {}, "samplers": {}}
+    for name, tensor in tensors.items():
+        files["network" if name in weights else "samplers"][name] = tensor
+    if (rows := own_rows(network)) is not None:
+        ids = {name: torch.from_numpy(each) for name, each in rows.items()}
+        found["rows"], files["rows"] = split_state(ids, "rows")
+    return found, {name: part for name, part in files.items() if part}
+
+
+def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
+    """Load what `network_state` gave on any number of processes, for the rows of this one."""
+    found, own = dict(state), _named_state(network)
+    if _DRAWS in own:
+        found.setdefault(_DRAWS, own[_DRAWS])
+    elif _DRAWS in found:
+        del found[_DRAWS]
+    names = {single_name(name): name for name in own}
+    network.load_state_dict({names.get(name, name): value for name, value in found.items()})
+
+
+def same_rows(one: StatePart, rows: Mapping[str, np.ndarray] | None) -> bool:
+    """Whether a part is of a process that owned these rows."""
+    if one.rows is None or rows is None:
+        return one.rows is None and rows is None
+    return all(np.array_equal(one.rows[name], rows[name]) for name in _OF_ROWS)
+
+
+def assembled(
+    parts: Sequence[StatePart],
+    rows: Mapping[str, np.ndarray] | None,
+    sizes: Mapping[str, int],
+    parameters: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of a network and its optimizer for a process that owns these rows.
+
+    ``rows`` are ids by layer (None: all), ``sizes`` the numbers of all rows by layer, and
+    ``parameters`` the names in the order of the optimizers. A missing row raises KeyError.
+    """
+    own = rows or {name: np.arange(size) for name, size in sizes.items()}
+    network: dict[str, Any] = {}
+    for name, value in parts[0].network.items():
+        layer = _layer_of(name)
+        if layer is not None:
+            network[name] = _taken(parts, own, layer, [part.network[name] for part in parts])
+        elif name == _EXTRA:  # The index of a sampler is over rows that have other owners now.
+            network[name] = {**value, "proposer": {}} if "proposer" in value else value
+        elif name != "first._extra_state":  # A layer of shared rows has none, and needs none.
+            network[name] = value
+    moments: dict[int, dict[str, Any]] = {}
+    for number, name in enumerate(parameters):
+        # A part without a state has had no gradient of the parameter yet.
+        states = [part.optimizer["state"].get(number) for part in parts]
+        if not any(states):
+            continue
+        known, layer = next(state for state in states if state), _layer_of(name)
+        found = {**known, "step": max(state["step"] for state in states if state)}
+        for key, value in known.items():
+            if layer is not None and isinstance(value, Tensor) and value.ndim:
+                each = [None if state is None else state[key] for state in states]
+                found[key] = _taken(parts, own, layer, each)
+        moments[number] = found
+    return network, {**parts[0].optimizer, "state": moments}
+
+
+def _taken(
+    parts: Sequence[StatePart],
+    own: Mapping[str, np.ndarray],
+    layer: str,
+    tensors: Sequence[Tensor | None],
+) -> Tensor:
+    """The rows of a tensor that this process owns, from the parts that hold them."""
+    wanted = own[layer]
+    like = next(tensor for tensor in tensors if tensor is not None)
+    out, missing = like.new_zeros(len(wanted), *like.shape[1:]), len(wanted)
+    for part, tensor in zip(parts, tensors, strict=True):
+        if part.rows is None:
+            positions, at = np.arange(len(wanted)), wanted
+        else:
+            _, positions, at = np.intersect1d(
+                wanted, part.rows[layer], assume_unique=True, return_indices=True
+            )
+        missing -= len(positions)
+        if tensor is not None:
+            out[torch.from_numpy(positions)] = tensor[torch.from_numpy(at)]
+    if missing:
+        raise KeyError(f"{missing} rows of the layer {layer}")
+    return out
+
+
+def _layer_of(name: str) -> str | None:
+    """The layer whose rows a parameter has; None: it has others, which all processes have."""
+    layer, _, rest = name.partition(".")
+    return layer if rest in _OF_ROWS.get(layer, ()) else None

@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,14 @@ _ERRORS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
 def exit_status(error: KeyboardInterrupt) -> int:
     """The exit status of a process that ends so, as shells give it: 128 plus the signal."""
-    number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
-    return 128 + number
+    return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
+@dataclass
 class Interrupt:
     """Whether the run was asked to stop: ``error`` is what to raise after the step, or None."""
 
-    def __init__(self) -> None:
-        self.error: KeyboardInterrupt | None = None
+    error: KeyboardInterrupt | None = None
 
 
 @contextmanager
@@ -102,13 +102,11 @@ class Coordinator:
 
     A step must not depend on the clock of one process, or on a signal that reaches some processes
     earlier than others: they would wait for each other in different operations. So they agree on
-    both, about every half second, after a step that all of them know beforehand. One process
-    decides alone, in each step. The main process writes what the run leaves and shows its progress.
+    both, about every half second, after a step that all of them know beforehand.
     """
 
     def __init__(self, group: Group | None = None, step: int = 0):
         self.group = group or Group.alone()
-        self.is_main_process = self.group.is_main_process
         self._last = self._next = step
         self._seconds = self._own_seconds = 0.0
 
@@ -123,7 +121,7 @@ class Coordinator:
         each = (seconds - self._own_seconds) / max(step - self._last, 1)
         self._last, self._own_seconds = step, seconds
         pause = min(max(round(_AGREE_EVERY / max(each, 1e-6)), 1), _MOST_STEPS)
-        own = [float(pause), seconds] if self.is_main_process else [0.0, 0.0]
+        own = [float(pause), seconds] if self.group.is_main_process else [0.0, 0.0]
         own += [float(error is not None), float(isinstance(error, Terminated))]
         told = self.group.all_reduce(torch.tensor(own, dtype=torch.float64)).tolist()
         self._next, self._seconds = step + int(told[0]), told[1]
@@ -138,12 +136,11 @@ class Coordinator:
 
 # Linux counts for each thread how long it ran and how long it waited for a core.
 _TASKS = Path("/proc/self/task")
-# Seconds between looks at the counts: fifty time slices of the scheduler, or more.
+# Seconds between readings of the counts: fifty time slices of the scheduler, or more.
 _EVERY = 0.5
-# Seconds until all threads are tried again, at first: a compilation or a copy has mostly ended.
-_PAUSE = 5.0
-# Seconds until all threads are tried again, at most: a trial costs a step or two a minute.
-_LONGEST = 60.0
+# Seconds until all threads are tried again, at first (a compilation or a copy has mostly ended) and
+# at most (a trial costs a step or two a minute).
+_PAUSE, _LONGEST = 5.0, 60.0
 # Share of their time for which threads wait on a quiet machine, at most.
 _QUIET = 0.1
 
@@ -155,21 +152,21 @@ class CoreShare:
     some threads wait for a core while the others spin, and a run takes many times as long as its
     share of the cores would allow. With as many threads as it gets cores it loses only that share.
 
-    If threads waited for cores in two looks in a row, it takes as many as could run at the same
-    time. When these hardly wait, all threads are tried again: after 5 seconds, then after 10, up to
-    a minute. Another number of threads may change the last bits of torch's products, but not in
-    deterministic mode (`slide.runtime.set_deterministic`). Where the system does not count, the
-    number stays as it is.
+    If threads waited for cores for a second, it takes as many as could run at the same time. When
+    these hardly wait, all threads are tried again: after 5 seconds, then after 10, up to a minute.
+    Another number of threads may change the last bits of torch's products, but not in deterministic
+    mode (`slide.runtime.set_deterministic`). Where the system does not count, the number stays.
 
     Args:
         most: the number of threads on a quiet machine; None: the present one. With 1 there is
             nothing to watch.
-        times: how long the threads of this process ran and waited so far, in seconds.
+        now, times: the clock, and how long the threads of this process ran and waited so far, in
+            seconds.
 
     Example:
         >>> from slide.training import CoreShare
         >>> share = CoreShare()
-        >>> share.look()  # Once in a step.
+        >>> share.adjust()  # Once in a step.
         >>> share.threads >= 1
         True
     """
@@ -186,8 +183,8 @@ class CoreShare:
         self._next = now() + _EVERY
         self._crowded, self._pause, self._again, self._said = 0, _PAUSE, 0.0, False
 
-    def look(self) -> None:
-        """Look whether threads had to wait, at most every half second, and change their number."""
+    def adjust(self) -> None:
+        """Change the number of threads if they had to wait; it is due every half second."""
         if self._last is None or (now := self._now()) < self._next:
             return
         self._next, before, self._last = now + _EVERY, self._last, self._times()
@@ -200,7 +197,7 @@ class CoreShare:
             if not self._crowded and now >= self._again:
                 self._set(self.most)
         elif self._crowded > 1 or (self._crowded and self._pause > _PAUSE):
-            # A trial ends after one look.
+            # A trial ends after half a second.
             self._again, self._pause = now + self._pause, min(2 * self._pause, _LONGEST)
             self._set(max(min(int(self.most * share), self.most - 1), 1))
         elif not self._crowded:
@@ -214,10 +211,7 @@ class CoreShare:
     def _set(self, threads: int) -> None:
         if threads < self.most and not self._said:
             self._said = True
-            log(
-                f"other processes use the cores, so {threads} of {self.most} threads are used for "
-                "now"
-            )
+            log(f"other processes use the cores: {threads} of {self.most} threads are used for now")
         self.threads, self._crowded = threads, 0
         runtime.set_threads(threads)
 

@@ -1,11 +1,4 @@
-"""Evaluation of a network: ranking metrics of extreme classification, on the samples of a split.
-
-The metrics follow the conventions of the Extreme Classification Repository: means are over all
-samples, and a sample without labels counts as a miss. ``predicted`` ``(n, k')`` integers hold the
-ids of the best outputs, best first; -1 means that a sample has no more predictions. ``labels`` are
-of the n samples, and the first ``k`` predictions count, in [1, k']. It is a
-ValueError if the numbers of samples differ, if there are none, or if there is no such k.
-"""
+"""Evaluation of a network: ranking metrics of extreme classification, on the samples of a split."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +24,10 @@ TOP, _FURTHER = 5, 20
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Share of the first k predictions that are labels, in [0, 1].
 
-    See `slide.training.evaluation` for arguments and errors.
+    All metrics follow the Extreme Classification Repository: means are over all samples, and one
+    without labels counts as a miss. ``predicted`` ``(n, k')`` integers hold the ids of the best
+    outputs, best first; -1: there are no more. ``labels`` are of the n samples. It is a ValueError
+    if the numbers of samples differ, if there are none, or if k is not in [1, k'].
 
     Example:
         >>> import numpy as np
@@ -50,8 +46,6 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     A hit at rank i, counted from 1, gains 1 / log2(i + 1) (Järvelin and Kekäläinen 2002,
     "Cumulated gain-based evaluation of IR techniques").
 
-    See `slide.training.evaluation` for arguments and errors.
-
     Example:
         >>> import numpy as np
         >>> from slide import Pattern
@@ -69,8 +63,6 @@ def ndcg_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
 
 def recall_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
     """Share of the labels of a sample among the first k predictions, on average, in [0, 1].
-
-    See `slide.training.evaluation` for arguments and errors.
 
     Example:
         >>> import numpy as np

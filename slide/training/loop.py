@@ -31,8 +31,7 @@ class TrainingLoop:
     """Makes the steps of training and counts them.
 
     Without a scheduler the rates stay; ``last_checkpoint`` gives what an error about a loss that is
-    not finite names. ``rate`` is that of the last step, ``inspected`` the number of samples of a
-    measurement of the active set.
+    not finite names. ``inspected`` is the number of samples of a measurement of the active set.
     """
 
     def __init__(
@@ -63,11 +62,11 @@ class TrainingLoop:
             measured: dict[str, float] = {}
             if is_due(counters.step + 1, inspect_every):
                 # Before the update, because the set was chosen for the present weights.
-                counters.network_seconds += clock() - begin
-                begin = clock()
-                measured = self.inspect(hidden, active)
-                counters.measuring_seconds += clock() - begin
-                begin = clock()
+                pause = clock()
+                measured = self._inspect(hidden, active)
+                spent = clock() - pause
+                counters.measuring_seconds += spent
+                begin += spent
             self.update(loss)
             counters.network_seconds += clock() - begin
             yield measured
@@ -101,16 +100,16 @@ class TrainingLoop:
             self.scheduler.step()
         self.counters.step += 1
 
-    def inspect(self, hidden: Tensor, active: ActiveSet) -> dict[str, float]:
+    def _inspect(self, hidden: Tensor, active: ActiveSet) -> dict[str, float]:
         """Scalars for the log of what `forward` returned, before `update`."""
-        output = self.network.output
+        output, never = self.network.output, 1.0
         found = inspect_selection(output, hidden, active, self.inspected)
         weight = getattr(output, "local", output).weight
         moments = self.optimizer.state.get(weight, {}).get("exp_avg_sq")
-        if moments is None:  # Before the first step.
-            return found | {"selection/never_updated": 1.0}
-        some = moments[:: -(-len(moments) // _WITNESSES)]
-        return found | {"selection/never_updated": float((some == 0).all(1).float().mean())}
+        if moments is not None:  # Not before the first step.
+            some = moments[:: -(-len(moments) // _WITNESSES)]
+            never = float((some == 0).all(1).float().mean())
+        return found | {"selection/never_updated": never}
 
     def settle(self) -> None:
         """Add the outputs that the processes of a run have computed to the counters of all."""
@@ -133,13 +132,13 @@ def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
 
     The loss has the scores that fit them (`slide.ActiveLoss.prior_scores`); else they stay at zero.
     """
-    output = network.output
-    assert output.bias is not None
     if not hasattr(loss, "prior_scores"):
         return
+    output = network.output
     scores = loss.prior_scores(labels, output.out_features)
     if isinstance(network, ShardedNetwork):
         scores = scores[torch.from_numpy(network.output.shares.ids).long()]
+    assert output.bias is not None
     output.bias.data.copy_(scores)
 
 

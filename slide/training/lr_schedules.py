@@ -93,10 +93,7 @@ def linear(
 def scheduler_at(
     schedule: LRSchedule, optimizer: Optimizer, rates: Sequence[float], total_steps: int, step: int
 ) -> LRScheduler:
-    """The scheduler of a run that has done ``step`` of its steps.
-
-    ``rates`` are the highest rate of each group; the present rates of the optimizer have no effect.
-    """
+    """The scheduler of a run that has done ``step`` of its steps; ``rates`` are the highest."""
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = group["initial_lr"] = rate
     scheduler = schedule(optimizer, total_steps)
@@ -108,6 +105,7 @@ def scheduler_at(
     return scheduler
 
 
+# Limits of a run that its checkpoint keeps: a resumed one may have others.
 _LIMITS = ("most_steps", "most_seconds")
 
 
@@ -115,11 +113,9 @@ _LIMITS = ("most_steps", "most_seconds")
 class AutoSchedule:
     """Warm-up, a steady rate, then a rate that falls to 0 when precision hardly rises.
 
-    The rate stays up while the next epoch is expected to raise precision on held-out training
-    samples by more than a little. So the number of steps need not be known at the start, unlike
-    with a rate that falls from the first step on (Hu et al. 2024, "MiniCPM", section 4; Haegele et
-    al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations",
-    section 3).
+    So the number of steps need not be known at the start (Hu et al. 2024, "MiniCPM", section 4;
+    Haegele et al. 2024, "Scaling laws and compute-optimal training beyond fixed training
+    durations", section 3).
 
     The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are of the
     validation steps. ``decay_from`` and ``total`` are 0 until they are known.
@@ -224,17 +220,16 @@ class AutoSchedule:
         said = "step {n:,} of at most " + f"{self.most_steps:,}{minutes}"
         if (self.steps or [0])[-1] < self.least_steps:
             return f"{said}, {self.least_steps:,} at least"
-        return f"{said} until precision levels off" + "".join(
-            f": {x:.3f}" for x in self.scores[-1:]
-        )
+        score = f": {self.scores[-1]:.3f}" if self.scores else ""
+        return f"{said} until precision levels off{score}"
 
     def falling(self) -> str:
         """A sentence for the step from which the rate falls."""
-        falls = f"the rate falls until step {self.total}"
-        if not self.scores:
-            return falls
-        last, best = self.scores[-1], max(self.scores)
-        return f"held-out precision {last:.3f}, best {best:.3f}; {falls}"
+        precision = ""
+        if self.scores:
+            best = max(self.scores)
+            precision = f"held-out precision {self.scores[-1]:.3f}, best {best:.3f}; "
+        return f"{precision}the rate falls until step {self.total}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

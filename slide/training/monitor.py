@@ -11,42 +11,26 @@ from slide.utils.files import write_json, write_text
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
-# Scores that TensorBoard's page of settings shows.
-SHOWN_SCORES = ("eval/p_at_1", "eval/p_at_5", "reranked/p_at_1", "reranked/p_at_5")
 
 
 @dataclass
 class Counters:
-    """Sums since the start of a run; a resumed run continues them. They are in the checkpoint.
-
-    Attributes:
-        active_total: sum over the steps of the mean size of the output layer's active sets.
-        loss_total: sum over the steps of the loss.
-        network_seconds: seconds of the steps, with rebuilds; the first part of training.
-        exchange_seconds: the part of ``network_seconds`` in which the processes of a run exchanged
-            numbers and waited for each other.
-        rebuild_seconds: the part of ``network_seconds`` in which samplers updated their indexes.
-        validation_seconds: seconds of evaluation on held-out samples, which decides how long to
-            train; the second part of training.
-        ranker_seconds: seconds of training of the re-ranker; the third part of training.
-        measuring_seconds: seconds of measurements for the log, which are in none of the others.
-        compile_seconds: seconds of the compilation of kernels, which are in none of the others.
-        held_offset: precision on held-out samples at the last validation step, less that on the
-            part of them whose precision is measured more often.
-    """
+    """Sums since the start of a run; a resumed run continues them. They are in the checkpoint."""
 
     step: int = 0
     samples: int = 0
-    active_total: float = 0.0
+    active_total: float = 0.0  # Over the steps, mean sizes of the output layer's active sets.
     loss_total: float = 0.0
-    network_seconds: float = 0.0
-    exchange_seconds: float = 0.0
-    rebuild_seconds: float = 0.0
-    validation_seconds: float = 0.0
+    network_seconds: float = 0.0  # Of the steps, with rebuilds: the first part of training.
+    exchange_seconds: float = 0.0  # The part of these for exchanges between processes.
+    rebuild_seconds: float = 0.0  # The part of these in which samplers updated their indexes.
+    validation_seconds: float = 0.0  # Of evaluation on held-out samples: the second part.
     eval_seconds: float = 0.0
-    ranker_seconds: float = 0.0
-    measuring_seconds: float = 0.0
-    compile_seconds: float = 0.0
+    ranker_seconds: float = 0.0  # Of training the re-ranker: the third part.
+    measuring_seconds: float = 0.0  # Of measurements for the log, in none of the others.
+    compile_seconds: float = 0.0  # Of compiling kernels, in none of the others.
+    # At the last validation step, precision on all held-out samples less that on the part of them
+    # whose precision is measured more often.
     held_offset: float = 0.0
 
     @property
@@ -169,15 +153,19 @@ class Monitor:
                 self._events.add_scalar(name, value, step)
             self._events.flush()  # Raises what the thread of the writer has met.
 
-    def note_settings(self, settings: dict[str, bool | int | float | str]) -> None:
+    def note_settings(
+        self, settings: dict[str, bool | int | float | str], reranked: bool = False
+    ) -> None:
         """Let TensorBoard show these settings beside the scores of the run (page HParams)."""
         if self._silent:
             return
         from torch.utils.tensorboard.summary import hparams
 
-        # The scalars of these names are in the log: TensorBoard takes their last values.
+        # TensorBoard takes the last values of scalars of these names in the log.
+        parts = ("eval", "reranked") if reranked else ("eval",)
+        scores = {f"{part}/{score}": 0.0 for part in parts for score in ("p_at_1", "p_at_5")}
         with self._explained_errors(self._folder / EVENTS):
-            for part in hparams(settings, dict.fromkeys(SHOWN_SCORES, 0.0)):
+            for part in hparams(settings, scores):
                 self._events._get_file_writer().add_summary(part)
             self._events.flush()
 

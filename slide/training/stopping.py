@@ -16,8 +16,8 @@ from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
 from slide.ranking.scorers.network import best_unknown, rows_by_depth
 from slide.sparse import Pattern
-from slide.training.checkpoint import Checkpoint
-from slide.training.checkpoint_files import (
+from slide.training.checkpoint import (
+    Checkpoint,
     joined_parts,
     load_network_state,
     network_files,
@@ -73,8 +73,7 @@ class HeldOutSamples:
     def precision(self, network: SlideNetwork) -> float:
         """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; fewer with fewer labels.
 
-        In a knowledge graph, the predictions for a sample leave out the labels of the equal
-        training sample; in a recommender, its own items (`slide.data.kind_of`).
+        Seen items are left out of the predictions (`slide.data.find_seen`).
         """
         found, count = [], self.cutoffs[-1]
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
@@ -148,10 +147,9 @@ class AutoValidation:
 class EarlyStopping:
     """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
-    The folder also has the step, so a resumed run waits as long as one that was not
-    interrupted. Weights that were the best up to the last checkpoint stay in a second folder while
-    ``best`` holds later ones: a run that goes on from that checkpoint goes on with them. A ``best``
-    of a later step than the checkpoint does not count. All processes validate at the same steps.
+    Weights that were the best up to the last checkpoint stay in a second folder while ``best``
+    holds later ones: a run that goes on from that checkpoint goes on with them, and a ``best`` of a
+    later step than the checkpoint does not count. All processes validate at the same steps.
     """
 
     def __init__(
@@ -168,8 +166,8 @@ class EarlyStopping:
         self.interval, self.held = evaluation_interval(steps_per_epoch), held
         self.score, self.best_step = -1.0, 0
         wrong = self._read_best(step) if self.group.is_main_process else None
-        found = self.group.broadcast([self.score, self.best_step, wrong])
-        self.score, self.best_step, wrong = found
+        told = self.group.broadcast([self.score, self.best_step, wrong])
+        self.score, self.best_step, wrong = told
         if wrong is not None:
             raise ValueError(wrong)
 
@@ -218,17 +216,6 @@ class EarlyStopping:
             log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
         return score
 
-    def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
-        """After the last step and its checkpoint: load the best weights, which may be the last.
-
-        A run ends where its epochs do, so steps may follow the last validation step. They are
-        evaluated here, unless there is nothing to compare them with.
-        """
-        step = counters.step
-        if 0 < self.best_step < step and step % self.interval:
-            self._evaluate(network, counters, monitor)
-        self.restore(network, step)
-
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
         score = self.held.validate(network, counters, monitor)
         if score > self.score:
@@ -238,8 +225,15 @@ class EarlyStopping:
             counters.validation_seconds += clock() - begin
         return score
 
-    def restore(self, network: SlideNetwork, step: int) -> None:
-        """Load the best weights after the last step, which is ``step``."""
+    def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
+        """After the last step and its checkpoint: load the best weights, which may be the last.
+
+        A run ends where its epochs do, so steps may follow the last validation step. They are
+        evaluated here, unless there is nothing to compare them with.
+        """
+        step = counters.step
+        if 0 < self.best_step < step and step % self.interval:
+            self._evaluate(network, counters, monitor)
         if 0 < self.best_step < step:
             try:
                 found = read_checked(BEST_NETWORK, self.path, self.group)
@@ -256,10 +250,10 @@ class EarlyStopping:
         """Replace the best weights so far, which are of step ``previous_step``."""
         values, files = network_files(network)
         content = {"score": self.score, "step": self.best_step}
-        new, old, main = unfinished(self.path), self.old, self.group.is_main_process
+        new, main = unfinished(self.path), self.group.is_main_process
         if main:
-            for path in (new, old):
-                shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(self.old, ignore_errors=True)
         self.group.patient.barrier()
         try:
             write_state(BEST_NETWORK, self.group, new, content, values, files)
@@ -273,11 +267,8 @@ class EarlyStopping:
             last = self.checkpoint.last() if self.path.exists() else None
             if last is not None and previous_step <= step_of(last):
                 if self.before.exists():
-                    self.before.rename(old)
+                    self.before.rename(self.old)
                 self.path.rename(self.before)
-            elif self.path.exists():
-                self.path.rename(old)
-            new.rename(self.path)
+            self._move_to_best(new)
             sync_folder(self.path.parent)
-            shutil.rmtree(old, ignore_errors=True)
         self.group.patient.barrier()

@@ -3,14 +3,18 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
+from slide.data.dataset import ROW_KINDS
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn.sampled_linear import SEARCHES
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.runtime import versions
@@ -31,11 +35,11 @@ from slide.training.lr_schedules import (
     AutoSchedule,
     LRSchedule,
     constant,
+    evaluation_interval,
     least_steps,
     scheduler_at,
 )
 from slide.training.monitor import Counters, Monitor, log_scalars, write_summary
-from slide.training.options import FEWEST_POINTS, TrainingOptions
 from slide.training.selection import selection_figures, selection_warnings
 from slide.training.stopping import (
     HELD,
@@ -44,15 +48,112 @@ from slide.training.stopping import (
     EarlyStopping,
     HeldOutSamples,
 )
+from slide.utils import checks
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.resources import peak_memory_mb
+from slide.utils.sizes import DEFAULTS
 
 # Measurements for a curve take at most this share of the multiplications of the steps, or as many
 # multiplications, which take some tenths of a second.
 _SHARE, _FREE = 0.05, 5e9
 # Fewest held-out rows for a point; fewest and most samples for one of recall.
 _FEWEST_ROWS, _INSPECTED = 128, (2, 16)
+_MOST_EPOCHS = 20
+# Steps between lines of the log and between measurements of recall, which compute all outputs of
+# some samples; in a short run as many as give a curve this number of points.
+_LOG_EVERY, _RECALL_EVERY, _FEWEST_POINTS = 20, 100, 20
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How long a `slide.training.Trainer` trains, and when it logs, evaluates and saves.
+
+    The fields are the keys of ``trainer`` in ``conf/train.yaml``, which explains them and has their
+    defaults, and ``holdout`` of ``dataset``. Where a default is open there, steps have 256 samples
+    and all outputs are scored.
+
+    Example:
+        >>> from slide.training import TrainingOptions
+        >>> options = TrainingOptions(batch_size=64, epochs=3)
+        >>> options.most_steps(steps_per_epoch=10)
+        30
+        >>> TrainingOptions(epochs=0)
+        Traceback (most recent call last):
+        ValueError: epochs must be auto or a whole number of at least 1, not 0
+    """
+
+    batch_size: int = 256
+    epochs: int | str = DEFAULTS["trainer.epochs"]
+    max_epochs: int | None = DEFAULTS["trainer.max_epochs"]
+    max_minutes: float = DEFAULTS["trainer.max_minutes"]
+    max_steps: int = DEFAULTS["trainer.max_steps"]
+    patience: int = DEFAULTS["trainer.patience"]
+    eval_every: int = DEFAULTS["trainer.eval_every"]
+    eval_samples: int = DEFAULTS["trainer.eval_samples"]
+    checkpoint_every: int = DEFAULTS["trainer.checkpoint_every"]
+    keep_checkpoints: int = DEFAULTS["trainer.keep_checkpoints"]
+    log_every: int | None = DEFAULTS["trainer.log_every"]
+    recall_every: int | None = DEFAULTS["trainer.recall_every"]
+    holdout: float = DEFAULTS["dataset.holdout"]
+    evaluation: str = "exact"
+    kind: str = DEFAULTS["trainer.kind"]
+    seed: int = DEFAULTS["seed"]
+    share_cores: bool = DEFAULTS["trainer.share_cores"]
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
+        for name in ("batch_size", "keep_checkpoints"):
+            checks.whole(name, getattr(self, name), 1)
+        for name, least in (("max_epochs", 1), ("log_every", 1), ("recall_every", 0)):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name), least)
+        if not self.auto and (type(self.epochs) is not int or self.epochs < 1):
+            raise ValueError(
+                f"epochs must be auto or a whole number of at least 1, not {self.epochs!r}"
+            )
+        for name in ("max_steps", "eval_every", "eval_samples", "checkpoint_every", "patience"):
+            checks.whole(name, getattr(self, name), 0)
+        checks.not_negative("max_minutes", self.max_minutes)
+        for name in ("max_epochs", "max_minutes"):
+            if (value := getattr(self, name)) and not self.auto:
+                raise ValueError(f"{name}={value} needs epochs=auto, not {self.epochs}")
+        if self.patience and self.auto:
+            raise ValueError(
+                f"patience={self.patience} needs a number of epochs; epochs=auto stops by itself"
+            )
+        checks.whole("seed", self.seed, 0)
+        checks.share("holdout", self.holdout)
+        checks.one_of("evaluation", self.evaluation, SEARCHES)
+        checks.one_of("kind", self.kind, ROW_KINDS)
+        checks.flag("share_cores", self.share_cores)
+
+    @property
+    def auto(self) -> bool:
+        """Whether precision on held-out rows tells how long to train."""
+        return self.epochs == "auto"
+
+    def fewest_steps(self, steps_per_epoch: int, most_steps: int) -> int:
+        """The number of steps of a run that ends as early as it may."""
+        if self.auto or self.patience:  # Two evaluations on held-out rows come before the end.
+            return min(2 * evaluation_interval(steps_per_epoch), most_steps)
+        return most_steps
+
+    def intervals(self, fewest_steps: int) -> tuple[int, int]:
+        """Steps between lines of the log, and between measurements; 0: never."""
+        short = max(1, fewest_steps // _FEWEST_POINTS)
+        log = min(short, _LOG_EVERY) if self.log_every is None else self.log_every
+        recall = min(short, _RECALL_EVERY) if self.recall_every is None else self.recall_every
+        return log, recall
+
+    def most_steps(self, steps_per_epoch: int, least: int = 0) -> int:
+        """The largest number of steps of a run; without ``epochs="auto"``, the number of steps."""
+        epochs = self.epochs if isinstance(self.epochs, int) else self.max_epochs
+        default = max(_MOST_EPOCHS * steps_per_epoch, 2 * least)
+        steps = default if epochs is None else epochs * steps_per_epoch
+        return min(steps, self.max_steps) if self.max_steps else steps
 
 
 class Trainer:
@@ -72,19 +173,12 @@ class Trainer:
 
     Attributes:
         train_split: samples that the network learns from.
-        held_split: training samples that it does not learn from, for choices: how long to train,
-            how to re-rank (`slide.data.validation_split`). None: there is nothing to choose, with a
-            number of epochs, without patience and without a ranker.
+        held_split: training samples for choices: how long to train, how to re-rank. None: there is
+            nothing to choose, with a number of epochs, without patience and without a ranker.
         every_split: both of them.
         eval_split: samples that the run is evaluated on.
-        schedule: decides how long to train, with ``epochs="auto"``; else None.
-        early_stopping: ends the run early, with ``options.patience``; else None.
         answers: labels and scores of the last evaluation; None: there was none yet.
         kind_choice: what the samples are taken for and why; ``""``: nothing depends on it.
-
-    Raises:
-        ValueError: if there are no samples to train or evaluate on, for ``evaluation="sampler"``
-            with a sampler that has no index, or if the checkpoint cannot be read.
 
     Example:
         >>> import pathlib, tempfile, slide, slide.data
@@ -115,6 +209,8 @@ class Trainer:
         check_search(network.output.sampler, options.evaluation)
         self.network, self.ranker, self.data = network, ranker, data
         self.options, self.folder, self.counters = options, folder, Counters()
+        self.group = group = group or Group.alone()
+        self.is_main_process = group.is_main_process
         validates, kind = options.auto or options.patience > 0, options.kind
         self.kind_choice = ""
         # Nothing else asks for it. It is found out once, from all rows.
@@ -122,14 +218,13 @@ class Trainer:
             kind, self.kind_choice = choose_kind(replace(data.train, kind=kind))
             data = replace(data, train=replace(data.train, kind=kind))
         samples, self.eval_split = choose_samples(data, options.holdout, options.seed, options.kind)
+        self.inverse = inverse_propensities(samples.labels, data.num_labels, *data.propensity)
         self.train_split, self.held_split, self.every_split = samples, None, samples
         if validates or ranker is not None:
             self.train_split, self.held_split = validation_split(samples, options.seed)
         self.batches = Batches(self.train_split, options.batch_size, options.seed)
-        epoch, least = len(self.batches), 0
-        if options.auto:
-            least = least_steps(kind, epoch, options.batch_size)
-        self.inverse = inverse_propensities(samples.labels, data.num_labels, *data.propensity)
+        epoch = len(self.batches)
+        least = least_steps(kind, epoch, options.batch_size) if options.auto else 0
         self.answers: Ranked | None = None
         self._most_steps = options.most_steps(epoch, least)
         fewest = options.fewest_steps(epoch, self._most_steps)
@@ -145,15 +240,8 @@ class Trainer:
         if options.auto:
             self.schedule = AutoSchedule(epoch, self._most_steps, 60 * options.max_minutes, least)
             lr_schedule = self.schedule
-        self.checkpoint = Checkpoint(
-            folder,
-            network,
-            optimizer,
-            schedule=self.schedule,
-            facts=self._facts(optimizer, loss),
-            keep=options.keep_checkpoints,
-            group=group,
-        )
+        facts, keep = self._facts(optimizer, loss), options.keep_checkpoints
+        self.checkpoint = Checkpoint(folder, network, optimizer, self.schedule, facts, keep, group)
         rates = [float(each["lr"]) for each in optimizer.param_groups]
         if resume and self.checkpoint.found():
             self.counters = self.checkpoint.read()
@@ -162,26 +250,21 @@ class Trainer:
             seconds = self.counters.network_seconds
             if self.schedule and (late := self.schedule.apply_lower_limits(self.step, seconds)):
                 log(late)
+        self.coordinator = Coordinator(group, self.step)
         self.early_stopping: EarlyStopping | None = None
-        if options.patience and self.held_out is not None:
-            self.early_stopping = EarlyStopping(
+        self._validation: AutoValidation | EarlyStopping | None = None
+        if self.schedule is not None and self.held_out is not None:
+            self._validation = AutoValidation(self.schedule, self.held_out, self.coordinator)
+        elif options.patience and self.held_out is not None:
+            self._validation = self.early_stopping = EarlyStopping(
                 self.checkpoint, options.patience, epoch, self.held_out, self.step
             )
         scheduler = scheduler_at(lr_schedule, optimizer, rates, self._most_steps, self.step)
-        self.loop = TrainingLoop(
-            network,
-            optimizer,
-            loss,
-            self.counters,
-            scheduler,
-            last_checkpoint=self.checkpoint.last,
-            group=group,
-        )
+        last = self.checkpoint.last
+        self.loop = TrainingLoop(network, optimizer, loss, self.counters, scheduler, last, group)
         if self.recall_every:
             most = self._spare(fewest) * self.recall_every // fewest
             self.loop.inspected = min(max(most, _INSPECTED[0]), _INSPECTED[1])
-        self.coordinator = Coordinator(group, self.step)
-        self.is_main_process = self.coordinator.is_main_process
         self.monitor = Monitor(folder if self.is_main_process else None, self.step)
         if self.kind_choice:
             log(f"rows      {self.kind_choice}")
@@ -190,10 +273,8 @@ class Trainer:
     def _facts(self, optimizer: RowSparseAdam, loss: Any) -> dict[str, Any]:
         """What a checkpoint and the run that reads it must agree on, in words for people."""
         train, evaluated, options = self.train_split, self.eval_split, self.options
-        name = getattr(getattr(loss, "record", None), "name", None)
-        if name is None:
-            named = loss if hasattr(loss, "__qualname__") else type(loss)
-            name = f"{named.__module__}.{named.__qualname__}"
+        named = loss if hasattr(loss, "__qualname__") else type(loss)
+        loss_name = f"{named.__module__}.{named.__qualname__}"
         layers = list(self.network.layers())
         return {
             "data set": self.data.name,
@@ -207,7 +288,7 @@ class Trainer:
             "widths of layers": [layer.out_features for layer in layers],
             "samplers": [type(layer.sampler).__name__ for layer in layers],
             "modes of samplers": [getattr(layer.sampler, "mode", None) for layer in layers],
-            "loss": name,
+            "loss": getattr(getattr(loss, "record", None), "name", loss_name),
             "share of hard samples": getattr(loss, "hard_fraction", None),
             **{
                 f"{name} of the optimizer": [  # As JSON gives it back.
@@ -232,8 +313,8 @@ class Trainer:
     def _curve(self, held: int, steps: int) -> tuple[int, int]:
         """Steps between points of held-out precision, and their rows; ``held`` are there."""
         spare = self._spare(steps)
-        rows = min(max(spare // FEWEST_POINTS, _FEWEST_ROWS), held)
-        points = min(spare // rows, FEWEST_POINTS) if rows and self.recall_every else 0
+        rows = min(max(spare // _FEWEST_POINTS, _FEWEST_ROWS), held)
+        points = min(spare // rows, _FEWEST_POINTS) if rows and self.recall_every else 0
         return (max(steps // points, 1), rows) if points > 1 else (0, 0)
 
     @property
@@ -266,12 +347,13 @@ class Trainer:
         if self.checkpoint.closed:
             raise RuntimeError("this trainer has trained: make a new one with resume=True")
         # The processes of a run would take each other for strangers.
-        shares = self.options.share_cores and self.coordinator.group.size == 1
-        watched = closing(CoreShare(None if shares else 1))
-        with closing(self.checkpoint), closing(self.monitor), watched as cores:
-            bar = ProgressBar(
-                desc="training", total=self.total_steps, initial=self.step, unit=" steps"
-            )
+        shares = self.options.share_cores and self.group.size == 1
+        bar = ProgressBar(desc="training", total=self.total_steps, initial=self.step, unit=" steps")
+        with (
+            closing(self.checkpoint),
+            closing(self.monitor),
+            closing(CoreShare(None if shares else 1)) as cores,
+        ):
             with bar, noted_interrupts() as interrupt:
                 self._train(bar, interrupt, cores)
             self.save()
@@ -287,8 +369,8 @@ class Trainer:
     def _summary(self, scores: dict[str, float]) -> dict[str, Any]:
         """What ``summary.json`` holds; ``train_seconds`` is the sum of the three that follow it."""
         counters, measured = self.counters, self.monitor.scalars()
-        names = ("train_seconds", "network_seconds", "validation_seconds", "ranker_seconds")
-        names += ("eval_seconds", "rebuild_seconds", "measuring_seconds", "compile_seconds")
+        names = ("train", "network", "validation", "ranker", "eval", "rebuild", "measuring")
+        seconds = [f"{name}_seconds" for name in (*names, "compile")]
         majority = majority_precision(self.train_split, self.eval_split)
         found = {
             "dataset": self.data.name,
@@ -297,7 +379,7 @@ class Trainer:
             "labels": self.data.num_labels,
             "epochs": counters.step / len(self.batches),
             "steps": counters.step,
-            **{name: round(getattr(counters, name), 3) for name in names},
+            **{name: round(getattr(counters, name), 3) for name in seconds},
             "samples_per_second": round(counters.samples / counters.network_seconds, 1),
             **{name: round(value, 6) for name, value in scores.items()},
             "majority_p_at_1": round(majority, 6),
@@ -307,8 +389,8 @@ class Trainer:
             "date": time.strftime("%Y-%m-%d"),
             "versions": versions(),
         }
-        if self.coordinator.group.size > 1:
-            found["processes"] = self.coordinator.group.size
+        if self.group.size > 1:
+            found["processes"] = self.group.size
             found["exchange_seconds"] = round(counters.exchange_seconds, 3)
         found |= selection_figures(measured, self.network)
         found["warnings"] = selection_warnings(measured)
@@ -324,10 +406,8 @@ class Trainer:
 
     def _train(self, bar: ProgressBar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, scores = self.options, self.counters, {}
-        validation: AutoValidation | EarlyStopping | None = self.early_stopping
-        if self.schedule is not None and self.held_out is not None:
-            validation = AutoValidation(self.schedule, self.held_out, self.coordinator)
-            validation.show(bar)
+        if isinstance(self._validation, AutoValidation):
+            self._validation.show(bar)
         first, logged, held = self.step, replace(counters), None
         for measured in self.loop.steps(self._batches(), self.recall_every):
             if measured:
@@ -340,8 +420,8 @@ class Trainer:
                 shown = {"loss": f"{scalars['train/loss']:.3f}"}
                 bar.set_postfix(shown | {"P@1": f"{scores['p_at_1']:.3f}"} if scores else shown)
                 logged = replace(counters)
-            if validation is not None:
-                held = validation.validate(self.network, counters, self.monitor, bar)
+            if self._validation is not None:
+                held = self._validation.validate(self.network, counters, self.monitor, bar)
             self._measure_held(held)
             if is_due(self.step, options.eval_every) and not self.ended:
                 scores = self.evaluate(options.eval_samples)
@@ -353,7 +433,7 @@ class Trainer:
             elif options.checkpoint_every and self.step == first + 1:  # Now there are moments.
                 self.checkpoint.prepare()
             self.checkpoint.check()
-            cores.look()
+            cores.adjust()
         self._stop_if_asked(interrupt, at_once=True)
 
     def _measure_held(self, exact: float | None) -> None:
@@ -390,19 +470,17 @@ class Trainer:
         if self.ranker is None or self.held_split is None:
             return self.evaluate()
         scores: dict[str, float] = {}
-        patient = self.coordinator.group.patient
-        with run_on_main_process(self.network, patient) as network:
+        with run_on_main_process(self.network, self.group.patient) as network:
             if network is not None:
                 self._train_ranker(network, self.ranker, self.held_split)
-                cores.look()
+                cores.adjust()
                 scores = self.evaluate(ranker=self.ranker, network=network)
-        return patient.broadcast(scores)
+        return self.group.patient.broadcast(scores)
 
     def _train_ranker(self, network: Any, ranker: EnsembleRanker, held: Split) -> None:
         ranker.prepare()
-        train, begin = self.train_split, clock()
+        train, search, begin = self.train_split, self.options.evaluation, clock()
         log(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
-        search = self.options.evaluation
         ranker.fit(network, train, held, self.inverse, search, self.every_split)
         self.counters.ranker_seconds = clock() - begin
         for note in ranker.notes:
@@ -421,8 +499,7 @@ class Trainer:
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
-        network = self.network if network is None else network
-        found = predict_split(network, split, self.options.evaluation, ranker)
+        found = predict_split(network or self.network, split, self.options.evaluation, ranker)
         scores = scores_of(found, split, self.inverse, ranker)
         self.answers = Ranked.of(TOP, *found)
         self.counters.eval_seconds += clock() - begin

@@ -102,6 +102,14 @@ def release_folder(folder: Path) -> None:
         _HELD.discard(lock)
 
 
+def discard_folder(folder: Path) -> None:
+    """Remove the folder of a run that could not begin; what else is in it stays."""
+    release_folder(folder)
+    (folder / RUN_LOCK).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def _lock_of(folder: Path) -> FileLock:
     """One for each folder and process: several runs of one process, one after the other."""
     return FileLock(folder / RUN_LOCK, is_singleton=True, fallback_to_soft=False)

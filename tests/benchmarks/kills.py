@@ -22,10 +22,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+import slide
 from slide.config import command
 from slide.ranking.base_scorer import BaseScorer
-from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint_files import find_checkpoints, last_checkpoint
+from slide.training.checkpoint import find_checkpoints, last_checkpoint, read_checkpoint
 from slide.training.stopping import BEST
 from slide.utils.tensor_folder import SUFFIX
 
@@ -52,11 +55,11 @@ _OTHER = re.compile("second|speed/|peak_rss|run_dir|date")
 
 
 class Chain:
-    """One run that is started, stopped and resumed until it ends."""
+    """One run that is started, stopped and resumed until it ends; or the last one of a sweep."""
 
-    def __init__(self, home: Path, overrides: tuple[str, ...]):
-        self.home, self.run = home, home / "run"
-        places = f"run_dir={self.run}", f"dataset.cache={home / 'cache'}"
+    def __init__(self, home: Path, overrides: tuple[str, ...], last: str = ""):
+        self.home, self.run = home, home / "run" / last
+        places = f"run_dir={home / 'run'}", f"dataset.cache={home / 'cache'}"
         self.first = [*overrides, *places]
         home.mkdir(parents=True, exist_ok=True)
 
@@ -274,6 +277,23 @@ def stopped_in(part: str, calls: int, number: int, late: bool) -> None:
     setattr(owner, name, stopped)
 
 
+def stop_once(chain: Chain, phase: str, part: str, calls: int, number: int, late: bool) -> dict:
+    """Start a chain that is stopped in a part; returns how it ended, which must be as asked."""
+    hook = partial(stopped_in, part, calls, number, late)
+    status = os.waitstatus_to_exitcode(os.waitpid(chain.start(hook), 0)[1])
+    said = (chain.home / "said.txt").read_text()
+    wanted = (-signal.SIGKILL,) if number == signal.SIGKILL else (-signal.SIGTERM, 143)
+    assert status in wanted, f"{phase}: status {status}, {said}"
+    assert "Traceback" not in said, f"{phase}: {said}"
+    row = {"phase": phase, "signal": signal.Signals(number).name, "late": late, "status": status}
+    print(row, flush=True)
+    return row
+
+
+# Both signals, before and after what is called.
+STRIKES = tuple(product((signal.SIGKILL, signal.SIGTERM), (False, True)))
+
+
 def stop_in_each(home: Path, only: Collection[str] = (), job: tuple[str, ...] = ()) -> list[dict]:
     """Stop runs once in each phase, by each signal, and compare what they come to when resumed."""
     words = (*JOB, *SMALL, *job)
@@ -281,25 +301,79 @@ def stop_in_each(home: Path, only: Collection[str] = (), job: tuple[str, ...] = 
     finish(undisturbed)
     expected, rows = undisturbed.result(), []
     assert not compare(warm.result(), expected), "two runs that nothing disturbed differ"
-    for phase, part in {**PARTS, **scorers(warm)}.items():
-        for number, late in product((signal.SIGKILL, signal.SIGTERM), (False, True)):
-            if only and phase not in only:
-                continue
-            chain = Chain(home / f"{phase}-{number}-{late}", words)
-            hook = partial(stopped_in, part, BEFORE.get(phase, 0), number, late)
-            status = os.waitstatus_to_exitcode(os.waitpid(chain.start(hook), 0)[1])
-            said = (chain.home / "said.txt").read_text()
-            wanted = (-signal.SIGKILL,) if number == signal.SIGKILL else (-signal.SIGTERM, 143)
-            assert status in wanted, f"{phase}: status {status}, {said}"
-            assert "Traceback" not in said, f"{phase}: {said}"
-            chain.check()
-            finish(chain)
-            chain.check()
-            differing = compare(chain.result(), expected)
-            assert not differing, f"{phase}, {number}: {', '.join(differing)}"
-            rows.append({"phase": phase, "signal": signal.Signals(number).name, "status": status})
-            shutil.rmtree(chain.home)
-            print(rows[-1], flush=True)
+    parts, swept = {**PARTS, **scorers(warm)}, ("-m", *words, "trainer.keep_checkpoints=3,2")
+    cases = {name: (words, "", part, BEFORE.get(name, 0)) for name, part in parts.items()}
+    # Sweeps are stopped in their second run; the first one has left a whole model.
+    second = {"steps": warm.steps() + 10, "final ranker": 1, "model": 1, "report": 1}
+    for name, calls in second.items():
+        cases[f"sweep, {name}"] = swept, "keep_checkpoints=2", PARTS[name], calls
+    for phase, (number, late) in product(cases, STRIKES):
+        if only and phase not in only:
+            continue
+        overrides, last, part, calls = cases[phase]
+        # A comma in a path of a sweep stands between two of them.
+        chain = Chain(home / f"{phase.replace(',', '')}-{number}-{late}", overrides, last)
+        rows.append(stop_once(chain, phase, part, calls, number, late))
+        if last:
+            slide.load(chain.run.with_name("keep_checkpoints=3"))
+        chain.check()
+        finish(chain)
+        chain.check()
+        differing = compare(chain.result(), expected)
+        assert not differing, f"{phase}, {number}: {', '.join(differing)}"
+        shutil.rmtree(chain.home)
+    return rows + stop_learning(home, undisturbed.run, only)
+
+
+# What a program calls that opens a model, lets it learn and saves it where it was.
+LEARNING = {
+    "partial_fit": "slide.training.loop:TrainingLoop.update",
+    "save, a file": "slide.utils.tensor_folder:write_file",
+    "save, the list": "slide.utils.tensor_folder:write_list",
+    "save, the moves": "slide.utils.tensor_folder:_install",
+}
+
+
+class Learner(Chain):
+    """A model that learns on in a process of its own."""
+
+    def start(self, prepare: Callable[[], object] = bool) -> int:
+        (self.home / "said.txt").touch()
+        process = os.fork()
+        if not process:
+            prepare()
+            learn_on(self.run)
+            os._exit(0)
+        return process
+
+    def answers(self) -> tuple[bytes, bytes]:
+        found = slide.load(self.run).predict(np.eye(400, dtype=np.float32)[:50], k=5)
+        return found.labels.tobytes(), found.scores.tobytes()
+
+
+def learn_on(folder: Path) -> None:
+    torch.manual_seed(0)  # Of dropout.
+    model, rows = slide.load(folder), np.eye(400, dtype=np.float32)[:64]
+    model.partial_fit(rows, [[row % 7] for row in range(64)], lr=0.05).save(folder)
+
+
+def stop_learning(home: Path, run: Path, only: Collection[str] = ()) -> list[dict]:
+    """Stop models that learn on: the folder has the answers of before or of afterwards."""
+    rows, after = [], Learner(home / "learning", ())
+    shutil.copytree(run, after.run)
+    before = after.answers()
+    os.waitpid(after.start(), 0)
+    allowed = before, after.answers()
+    assert before != allowed[1]
+    for phase, (number, late) in product(LEARNING, STRIKES):
+        if only and phase not in only:
+            continue
+        chain = Learner(home / f"{phase}-{number}-{late}", ())
+        shutil.copytree(run, chain.run)
+        rows.append(stop_once(chain, phase, LEARNING[phase], 0, number, late))
+        assert chain.answers() in allowed, f"{phase}, {number}: other answers"
+        learn_on(chain.run)
+        shutil.rmtree(chain.home)
     return rows
 
 

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/trust.py                      # 100 kills, some minutes
     python tests/benchmarks/trust.py --kills 3 --no-page  # a short trial
-    python tests/benchmarks/trust.py --phases             # one kill of each kind in each phase
+    python tests/benchmarks/trust.py --phases             # kills in each phase, sweep and save
     python tests/benchmarks/trust.py --parts stall spread  # these anew, the other figures stay
 
 Writes results/trust.{json,md}.

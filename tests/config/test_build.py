@@ -1,5 +1,6 @@
 """A network and an optimizer from a configuration, and settings that follow from the data."""
 
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -8,9 +9,8 @@ import torch
 from helpers import job
 
 from slide import FullSampler
-from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import build_samplers, check_settings
-from slide.config.recipe import check_used, proposer_class
+from slide.config import build, build_network, build_optimizer, fill_in
+from slide.config.build import build_samplers, check_settings, check_used, proposer_class
 from slide.sparse import CSR
 
 PER_SAMPLE = "sampler.mode=per_sample"
@@ -144,6 +144,20 @@ def test_names_are_checked_where_all_outputs_are_computed(word):
         check_settings(job.compose("sampler=full", word))
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sampler=index"], "IndexProposer searches on the CPU; with runtime.device=cuda use samp"),
+        (["trainer.evaluation=index"], "use trainer.evaluation=exact"),
+        ([], None),
+    ],
+)
+def test_what_searches_on_the_cpu(monkeypatch, words, said):
+    monkeypatch.setattr(build, "run_device", lambda _: torch.device("cuda"))
+    with pytest.raises(ValueError, match=said) if said else nullcontext():
+        check_settings(job.compose(*words))
+
+
 def test_settings_of_the_network_reach_it():
     scales = ["network.hidden=[512]", "network.init_scale=0.01", "network.output_scale=0.5"]
     rates = ["optimizer.input_rate=3", "optimizer.lr=0.5"]
@@ -154,16 +168,6 @@ def test_settings_of_the_network_reach_it():
     rest, first = build_optimizer(config, network).param_groups
     assert (rest["lr"], first["lr"]) == (0.5, 1.5)
     assert first["params"][0] is network.first.weight
-
-
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
-@pytest.mark.parametrize("active", ["sampler=uniform [16,8]", "sampler=lsh [null,8]"])
-def test_hidden_layers_with_active_sets(tmp_path, active, mode):
-    sampler, sizes = active.split()
-    shape = [sampler, "network.hidden=[64,32]", f"network.hidden_active={sizes}"]
-    shape.append(f"sampler.mode={mode}")
-    job.main(*job.tiny(tmp_path, *shape))
-    assert job.checkpoint(tmp_path / "run")["step"] == 16
 
 
 def test_the_second_set_follows_from_the_first_output():

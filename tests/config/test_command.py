@@ -31,20 +31,6 @@ TAGS = {
     *("tables/non_empty_share", "tables/largest_bucket", "look_up/rows_seen"),
     *("eval/p_at_1", "eval/p_at_3", "eval/p_at_5"),
 }
-SUMMARY = {
-    *("dataset", "samples", "features", "labels", "epochs", "steps", "train_seconds"),
-    *(
-        "network_seconds",
-        "validation_seconds",
-        "eval_seconds",
-        "samples_per_second",
-        "p_at_1",
-        "p_at_3",
-        "p_at_5",
-        "active_mean",
-    ),
-    *("rebuild_seconds", "peak_rss_mb", "versions", "choices", "warnings"),
-}
 
 
 def test_what_a_run_leaves_behind(tmp_path, capsys):
@@ -64,31 +50,20 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     events = EventAccumulator(str(run))
     events.Reload()
     assert set(events.Tags()["scalars"]) >= TAGS
-    for tag in events.Tags()["scalars"]:
-        written = [(line["step"], line[tag]) for line in job.lines(run, tag)]
-        read = [(event.step, event.value) for event in events.Scalars(tag)]
-        assert [step for step, _ in read] == [step for step, _ in written]
-        values = [value for _, value in written]
-        assert [value for _, value in read] == pytest.approx(values, rel=1e-5), tag
     assert job.steps(run, "train/loss") == list(range(2, 17, 2))
     assert job.steps(run, "selection/recall") == [8, 16]
     assert job.steps(run, "eval/p_at_1") == [10, 16]
-    last = job.lines(run, "speed/rebuild_share")[-1]
-    assert 0 <= last["speed/rebuild_share"] < 1
     last = job.lines(run, "tables/largest_bucket")[-1]
     assert 1 <= last["tables/largest_bucket"] <= 80
     assert 0 < last["tables/non_empty_share"] <= 1
     assert 0 < last["selection/recall"] <= 1
 
     summary = json.loads((run / "summary.json").read_text())
-    assert set(summary) >= SUMMARY
     assert summary["dataset"] == "synthetic"
     assert (summary["features"], summary["labels"]) == (60, 80)
     assert (summary["samples"], summary["epochs"], summary["steps"]) == (240, 2, 16)
     assert summary["evaluated_on"] == "test"
     assert 32 <= summary["active_mean"] < 60
-    assert summary["train_seconds"] > summary["rebuild_seconds"] >= 0
-    assert summary["samples_per_second"] > 0
     assert summary["peak_rss_mb"] > 50
     assert {"python", "torch", "numpy", "numba"} <= set(summary["versions"])
     network, final = (job.lines(run, f"{group}/p_at_1")[-1] for group in ("eval", "reranked"))
@@ -125,9 +100,9 @@ def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
 
 def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    job.main("--cfg", "job", "optimizer.lr=0.5")
+    job.main("optimizer.lr=0.25", "--cfg", "job", "trainer.max_steps=7")
     shown = OmegaConf.create(capsys.readouterr().out)
-    assert shown.optimizer.lr == 0.5
+    assert (shown.optimizer.lr, shown.trainer.max_steps) == (0.25, 7)
     job.main("run_dir=a_lr=0.1", "--cfg", "job")  # A path that Hydra reads only in quotes.
     assert OmegaConf.create(capsys.readouterr().out).run_dir == "a_lr=0.1"
     assert shown.keys() == job.compose().keys()
@@ -138,11 +113,13 @@ RATES = ["0.1", "0.2"]
 
 
 def shown_settings(run):
-    """The settings that TensorBoard's page HParams has of a run."""
+    """The settings and the names of scores that TensorBoard's page HParams has of a run."""
     (path,) = run.glob("events*")
     values = [each for event in EventFileLoader(str(path)).Load() for each in event.summary.value]
-    (said,) = [v.metadata.plugin_data.content for v in values if v.tag.endswith("start_info")]
-    return dict(HParamsPluginData.FromString(said).session_start_info.hparams)
+    found = {v.tag: HParamsPluginData.FromString(v.metadata.plugin_data.content) for v in values}
+    scores = found["_hparams_/experiment"].experiment.metric_infos
+    settings = found["_hparams_/session_start_info"].session_start_info.hparams
+    return dict(settings), [each.name.tag for each in scores]
 
 
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
@@ -162,12 +139,13 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
     runs = sorted((tmp_path / "results/synthetic").iterdir())
     assert [run.name.rpartition("_")[2] for run in runs] == [f"lr={rate}" for rate in RATES]
-    assert list(shown_settings(runs[0])) == ["optimizer.lr"]
-    assert shown_settings(runs[1])["optimizer.lr"].number_value == 0.2
-    job.main(*arguments, "optimizer.lr=0.25", "--cfg", "job", "trainer.max_steps=7")
-    shown = capsys.readouterr().out
-    assert "lr: 0.25" in shown
-    assert "max_steps: 7" in shown
+    shown = [shown_settings(run) for run in runs]
+    assert [list(settings) for settings, _ in shown] == [["optimizer.lr"]] * 2
+    assert shown[1][0]["optimizer.lr"].number_value == 0.2
+    scores = [f"{part}/p_at_{k}" for part in ("eval", "reranked") for k in (1, 5)]
+    assert shown[0][1] == scores
+    job.main(*arguments, "trainer.max_steps=1", "ranker=none", f"run_dir={tmp_path}/alone")
+    assert shown_settings(tmp_path / "alone")[1] == scores[:2]
     message = job.failure("-m", "optimizer.lrr=0.1,0.2")
     assert message.startswith("error: there is no key optimizer.lrr ")
     assert message.endswith("did you mean optimizer.lr?")
@@ -214,16 +192,6 @@ def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys, lau
     with pytest.raises(SystemExit) as ended:  # A word that is no key is Hydra's to refuse.
         job.main("-m", *words, "seed=1,2", "word")
     assert ended.value.code == 2
-
-
-def test_a_sweep_with_keys_of_hydra_is_left_to_hydra(tmp_path, capsys):
-    words = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none", "report=true"]
-    job.main("-m", *words, "seed=1,2", f"hydra.sweep.dir={tmp_path}/sweep")
-    rows = capsys.readouterr().out.splitlines()[-2:]
-    assert [row.split()[0] for row in rows] == ["1", "2"]
-    for row, seed in zip(rows, (1, 2), strict=True):
-        assert row.endswith(f"  {tmp_path}/run/seed={seed}")
-        assert (tmp_path / f"run/seed={seed}/report.html").exists()
 
 
 def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
@@ -303,15 +271,29 @@ def test_a_taken_folder(tmp_path, monkeypatch):
     before = job.files_of(tmp_path / "run")
     monkeypatch.setattr("slide.data.sources.synthetic", None)  # No data are read.
     message = job.failure(*arguments)
-    assert (
-        message
-        == f"error: run_dir={tmp_path}/run holds a run: resume={tmp_path}/run goes on "
-        + ("with it")
-    )
+    told = f"run_dir={tmp_path}/run holds a run: resume={tmp_path}/run goes on with it"
+    assert message == f"error: {told}"
     assert job.files_of(tmp_path / "run") == before
     (tmp_path / "file").touch()
     message = job.failure(*arguments, f"run_dir={tmp_path}/file")
     assert message == f"error: run_dir must be the path of a folder, not '{tmp_path}/file'"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("dataset.train_samples=0", "error: the data set has no training rows"),
+        ("dataset.test_samples=0", "error: the data set has no rows to evaluate on; dataset."),
+    ],
+)
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path, word, said):
+    words = job.tiny(tmp_path, word)
+    assert job.failure(*words).startswith(said)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/mine.txt").touch()
+    job.failure(*words)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
 def test_a_folder_that_is_taken_while_data_are_read(tmp_path, monkeypatch):
@@ -390,15 +372,6 @@ def test_the_model_has_the_precision_of_the_run(tmp_path, ranker):
     assert (model.ranker is None) == (ranker == "none")
 
 
-def test_a_run_that_has_not_ended_is_no_model(tmp_path, monkeypatch):
-    job.stop_at(monkeypatch, 3)
-    job.failure(*job.tiny(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"the run has not ended, resume=.*run goes on"):
-        slide.load(tmp_path / "run")
-    job.main(f"resume={tmp_path}/run")
-    assert slide.load(tmp_path / "run").num_labels == 80
-
-
 HOLD = """
 import sys
 from pathlib import Path
@@ -445,12 +418,6 @@ def test_the_second_one_is_refused(tmp_path, resumed, request):
     holder.wait(timeout=60)
     job.main(*arguments)
     assert (run / "summary.json").exists()
-
-
-def test_one_process_may_run_twice(tmp_path):
-    job.main(*job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none"))
-    for steps in (2, 3):
-        job.main(f"resume={tmp_path}/run", f"trainer.max_steps={steps}")
 
 
 def data_words(folder):

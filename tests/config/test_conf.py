@@ -7,7 +7,7 @@ from helpers import datafiles, job
 from omegaconf import OmegaConf
 
 from slide.config import build_network, fill_in
-from slide.config.recipe import check_used
+from slide.config.build import check_used
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.glob(f"{group}/*"))]
@@ -110,22 +110,8 @@ def test_the_keys_of_a_recipe_are_taken(recipe):
     for group, values in job.raw("recipe", recipe).items():
         for key in values if group != "defaults" else ():
             assert config[group][key] == values[key], (group, key)
-    for group, choice in overridden(recipe):
-        assert kinds(config.get(group)) == kinds(job.raw(group, choice)), group
     for sampler in ("full", "uniform", "index"):
         job.compose(f"recipe={recipe}", f"sampler={sampler}")
-
-
-def kinds(config):
-    """What a configuration builds."""
-    return re.findall(r"_(?:target|args)_:\n? *(?:- )?(\S+)", OmegaConf.to_yaml(config or {}))
-
-
-def overridden(recipe):
-    """Group and choice of each ``override`` among a recipe's defaults."""
-    for entry in OmegaConf.load(job.CONF / "recipe" / f"{recipe}.yaml").get("defaults", []):
-        for name, choice in entry.items():
-            yield name.removeprefix("override /"), choice
 
 
 def test_without_a_recipe_the_files_hold_what_is_used():
@@ -140,12 +126,3 @@ def test_without_a_recipe_the_files_hold_what_is_used():
                 job.raw(group, choice)
             )
     assert config == expected
-
-
-@pytest.mark.parametrize("recipe", [[], ["recipe=slide2020"]])
-def test_any_recipe_with_or_without_a_ranker(recipe):
-    without = job.compose(*recipe, "ranker=none")
-    assert not without.get("ranker")
-    ranked = job.compose(*recipe, "ranker=ensemble", "ranker.depth=7")
-    assert ranked.ranker._target_ == "slide.ranking.EnsembleRanker"
-    assert ranked.ranker.depth == 7

@@ -22,6 +22,7 @@ from slide.config.processes import (
     share_folder,
     share_threads,
 )
+from slide.distributed.group import LostProcessError
 from slide.distributed.launch import Errors, Place, find_place
 from slide.functional.losses import find_loss
 from slide.utils import run_folders
@@ -195,12 +196,20 @@ def test_a_loss_that_needs_one_process_is_refused_before_data_are_read(loss, sai
     check_ranks(Ranks(), config)
 
 
+def lost(seen):
+    raise LostProcessError
+
+
 def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folders, "SEEN_AFTER", 0.1)
     ranks = several(lambda seen: [seen, False])
     with pytest.raises(ValueError, match="rank 1 cannot see what rank 0 writes into"):
         share_folder(ranks, lambda: tmp_path)
+    (tmp_path / "shared-0.tmp").touch()  # A process was killed here.
     assert share_folder(several(), lambda: tmp_path) == tmp_path
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(LostProcessError):
+        share_folder(several(lost), lambda: tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -391,7 +400,9 @@ found["folders"] = len(glob.glob(f"{folder}/results/synthetic/*/"))
 """
 
 
-several_processes = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def several_processes(test):
+    forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+    return pytest.mark.compiled_only(forks(test))
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +411,6 @@ def runs(tmp_path_factory):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_a_folder_of_another_run_is_refused_again(runs):
     for ranks in runs["used"]:
         assert [rank["status"] for rank in ranks] == [1, 1], ranks
@@ -409,7 +419,6 @@ def test_a_folder_of_another_run_is_refused_again(runs):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_ranks_with_other_words_end(runs):
     assert [rank["status"] for rank in runs["apart"]] == [1, 1], runs["apart"]
     said = "".join(rank["said"] for rank in runs["apart"])
@@ -418,14 +427,12 @@ def test_ranks_with_other_words_end(runs):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_an_error_of_all_is_said_once(runs):
     assert [rank["status"] for rank in runs["wrong"]] == [1, 1], runs["wrong"]
     assert "".join(rank["said"] for rank in runs["wrong"]).count("error: seed") == 1
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_a_rank_that_no_other_joins_ends(runs):
     assert runs["alone"]["status"] == 1
     told = "error: fewer than 2 processes were there after 1 seconds (runtime.timeout): look at"
@@ -435,7 +442,6 @@ def test_a_rank_that_no_other_joins_ends(runs):
 
 
 @several_processes
-@pytest.mark.compiled_only
 def test_a_run_beside_another_goes_on_with_its_own_folder(runs):
     for name in ("first", "second"):
         assert [rank["status"] for rank in runs[name]] == [0, 0], runs[name]

@@ -9,7 +9,7 @@ import pytest
 from helpers.torchrun import torchruns
 
 import slide
-from slide.training.checkpoint_files import assembled, last_checkpoint, part_of, read_states
+from slide.training.checkpoint import assembled, last_checkpoint, part_of, read_states
 from slide.utils.tensor_folder import read_tensors
 
 pytestmark = [
@@ -36,6 +36,13 @@ for size, steps in ((2, 7), (3, 12), (1, 20)):
     found[f"{size} {steps}"] = run([*parts, f"trainer.max_steps={steps}"], size)
     parts = [f"resume={folder}/parts"]
 found["again"] = run([f"resume={folder}/whole"], 1)
+
+# Sets that are looked up, on the same number of processes.
+looked_up = [word for word in words if word != "sampler=full"]
+looked_up += ["sampler=lsh", "sampler.active=20", "trainer.max_steps=12"]
+found["lsh"] = run([*looked_up, f"run_dir={folder}/lsh"], 2)
+found["lsh 7"] = run([*looked_up, f"run_dir={folder}/lsh parts", "trainer.max_steps=7"], 2)
+found["lsh 12"] = run([f"resume={folder}/lsh parts", "trainer.max_steps=12"], 2)
 
 # Ranks that are killed at a random moment, and started again as torchrun does it.
 draw, killed = random.Random(4), []
@@ -115,6 +122,13 @@ def test_resumed_on_other_numbers_of_processes_they_end_as_one_that_nothing_dist
     assert len(losses[0]) == len(losses[1]) == 20
     for one, other in zip(*losses, strict=True):
         assert other == pytest.approx(one, rel=1e-5)
+
+
+def test_active_sets_go_on_as_in_a_run_that_nothing_disturbed(runs):
+    whole, parts = (read_tensors(runs[1] / name, "network") for name in ("lsh", "lsh parts"))
+    assert whole.keys() == parts.keys()
+    for name, weight in whole.items():
+        assert (weight == parts[name]).all(), name
 
 
 def test_moments_come_along_exactly(runs):

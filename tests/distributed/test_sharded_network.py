@@ -13,14 +13,12 @@ from slide.distributed.group import Group
 from slide.distributed.sharded_network import (
     MainProcessNetwork,
     ShardedNetwork,
-    run_on_main_process,
 )
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import ActiveSampler, LSHProposer
 from slide.sampling.sampler import FullSampler
-from slide.training.selection import inspect_selection
 
 D, N, B = 200, 60, 32
 SIZES = (2, 3, 4)
@@ -221,14 +219,6 @@ def test_dropout_goes_on_from_its_state():
     assert int(other.draws) == 2
 
 
-def test_selection_of_own_outputs_is_inspected():
-    network, _ = make_pair()
-    features, labels = draw_batch()
-    hidden = network.encode(features)
-    _, active = network.output.loss(hidden, labels, ActiveLoss("bce"))
-    assert inspect_selection(network.output, hidden, active) == {}, "nobody has chosen them"
-
-
 def test_parameters_that_have_own_rows():
     network, _ = make_pair()
     shared = network.shared_rows()
@@ -351,12 +341,6 @@ def test_the_first_one_gets_the_answers_of_all(tmp_path):
             assert best == alone[0]
             assert torch.tensor(scores).allclose(torch.tensor(alone[1]), atol=1e-6)
             assert scores[0][1] == 0
-
-
-def test_one_process_is_not_in_the_way():
-    network = object()
-    with run_on_main_process(network, Group.alone()) as asked:
-        assert asked is network
 
 
 def test_only_the_last_hidden_layer_is_known_to_all():

@@ -31,12 +31,6 @@ def test_each_row_has_one_owner(name, size):
         assert (own.local_ids(own.ids) == np.arange(len(own))).all()
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_every_rank_has_a_row(size):
-    for counts in (None, [9, 0, 0, 0], [9, 9, 9, 9], [0, 0, 0, 0]):
-        assert all(len(each) for each in every(size, counts, rows=4))
-
-
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_zipf_rows_are_dealt_evenly(size):
     """Both the rows that a step touches and its products."""
@@ -50,13 +44,6 @@ def test_zipf_rows_are_dealt_evenly(size):
     for ids, limit in ((columns, 1.03), (np.unique(columns), 1.06)):
         numbers = np.bincount(shares.owners(ids), minlength=size)
         assert numbers.max() < limit * numbers.mean()
-
-
-def test_rows_modulo_the_size_may_be_uneven():
-    counts = np.tile([100, 1], 50)
-    ranks = [Shares("labels", 100, 0, 2, given) for given in (None, counts)]
-    uneven, even = (counts[shares.ids].sum() for shares in ranks)
-    assert (uneven, even) == (5000, 2525)
 
 
 @pytest.mark.parametrize("counts", [None, [5, 1, 1, 3, 1, 1]])

@@ -15,7 +15,7 @@ def as_codes(values):
 
 
 def contents(tables):
-    """The ids in each bucket of each table, in their places."""
+    """The ids in each bucket of each table, in their order."""
     every = np.tile(np.arange(tables.num_buckets, dtype=np.int32), (tables.num_tables, 1))
     b = tables.buckets
     return [

@@ -23,17 +23,17 @@ def group_of_cores(cores: float) -> Iterator[Path]:
     """
     name = f"slide-{os.getpid()}"
     first = (_ROOT / "cpu/cpu.cfs_quota_us").exists()  # The first version of control groups.
-    place = _ROOT / "cpu" / name if first else _ROOT / name
+    group = _ROOT / "cpu" / name if first else _ROOT / name
     if not first and "cpu" not in (_ROOT / "cgroup.subtree_control").read_text().split():
         raise OSError(f"groups below {_ROOT} have no limit of cores")
-    place.mkdir()
+    group.mkdir()
     try:
         quota = str(round(cores * _PERIOD))
         if first:
-            (place / "cpu.cfs_period_us").write_text(str(_PERIOD))
-            (place / "cpu.cfs_quota_us").write_text(quota)
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(quota)
         else:
-            (place / "cpu.max").write_text(f"{quota} {_PERIOD}")
-        yield place / "cgroup.procs"
+            (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
+        yield group / "cgroup.procs"
     finally:
-        place.rmdir()
+        group.rmdir()

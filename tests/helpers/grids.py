@@ -10,14 +10,14 @@ def pairs(**axes):
 
     Most defects need one or two values (Kuhn et al. 2004, "Software fault interactions").
     """
-    places = [*combinations(range(len(axes)), 2)]
+    axis_pairs = [*combinations(range(len(axes)), 2)]
     grid = [*product(*(range(len(axis)) for axis in axes.values()))]
-    left = {(a, b, case[a], case[b]) for case in grid for a, b in places}
+    left = {(a, b, case[a], case[b]) for case in grid for a, b in axis_pairs}
     chosen = []
     while left:
-        new = [sum((a, b, case[a], case[b]) in left for a, b in places) for case in grid]
+        new = [sum((a, b, case[a], case[b]) in left for a, b in axis_pairs) for case in grid]
         chosen.append(grid[new.index(max(new))])
-        left -= {(a, b, chosen[-1][a], chosen[-1][b]) for a, b in places}
+        left -= {(a, b, chosen[-1][a], chosen[-1][b]) for a, b in axis_pairs}
     values = [[*axis] for axis in axes.values()]
     cases = [tuple(axis[n] for axis, n in zip(values, case, strict=True)) for case in chosen]
     return pytest.mark.parametrize(tuple(axes), cases)

@@ -17,8 +17,7 @@ from slide import ActiveLoss, RowSparseAdam, SlideNetwork, runtime
 from slide.config import command, read_config
 from slide.data import synthetic
 from slide.training import Trainer, TrainingOptions, constant
-from slide.training.checkpoint import read_checkpoint
-from slide.training.checkpoint_files import last_checkpoint
+from slide.training.checkpoint import last_checkpoint, read_checkpoint
 from slide.training.loop import TrainingLoop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,8 +47,8 @@ def tiny(folder, *more):
     if "sampler=lsh" in (*shape, *more):  # Other samplers have no use for tables.
         shape += ["hash.hashes_per_table=3", "hash.num_tables=4"]
     threads = ["runtime.threads=1"]  # Waking threads would take longer than the work.
-    places = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
-    return [*sizes, *shape, *threads, *places, "report=false", *more]
+    folders = [f"dataset.cache={folder}/cache", f"run_dir={folder}/run"]
+    return [*sizes, *shape, *threads, *folders, "report=false", *more]
 
 
 def raw(group, choice):

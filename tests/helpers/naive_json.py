@@ -76,20 +76,20 @@ def prediction_row(features, labels):
         sums = {}
         for name, value in pairs:
             need(isinstance(value, int | float) and abs(value) < 3.4e38)
-            place = number_of(name)
-            need(0 <= place < features)
-            sums[place] = sums.get(place, 0.0) + value
+            index = number_of(name)
+            need(0 <= index < features)
+            sums[index] = sums.get(index, 0.0) + value
         need(all(abs(value) < 3.4e38 for value in sums.values()))
         own = []
         for name in named or []:
-            place = number_of(name)
-            if not 0 <= place < labels:
+            index = number_of(name)
+            if not 0 <= index < labels:
                 if str(name) not in unknown:
                     unknown.append(str(name))
-                place = labels + unknown.index(str(name))
-            if place not in own:
-                own.append(place)
-        return own, [(place, np.float32(value)) for place, value in sums.items()]
+                index = labels + unknown.index(str(name))
+            if index not in own:
+                own.append(index)
+        return own, [(index, np.float32(value)) for index, value in sums.items()]
 
     return row_of
 

@@ -22,8 +22,8 @@ def naive_matrix(path):
                 if 0 <= j - offset < num_rows and data[i, j] != 0
             ]
         elif kind == "coo":
-            places = arrays["coords"] if "coords" in arrays else (arrays["row"], arrays["col"])
-            entries = list(zip(*(p.tolist() for p in places), data, strict=True))
+            positions = arrays["coords"] if "coords" in arrays else (arrays["row"], arrays["col"])
+            entries = list(zip(*(p.tolist() for p in positions), data, strict=True))
         else:
             entries = list(naive_compressed(kind, data, arrays["indices"], arrays["indptr"]))
             lines = num_columns if kind == "csc" else num_rows

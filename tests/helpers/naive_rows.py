@@ -119,8 +119,8 @@ def assert_agrees(path, data, variant=XMC, **options):
             data, variant, options.get("lenient", False), options.get("sizes") or (None,) * 3
         )
     except BadLine as bad:
-        place = str(path) if bad.args[0] is None else f"{path}:{bad.args[0]}"
-        with pytest.raises(DataError, match=rf"^{re.escape(place)}: "):
+        where = str(path) if bad.args[0] is None else f"{path}:{bad.args[0]}"
+        with pytest.raises(DataError, match=rf"^{re.escape(where)}: "):
             read(path, variant, **options)
     else:
         assert read(path, variant, **options) == expected

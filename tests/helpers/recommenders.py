@@ -36,8 +36,8 @@ def recommender(
         tastes, drawn = rng.integers(groups, size=2), {}
         while len(drawn) < first + second:  # Each item once, in the order of the draws.
             taste = tastes[rng.integers(2)] if rng.random() < loyal else groups
-            place = np.searchsorted(sums[taste], rng.random() * sums[taste][-1], side="right")
-            drawn[int(place if taste == groups else members[taste][place])] = None
+            index = np.searchsorted(sums[taste], rng.random() * sums[taste][-1], side="right")
+            drawn[int(index if taste == groups else members[taste][index])] = None
         features.append(sorted(list(drawn)[:first]))
         labels.append(sorted(list(drawn)[first:]))
     pattern = Pattern.from_lists(features)

@@ -27,7 +27,7 @@ from slide import runtime
 from slide.config import build, read_config
 from slide.config.compose import asked_for, resumed, user_errors
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint_files import CHECKPOINT, find_checkpoints, network_state
+from slide.training.checkpoint import CHECKPOINT, find_checkpoints, network_state
 from slide.utils import tensor_folder
 from slide.utils.checks import error_message
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder

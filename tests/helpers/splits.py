@@ -7,7 +7,7 @@ from slide.sparse import CSR, Pattern
 
 
 def make_split(num_rows=23, seed=0):
-    """Rows of random lengths; the values tell the place in the file."""
+    """Rows of random lengths; the values tell the position in the file."""
     rng = np.random.default_rng(seed)
     indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 6, num_rows))])
     label_indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 4, num_rows))])
@@ -15,6 +15,13 @@ def make_split(num_rows=23, seed=0):
     features = CSR(indptr, rng.integers(0, 50, indptr[-1], np.int32), values)
     labels = Pattern(label_indptr, rng.integers(0, 30, label_indptr[-1], np.int32))
     return Split(features, labels, 50, 30)
+
+
+def split_of(rows, labels, features, outputs):
+    """Rows of ones at some features, with their labels."""
+    pattern = Pattern.from_lists(rows)
+    csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+    return Split(csr, Pattern.from_lists(labels), features, outputs)
 
 
 def row(features, labels, index):

@@ -44,11 +44,11 @@ class Rank:
         self.said = said
         self.process = os.fork()
         if not self.process:
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **environment}
+            given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+            given |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **environment}
             if size == 1:
-                place = environment
-            os.environ.update({name: str(value) for name, value in place.items()})
+                given = environment
+            os.environ.update({name: str(value) for name, value in given.items()})
             become(words, said)
 
     def kill(self, number=signal.SIGKILL):

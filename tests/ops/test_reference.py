@@ -116,11 +116,11 @@ def draw_losses(mode, weighted, dtype, seed, large=1):
     """Scores, some of them large, and sets with targets: of sizes and numbers at the limits."""
     rng, counts = np.random.default_rng(seed), [2, 0, 3, 1, 6]
     sizes = [8] * 5 if mode == "shared" else [6, 5, 9, 2, 7]
-    places = [rng.permutation(n)[:k].tolist() for n, k in zip(sizes, counts, strict=True)]
-    targets, sets = Pattern.from_lists(places), make_pattern(rng, sizes, 40)
+    positions = [rng.permutation(n)[:k].tolist() for n, k in zip(sizes, counts, strict=True)]
+    targets, sets = Pattern.from_lists(positions), make_pattern(rng, sizes, 40)
     ids, indptr = (sets.indices[:8], None) if mode == "shared" else (sets.indices, sets.indptr)
     logs = rng.uniform(0, 3, len(ids)).astype(np.float32) if weighted else None
-    for b, own in enumerate(places if weighted else []):
+    for b, own in enumerate(positions if weighted else []):
         logs[np.array(own, int) + (0 if indptr is None else indptr[b])] = 0
     scores = 2 * rng.standard_normal((5, 8) if mode == "shared" else len(ids))
     scores.flat[::7] *= large
@@ -322,10 +322,9 @@ def test_signs(num_vectors, k, tables, dtype):
 def test_projections_of_sparse_rows(lengths, dtype):
     rng = np.random.default_rng(len(lengths))
     x, directions = make_csr(rng, lengths, 7, dtype), rng.integers(-1, 2, (7, 6)).astype(np.int8)
-    out = np.full((len(lengths), 6), np.nan, dtype)
-    code_kernels.project_sparse(*x, directions, out)
-    expected = hashing.project_sparse(*x, tensor(directions))
-    assert_near(tensor(out), expected, dtype)
+    words = *x, tensor(directions)
+    found, expected = (getattr(ops.project_sparse, way)(*words) for way in ("kernel", "reference"))
+    assert_near(found, expected, dtype)
 
 
 @pairs(num_vectors=[0, 1, 6], bin_size=[2, 8], dtype=TYPES)

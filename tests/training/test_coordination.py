@@ -134,7 +134,7 @@ class Machine:
             self.time += 0.25
             self.run += 0.25 * part
             self.waited += 0.25 * (1 - part)
-            self.share.look()
+            self.share.adjust()
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_they_stay_when_the_others_are_gone(machine):
 
 
 def test_one_thread_is_not_watched():
-    CoreShare(1, times=lambda: pytest.fail("looked")).look()
+    CoreShare(1, times=lambda: pytest.fail("read")).adjust()
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_times_that_the_system_counts(tmp_path, monkeypatch, counts, expected):
             (tmp_path / "task" / name / "schedstat").write_text(text)
     monkeypatch.setattr(coordination, "_TASKS", tmp_path / "task")
     assert run_and_waited() == expected
-    CoreShare(4).look()
+    CoreShare(4).adjust()
 
 
 @pytest.mark.parametrize("shared", ["true", "false"])
@@ -212,8 +212,8 @@ def test_a_run_looks_once_in_a_step(tmp_path, monkeypatch, shared):
             super().__init__(most)
             seen.append(most)
 
-        def look(self):
-            seen.append("look")
+        def adjust(self):
+            seen.append("adjust")
 
         def close(self):
             seen.append("end")
@@ -221,14 +221,14 @@ def test_a_run_looks_once_in_a_step(tmp_path, monkeypatch, shared):
     monkeypatch.setattr(trainer, "CoreShare", Seen)
     words = ("ranker=none", "trainer.max_steps=3", f"trainer.share_cores={shared}")
     job.main(*job.tiny(tmp_path, *words))
-    assert seen == [None if shared == "true" else 1, "look", "look", "look", "end"]
+    assert seen == [None if shared == "true" else 1, "adjust", "adjust", "adjust", "end"]
 
 
 @pytest.mark.compiled_only
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="needs two threads")
 def test_a_run_whose_number_changes_has_the_same_bits(tmp_path, monkeypatch):
     class Turns(CoreShare):
-        def look(self):
+        def adjust(self):
             self._set(1 + self.threads % 2)
 
     words = ["runtime.threads=2", "runtime.deterministic=true", "ranker=none"]

@@ -262,14 +262,6 @@ def test_a_resumed_run_looks_again_at_lower_limits_only(limits, total, said):
     assert found.total == total
 
 
-def test_a_state_without_limits_looks_again():
-    state = AutoSchedule(EPOCH, 2000, 150.0, decay_from=1000, total=1500).state_dict()
-    del state["most_steps"], state["most_seconds"]
-    found = loaded(state, 1200)
-    assert found.apply_lower_limits(1100, 121.0) == ""
-    assert found.total == 1200
-
-
 def test_higher_limits_hold_before_the_rate_falls():
     found = loaded(AutoSchedule(EPOCH, 2000).state_dict(), 3000)
     assert found.apply_lower_limits(1500, 0.0) == ""

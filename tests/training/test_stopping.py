@@ -11,11 +11,11 @@ import pytest
 import torch
 from helpers import job
 from helpers.ranks import run_ranks, several
+from helpers.splits import split_of
 
 from slide import FullSampler
-from slide.data import SparseDataset, Split, kind_of
+from slide.data import SparseDataset, kind_of
 from slide.ranking import EnsembleRanker
-from slide.sparse import CSR, Pattern
 from slide.training import lr_schedules, stopping
 from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule
@@ -33,8 +33,8 @@ def two_epochs(monkeypatch):
     monkeypatch.setattr(lr_schedules, "LEAST_GAIN", 100.0)
 
 
-@pytest.mark.parametrize("stops", [(14,), (20,), (5, 13, 17, 23)])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, two_epochs, stops):
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, two_epochs):
+    stops = 5, 13, 17, 23  # Before a checkpoint, before the rate falls, and while it falls.
     for run in "ab":
         (tmp_path / run).mkdir()
     arguments = [*AUTO, "trainer.checkpoint_every=6", "network.input_dropout=0.2"]
@@ -141,12 +141,6 @@ def test_the_held_out_samples_reach_the_ranker(tmp_path, monkeypatch):
     trainer.fit()
     assert seen == [(trainer.train_split, trainer.held_split, trainer.every_split)]
     assert trainer.every_split.labels is data.train.labels
-
-
-def split_of(rows, labels, features, outputs):
-    pattern = Pattern.from_lists(rows)
-    csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
-    return Split(csr, Pattern.from_lists(labels), features, outputs)
 
 
 def test_the_kind_is_that_of_all_samples(tmp_path, monkeypatch):
@@ -332,15 +326,14 @@ def test_a_kill_while_the_best_is_replaced(tmp_path, data, scripted, left):
     assert (best / "best.json").exists()
 
 
-@pytest.mark.parametrize("done", [None, 0, 1, 2])
-def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypatch, scripted, done):
+def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypatch, scripted):
     """The best of step 50 was replaced after the checkpoint of step 120, and the run was killed.
 
-    It is killed again after ``done`` renamings, or in the first removal of a folder.
+    It is killed again after some renamings, the last time within the removal of a folder.
     """
     scripted(0.5, 0.4, 0.6, 0.7)
     trainer = stopped_trainer(tmp_path, data, monkeypatch, step=210, every=120)
-    left, rename, remove = [done], Path.rename, shutil.rmtree
+    left, rename, remove = [0], Path.rename, shutil.rmtree
 
     def killed(*arguments):
         if not left[0]:
@@ -354,27 +347,32 @@ def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypat
             raise KeyboardInterrupt
         return remove(path, **options)
 
-    if done is not None:
+    run, saved = tmp_path / "run", tmp_path / "saved"
+    shutil.copytree(run, saved)
+    for done in (0, 1, 2):
+        left[0] = done
         with monkeypatch.context() as patch:
             patch.setattr(Path, "rename", killed)
             patch.setattr(shutil, "rmtree", killed_within)
             with pytest.raises(KeyboardInterrupt):
                 again(trainer, 120)
-    resumed = again(trainer, 120)
-    assert (resumed.score, resumed.best_step) == (0.5, 50)
-    assert not resumed.before.exists()
+        resumed = again(trainer, 120)
+        assert (resumed.score, resumed.best_step) == (0.5, 50)
+        assert not resumed.before.exists()
+        shutil.rmtree(run)
+        shutil.copytree(saved, run)
 
 
 def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted):
     scripted(0.5, 0.4, 0.3)
-    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.restore
+    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
 
     def damaged(self, *more):
         path = self.path / "network.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         whole(self, *more)
 
-    monkeypatch.setattr(EarlyStopping, "restore", damaged)
+    monkeypatch.setattr(EarlyStopping, "finish", damaged)
     with pytest.raises(OSError, match=r"the best weights cannot be read: .*network\.safetensors"):
         trainer.fit()
 
@@ -454,7 +452,7 @@ def work(group):
     stopping = EarlyStopping(checkpoint, 3, 50, held, 100 * group.size)
     before, found = stopping.best_step, []
     if before:
-        stopping.restore(network, before + 1)
+        stopping.finish(network, Counters(step=before + 50), Monitor(None))
         found = sums(network, group)
     with torch.no_grad():
         for each in network.parameters():

@@ -9,15 +9,16 @@ import pytest
 import torch
 from helpers import job
 from helpers.samplers import lsh_sampler
+from helpers.splits import split_of
 
 import slide
 from slide import FullSampler, SlideNetwork
-from slide.data import SparseDataset, Split, validation_split
+from slide.data import SparseDataset, validation_split
 from slide.functional.losses import Loss
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 from slide.training import Trainer, evaluate, linear
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import Checkpoint
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = {
     "lsh shared": ("sampler=lsh", "sampler.weighting=stratified"),
     "lsh per sample": ("sampler=lsh", "sampler.mode=per_sample", "runtime.threads=0"),
-    "dwta": ("hash=dwta", "hash.bin_size=4"),
     "published fifo": (
         *("sampler=slide2020", "hash.hashes_per_table=3", "hash.num_tables=4"),
         *("sampler.proposer.bucket_capacity=4", "sampler.mode=per_sample"),
@@ -42,11 +42,8 @@ CASES = {
         "sampler.mode=per_sample",
     ),
     "index shared": ("sampler=index",),
-    **{
-        f"{name} per sample": (f"sampler={name}", "sampler.mode=per_sample")
-        for name in ("index", "neighbours", "recent")
-    },
-    "uniform": ("sampler=uniform",),
+    "index per sample": ("sampler=index", "sampler.mode=per_sample"),
+    "recent per sample": ("sampler=recent", "sampler.mode=per_sample"),
     "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
 }
 
@@ -147,24 +144,6 @@ def test_a_finished_run_can_be_prolonged_with_another_rate(tmp_path, monkeypatch
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates == [0.001] * 16 + [0.5] * 8
     assert job.checkpoint(tmp_path / "run")["step"] == 24
-
-
-def test_a_resumed_run_keeps_the_rates_of_all_groups(runs, monkeypatch):
-    used = used_rates(monkeypatch)
-    settings = ["optimizer.input_rate=3", "optimizer.lr=0.01", "lr_schedule.warmup=0.25"]
-    settings += ["trainer.checkpoint_every=4"]
-    job.main(*job.tiny(runs[0], *settings))
-    expected = used.copy()
-    assert len(expected) == 16
-    assert max(rest for rest, _ in expected) == pytest.approx(0.01)
-    assert expected[0] == [0, 0]
-    assert all(first == pytest.approx(3 * rest) for rest, first in expected)
-    used.clear()
-    job.stop_at(monkeypatch, 7)
-    job.failure(*job.tiny(runs[1], *settings))
-    del used[4:]  # Done again: the checkpoint is of step 4.
-    job.main(f"resume={runs[1]}/run")
-    assert used == expected
 
 
 def test_the_rate_reaches_the_optimizer_and_the_log(tmp_path, monkeypatch):
@@ -387,12 +366,7 @@ def test_a_trainer_evaluates_after_it_has_trained_but_trains_once(tmp_path):
 
 
 def make_tiny_data(train, test, features, outputs):
-    """Samples of ones at some features, with their labels."""
-    splits = []
-    for rows, labels in (train, test):
-        pattern = Pattern.from_lists(rows)
-        csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
-        splits.append(Split(csr, Pattern.from_lists(labels), features, outputs))
+    splits = (split_of(*each, features, outputs) for each in (train, test))
     return SparseDataset("edges", *splits, features, outputs)
 
 

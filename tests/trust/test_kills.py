@@ -38,7 +38,7 @@ def test_killed_runs_end_as_others_do():
 
 
 @pytest.mark.compiled_only
-def test_runs_that_are_stopped_where_they_write_the_model():
-    """Without names ``--phases`` stops them in all phases."""
-    said = said_by("--phases", "model")
-    assert [said.count(name) for name in ("SIGKILL", "SIGTERM")] == [2, 2]
+def test_what_is_left_where_models_are_written():
+    """Of a run, of a sweep, of a model that learns on; without names ``--phases`` has them all."""
+    said = said_by("--phases", "sweep, model", "partial_fit", "save, the moves")
+    assert [said.count(name) for name in ("SIGKILL", "SIGTERM")] == [6, 6]

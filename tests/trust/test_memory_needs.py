@@ -47,8 +47,8 @@ def test_the_prediction_holds(tmp_path, run):
     # Compilers take memory in a first run, which the prediction leaves out.
     more = [word for word in RUNS[run] if word.startswith(("ranker=", "sampler="))]
     job.main(*job.tiny(tmp_path / "small", "trainer.checkpoint_every=3", *more))
-    places = f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run"
-    most, text = measured(tmp_path, [*WORDS, *RUNS[run], *places])
+    folders = f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run"
+    most, text = measured(tmp_path, [*WORDS, *RUNS[run], *folders])
     found = re.search(r"needs about ([\d.,]+) (GiB|MiB)", text)
     assert found, text
     predicted = float(found[1].replace(",", "")) * {"GiB": 1024, "MiB": 1}[found[2]]

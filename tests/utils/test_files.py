@@ -9,7 +9,7 @@ from helpers.limits import limited
 
 from slide.config.compose import CONFIG
 from slide.model.folder import MODEL_FILE
-from slide.training.checkpoint_files import CHECKPOINTS
+from slide.training.checkpoint import CHECKPOINTS
 from slide.utils import files, run_folders
 
 

@@ -50,11 +50,11 @@ def test_rows_are_the_rounded_floats(dtype):
 def test_some_rows_and_where_they_are(dtype, ids):
     _, rows = draw(dtype)
     ids, bias = np.array(ids, np.int32), torch.arange(37.0)
-    weight, some, places = rows.some(ids, bias)
-    assert places.shape == ids.shape
+    weight, some, positions = rows.some(ids, bias)
+    assert positions.shape == ids.shape
     assert len(weight) == len(some) == len(np.unique(ids))
-    np.testing.assert_array_equal(weight[places].numpy(), rows.float().numpy()[ids])
-    np.testing.assert_array_equal(some.numpy()[places], ids)
+    np.testing.assert_array_equal(weight[positions].numpy(), rows.float().numpy()[ids])
+    np.testing.assert_array_equal(some.numpy()[positions], ids)
     assert rows.some(ids, None)[1] is None
     own = TensorRows(rows.float())
     assert own.some(ids, bias) == (own.weight, bias, ids)

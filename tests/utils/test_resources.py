@@ -13,13 +13,13 @@ def groups(tmp_path, monkeypatch):
     """A machine with 900 KiB left, and this process in group ``/a/b`` of either version."""
 
     def lay(version, **files):
-        place = {1: tmp_path / "memory/a/b", 2: tmp_path / "a/b"}[version]
-        place.mkdir(parents=True)
+        folder = {1: tmp_path / "memory/a/b", 2: tmp_path / "a/b"}[version]
+        folder.mkdir(parents=True)
         line = {1: "3:cpu,cpuacct:/x\n4:memory:/a/b\n", 2: "0::/a/b\n"}[version]
         (tmp_path / "cgroup").write_text(line)
         for name, text in files.items():
-            (place / name.replace("__", ".")).write_text(text)
-        return place
+            (folder / name.replace("__", ".")).write_text(text)
+        return folder
 
     monkeypatch.setattr(resources, "_ROOT", tmp_path)
     monkeypatch.setattr(resources, "_GROUPS", tmp_path / "cgroup")
@@ -44,16 +44,16 @@ def test_pages_of_files_can_be_taken_back(groups):
 
 
 def test_a_group_above(groups):
-    place = groups(2, memory__max="max", memory__current="400000")
-    (place.parent / "memory.max").write_text("450000")
-    (place.parent / "memory.current").write_text("440000")
+    folder = groups(2, memory__max="max", memory__current="400000")
+    (folder.parent / "memory.max").write_text("450000")
+    (folder.parent / "memory.current").write_text("440000")
     assert (free_memory(), memory_limit()) == (10_000, 450_000)
 
 
 def test_groups_of_the_first_version(groups):
     files = {"limit_in_bytes": "500000", "usage_in_bytes": "100000"}
-    place = groups(1, **{f"memory__{name}": text for name, text in files.items()})
-    (place / "memory.stat").write_text("cache 3\ntotal_inactive_file 7\n")
+    folder = groups(1, **{f"memory__{name}": text for name, text in files.items()})
+    (folder / "memory.stat").write_text("cache 3\ntotal_inactive_file 7\n")
     assert free_memory() == 400_007
 
 
@@ -88,8 +88,8 @@ def test_cores(groups, text, cores):
 
 
 def test_cores_of_the_group_above(groups):
-    place = groups(2, cpu__max="400000 100000")
-    (place.parent / "cpu.max").write_text("300000 100000")
+    folder = groups(2, cpu__max="400000 100000")
+    (folder.parent / "cpu.max").write_text("300000 100000")
     assert core_limit() == 3
 
 

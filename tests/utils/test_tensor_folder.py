@@ -160,12 +160,12 @@ def test_a_file_of_another_size(folder):
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-@pytest.mark.parametrize("place", [3, -1])
-def test_a_changed_byte(folder, name, place):
+@pytest.mark.parametrize("position", [3, -1])
+def test_a_changed_byte(folder, name, position):
     """The list does not show it, so whoever opens the folder says which files to compare."""
     path = folder / f"{name}.safetensors"
     changed = bytearray(path.read_bytes())
-    changed[place] ^= 1
+    changed[position] ^= 1
     path.write_bytes(changed)
     content = read_folder(THINGS, folder)
     with pytest.raises(ValueError, match=rf"{name}\.safetensors has changed since it was written"):
@@ -196,11 +196,11 @@ def test_each_changed_byte_of_the_list_is_seen(folder):
     path = folder / THINGS.list_file
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
-    for place in rng.choice(len(whole), 60, replace=False):
-        if whole[place : place + 1].isspace():
+    for position in rng.choice(len(whole), 60, replace=False):
+        if whole[position : position + 1].isspace():
             continue  # Where it means nothing.
         changed = bytearray(whole)
-        changed[place] ^= 1
+        changed[position] ^= 1
         path.write_bytes(changed)
         with pytest.raises((ValueError, FileNotFoundError)) as caught:
             read_folder(THINGS, folder)

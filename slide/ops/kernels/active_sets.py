@@ -8,6 +8,7 @@ from slide.ops.kernels.compile import (
     AHEAD,
     AHEAD_ENTRIES,
     ask_for,
+    helper,
     parallel,
     prange,
     prefetch_row,
@@ -29,7 +30,7 @@ class RankedIds(NamedTuple):
     counts: np.ndarray
 
 
-@serial
+@helper
 def _most_voted(candidates, votes, histogram, out):
     """Copy the ids with the most votes to ``out``, as many as it holds; return how many."""
     budget = len(out)
@@ -59,7 +60,7 @@ def _most_voted(candidates, votes, histogram, out):
     return taken
 
 
-@serial
+@helper
 def _ask_for_buckets(buckets, codes, capacity, b):
     """Request the buckets of sample b."""
     num_tables, size = buckets.starts.shape[0], buckets.pool.shape[1]
@@ -162,7 +163,7 @@ _TAKEN = 255
 _DRAWS_PER_PLACE = 64
 
 
-@serial
+@helper
 def _fill(ids, size, target, num_rows, marks, key, stream):
     """Bring ``ids`` from ``size`` to ``target`` with distinct uniform ids that are not marked."""
     counter = np.int64(stream) << 32
@@ -221,7 +222,7 @@ def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num
                     own[size] = candidate
                     size += 1
             num_known[b] = size
-            _fill(own, size, len(own), num_rows, mark, key, b)
+            _fill(own, num_known[b], len(own), num_rows, mark, key, np.int64(b))
             for i in range(len(own)):
                 mark[own[i]] = 0
 
@@ -234,7 +235,7 @@ def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, position
     int32 scratch of -1; ids (size,) int32, positions of the labels, written. Returns how many ids
     are labels or proposed.
     """
-    size = 0
+    size = np.int64(0)
     for p in range(len(labels.indices)):
         label = labels.indices[p]
         if marks[label] != _TAKEN:
@@ -251,7 +252,7 @@ def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, position
             ids[size] = proposed[i]
             size += 1
     num_known = size
-    _fill(ids, size, len(ids), num_rows, marks, key, 0)
+    _fill(ids, num_known, len(ids), num_rows, marks, key, np.int64(0))
     for i in range(len(ids)):
         marks[ids[i]] = 0
         slots[ids[i]] = -1

@@ -9,23 +9,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
+from slide.ops.kernels.compile import helper, parallel, prange
 from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
-from slide.ops.kernels.ragged import shorten
+from slide.ops.kernels.ragged import shorten, sorted_order
 
 
-@serial
+@helper
 def _put_counts(counted, sums, found, f, room):
     """Move the counts of some ids to row ``f`` of ``found``, the largest if they are too many."""
     begin, size = found.starts[f], min(len(counted), room)
-    ids = np.sort(counted)
-    counts = sums[ids]
-    sums[ids] = 0
     columns, values = found.columns[begin : begin + size], found.values[begin : begin + size]
-    if size < len(ids):
-        shorten(ids, counts, columns, values)
+    counts = np.empty(len(counted), np.float32)
+    counted.sort()
+    for i in range(len(counted)):
+        counts[i], sums[counted[i]] = sums[counted[i]], 0
+    if size < len(counted):
+        shorten(counted, counts, columns, values)
     else:
-        columns[:], values[:] = ids, counts
+        for i in range(size):
+            columns[i], values[i] = counted[i], counts[i]
     found.counts[f] = size
 
 
@@ -33,7 +35,7 @@ def _put_counts(counted, sums, found, f, room):
 def count_labels(rows, labels, longest, sums, touched, found):
     """The labels of each feature, with the numbers of rows that have both.
 
-    rows `Pattern` or `CSR`, of each feature; labels `Pattern` of all rows, in [0, N); repeated ones
+    rows `Pattern` of each feature; labels `Pattern` of all rows, in [0, N); repeated ones
     count again; longest labels are kept of a feature, those with the most rows; sums (T, N) int32
     scratch, zero before and after; touched (T, N + 1) int32 scratch; found `RowRoom` of n features,
     output.
@@ -55,6 +57,24 @@ def count_labels(rows, labels, longest, sums, touched, found):
             _put_counts(seen[:count], total, found, f, longest)
 
 
+@helper
+def number_candidates(ids, position):
+    """Write where each candidate of a row lies among those that are there, from 1 on."""
+    last = 0
+    for label in ids:
+        if label >= 0:
+            last += 1
+            position[label] = last
+
+
+@helper
+def forget_candidates(ids, position):
+    """Write zeros where `number_candidates` has written."""
+    for label in ids:
+        if label >= 0:
+            position[label] = 0
+
+
 @parallel
 def relate_candidates(features, lists, unseen, shares, ids, starts, positions, found):
     """What the features of a row say of each of its candidates.
@@ -72,14 +92,14 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, positions, f
             nothing = np.float64(0)  # Logarithm of the factor of a label that no feature had.
             for p in range(begin, end):
                 nothing += np.log(unseen[features.indices[p]])
-            out, last = found[starts[b] : starts[b + 1]], 0
+            out = found[starts[b] : starts[b + 1]]
             logs = np.empty(len(out), np.float64)  # Of thousands of features the sum is large.
-            for j in range(ids.shape[1]):
-                if ids[b, j] >= 0:
-                    out[last, 0] = out[last, 1] = 0
-                    logs[last] = np.log(shares[ids[b, j]]) + nothing
-                    last += 1
-                    position[ids[b, j]] = last
+            number_candidates(ids[b], position)
+            for label in ids[b]:
+                if label >= 0:
+                    i = position[label] - 1
+                    out[i, 0] = out[i, 1] = 0
+                    logs[i] = np.log(shares[label]) + nothing
             for p in range(begin, end):
                 f, value = features.indices[p], features.values[p]
                 for q in range(lists.indptr[f], lists.indptr[f + 1]):
@@ -90,9 +110,7 @@ def relate_candidates(features, lists, unseen, shares, ids, starts, positions, f
                         out[i, 1] = max(out[i, 1], share)
                         logs[i] += np.log1p(share / (unseen[f] * shares[label]))
             out[:, 2] = logs
-            for j in range(ids.shape[1]):
-                if ids[b, j] >= 0:
-                    position[ids[b, j]] = 0
+            forget_candidates(ids[b], position)
 
 
 class Questions(NamedTuple):
@@ -108,7 +126,7 @@ class Questions(NamedTuple):
     rows: np.ndarray
 
 
-@serial
+@helper
 def _first_at_least(sorted_ids, begin, end, wanted):
     """The first position in ``[begin, end)`` with a number of at least ``wanted``, or ``end``."""
     while begin < end:
@@ -120,7 +138,7 @@ def _first_at_least(sorted_ids, begin, end, wanted):
     return begin
 
 
-@serial
+@helper
 def _add_answers(labels, row, weight, position, sums, out):
     """Add the weight of a similar question to the sums of the candidates that are its answers."""
     for p in range(labels.indptr[row], labels.indptr[row + 1]):
@@ -130,7 +148,7 @@ def _add_answers(labels, row, weight, position, sums, out):
             out[i, 1] = max(out[i, 1], weight)
 
 
-@serial
+@helper
 def _ask_beside(group, feature, similar, questions, labels, position, sums, out):
     """Ask all questions that have a similar feature beside a group, and add up their weights."""
     others, rows, total = questions.features, questions.rows, np.float32(0)
@@ -166,11 +184,8 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, posit
     for t in prange(threads):
         position = positions[t]
         for b in range(t, len(ids), threads):
-            out, last = found[starts[b] : starts[b + 1]], 0
-            for j in range(ids.shape[1]):
-                if ids[b, j] >= 0:
-                    last += 1
-                    position[ids[b, j]] = last
+            out = found[starts[b] : starts[b + 1]]
+            number_candidates(ids[b], position)
             sums = np.empty(len(out), np.float32)
             for p in range(features.indptr[b], features.indptr[b + 1]):
                 if groups[p] < 0:
@@ -182,16 +197,14 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, posit
                 if total > 0:
                     for i in range(len(out)):
                         out[i, 0] += sums[i] / total
-            for j in range(ids.shape[1]):
-                if ids[b, j] >= 0:
-                    position[ids[b, j]] = 0
+            forget_candidates(ids[b], position)
 
 
 # Added to the number of rows of an item, so that rare ones do not seem close.
 _PRIOR = np.float32(5)
 
 
-@serial
+@helper
 def _closest(lists, counts, n, num_features, close):
     """Put the items closest to item ``n`` into ``close``, ascending; returns their number."""
     scores, found = np.zeros(len(close), np.float32), 0
@@ -202,7 +215,7 @@ def _closest(lists, counts, n, num_features, close):
             score = lists.values[p] / np.sqrt(counts[item] + _PRIOR)
             if score > scores[0]:
                 replace_least(scores, close, score, item)
-    close[:] = np.sort(close)
+    close.sort()
     for i in range(len(close)):
         if close[i] >= 0:
             close[found] = close[i]
@@ -210,7 +223,7 @@ def _closest(lists, counts, n, num_features, close):
     return found
 
 
-@serial
+@helper
 def _solve(gram, right, sweeps, weights):
     """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle."""
     weights[:] = 0
@@ -228,7 +241,7 @@ def _solve(gram, right, sweeps, weights):
     return change <= first  # Not if they are infinite.
 
 
-@serial
+@helper
 def _dominate(gram, size):
     """Enlarge the diagonal so that passes over the weights settle."""
     for i in range(1, size + 1):
@@ -238,7 +251,7 @@ def _dominate(gram, size):
         gram[i, i] = max(gram[i, i], total)
 
 
-@serial
+@helper
 def _fill_gram(lists, counts, n, items, penalty, position, gram, right):
     """Sums of products of ``items`` with each other and with item ``n``, from position 1 on."""
     size = len(items)
@@ -258,7 +271,7 @@ def _fill_gram(lists, counts, n, items, penalty, position, gram, right):
         position[items[i]] = 0
 
 
-@serial
+@helper
 def _put_weights(items, gram, right, sweeps, found, row):
     """Write the weights of ``items`` into a row of ``found``."""
     begin, end = found.starts[row], found.starts[row] + len(items)
@@ -293,10 +306,10 @@ def regress_items(
             _put_weights(items, gram[t], right, sweeps, found, row)
 
 
-@serial
+@helper
 def _put_ranks(values, out):
     """The rank of each value, 0 for the largest; of equal ones the first is the better one."""
-    order = np.argsort(-values, kind="mergesort")
+    order = sorted_order(-values)
     for rank in range(len(order)):
         out[order[rank]] = rank
 
@@ -366,7 +379,7 @@ def count_votes(neighbours, weights, labels, left_out, sums, touched, ids, votes
     for t in prange(threads):
         total, seen = sums[t], touched[t]
         for b in range(t, len(ids), threads):
-            count = 0
+            count = np.int64(0)
             for i in range(neighbours.shape[1]):
                 row = neighbours[b, i]
                 if row < 0:

@@ -44,6 +44,11 @@ def serial(function):
     return _made(function)
 
 
+def helper(function):
+    """Compile a part of kernels, without a wrapper for Python: a call from there would crash."""
+    return _made(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
 def parallel(function):
     """Compile a kernel whose ``prange`` loops run on all threads; only Python may call it.
 

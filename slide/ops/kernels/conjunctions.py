@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from slide.ops.kernels.base_scorers import forget_candidates, number_candidates
 from slide.ops.kernels.compile import parallel, prange
 
 
@@ -45,18 +46,13 @@ def mix_shares(sets, lists, ids, starts, positions, found):
     for t in prange(threads):
         position = positions[t]
         for b in range(t, len(ids), threads):
-            out, last = found[starts[b] : starts[b + 1]], 0
+            out = found[starts[b] : starts[b + 1]]
             out[:] = 0
-            for j in range(ids.shape[1]):
-                if ids[b, j] >= 0:
-                    last += 1
-                    position[ids[b, j]] = last
+            number_candidates(ids[b], position)
             for p in range(sets.indptr[b], sets.indptr[b + 1]):
                 own = sets.indices[p]
                 for q in range(lists.indptr[own], lists.indptr[own + 1]):
                     i = position[lists.indices[q]] - 1
                     if i >= 0:
                         out[i] += sets.values[p] * lists.values[q]
-            for j in range(ids.shape[1]):
-                if ids[b, j] >= 0:
-                    position[ids[b, j]] = 0
+            forget_candidates(ids[b], position)

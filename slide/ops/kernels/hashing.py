@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
+from slide.ops.kernels.compile import helper, parallel, prange
 from slide.ops.kernels.random import random_below
 
 # A bin that draws no filled bin in this many attempts gets digit 0.
@@ -30,21 +30,6 @@ def pack_signs(projections, hashes_per_table, out):
                 if projections[i, l * hashes_per_table + k] > 0:
                     code |= 1 << k
             out[l, i] = code
-
-
-@parallel
-def project_sparse(indptr, indices, values, directions, out):
-    """Write ``out[b] = sum_j values[j] * directions[indices[j]]`` for a CSR matrix."""
-    width = directions.shape[1]
-    for b in prange(len(indptr) - 1):
-        total = out[b]
-        for d in range(width):
-            total[d] = 0
-        for p in range(indptr[b], indptr[b + 1]):
-            value = values[p]
-            row = directions[indices[p]]
-            for d in range(width):
-                total[d] += value * row[d]
 
 
 @parallel
@@ -68,7 +53,7 @@ def dwta_dense(vectors, coordinates, hashes_per_table, shift, out):
             out[l, i] = code
 
 
-@serial
+@helper
 def _densify(digits, key, found):
     """Give each empty bin (digit -1) the digit of a filled bin, drawn by (bin, attempt)."""
     num_bins = len(digits)
@@ -135,7 +120,7 @@ def dwta_runners(vectors, coordinates, hashes_per_table, bits, costs, flips):
             flips[i, h] = (digit ^ second) << shift
 
 
-@serial
+@helper
 def _sort(values, order, count):
     """Sort ``order[:count]`` and its ``values`` by insertion, as they come nearly in order."""
     for i in range(1, count):
@@ -200,7 +185,7 @@ class Buckets(NamedTuple):
     pool: np.ndarray
 
 
-@serial
+@helper
 def _keep_position(offered, capacity, policy, key, counter):
     """The position in a full bucket of the id that comes after ``offered`` others; -1: dropped.
 
@@ -213,14 +198,14 @@ def _keep_position(offered, capacity, policy, key, counter):
     return r if r < capacity else -1
 
 
-@serial
+@helper
 def _counter(table, code, offered, own):
     """A counter of the draw for id ``own`` in a bucket that was offered a number of ids before it.
 
     The number alone would not do: where ids are removed, it falls, and comes again.
     """
-    bucket = np.int64(table) * TABLE_FACTOR + np.int64(code) * CODE_FACTOR
-    return bucket + np.int64(own) * ID_FACTOR + np.int64(offered)
+    bucket = table * TABLE_FACTOR + np.int64(code) * CODE_FACTOR
+    return bucket + own * ID_FACTOR + np.int64(offered)
 
 
 @parallel
@@ -266,7 +251,7 @@ def build(buckets, codes, capacity, policy, key):
             seen[c] = offered + 1
             position = np.int64(offered)
             if offered >= capacity:
-                counter = _counter(l, c, offered, i)
+                counter = _counter(np.int64(l), c, offered, np.int64(i))
                 position = _keep_position(offered, capacity, policy, key, counter)
             if position >= 0:
                 pool[starts[c] + position] = i
@@ -292,7 +277,7 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
             offered = seen[c]
             position = np.int64(offered)
             if offered >= capacity:
-                counter = _counter(l, c, offered, ids[i])
+                counter = _counter(np.int64(l), c, offered, np.int64(ids[i]))
                 position = _keep_position(offered, capacity, policy, key, counter)
             elif offered == rooms[c]:
                 room = min(capacity, max(4, 2 * rooms[c]))

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
+from slide.ops.kernels.compile import helper, parallel, prange
 
 
-@serial
+@helper
 def _multiply(rows, b, other, gram, penalty, x, out):
     """The matrix of the equations of row ``b``, times ``x``."""
     width = len(x)
@@ -29,14 +29,10 @@ def solve_factors(rows, other, gram, penalty, steps, scratch, found):
     The factors x of a row with items S minimise ``sum over S of (1 - <x, other>)^2 + <x, gram x> +
     penalty |x|^2``. A row without items gets 0.
 
-    Args:
-        rows: `slide.sparse.Pattern` of n rows.
-        other: ``(m, k)`` float32 factors of the items.
-        gram: ``(k, k)`` float32, symmetric: sums of products of all factors, with their weight.
-        penalty: ``(n,)`` float32, above 0.
-        steps: of conjugate gradients.
-        scratch: ``(T, 3, k)`` float32.
-        found: ``(n, k)`` float32, input and output.
+    rows `Pattern` of n rows; other (m, k) float32 factors of the items; gram (k, k) float32,
+    symmetric: sums of products of all factors, with their weight; penalty (n,) float32, above 0;
+    steps: of conjugate gradients; scratch (T, 3, k) float32; found (n, k) float32, in and
+    output.
     """
     threads = len(scratch)
     for t in prange(threads):
@@ -79,12 +75,7 @@ def solve_factors(rows, other, gram, penalty, steps, scratch, found):
 
 @parallel
 def sum_products(x, found):
-    """``x[part].T @ x[part]`` of equal parts of the rows.
-
-    Args:
-        x: ``(n, k)`` float32.
-        found: ``(parts, k, k)`` float32, output.
-    """
+    """Write ``x[part].T @ x[part]`` of equal parts of x (n, k) to found (parts, k, k), float32."""
     parts, width = found.shape[:2]
     for part in prange(parts):
         total = found[part]

@@ -2,35 +2,16 @@
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
+from slide.ops.kernels.compile import helper, parallel, prange
+from slide.ops.kernels.ragged import add_row, clear_row, row_product, sort_pairs, sorted_order
 
 
-@serial
-def _add(x, row, dense):
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        dense[x.indices[p]] += x.values[p]
-
-
-@serial
-def _clear(x, row, dense):
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        dense[x.indices[p]] = 0
-
-
-@serial
-def _product(x, row, dense):
-    total = 0.0
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        total += dense[x.indices[p]] * x.values[p]
-    return total
-
-
-@serial
+@helper
 def _sum_list(lists, x, n, dense, found):
     columns, values = found.columns[found.starts[n] :], found.values[found.starts[n] :]
     count, square = 0, 0.0
     for q in range(lists.indptr[n], lists.indptr[n + 1]):
-        _add(x, lists.indices[q], dense)
+        add_row(x, lists.indices[q], dense)
     for q in range(lists.indptr[n], lists.indptr[n + 1]):
         row = lists.indices[q]
         for p in range(x.indptr[row], x.indptr[row + 1]):
@@ -40,8 +21,10 @@ def _sum_list(lists, x, n, dense, found):
                 columns[count], values[count], dense[column] = column, value, 0
                 square += value * value
                 count += 1
-    order, length = np.argsort(columns[:count]), np.float32(max(np.sqrt(square), 1e-9))
-    columns[:count], values[:count] = columns[:count][order], values[:count][order] / length
+    sort_pairs(columns[:count], columns[:count], values[:count])
+    length = np.float32(max(np.sqrt(square), 1e-9))
+    for i in range(count):
+        values[i] /= length
     # Not in the parallel loop, in which numba loses what is written to an array of a tuple.
     found.counts[n] = count
 
@@ -50,44 +33,40 @@ def _sum_list(lists, x, n, dense, found):
 def sum_rows(lists, x, dense, found):
     """The sum of each of n lists of rows, at length 1.
 
-    Args:
-        lists: `slide.sparse.Pattern` of n lists of rows of ``x``.
-        x: `slide.sparse.CSR`, D columns.
-        dense: ``(T, D)`` float32 scratch, zero before and after.
-        found: `slide.ops.kernels.ragged.RowRoom` for the sums, output. It must suffice for all
-            columns of the rows of each list.
+    lists `Pattern` of n lists of rows of x; x `CSR`, D columns; dense (T, D) float32 scratch, zero
+    before and after; found `RowRoom` for the sums, of all columns of the rows of a list, output.
     """
     threads = len(dense)
     for t in prange(threads):
-        for n in range(t, len(found.starts), threads):
+        for n in range(np.int64(t), len(found.starts), threads):
             _sum_list(lists, x, n, dense[t], found)
 
 
-@serial
+@helper
 def _farthest(x, rows, row, dense):
     """The position of the row that is least like ``row``."""
-    _add(x, row, dense)
+    add_row(x, row, dense)
     least, position = np.inf, 0
     for i in range(len(rows)):
-        near = _product(x, rows[i], dense)
+        near = row_product(x, rows[i], dense)
         if near < least:
             least, position = near, i
-    _clear(x, row, dense)
+    clear_row(x, row, dense)
     return position
 
 
-@serial
+@helper
 def _centre(x, rows, dense):
     """Write the sum of rows, and return its length."""
     for i in range(len(rows)):
-        _add(x, rows[i], dense)
+        add_row(x, rows[i], dense)
     square = 0.0
     for i in range(len(rows)):
-        square += _product(x, rows[i], dense)
+        square += row_product(x, rows[i], dense)
     return max(np.sqrt(max(square, 0.0)), 1e-9)
 
 
-@serial
+@helper
 def _halve(x, rows, passes, one, other):
     """Order rows: each half is near the centre of that half."""
     half = (len(rows) + 1) // 2
@@ -98,13 +77,13 @@ def _halve(x, rows, passes, one, other):
     for _ in range(passes):
         lengths = _centre(x, ones, one), _centre(x, others, other)
         for i in range(len(rows)):
-            near = _product(x, rows[i], one) / lengths[0]
-            nearer[i] = _product(x, rows[i], other) / lengths[1] - near
+            near = row_product(x, rows[i], one) / lengths[0]
+            nearer[i] = row_product(x, rows[i], other) / lengths[1] - near
         for i in range(len(ones)):
-            _clear(x, ones[i], one)
+            clear_row(x, ones[i], one)
         for i in range(len(others)):
-            _clear(x, others[i], other)
-        order = np.argsort(nearer, kind="mergesort")
+            clear_row(x, others[i], other)
+        order = sorted_order(nearer)
         moved = False
         for i in range(half):
             moved |= order[i] >= half
@@ -121,12 +100,9 @@ def halve_nodes(x, members, bounds, passes, dense):
     Balanced spherical 2-means (Prabhu et al. 2018, "Parabel", section 3.1). It starts with two rows
     that are far from each other.
 
-    Args:
-        x: `slide.sparse.CSR` of rows at length 1, D columns.
-        members: ``(R,)`` int64 rows, ordered in place.
-        bounds: ``(n + 1,)`` int64, where the rows of each node begin.
-        passes: number of passes at most.
-        dense: ``(T, 2, D)`` float32 scratch, zero before and after.
+    x `CSR` of rows at length 1, D columns; members (R,) int64 rows, ordered in place; bounds (n +
+    1,) int64, where the rows of each node begin; passes: at most; dense (T, 2, D) float32 scratch,
+    zero before and after.
     """
     threads = len(dense)
     for t in prange(threads):

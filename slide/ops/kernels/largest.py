@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_row, serial
+from slide.ops.kernels.compile import AHEAD, helper, parallel, prange, prefetch_row, serial
+from slide.ops.kernels.ragged import sort_pairs
 
 # What a sum of 0 is kept as, because 0 means that an output was not seen.
 _SEEN = -np.finfo(np.float32).tiny
@@ -61,8 +62,7 @@ def leave_out(total, outputs):
 @serial
 def best_first(scores, ids):
     """Sort pairs by their scores, the largest first; of equal ones the first stays the first."""
-    order = np.argsort(-scores, kind="mergesort")
-    scores[:], ids[:] = scores[order], ids[order]
+    sort_pairs(-scores, scores, ids)
 
 
 @parallel
@@ -98,7 +98,7 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
     for t in prange(threads):
         total, seen = sums[t], touched[t]
         for b in range(t, len(ids), threads):
-            count = 0
+            count = np.int64(0)
             for p in range(x.indptr[b], x.indptr[b + 1]):
                 column, value = x.indices[p], x.values[p]
                 own = slice(lists.indptr[column], lists.indptr[column + 1])
@@ -117,7 +117,7 @@ def top_products(x, lists, left_out, sums, touched, ids, scores):
             best_first(scores[b], ids[b])
 
 
-@serial
+@helper
 def _to_keys(bounds, keys):
     """Integers in the order of floats, since a loop over integers finds a maximum faster."""
     bits = bounds.view(np.int32)
@@ -126,7 +126,7 @@ def _to_keys(bounds, keys):
         keys[i] = bits[i] ^ (bits[i] >> 31 & np.int32(0x7FFFFFFF))
 
 
-@serial
+@helper
 def _maximum(keys):
     """The largest of some integers."""
     largest = np.int32(_LEAST_KEY)
@@ -135,7 +135,7 @@ def _maximum(keys):
     return largest
 
 
-@serial
+@helper
 def _position(keys, key):
     """The first position of an integer that is among ``keys``."""
     at = 0
@@ -144,7 +144,7 @@ def _position(keys, key):
     return at
 
 
-@serial
+@helper
 def _scan_list(query, begin, end, codes, scales, biases, best, positions):
     """Score the rows of a list; each one above the least of the best replaces it."""
     for p in range(begin, end):
@@ -229,7 +229,7 @@ class ChangedRows(NamedTuple):
     positions: np.ndarray
 
 
-@serial
+@helper
 def _scale(bits, r, width):
     """A 127th of the largest entry of row ``r``; NaN if an entry is not finite."""
     largest = np.int32(0)
@@ -240,7 +240,7 @@ def _scale(bits, r, width):
     return np.int32(largest).view(np.float32) / np.float32(127)
 
 
-@serial
+@helper
 def _put_row(changed, i, lists, change):
     """Put one row at its position, and add what it changes in the sum of the rounded rows."""
     r, p, rows, codes = changed.ids[i], changed.positions[i], changed.rows, lists.codes
@@ -268,7 +268,7 @@ def _put_row(changed, i, lists, change):
     return total + squares
 
 
-@serial
+@helper
 def _put_rows(changed, begin, end, lists, number):
     """Put some rows into one list; see `put_rows`."""
     means, count = lists.means, lists.starts[number + 1] - lists.starts[number]

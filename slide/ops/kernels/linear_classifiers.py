@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import AHEAD, parallel, prange, prefetch_entries, serial
+from slide.ops.kernels.compile import AHEAD, helper, parallel, prange, prefetch_entries, serial
+from slide.ops.kernels.ragged import add_row, clear_row, row_product, sort_pairs
 from slide.ops.kernels.random import random_below
 
 
@@ -76,7 +77,7 @@ class Solver(NamedTuple):
     tol: float
 
 
-@serial
+@helper
 def _lay_out(x, rows, costs, solver, t, scratch):
     """Number the columns of a classifier's rows, and copy the rows side by side if they fit."""
     numbers, columns, bounds = scratch.numbers[t], scratch.columns[t], scratch.bounds[t]
@@ -114,7 +115,7 @@ def _lay_out(x, rows, costs, solver, t, scratch):
     return count, copied
 
 
-@serial
+@helper
 def _descend(indices, values, signs, solver, t, scratch):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
@@ -127,7 +128,7 @@ def _descend(indices, values, signs, solver, t, scratch):
     size = len(signs)
     for i in range(size):
         order[i], alphas[i] = i, 0
-    draws, bound = 0, np.inf
+    draws, bound = np.int64(0), np.inf
     for _ in range(solver.max_iter):
         largest = 0.0
         for k in range(size - 1, 0, -1):
@@ -164,7 +165,7 @@ def _descend(indices, values, signs, solver, t, scratch):
             size, bound = len(signs), np.inf
 
 
-@serial
+@helper
 def _take_weights(count, copied, threshold, t, scratch, found, n):
     """Move the weights of classifier ``n`` that are large enough to ``found``; clear the rest."""
     weight, begin, k = scratch.weights[t], found.starts[n], 0
@@ -176,8 +177,7 @@ def _take_weights(count, copied, threshold, t, scratch, found, n):
         if value != 0 and abs(value) >= threshold:
             columns[k], values[k] = column, value
             k += 1
-    order = np.argsort(columns[:k])
-    columns[:k], values[:k] = columns[:k][order], values[:k][order]
+    sort_pairs(columns[:k], columns[:k], values[:k])
     # Not in the parallel loop, in which numba loses what is written to an array of a tuple.
     found.counts[n] = k
 
@@ -192,7 +192,8 @@ def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
     found `RowRoom` for the weights, output.
     """
     threads = len(scratch.weights)
-    for t in prange(threads):
+    for thread in prange(threads):
+        t = np.int64(thread)  # As a serial kernel has it, so helpers are compiled once.
         for i in range(t, len(order), threads):
             n = order[i]
             begin, end = lists.indptr[n], lists.indptr[n + 1]
@@ -205,7 +206,7 @@ def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
             _take_weights(count, copied, threshold, t, scratch, found, n)
 
 
-@serial
+@helper
 def _list_row(pattern, b, sign, marks, positions, rows, signs):
     for p in range(pattern.indptr[b], pattern.indptr[b + 1]):
         n = pattern.indices[p]
@@ -229,24 +230,15 @@ def list_training_rows(labels, candidates, marks, positions, rows, signs):
     """
     marks[:] = -1
     for b in range(len(labels.indptr) - 1):
-        _list_row(labels, b, 1, marks, positions, rows, signs)
-        _list_row(candidates, b, -1, marks, positions, rows, signs)
+        _list_row(labels, b, np.float32(1), marks, positions, rows, signs)
+        _list_row(candidates, b, np.float32(-1), marks, positions, rows, signs)
 
 
 # A step of a bisection takes as long as this number of entries that are read in order.
 _STEP = 3
 
 
-@serial
-def _dot(x, row, weight):
-    """The product of row ``row`` of ``x`` with a dense vector."""
-    total = 0.0
-    for p in range(x.indptr[row], x.indptr[row + 1]):
-        total += weight[x.indices[p]] * x.values[p]
-    return total
-
-
-@serial
+@helper
 def _dot_sorted(columns, values, x, row):
     """The product of a long row, whose columns ascend, with row ``row`` of ``x``, by bisection."""
     total = np.float32(0)
@@ -273,10 +265,9 @@ def score_labels(x, classifiers, bias, ids, dense, out):
     threads = len(dense)
     for t in prange(threads):
         row = dense[t]
-        for b in range(t, len(ids), threads):
+        for b in range(np.int64(t), len(ids), threads):
             features = x.indptr[b + 1] - x.indptr[b]
-            for p in range(x.indptr[b], x.indptr[b + 1]):
-                row[x.indices[p]] += x.values[p]
+            add_row(x, b, row)
             for k in range(ids.shape[1]):
                 n = ids[b, k]
                 if n < 0:
@@ -288,6 +279,5 @@ def score_labels(x, classifiers, bias, ids, dense, out):
                     columns, values = classifiers.indices[own], classifiers.values[own]
                     out[b, k] = bias + _dot_sorted(columns, values, x, b)
                 else:
-                    out[b, k] = bias + _dot(classifiers, n, row)
-            for p in range(x.indptr[b], x.indptr[b + 1]):
-                row[x.indices[p]] = 0
+                    out[b, k] = bias + row_product(classifiers, n, row)
+            clear_row(x, b, row)

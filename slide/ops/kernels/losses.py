@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
+from slide.ops.kernels.compile import helper, parallel, prange
 
 
 class Rows(NamedTuple):
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     scale: float
 
 
-@serial
+@helper
 def score_row(rows, b):
     """The scores, targets and log weights of row b, the last ones empty if there are none."""
     begin, end = rows.indptr[b], rows.indptr[b + 1]
@@ -39,26 +39,26 @@ def score_row(rows, b):
     return rows.scores[begin:end], targets, rows.log_weights[begin:end]
 
 
-@serial
+@helper
 def softplus(z):
     """log(1 + exp(z)) without overflow."""
     return max(z, 0.0) + np.log1p(np.exp(-abs(z)))
 
 
-@serial
+@helper
 def sigmoid(z):
     """1 / (1 + exp(-z)) without overflow."""
     e = np.exp(-abs(z))
     return 1 / (1 + e) if z >= 0 else e / (1 + e)
 
 
-@serial
+@helper
 def hinge(z):
     """max(0, z); NaN stays NaN, which max would lose."""
     return 0.0 if z < 0 else z
 
 
-@serial
+@helper
 def add_weights(scores, log_weights, out):
     """Write ``scores + log_weights``."""
     for j in range(len(scores)):
@@ -68,7 +68,7 @@ def add_weights(scores, log_weights, out):
             out[j] += log_weights[j]
 
 
-@serial
+@helper
 def normalise(out, scale):
     """Turn logits into ``scale`` times their softmax; return log(sum(exp)), -inf if all are."""
     top = -np.inf
@@ -95,7 +95,7 @@ def normalise(out, scale):
 def bce(rows, losses, gradient):
     """Binary cross-entropy of each output against 0 or 1, weighted and summed over the row."""
     for b in prange(len(rows.indptr) - 1):
-        scores, targets, log_weights = score_row(rows, b)
+        scores, targets, log_weights = score_row(rows, np.int64(b))
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         weighted = len(log_weights) > 0
         scale = g.dtype.type(rows.scale)
@@ -117,7 +117,7 @@ def bce(rows, losses, gradient):
 def squared_hinge(rows, losses, gradient):
     """max(0, 1 - y z)^2 with y = 1 for targets, else y = -1; weighted and summed."""
     for b in prange(len(rows.indptr) - 1):
-        scores, targets, log_weights = score_row(rows, b)
+        scores, targets, log_weights = score_row(rows, np.int64(b))
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         weighted = len(log_weights) > 0
         scale = g.dtype.type(2 * rows.scale)
@@ -138,7 +138,7 @@ def squared_hinge(rows, losses, gradient):
 def softmax(rows, losses, gradient):
     """Cross-entropy of the weighted softmax with targets of 1 / |y|; 0 without targets."""
     for b in prange(len(rows.indptr) - 1):
-        scores, targets, log_weights = score_row(rows, b)
+        scores, targets, log_weights = score_row(rows, np.int64(b))
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         loss = 0.0
         if len(targets) == 0:
@@ -157,7 +157,7 @@ def softmax(rows, losses, gradient):
 def smooth_labels(rows, smoothing, losses, gradient):
     """After `softmax`: move this share of the targets to all outputs, by their weights."""
     for b in prange(len(rows.indptr) - 1):
-        scores, targets, log_weights = score_row(rows, b)
+        scores, targets, log_weights = score_row(rows, np.int64(b))
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         if len(targets) > 0:
             weighted = len(log_weights) > 0
@@ -181,7 +181,7 @@ def smooth_labels(rows, smoothing, losses, gradient):
 def decoupled_softmax(rows, losses, gradient):
     """Mean over targets with scores z of softplus(n - z), n the log-sum-exp of the negatives."""
     for b in prange(len(rows.indptr) - 1):
-        scores, targets, log_weights = score_row(rows, b)
+        scores, targets, log_weights = score_row(rows, np.int64(b))
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
         loss = 0.0
         if len(targets) == 0:

@@ -1,11 +1,13 @@
 """Products of vectors with the rows that a sparsity pattern names, and Adam on such rows.
 
 Entry ``p`` of sample ``b`` of a pattern names row ``ids[p]`` of a matrix with N rows. A layer needs
-three products (B samples, D columns, ``nnz`` entries), none in time proportional to N:
+two products (B samples, D columns, ``nnz`` entries), none in time proportional to N:
 
 * `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
 * `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
-* `row_gradient`     ``out[u] = sum_p coefficients[p] * vectors[b]`` over the entries with id ``u``
+
+The gradient of a row, ``sum_p coefficients[p] * vectors[b]`` over the entries with its id, is a
+`weighted_sum` over the transposed pattern.
 
 Adam is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
 steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
@@ -21,6 +23,7 @@ from slide.ops.kernels.compile import (
     AHEAD,
     AHEAD_ENTRIES,
     ask_for,
+    helper,
     parallel,
     prange,
     prefetch_row,
@@ -113,7 +116,7 @@ def group_entries(indptr, ids, slots, starts, entries, samples):
     starts[0] = 0
 
 
-@serial
+@helper
 def _sorted_entries(ids, num_rows):
     """Keys ``id << 32 | entry`` in ascending order: a radix sort of the bits that ids can have."""
     keys, others = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
@@ -168,21 +171,6 @@ def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
     return distinct
 
 
-@parallel
-def row_gradient(starts, entries, samples, coefficients, vectors, out):
-    """Write ``out[u] = sum_q coefficients[entries[q]] * vectors[samples[q]]`` over group ``u``."""
-    width = vectors.shape[1]
-    for u in prange(len(starts) - 1):
-        total = out[u]
-        for d in range(width):
-            total[d] = 0
-        for q in range(starts[u], starts[u + 1]):
-            c = coefficients[entries[q]]
-            vector = vectors[samples[q]]
-            for d in range(width):
-                total[d] += c * vector[d]
-
-
 class AdamRows(NamedTuple):
     """A weight and its optimizer state.
 
@@ -221,7 +209,7 @@ class _Rates(NamedTuple):
     eps: float
 
 
-@serial
+@helper
 def _rates(hyper, weight):
     kind = weight.dtype.type
     return _Rates(
@@ -236,7 +224,7 @@ def _rates(hyper, weight):
     )
 
 
-@serial
+@helper
 def _ask_for(state, r):
     prefetch_row(state.weight, r)
     if len(state.first) > 0:
@@ -244,7 +232,7 @@ def _ask_for(state, r):
     prefetch_row(state.second, r)
 
 
-@serial
+@helper
 def _decays(state, hyper, rates, r):
     """The decay of the two moments of row ``r``; notes the step."""
     if len(state.last_step) > 0:
@@ -257,7 +245,7 @@ def _decays(state, hyper, rates, r):
     return rates.decay1, rates.decay2
 
 
-@serial
+@helper
 def _update_entry(state, hyper, rates, r, g):
     """`_update_row` for rows of one entry, such as the entries of a bias."""
     decay1, decay2 = _decays(state, hyper, rates, r)
@@ -271,7 +259,7 @@ def _update_entry(state, hyper, rates, r, g):
     state.weight[r, 0] = rates.keep * state.weight[r, 0] - step
 
 
-@serial
+@helper
 def _update_row(state, hyper, rates, r, factor, vector):
     """Adam on row ``r`` with gradient ``factor * vector``, weight decay decoupled (AdamW)."""
     decay1, decay2 = _decays(state, hyper, rates, r)
@@ -297,7 +285,7 @@ def _update_row(state, hyper, rates, r, factor, vector):
         w[d] = rates.keep * w[d] - rates.rate * g / (np.sqrt(second) * rates.scale + rates.eps)
 
 
-@serial
+@helper
 def _update_rowwise(state, rates, r, factor, vector, decay1, decay2):
     """`_update_row` with one second moment for the row."""
     w = state.weight[r]
@@ -334,7 +322,7 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
 
 @parallel
 def adam_factored(state, hyper, groups, coefficients, vectors, num_chunks):
-    """`row_gradient` of groups (`Transposed`) and `adam_rows`: each sum is used in the cache."""
+    """`adam_rows` with the gradients of groups (`Transposed`), each of which stays in the cache."""
     width, num_rows = vectors.shape[1], len(groups.ids)
     for chunk in prange(num_chunks):
         grad = np.empty(width, vectors.dtype)

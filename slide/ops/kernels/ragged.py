@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange, serial
+from slide.ops.kernels.compile import helper, parallel, prange, serial
 from slide.sparse import row_bounds
 
 # Entries that are read before the next decision whether to stop; without blocks, the compiler makes
@@ -36,7 +36,8 @@ def gather_ragged(indptr, data, rows, out_indptr, out):
 
 
 def select_rows(indptr: np.ndarray, rows: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
-    """The bounds ``(R + 1,)`` of some rows ``(R,)`` int64, then these rows of each ragged array."""
+    """The bounds ``(R + 1,)`` of some rows ``(R,)``, then these rows of each ragged array."""
+    rows = rows.astype(np.int64, copy=False)
     bounds = row_bounds(indptr[rows + 1] - indptr[rows])
     taken = [np.empty(bounds[-1], array.dtype) for array in arrays]
     for array, out in zip(arrays, taken, strict=True):
@@ -75,21 +76,111 @@ def gather_entries(values, positions, out):
         out[i] = values[positions[i]]
 
 
-@serial
+@helper
 def _copy(indices, values, out, first):
     for i in range(len(indices)):
         out.indices[first + i], out.values[first + i] = indices[i], values[i]
 
 
-@serial
+@helper
+def add_row(x, row, dense):
+    """Add row ``row`` of a `CSR` to a dense vector."""
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        dense[x.indices[p]] += x.values[p]
+
+
+@helper
+def clear_row(x, row, dense):
+    """Write zeros where row ``row`` of a `CSR` has entries."""
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        dense[x.indices[p]] = 0
+
+
+@helper
+def row_product(x, row, dense):
+    """The product of row ``row`` of a `CSR` with a dense vector."""
+    total = 0.0
+    for p in range(x.indptr[row], x.indptr[row + 1]):
+        total += dense[x.indices[p]] * x.values[p]
+    return total
+
+
+# Numbers that are sorted by insertion, before runs of them are merged: 20, as numba does.
+_RUN = 20
+
+
+@helper
+def sorted_order(keys):
+    """``np.argsort(keys, kind="stable")``, which takes numba seconds to compile."""
+    count = len(keys)
+    order = np.empty(count, np.int64)
+    for i in range(count):
+        at, first = i, i - i % _RUN
+        while at > first and keys[i] < keys[order[at - 1]]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = i
+    if count <= _RUN:
+        return order
+    other = np.empty(count, np.int64)
+    size = _RUN
+    while size < count:
+        for begin in range(0, count, 2 * size):
+            i, middle, end = begin, min(begin + size, count), min(begin + 2 * size, count)
+            j = middle
+            for k in range(begin, end):
+                if j == end or (i < middle and not keys[order[j]] < keys[order[i]]):
+                    other[k] = order[i]
+                    i += 1
+                else:
+                    other[k] = order[j]
+                    j += 1
+        order, other = other, order
+        size *= 2
+    return order
+
+
+@helper
+def sort_pairs(keys, one, other):
+    """Put pairs in the order of their keys, of which equal ones stay as they are."""
+    order, ones, others = sorted_order(keys), one.copy(), other.copy()
+    for i in range(len(order)):
+        one[i], other[i] = ones[order[i]], others[order[i]]
+
+
+@helper
+def kth_largest(values, k):
+    """The k-th largest number by quickselect, which changes the order of the numbers."""
+    first, last, at = 0, len(values) - 1, len(values) - k
+    while first < last:
+        pivot = values[(first + last) >> 1]
+        i, j = first, last
+        while i <= j:
+            while values[i] < pivot:
+                i += 1
+            while values[j] > pivot:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if at <= j:
+            last = j
+        elif at >= i:
+            first = i
+        else:
+            break
+    return values[at]
+
+
+@helper
 def shorten(indices, values, out_indices, out_values):
     """Keep the entries of the largest magnitude, in order; of equal ones evenly many."""
-    sizes = np.abs(values)
+    sizes = np.empty(len(values), values.dtype)
     for i in range(len(sizes)):
-        if sizes[i] != sizes[i]:
-            sizes[i] = -1  # NaN is the smallest.
+        sizes[i] = abs(values[i]) if values[i] == values[i] else -1  # NaN is the smallest.
     kept = len(out_indices)
-    least = np.partition(sizes, len(sizes) - kept)[len(sizes) - kept]
+    least = kth_largest(sizes.copy(), kept)
     left, equal = kept, 0
     for size in sizes:
         left -= size > least

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import ask_for, parallel, prange, serial
+from slide.ops.kernels.compile import ask_for, helper, parallel, prange
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -55,7 +55,7 @@ def rows_of(keys: np.ndarray) -> np.ndarray:
     return np.where(keys == np.iinfo(np.int64).min, -1, _ROWS - (keys & _ROWS)).astype(np.int32)
 
 
-@serial
+@helper
 def _ordered(score):
     """An int32 that is larger for a larger score, and the least one if it is no number or -inf."""
     bits = np.float32(score).view(np.int32)
@@ -64,13 +64,13 @@ def _ordered(score):
     return key if score > _NO_SCORE else _NO_KEY
 
 
-@serial
+@helper
 def _key(ordered, row):
     """An integer that holds the order of a score, and the row."""
     return (np.int64(ordered) << 32) | (_ROWS - row)
 
 
-@serial
+@helper
 def _is_new(keys, key, known, row):
     """Whether a row is neither among the keys nor left out."""
     found = True  # Without branches: the loops are short.
@@ -81,7 +81,7 @@ def _is_new(keys, key, known, row):
     return found
 
 
-@serial
+@helper
 def _replace_least(keys, key):
     """Put a key in place of the least one of a binary heap."""
     at, size = 0, len(keys)
@@ -98,7 +98,7 @@ def _replace_least(keys, key):
     keys[at] = key
 
 
-@serial
+@helper
 def _least(keys):
     """The least score among the keys of a heap; -inf if it is not full."""
     ordered = np.int32(keys[0] >> 32)
@@ -106,7 +106,7 @@ def _least(keys):
     return _NO_SCORE if ordered == _NO_KEY else np.int32(bits).view(np.float32)
 
 
-@serial
+@helper
 def _reaches(numbers, factor, scales, priors, least):
     """Whether one of `_BLOCK` scores is at least this."""
     found = np.int32(0)  # A number of rounds that is known, and no branches: it is vectorized.

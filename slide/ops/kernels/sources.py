@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from slide.ops.kernels.compile import serial
+from slide.ops.kernels.compile import helper, serial
 from slide.ops.kernels.random import random_bits
 
 
@@ -38,7 +38,7 @@ def draw_labels(first, steps, num_clusters, num_labels, indptr, ranks):
             ranks[k] = label
 
 
-@serial
+@helper
 def _weigh_row(begin, end, idf, names, positions, indices, values):
     """Turns the ranks and counts of a row into columns and weights of L2 norm 1."""
     total = 0.0

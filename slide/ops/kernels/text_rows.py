@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import serial
+from slide.ops.kernels.compile import helper, serial
 
 TAB, LF, CR, SPACE = 9, 10, 13, 32
 HASH, PLUS, COMMA, MINUS, DOT, COLON = 35, 43, 44, 45, 46, 58
@@ -46,7 +46,7 @@ def read_index(data, at):
     return value, at
 
 
-@serial
+@helper
 def _read_exponent(data, at):
     """Reads ``[+-]digits``; returns (value, end, whether there were digits)."""
     shrink = data[at] == MINUS
@@ -142,12 +142,12 @@ class Columns(NamedTuple):
     num_labels: int
 
 
-@serial
+@helper
 def _is_separator(byte):
     return byte in (SPACE, LF, CR, TAB)
 
 
-@serial
+@helper
 def _enter(table, owner, column):
     """Enters a column under an owner, a positive number; returns whether it was new.
 
@@ -164,7 +164,7 @@ def _enter(table, owner, column):
     return True
 
 
-@serial
+@helper
 def _parse_labels(data, at, columns, table, owner, room, label_indices, labels):
     """Parses the labels at the start of a row; returns (labels, token, end, status)."""
     token = at
@@ -188,7 +188,7 @@ def _parse_labels(data, at, columns, table, owner, room, label_indices, labels):
     return labels, token, at, OK
 
 
-@serial
+@helper
 def _skip_line(data, at):
     """The position of the next line feed."""
     while data[at] != LF:
@@ -196,7 +196,7 @@ def _skip_line(data, at):
     return at
 
 
-@serial
+@helper
 def _parse_features(
     data, at, columns, comments, table, owner, room, feature_indices, feature_values, features
 ):
@@ -232,7 +232,7 @@ def _parse_features(
         features += 1
 
 
-@serial
+@helper
 def _is_blank(data, at):
     """Whether a line is empty, or holds nothing but white space and a comment."""
     if data[at] == LF or (data[at] == CR and data[at + 1] == LF):
@@ -307,7 +307,7 @@ TOLERANCE = 1e-12
 MAX_ZEROS = 5
 
 
-@serial
+@helper
 def _power_of_ten(exponent):
     power = 1.0
     for _ in range(exponent):
@@ -315,7 +315,7 @@ def _power_of_ten(exponent):
     return power
 
 
-@serial
+@helper
 def _count_digits(number):
     count = 1
     while number >= 10:
@@ -324,7 +324,7 @@ def _count_digits(number):
     return count
 
 
-@serial
+@helper
 def _write_digits(out, at, number, count):
     """Writes the last ``count`` digits of a number; returns their end."""
     for position in range(at + count - 1, at - 1, -1):
@@ -333,12 +333,12 @@ def _write_digits(out, at, number, count):
     return at + count
 
 
-@serial
+@helper
 def _write_number(out, at, number):
     return _write_digits(out, at, number, _count_digits(number))
 
 
-@serial
+@helper
 def _to_decimal(value):
     """Few digits that stand for a positive float32; returns (mantissa, exponent of ten)."""
     number = np.float64(value)
@@ -364,7 +364,7 @@ def _to_decimal(value):
     return mantissa, exponent
 
 
-@serial
+@helper
 def _write_value(out, at, value, negative):
     """Writes a decimal that is read back as this float32; returns its end."""
     if negative:

@@ -227,7 +227,7 @@ class LinearClassifiers(BaseScorer):
         out = np.empty(ids.shape, np.float32)
         if self.counts_items:
             features = features._replace(values=np.ones_like(features.values))
-        ids = ids.astype(np.int64, copy=False)
+        ids = np.ascontiguousarray(ids, np.int64)
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
         return out
 

@@ -1,4 +1,4 @@
-"""Edge cases of base scorers and ranking features; `kernel_formulas` has those of most."""
+"""Base scorers and ranking features against formulas of NumPy."""
 
 import numpy as np
 import pytest
@@ -207,5 +207,5 @@ def test_votes_of_neighbours(k):
 def test_votes_without_weight_stay_within_the_scratch():
     labels = make_pattern(np.random.default_rng(0), [3] * 30, 3)
     neighbours, nothing = np.arange(30, dtype=np.int32)[None], Pattern.from_lists([[]])
-    ids, *_ = votes_of(neighbours, np.zeros((1, 30)), labels, nothing, 3, 2)
+    ids, *_ = votes_of(neighbours, np.zeros((1, 30), "f4"), labels, nothing, 3, 2)
     assert ids.tolist() == [[-1, -1]]

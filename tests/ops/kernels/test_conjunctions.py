@@ -40,9 +40,10 @@ def test_mix_shares(threads):
     ids[rng.random(ids.shape) < 0.4] = -1
     ids[2] = -1
     starts = np.cumsum([0, *(ids >= 0).sum(1)])
-    places, found = np.zeros((threads, LABELS), np.int32), np.full(starts[-1] + 1, -7, np.float32)
-    mix_shares(sets, lists, ids, starts, places, found[:-1])
-    assert not places.any(), "the scratch is not handed back as it was"
+    positions = np.zeros((threads, LABELS), np.int32)
+    found = np.full(starts[-1] + 1, -7, np.float32)
+    mix_shares(sets, lists, ids, starts, positions, found[:-1])
+    assert not positions.any(), "the scratch is not handed back as it was"
     assert found[-1] == -7, "beyond the candidates"
     expected = []
     for b, candidates in enumerate(ids.tolist()):

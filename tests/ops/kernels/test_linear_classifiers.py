@@ -1,4 +1,4 @@
-"""Linear classifiers at the limits of their inputs; `kernel_formulas` has the formulas."""
+"""Linear classifiers against the conditions of their minimum, at the limits of inputs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Operations on rows of a ragged array, beside what `kernel_formulas` has."""
+"""Operations on rows of a ragged array."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rows as text, and rows of generated data; `kernel_formulas` has the formulas of ordinary ones."""
+"""Rows as text, and rows of generated data."""
 
 import re
 

@@ -62,10 +62,10 @@ def test_a_threshold_between_two_float32():
     below = np.float32(0.1)
     above = np.nextafter(below, np.float32(1))
     middle = (float(below) + float(above)) / 2
-    columns, places = np.array([0, -1, -1], np.int32), np.array([1, 0, 0], np.int32)
+    columns, children = np.array([0, -1, -1], np.int32), np.array([1, 0, 0], np.int32)
     for sign in (1, -1):
         thresholds, values = np.array([sign * middle, 0, 0]), np.array([0, 1, 2], np.float32)
-        trees = Trees(np.zeros(1, np.int32), columns, thresholds, places, places + 1, values)
+        trees = Trees(np.zeros(1, np.int32), columns, thresholds, children, children + 1, values)
         rows = np.array([[sign * below], [sign * above]], np.float32)
         assert summed(rows, trees, 0.0).tolist() == [1, 2][::sign]
 
