@@ -135,3 +135,12 @@ def has_bfloat16(device: torch.device | None = None) -> bool:
         return False
     known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+
+
+@functools.cache
+def has_int8() -> bool:
+    """Whether the CPU multiplies matrices of 8-bit integers exactly and faster than floats."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    # Without these instructions sums of pairs are cut off at 16 bits.
+    fast = known.get("avx512_vnni") or known.get("avx_vnni") or known.get("amx_int8")
+    return bool(fast) and hasattr(torch, "_int_mm")

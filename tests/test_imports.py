@@ -43,7 +43,6 @@ ONLY = {
     "numba": ("slide.ops.kernels", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
     "faiss": (
-        "slide.sampling.search_proposers",
         "slide.ranking.scorers.neighbours",
         "slide.search.faiss_bytes",
     ),

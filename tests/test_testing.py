@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.samplers import (
-    faiss_sampler,
     index_sampler,
     lsh_sampler,
     neighbour_sampler,
@@ -35,12 +34,11 @@ SAMPLERS = {
     "published": partial(
         published_sampler, hashes_per_table=2, num_tables=6, redraw=often, active=20, rebuild=often
     ),
-    "faiss": partial(faiss_sampler, kind="flat", active=20, rebuild=often),
     "index": partial(index_sampler, best=3, active=20, rebuild=often),
     "neighbours": partial(neighbour_sampler, width=4, explore=2, best=3, active=20),
     "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
-DENSE = {"faiss", "index", "lsh", "lsh by dwta", "neighbours", "recent"}
+DENSE = {"index", "lsh", "lsh by dwta", "neighbours", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),

@@ -33,9 +33,12 @@ from slide.ops.kernels.sketches import (
     REST,
     SCALE,
     WIDTH,
-    Head,
+    Rows,
     largest_scores,
+    no_keys,
     rank_buckets,
+    rank_rows,
+    rows_of,
     sketch_rows,
 )
 from slide.ops.reference import active_sets as reference
@@ -323,20 +326,23 @@ def _best_sketches(rng: np.random.Generator) -> None:
     queries, half = np.zeros((_ROWS, WIDTH), np.float32), _OUTPUTS // 2
     queries[:, NUMBERS] = rng.integers(-9, 10, (_ROWS, CODES))  # Equal sums in any order.
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
-    tables, ids = HashTables(1, 3, bucket_capacity=None), np.empty((_ROWS, 6), np.int32)
+    tables, keys = HashTables(1, 3, bucket_capacity=None), no_keys((_ROWS, 6))
     codes = np.where(np.arange(_OUTPUTS) < half, 0, 1 + np.arange(_OUTPUTS) % 2)
     with backend("kernels"):
         tables.build(codes[None].astype(np.int32))
-    products = queries[:, NUMBERS] @ sketches[:half, NUMBERS].T.astype(np.float32)
-    head = Head(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
+    products = (queries[:, NUMBERS] @ sketches[:half, NUMBERS].T.astype(np.float32)).astype(
+        np.int32
+    )
+    head = Rows(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
+    rank_rows(products, np.ones(_ROWS, np.float32), head, labels, keys)
     asked = np.repeat(np.array([[1], [2]], np.int32), _ROWS, 1)
     arrays = np.zeros(2, np.int64), asked, tables.arrays(), (sketches, floats)
     limits = labels, _OUTPUTS, np.float32(2)  # No row is passed over.
-    looked = rank_buckets(products, head, queries, *arrays, *limits, ids)
+    looked = rank_buckets(queries, *arrays, *limits, keys)
     pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
     every = torch.from_numpy(queries[:, NUMBERS]), torch.from_numpy(sketches), pairs
-    equal("the best rows", ids.tolist(), reference.rank_all(*every, 6).tolist())
-    equal("the number of rows", looked.tolist(), [_OUTPUTS] * _ROWS)
+    equal("the best rows", rows_of(keys).tolist(), reference.rank_all(*every, 6).tolist())
+    equal("the number of rows", looked.tolist(), [_OUTPUTS - half] * _ROWS)
 
 
 def _rounded_rows(rng: np.random.Generator) -> None:

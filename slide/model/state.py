@@ -11,7 +11,6 @@ from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
 from slide.sampling import (
     ActiveSampler,
-    FaissProposer,
     FullSampler,
     IndexProposer,
     LSHProposer,
@@ -128,7 +127,6 @@ def _taken_layer(
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
 # What is built again, and from which numbers.
 _REBUILT = {
-    "faiss": (FaissProposer, ("kind", "probes", "neighbours")),
     "index": (IndexProposer, ("best", "most_seen")),
     "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
 }

@@ -15,5 +15,4 @@ from slide.sampling.sampler import FullSampler as FullSampler
 from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import fixed as fixed
 from slide.sampling.schedules import never as never
-from slide.sampling.search_proposers import FaissProposer as FaissProposer
 from slide.sampling.search_proposers import IndexProposer as IndexProposer

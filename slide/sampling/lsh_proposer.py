@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
+from slide.backend import array_view, has_bfloat16, has_int8, on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
@@ -22,15 +22,18 @@ from slide.ops.kernels.sketches import (
     FIRST,
     PRIOR,
     SCALE,
+    SMALLEST,
     UNLIKELY,
     WIDTH,
-    Head,
+    Rows,
     largest_scores,
+    no_keys,
     rank_buckets,
+    rank_rows,
+    rows_of,
     sketch_rows,
 )
 from slide.ops.reference import active_sets as reference
-from slide.ops.reference.random import random_rows
 from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
@@ -40,65 +43,68 @@ from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
 
-# Rows of the head, which each input looks at: one product of matrices brings their scores, while a
-# row of a bucket costs a wait for memory. 1/32 of the rows, within bounds; in a layer with no more
-# rows than the lower bound the head holds all of them.
+# Up to this number of outputs there are tables only where somebody asks for them: matrix products
+# rank the rows of the head, while each row of a bucket costs a wait for memory, and buckets find
+# little that the head does not have.
+UNTABLED = 2**20
+# Rows of the head, which each input looks at. Of 360,939 rows these are nearly as good as all.
+FRONT = 65_536
+# The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
+# Rows with the largest priors come first: after them few rows are among the best so far.
+_POPULAR = 2048
+# Tables and probes, where there are tables.
+_TABLES, _PROBES = 4, 15
+# Products that are computed at a time: 4 MB, which stay in the caches of a core.
+_PRODUCTS = 2**20
 # The other rows are in ranges by the largest score that they may have; each range ends at a row
 # number four times that of the range before.
 _GROWTH = 4
 # Of a range of n rows an input looks at n / 64, and at most at this number.
 _SHARE, _MOST = 1 / 64, 512
-# The largest score that a row may have: its score for the mean input, and 2 standard deviations of
+# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
 # its score over recent inputs.
-_DEVIATIONS = 2.0
+_DEVIATIONS = 3.0
 # The directions are principal directions of the last 1,024 inputs.
 RECENT = 1024
 # Directions, of which folders of models hold 120; sketches have the first `CODES`, and codes are
 # hashed in the first 32.
 DIRECTIONS = 120
 HASHED = 32
-# Of the variance of inputs, directions hold a share. If they hold less than this part of what they
-# held when they were chosen, new ones are.
-_HELD = 0.9
-# Of some rows, sketches may differ from the rows by this share of the sum of their squares. With a
-# softmax each step moves the rows of uniform draws, with a hinge hardly any of them.
-_WATCHED, _MOVED = 256, 0.1
-# All rows are hashed again after steps have computed 8 outputs for each row of the layer, at the
-# earliest: sooner it would take much of a step's time, and later directions that stand still lose
-# rows that are among the best.
-_OUTPUTS_PER_ROW = 8
+# All rows are projected again after steps have computed 8 outputs for each row of the layer, and
+# after 16 steps at the earliest: sooner it would take much of a step's time, and directions that
+# stand still lose rows that are among the best, a tenth of them in fifty steps.
+_OUTPUTS_PER_ROW, _STEPS = 8, 16
 # Ranges are chosen anew when the head has less or more rows than these parts of what it shall have.
 _FEWEST, _MOST_ROWS = 0.75, 1.5
-# Weight of a step in the running mean of that share.
-_NEWEST = 0.3
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
 # Tensors of a state, beside the projection.
 _KEPT = ("bounds", "sketches", "_offset", "_recent")
 # Rows of an input that are scored exactly, for each candidate. Dropout turns an input away from the
-# directions, so sketches alone would leave out a third of the ten best rows.
-_SCORED = 4
+# directions: two thirds as many would leave out a twentieth of the ten best rows.
+_SCORED = 6
 # Candidates of an input for prediction.
 _ANSWERS = 128
 
 
 class LSHProposer(Proposer):
-    """Proposes the rows with large scores that hash tables bring up.
+    """Proposes the rows with large scores that sketches of rows, or hash tables, bring up.
 
     The score of input h is ``<w, h> + b = (<w, m> + b) + <w, h - m>``, with the mean input m. The
     first part is one number for a row, its prior. The second depends on the few directions in which
-    inputs vary. So rows and inputs are projected on the principal directions of recent inputs and
-    hashed there. Rows are put into ranges by the largest score that they may have (norm-ranging,
-    Yan et al. 2018, "Norm-ranging LSH for maximum inner product search"). An input looks at all of
-    the first range, the head, and in the other ones at its buckets and at those that its least
-    certain hashes lead to (Lv et al. 2007, "Multi-probe LSH"). What comes up is ranked by sketches:
-    the projection of a row, rounded to 8 bits, and its prior. The best ones are scored with the
-    weights.
+    inputs vary. So rows and inputs are projected on the principal directions of recent inputs. The
+    rows with the largest scores that they may have are the head, at most 65,536 (norm-ranging, Yan
+    et al. 2018, "Norm-ranging LSH for maximum inner product search"). An input looks at all of it,
+    by products with sketches: the projection of a row, rounded to 8 bits, and its prior. The best
+    ones are scored with the weights.
+
+    With more than 1,048,576 outputs, or where an argument of tables is given, the other rows are in
+    further ranges by their largest scores, and are hashed there. An input looks at its buckets, and
+    at those that its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH").
 
     The rows that a step changed most, its labels and candidates, are projected and hashed again
-    before the next step, and all rows when recent inputs have left the directions, or other rows
-    their sketches.
+    before the next step, and all rows after steps have computed 8 outputs for each of them.
 
     On other devices than the CPU there are no tables: sketches rank all rows.
 
@@ -111,10 +117,11 @@ class LSHProposer(Proposer):
         hashes_per_table: K, number of hashes in a code of the largest range; codes of the other
             ranges have fewer. None: a number for which an input looks at about 1/64 of a range, and
             at most at 512 rows.
-        num_tables: L, number of tables.
+        num_tables: L, number of tables; None: 4.
         probes: number of further buckets that an input looks into, in each table, at most 64; a
-            family without ``probe_codes`` has none.
-        best: largest number of candidates of a sample; four times as many are scored.
+            family without ``probe_codes`` has none. None: 15. If this, K and L are None, and the
+            family is `SimHash`, there are no tables with up to 1,048,576 outputs.
+        best: largest number of candidates of a sample; six times as many are scored.
         seed: seed of hash functions.
 
     Raises:
@@ -142,8 +149,8 @@ class LSHProposer(Proposer):
         *,
         family: Callable[..., HashFamily] = SimHash,
         hashes_per_table: int | None = None,
-        num_tables: int = 4,
-        probes: int = 15,
+        num_tables: int | None = None,
+        probes: int | None = None,
         best: int = 16,
         seed: int = 0,
     ):
@@ -151,17 +158,22 @@ class LSHProposer(Proposer):
         if hashes_per_table is not None:
             hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
         best = checks.whole("best", best, 1)
-        num_tables = checks.whole("num_tables", num_tables, 1)
-        probes = checks.whole("probes", probes, 0)
-        checks.within("probes", probes, 0, MOST_PROBES)
-        self.hashes_per_table, self.num_tables = hashes_per_table, num_tables
-        self.probes, self.best, self.family = probes, best, family
+        if num_tables is not None:
+            num_tables = checks.whole("num_tables", num_tables, 1)
+        if probes is not None:
+            checks.within("probes", checks.whole("probes", probes, 0), 0, MOST_PROBES)
+        self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
+        given = hashes_per_table, num_tables, probes
+        other = getattr(family, "func", family) is not SimHash
+        self._asked = other or any(each is not None for each in given)
+        self._tables = _TABLES if num_tables is None else num_tables
+        self._probes = _PROBES if probes is None else probes
+        self.best, self.family = best, family
         self.directions = random_directions(in_features, min(in_features, DIRECTIONS), seed)
         self.mean_input = torch.zeros(in_features)
         self.variances = torch.ones(self.directions.shape[1])
         self._recent = torch.empty(0, in_features)
-        self._held = self._held_first = 1.0
-        self.rebuilds, self.looked, self._outputs = 0, 0.0, 0.0
+        self.rebuilds, self.looked, self._outputs, self._steps = 0, 0.0, 0.0, 0
         self._rows: tuple[Tensor, Tensor | None] | None = None
         self._size()
 
@@ -184,22 +196,24 @@ class LSHProposer(Proposer):
             )
         n = self.out_features
         # Where each range ends, but the last.
-        self._ends = [] if n <= HEAD else [int(min(max(_HEAD * n, HEAD), _MOST_HEAD))]
-        while self._ends and 2 * _GROWTH * self._ends[-1] < n:
+        head = min(max(_HEAD * n, HEAD), _MOST_HEAD) if self._asked else FRONT
+        self._ends = [] if n <= head else [int(head)]
+        tabled = self._asked or n > UNTABLED
+        while tabled and self._ends and 2 * _GROWTH * self._ends[-1] < n:
             self._ends.append(_GROWTH * self._ends[-1])
-        self.families = self._make_families()
+        self.families = self._make_families() if tabled else []
         # Bucket 0 of the first table is the first range, then come the buckets of the other ones.
         rows = np.diff([*self._ends, n])
         self._buckets = [
             bucket_count(family.num_buckets, size)
-            for family, size in zip(self.families, rows.tolist(), strict=True)
+            for family, size in zip(self.families, rows.tolist(), strict=False)
         ]
         self._offsets = np.cumsum([1, *self._buckets])[:-1].tolist()
         buckets = 1 + sum(self._buckets)
-        self.tables = HashTables(self.num_tables, buckets, bucket_capacity=None)
+        self.tables = HashTables(self._tables, buckets, bucket_capacity=None)
         self.bounds = torch.zeros(len(self._ends))
         self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
-        self.codes = np.zeros((self.num_tables, 0), np.int32)
+        self.codes = np.zeros((self._tables if self.families else 1, 0), np.int32)
         self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]))
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
@@ -213,12 +227,12 @@ class LSHProposer(Proposer):
         bits = math.log2(make(hashes_per_table=1, num_tables=1).num_buckets)
         hashes = []
         for size in np.diff([*(self._ends or [0]), self.out_features]).tolist():
-            looked = self.num_tables * (1 + self.probes) * size / min(_MOST, _SHARE * size)
+            looked = self._tables * (1 + self._probes) * size / min(_MOST, _SHARE * size)
             hashes.append(round(math.log2(looked) / bits))
         more = 0 if self.hashes_per_table is None else self.hashes_per_table - hashes[-1]
         # Made in small layers, too, so that numbers out of range are errors in any layer.
         families = [
-            make(hashes_per_table=max(1, number + more), num_tables=self.num_tables)
+            make(hashes_per_table=max(1, number + more), num_tables=self._tables)
             for number in hashes
         ]
         return families if self._ends else []
@@ -237,7 +251,7 @@ class LSHProposer(Proposer):
 
     @profiled("observe")
     def observe(self, inputs: Queries) -> None:
-        """Keep the inputs of a step, and measure how much of their variance directions hold."""
+        """Keep the inputs of a step."""
         x = dense(inputs, "LSHProposer").detach().float()
         x = x[x.isfinite().all(1)]
         if not len(x):
@@ -248,8 +262,6 @@ class LSHProposer(Proposer):
         if first and self._rows is not None:  # The rebuild of this step knew no inputs.
             self.rebuilds -= 1
             self.rebuild(*self._rows)
-        held = _share_held(x - self.mean_input, self.directions)
-        self._held += _NEWEST * (held - self._held)
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -261,7 +273,6 @@ class LSHProposer(Proposer):
             x = self._recent - self.mean_input
             self.directions = principal_directions(x, self.directions, warm=self.rebuilds > 0)
             self.variances = (x @ self.directions).square().mean(0)
-            self._held = self._held_first = _share_held(x, self.directions)
         some = slice(None, None, -(-len(weight) // _MEAN_ROWS))
         known = self._projected(weight[some], None if bias is None else bias[some])
         self._offset = known.nan_to_num(0, 0, 0).mean(0)
@@ -271,10 +282,10 @@ class LSHProposer(Proposer):
             added = None if bias is None else bias[rows]
             self.sketches[rows] = self._sketched(weight[rows], added)
         self.rebuilds += 1
-        self._outputs = 0.0
+        self._outputs, self._steps = 0.0, 0
         self._followed = kept_state(weight, bias)
         self._redraw()
-        self._fill_tables()
+        self._fill()
 
     def projection(self) -> dict[str, Tensor]:
         """What inputs have determined: tensors that `project_by` takes."""
@@ -331,13 +342,16 @@ class LSHProposer(Proposer):
         return out
 
     def _addresses(self, sketches: Tensor) -> np.ndarray:
-        """The bucket ``(L, n)`` int32 of rows in each table: it depends on the sketches alone."""
-        out = np.zeros((self.num_tables, len(sketches)), np.int32)
-        if not self._ends:
-            return out
+        """The bucket ``(L, n)`` int32 of rows in each table: it depends on the sketches alone.
+
+        It is 0 in the head. Without tables it is 1 for the other rows, and L is 1.
+        """
         # Of rows with equal scores none is in an earlier range than the others.
         scores = self._largest_scores(sketches)
-        ranges = (scores[:, None] <= self.bounds.numpy()).sum(1)
+        ranges = (scores[:, None] <= self.bounds.numpy()).sum(1, dtype=np.int32)
+        if not self.families:
+            return ranges[None]
+        out = np.zeros((self._tables, len(sketches)), np.int32)
         numbers = sketches[:, FIRST : FIRST + min(HASHED, len(self.variances))]
         vectors = _mixed(numbers.float())
         for i, family in enumerate(self.families):
@@ -353,8 +367,8 @@ class LSHProposer(Proposer):
             folded = on_host(fold(folded, self._buckets[number]))
         return folded + np.int32(self._offsets[number])
 
-    def _fill_tables(self) -> None:
-        """Choose the ranges anew, and put all rows into the tables."""
+    def _fill(self) -> None:
+        """Choose head and ranges anew, and put all rows into the tables."""
         if self._ends and not uses_reference(self.sketches):
             scores = self._largest_scores(self.sketches)
             at = [len(scores) - 1 - end for end in self._ends]
@@ -368,36 +382,34 @@ class LSHProposer(Proposer):
 
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
-        if uses_reference(self.sketches):
-            self.codes = self.codes[:, :0]
+        self.codes = self.codes[:, :0]
+        # Tables do not follow rows of another device.
+        if uses_reference(self.sketches) or not len(self.sketches):
             return
         # In parts, whose vectors stay in the cache.
-        self.codes = np.empty((self.num_tables, len(self.sketches)), np.int32)
-        for start in range(0, len(self.sketches), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            self.codes[:, rows] = self._addresses(self.sketches[rows])
-        self.tables.build(self.codes)
+        self.codes = np.concatenate([*map(self._addresses, self.sketches.split(_BLOCK))], 1)
+        if self.families:
+            self.tables.build(self.codes)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
         self._outputs += len(active.ids)
+        self._steps += 1
         self._noted.append(np.concatenate([active.label_ids(), self._found]))
         self._found = np.empty(0, np.int32)
 
     @profiled("follow rows")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
-        """Project and hash the noted rows again, or all rows if too much has changed.
+        """Project and hash the noted rows again, or all rows after many steps.
 
         If the weights have not changed since the last call, the noted rows wait: several batches
         may come before a step.
         """
         self._place(weight.device)
         self._rows = weight, bias
-        if uses_reference(weight):
-            self.codes = self.codes[:, :0]  # Tables do not follow rows of another device.
-        elif self.codes.shape[1] < self.out_features:
-            self._fill_tables()
-        if self._outputs >= _OUTPUTS_PER_ROW * len(weight) and self._stale(weight, bias):
+        if uses_reference(weight) == bool(self.codes.shape[1]):
+            self._fill()
+        if self._outputs >= _OUTPUTS_PER_ROW * len(weight) and self._steps >= _STEPS:
             self.rebuild(weight, bias)
             return True
         if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):
@@ -407,14 +419,14 @@ class LSHProposer(Proposer):
         at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
         sketches = self._sketched(weight[at], None if bias is None else bias[at])
         self.sketches[at] = sketches
-        if uses_reference(weight):
+        if uses_reference(weight) or not self._ends:
             return False
         codes = self._addresses(sketches)
-        self.tables.move(rows, self.codes[:, rows], codes)
+        if self.families:
+            self.tables.move(rows, self.codes[:, rows], codes)
         self.codes[:, rows] = codes
-        filled = self.tables.arrays().seen[0, 0] / self._ends[0] if self._ends else 1
-        if not _FEWEST < filled < _MOST_ROWS:
-            self._fill_tables()
+        if not _FEWEST < (self.codes[0] == 0).sum() / self._ends[0] < _MOST_ROWS:
+            self._fill()
         return False
 
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
@@ -428,21 +440,6 @@ class LSHProposer(Proposer):
         best = best_of_voted(x, *self._rows, found, labels, most)
         return on_device(best, ids.device)
 
-    def _stale(self, weight: Tensor, bias: Tensor | None) -> bool:
-        """Whether inputs have left the directions, or rows that are not followed their sketches."""
-        if self._held < _HELD * self._held_first:
-            return True
-        key = int(random_key(self.seed, self.rebuilds))
-        at = random_rows(key, _WATCHED, len(weight), weight.device)
-        now = self._projected(weight[at], None if bias is None else bias[at]) - self._offset
-        sketches = self.sketches[at]
-        rows, floats = sketches[:, FIRST : FIRST + now.shape[1] - 1], sketches.view(torch.float32)
-        then = torch.cat([rows * floats[:, SCALE, None], floats[:, PRIOR, None]], 1)
-        # Of the scores of recent inputs: squares in the directions, and that of the prior.
-        weights = torch.cat([self.variances[:CODES], self.variances.new_ones(1)])
-        moved, every = (((x**2 * weights).nan_to_num(0, 0, 0)).sum() for x in (now - then, now))
-        return bool(moved > _MOVED * every)
-
     @profiled("look up")
     def _look_up(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
         """The best ``most`` rows ``(B, most)`` int32 of each input, without its labels."""
@@ -450,28 +447,33 @@ class LSHProposer(Proposer):
         z = (x - self.mean_input) @ self.directions[:, :CODES]
         most = min(most, self.out_features)
         if uses_reference(z):
+            numbers, factors = _rounded(z)
+            z = numbers * factors[:, None]
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = F.pad(z, (0, CODES - z.shape[1]))
             return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
-        codes, tables = [np.zeros((0, len(z)), np.int32)], [np.zeros(0, np.int64)]
-        vectors = _mixed(z[:, :HASHED])
+        keys = no_keys((len(z), most))
+        if not keys.size:
+            return torch.from_numpy(rows_of(keys))
+        rounded = *_rounded(z), labels, keys
+        head, step = self._head(), max(1, _PRODUCTS // len(z))
+        for start in range(0, len(head), step):
+            self._rank(head[start : start + step], *rounded)
+        self.looked = float(len(head))
+        if not self.families:
+            return torch.from_numpy(rows_of(keys))
+        codes, tables, vectors = [], [], _mixed(z[:, :HASHED])
         for i, family in enumerate(self.families):
             further: Any = getattr(family, "probe_codes", None)
-            if further is not None and self.probes:
-                probed = further(vectors, self.probes)
+            if further is not None and self._probes:
+                probed = further(vectors, self._probes)
             else:
                 probed = family.codes(vectors)
             codes.append(self._in_range(i, probed))
-            tables.append(np.arange(len(probed)) % self.num_tables)
-        products, head = self._head(z)
-        ids = torch.full((len(z), most), -1, dtype=torch.int32)
-        if not most:
-            return ids
+            tables.append(np.arange(len(probed)) % self._tables)
         looked = rank_buckets(
-            array_view(products),
-            head,
-            array_view(F.pad(z, (FIRST, CODES - z.shape[1]))),
+            array_view(F.pad(rounded[0] * rounded[1][:, None], (FIRST, CODES - z.shape[1]))),
             np.concatenate(tables),
             np.concatenate(codes),
             self.tables.arrays(),
@@ -479,25 +481,39 @@ class LSHProposer(Proposer):
             labels,
             max(_MOST, self.out_features // 16),
             np.float32(UNLIKELY),
-            array_view(ids),
+            keys,
         )
-        self.looked = float(looked.mean()) if len(looked) else 0.0
-        return ids
+        self.looked += float(looked.mean())
+        return torch.from_numpy(rows_of(keys))
 
-    def _head(self, z: Tensor) -> tuple[Tensor, Head]:
-        """The rows that each input looks at, and products of inputs ``(B, k)`` and sketches."""
-        buckets = self.tables.arrays()
-        start, size = buckets.starts[0, 0], buckets.seen[0, 0]
-        # In one order, since products of matrices may be rounded by it.
-        ids = np.sort(buckets.pool[0, start : start + size])
-        sketches = self.sketches[torch.from_numpy(ids).long()] if self._ends else self.sketches
-        numbers = sketches[:, FIRST : FIRST + z.shape[1]]
-        floats = sketches.view(torch.float32)
-        scales, priors = floats[:, SCALE].contiguous(), floats[:, PRIOR].contiguous()
-        # Numbers of 8 bits are exact in bfloat16.
-        kind = torch.bfloat16 if has_bfloat16() else torch.float32
-        products = (z.to(kind) @ numbers.to(kind).T).float()
-        return products, Head(ids, array_view(scales), array_view(priors))
+    def _head(self) -> np.ndarray:
+        """The rows that each input looks at, int32; first those with the largest priors."""
+        rows = np.flatnonzero(self.codes[0] == 0)
+        if len(rows) <= _POPULAR:
+            return rows.astype(np.int32)
+        priors = array_view(self.sketches.view(torch.float32)[torch.from_numpy(rows), PRIOR])
+        first = np.zeros(len(rows), bool)
+        first[np.argpartition(-priors, _POPULAR)[:_POPULAR]] = True
+        return np.concatenate([rows[first], rows[~first]]).astype(np.int32)
+
+    def _rank(
+        self,
+        ids: np.ndarray,
+        numbers: Tensor,
+        factors: Tensor,
+        labels: Pattern,
+        keys: np.ndarray,
+    ) -> None:
+        """Keep the best of some rows, by the products of inputs and sketches."""
+        sketches = self.sketches[torch.from_numpy(ids).long()]
+        rows, floats = sketches[:, FIRST : FIRST + numbers.shape[1]], sketches.view(torch.float32)
+        if has_int8():
+            products = torch._int_mm(numbers, rows.T)  # pyright: ignore[reportPrivateImportUsage]
+        else:  # The sums are whole numbers below 2^24, so they are the same.
+            products = (numbers.float() @ rows.float().T).int()
+        scales, priors = (array_view(floats[:, i].contiguous()) for i in (SCALE, PRIOR))
+        found = array_view(products), array_view(factors), Rows(ids, scales, priors)
+        rank_rows(*found, labels, keys)
 
     def candidates(self, queries: Queries) -> Pattern:
         """The best rows that are found for each input, the best first."""
@@ -527,17 +543,16 @@ class LSHProposer(Proposer):
         return self._found
 
     def statistics(self) -> dict[str, float]:
-        """See `Proposer.statistics`; and the share of the variance of inputs in the directions."""
-        found = {"look_up/rows_seen": self.looked, "look_up/variance_held": self._held}
-        # Nothing is in the tables where sketches rank all rows.
-        return found | (self.tables.statistics() if self.codes.shape[1] else {})
+        """See `Proposer.statistics`."""
+        tabled = self.families and self.codes.shape[1]
+        return {"look_up/rows_seen": self.looked} | (self.tables.statistics() if tabled else {})
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on."""
         return {
             "families": [type(family).__name__ for family in self.families],
             "buckets": self._buckets,
-            "num_tables": self.num_tables,
+            "num_tables": self._tables,
             "directions": self.directions.shape[1],
             "numbers": len(self._offset) - 1,
             "seed": self.seed,
@@ -550,7 +565,7 @@ class LSHProposer(Proposer):
             "settings": self._settings(),
             "rebuilds": self.rebuilds,
             "outputs": self._outputs,
-            "held": [self._held, self._held_first],
+            "steps": self._steps,
             **{name: on_host(tensor).copy() for name, tensor in tensors.items()},
             "noted": np.concatenate([np.empty(0, np.int32), *self._noted]),
         }
@@ -581,7 +596,7 @@ class LSHProposer(Proposer):
         for name in _KEPT:
             setattr(self, name, torch.from_numpy(state[name].copy()))
         self.rebuilds, self._outputs = rebuilds, float(state["outputs"])
-        self._held, self._held_first = map(float, state["held"])
+        self._steps = check_counter(what, "steps", state.get("steps", 0))
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()
@@ -592,10 +607,11 @@ def _views(sketches: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return array_view(sketches), array_view(sketches.view(torch.float32))
 
 
-def _share_held(centered: Tensor, directions: Tensor) -> float:
-    """The share of the variance of inputs without their mean that some directions hold."""
-    total = float(centered.square().sum())
-    return float((centered @ directions).square().sum()) / total if total else 1.0
+def _rounded(queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors ``(n, k)`` as int8 numbers and factors ``(n,)`` float32."""
+    factors = queries.abs().amax(1) / 127
+    numbers = (queries / factors.clamp(min=float(SMALLEST))[:, None]).round_()
+    return numbers.nan_to_num_(0, 0, 0).clamp_(-127, 127).to(torch.int8), factors
 
 
 def _hashed_width(directions: int) -> int:

@@ -76,7 +76,7 @@ class PublishedLSHProposer(Proposer):
         *,
         family: Callable[..., HashFamily] = released_hash,
         hashes_per_table: int | None = None,
-        num_tables: int = 50,
+        num_tables: int | None = None,
         bucket_capacity: int | None = 128,
         bucket_policy: str = "fifo",
         fill: int = 1000,
@@ -87,7 +87,7 @@ class PublishedLSHProposer(Proposer):
         schedules.check_schedule("redraw", redraw)
         fill = checks.whole("fill", fill, 0)
         self.redraw_due, self.fill = redraw, fill
-        self.hashes_per_table, self.num_tables = hashes_per_table or 6, num_tables
+        self.hashes_per_table, self.num_tables = hashes_per_table or 6, num_tables or 50
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy
         self.samples = self.draw = self.rebuilds = 0
         self._make_tables()

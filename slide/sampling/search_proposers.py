@@ -1,8 +1,4 @@
-"""Candidates by nearest-neighbour search: rows with large inner products.
-
-`IndexProposer` searches `slide.search.RowIndex`, which follows training, `FaissProposer` an index
-of FAISS.
-"""
+"""Candidates by inverted lists of rounded rows, `slide.search.RowIndex`, which follow training."""
 
 from typing import Any
 
@@ -11,27 +7,21 @@ import torch
 from torch import Tensor
 
 from slide.active_set import ActiveSet
-from slide.backend import array_view, check_on_cpu
-from slide.ops.kernels.active_sets import RankedIds
-from slide.runtime import openmp_threads
 from slide.sampling.protocol import (
     Proposer,
     Queries,
     dense,
     most_labels,
     num_queries,
-    ranked,
     without_labels,
 )
-from slide.search import RowIndex, faiss_index
-from slide.search.faiss_bytes import HNSW_CANDIDATES, HNSW_LINKS
+from slide.search import RowIndex
 from slide.search.row_index import check_state, kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled
 
-KINDS = ("ivf", "hnsw", "flat")
 # More than for prediction, since a row that moved is far from the others of its list.
 _DEVIATIONS = 7.0
 # Steps that change a row before a rebuild puts it into another list: rows of rare labels, which are
@@ -254,145 +244,3 @@ class IndexProposer(Proposer):
         saved = self._saved if self._index is None else self._index.state_dict()
         gone = {"_index": None, "_saved": saved, "_followed": None, "_waits": self._wait()}
         return self.__dict__ | gone
-
-
-class FaissProposer(Proposer):
-    """Proposes the rows that a FAISS index finds, with the bias as one more coordinate.
-
-    A row with a NaN or an infinite number is not found; a bias of -inf masks an output.
-
-    Args:
-        in_features: D, length of the inputs.
-        out_features: N, number of outputs.
-        kind: ``"ivf"`` (inverted lists; fast to build), ``"hnsw"`` (a graph; slow to build, fast to
-            search) or ``"flat"`` (exact).
-        probes: number of inverted lists (ivf) or candidates (hnsw) that a search visits.
-        neighbours: number of candidates of each sample, for shared sets and for prediction.
-        seed: seed of the clustering.
-
-    Raises:
-        ValueError: for an unknown kind or a number below 1.
-
-    Example:
-        >>> import slide, torch
-        >>> weight = torch.randn(100, 8)
-        >>> proposer = slide.FaissProposer(8, 100, kind="flat", neighbours=3)
-        >>> proposer.rebuild(weight, None)
-        >>> proposer.candidates(10 * weight[:1]).indices.shape
-        (3,)
-    """
-
-    sparse_inputs = False
-    cpu_only = holds_vectors = True
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        kind: str = "ivf",
-        probes: int = 16,
-        neighbours: int = 32,
-        seed: int = 0,
-    ):
-        super().__init__(in_features, out_features, seed=seed)
-        checks.one_of("kind", kind, KINDS)
-        probes = checks.whole("probes", probes, 1)
-        neighbours = checks.whole("neighbours", neighbours, 1)
-        self.kind = kind
-        self.probes = probes
-        self.neighbours = neighbours
-        self.rebuilds = 0
-        self.index: Any = None
-
-    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Replace the index by one over the rows ``[weight, bias]``."""
-        import faiss  # Imported here: it loads slowly, and few runs use it.
-
-        check_on_cpu("searches of FAISS (LSHProposer and uniform draws work elsewhere)", weight)
-        faiss.omp_set_num_threads(openmp_threads())
-        num_rows, width = weight.shape
-        rows = np.zeros((num_rows, width + 1), np.float32)
-        rows[:, :width] = weight.detach().float().numpy()
-        if bias is not None:
-            rows[:, width] = bias.detach().float().numpy()
-        ids = np.flatnonzero(np.isfinite(rows).all(1))
-        if len(ids) < num_rows:
-            num_rows, rows = len(ids), rows[ids]
-        inner = faiss.METRIC_INNER_PRODUCT
-        if self.kind == "ivf" and num_rows:  # Of no rows there are no lists.
-            lists = max(1, min(4096, round(4 * num_rows**0.5), num_rows // 39))
-            index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width + 1), width + 1, lists, inner)
-            index.cp.seed = 1 + (self.seed + self.rebuilds) % (2**31 - 1)
-            index.cp.niter = 5
-            index.train(rows)  # pyright: ignore[reportCallIssue]
-        elif self.kind == "hnsw":
-            graph = faiss.IndexHNSWFlat(width + 1, HNSW_LINKS, inner)
-            graph.hnsw.efConstruction = HNSW_CANDIDATES
-            index = faiss.IndexIDMap(graph)
-        else:
-            index = faiss.IndexIDMap(faiss.IndexFlatIP(width + 1))
-        index.add_with_ids(rows, ids)  # pyright: ignore[reportCallIssue]
-        self._take(index)
-        self.rebuilds += 1
-
-    def _take(self, index: Any) -> None:
-        import faiss
-
-        self.index = index
-        if hasattr(index, "nprobe"):
-            index.nprobe = min(self.probes, index.nlist)
-        elif self.kind == "hnsw":
-            graph: Any = faiss.downcast_index(index.index)
-            graph.hnsw.efSearch = self.probes
-
-    def search(self, queries: Queries, k: int) -> np.ndarray:
-        """Ids ``(B, k)`` int32 of large inner products with ``[query, 1]``, best first; -1: none.
-
-        Raises:
-            RuntimeError: before the first `rebuild`.
-            TypeError: for inputs in CSR form.
-        """
-        queries = dense(queries, type(self).__name__)
-        if self.index is None:
-            raise RuntimeError("the index is empty; call rebuild first")
-        import faiss
-
-        faiss.omp_set_num_threads(openmp_threads())
-        ones = torch.ones(len(queries), 1)
-        augmented = array_view(torch.cat([queries.detach().float(), ones], 1))
-        return self.index.search(augmented, k)[1].astype(np.int32)
-
-    def candidates(self, queries: Queries) -> Pattern:
-        """The ``neighbours`` best ids of each input, best first."""
-        return Pattern.from_padded(self.search(queries, min(self.neighbours, self.out_features)))
-
-    def propose(
-        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
-    ) -> RankedIds:
-        """See `Proposer.propose`; looks up as many ids as a sample may have."""
-        return ranked(self.search(queries, int(wanted.max(initial=1))), wanted)
-
-    @property
-    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.index is not None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The index as bytes, and the number of rebuilds."""
-        import faiss
-
-        index = {} if self.index is None else {"index": faiss.serialize_index(self.index)}
-        return {"rebuilds": self.rebuilds} | index
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the links of ``"hnsw"`` are made anew."""
-        what, kind = "the state of a FaissProposer", self.kind
-        self.rebuilds, self.index = check_counter(what, "rebuilds", state["rebuilds"]), None
-        if "index" in state:
-            check_arrays(what, state, {"index": Expected((None,), "uint8")})
-            kinds = ("ivf", "ids of flat") if kind == "ivf" else (f"ids of {kind}",)
-            try:
-                found = faiss_index(state["index"], kinds, self.in_features + 1, self.out_features)
-            except ValueError as error:
-                raise ValueError(f"{what} is damaged: in its index, {error}") from error
-            self._take(found)

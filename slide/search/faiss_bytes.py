@@ -1,39 +1,29 @@
 """Indexes of FAISS from bytes that come from a file, read here, since FAISS trusts numbers in them.
 
-Vectors, their ids and their lists are read and checked, and FAISS makes an index of them. The links
-of an HNSW graph are not read but made anew of its vectors, in one thread, where they become what
-they were.
+Vectors, their ids and their lists are read and checked, and FAISS makes an index of them.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.runtime import openmp_threads
-
-# Links of a node of an HNSW graph, candidates for them while it is built, and most links in a file.
-HNSW_LINKS, HNSW_CANDIDATES, _MOST_LINKS = 16, 40, 64
-
 
 class _Parts(NamedTuple):
-    """Vectors ``(n, D)`` and their ids, in the order of their lists, if there are lists."""
+    """Vectors ``(n, D)`` and their ids, in the order of their lists; no centres: without lists."""
 
-    kind: str
     vectors: np.ndarray
     ids: np.ndarray
     centres: np.ndarray
     sizes: np.ndarray
-    links: int = 0
 
 
-def faiss_index(
-    data: np.ndarray, kinds: tuple[str, ...], width: int, most: int, largest: float = np.inf
-) -> Any:
+def faiss_index(data: np.ndarray, width: int, most: int, largest: float = np.inf) -> Any:
     """The index of inner products of which ``faiss.serialize_index`` gave the bytes.
+
+    It is flat or has inverted lists.
 
     Args:
         data: uint8.
-        kinds: ``"flat"``, ``"ivf"``, and ``"ids of flat"``, ``"ids of hnsw"``, which name the ids.
         width: D, length of the vectors.
         most: the largest number of vectors; ids lie below it.
         largest: bound of the numbers of vectors, which are finite.
@@ -44,14 +34,14 @@ def faiss_index(
     Example:
         >>> import numpy as np
         >>> from slide.search import faiss_index
-        >>> faiss_index(np.zeros(9, np.uint8), ("flat",), width=2, most=5)
+        >>> faiss_index(np.zeros(9, np.uint8), width=2, most=5)
         Traceback (most recent call last):
         ...
         ValueError: its bytes end early
     """
     found = _Bytes(np.ascontiguousarray(data, np.uint8), width)
     parts = found.index()
-    found.need(not found.left and parts.kind in kinds and len(parts.ids) <= most)
+    found.need(not found.left and len(parts.ids) <= most)
     if len(parts.ids) and not 0 <= parts.ids.min() <= parts.ids.max() < most:
         raise ValueError(f"it names rows that are not in [0, {most})")
     for numbers in (parts.vectors, parts.centres):
@@ -63,28 +53,18 @@ def faiss_index(
 def _made(parts: _Parts, width: int) -> Any:
     import faiss  # Imported here: it loads slowly, and few data sets need it.
 
-    inner = faiss.METRIC_INNER_PRODUCT
     index: Any = faiss.IndexFlatIP(width)
-    if parts.kind == "ivf":
-        index.add(parts.centres)
-        index = faiss.IndexIVFFlat(index, width, len(parts.sizes), inner)
-        end = 0
-        for number, size in enumerate(parts.sizes.tolist()):
-            end += size
-            arrays = (x[end - size : end] for x in (parts.ids, parts.vectors.view(np.uint8)))
-            index.invlists.add_entries(number, size, *map(faiss.swig_ptr, arrays))
-        index.ntotal, index.is_trained = len(parts.ids), True
-        return index
-    if parts.links:
-        index = faiss.IndexHNSWFlat(width, parts.links, inner)
-        index.hnsw.efConstruction = HNSW_CANDIDATES
-        faiss.omp_set_num_threads(1)  # Several would link as they come.
-    if parts.kind.startswith("ids of "):
-        index = faiss.IndexIDMap(index)
-        index.add_with_ids(parts.vectors, parts.ids)
-        faiss.omp_set_num_threads(openmp_threads())
-    else:
+    if not len(parts.centres):
         index.add(parts.vectors)
+        return index
+    index.add(parts.centres)
+    index = faiss.IndexIVFFlat(index, width, len(parts.sizes), faiss.METRIC_INNER_PRODUCT)
+    end = 0
+    for number, size in enumerate(parts.sizes.tolist()):
+        end += size
+        arrays = (x[end - size : end] for x in (parts.ids, parts.vectors.view(np.uint8)))
+        index.invlists.add_entries(number, size, *map(faiss.swig_ptr, arrays))
+    index.ntotal, index.is_trained = len(parts.ids), True
     return index
 
 
@@ -102,33 +82,21 @@ class _Bytes:
         if not fits:
             raise ValueError("it is another index than slide makes")
 
-    def index(self, *around: str) -> _Parts:
-        """The next index; it lies in those whose names are ``around``."""
+    def index(self, centres: bool = False) -> _Parts:
+        """The next index, or that of the centres of lists."""
         name, (width,) = self._numbers("<u1", 4).tobytes(), self._whole("<i4", 1)
         rows, *_ = self._whole("<i8", 3)
         self.need((width, *self._whole("<u1", 1), *self._whole("<i4", 1)) == (self._width, 1, 0))
         self.need(0 <= rows <= self.left)
-        if name == b"IxMp" and not around:
-            parts = self.index("ids")
-            ids = self._vector("<i8", rows)
-            return parts._replace(kind=f"ids of {parts.kind}", ids=ids)
-        if name == b"IHNf" and around == ("ids",):
-            _, links, *_ = self._vector("<f8"), self._vector("<i4")
-            for dtype in ("<i4", "<u8", "<i4"):
-                self._vector(dtype)
-            self._numbers("<i4", 5)
-            # Links up to each level, and twice as many in the lowest one.
-            self.need(len(links) > 1 and 2 <= links[1] <= 2 * _MOST_LINKS)
-            return self.index("graph")._replace(kind="hnsw", links=int(links[1]) // 2)
-        if name == b"IwFl" and not around:
+        if name == b"IwFl" and not centres:
             return self._lists(rows)
         self.need(name == b"IxFI")
         vectors = self._vector("<f4", rows * self._width).reshape(rows, self._width)
-        return _Parts("flat", vectors, np.arange(rows), vectors[:0], vectors[:0])
+        return _Parts(vectors, np.arange(rows), vectors[:0], vectors[:0])
 
     def _lists(self, rows: int) -> _Parts:
         lists, _ = self._whole("<u8", 2)
-        centres = self.index("lists").vectors
+        centres = self.index(centres=True).vectors
         self.need(
             self._whole("<u1", 1) == [0] and not len(self._vector("<u8"))
         )  # A look-up of ids.
@@ -148,7 +116,7 @@ class _Bytes:
             part = self._numbers("<f4", size * self._width)
             vectors[end - size : end] = part.reshape(size, self._width)
             ids[end - size : end] = self._numbers("<i8", size)
-        return _Parts("ivf", vectors, ids, centres, sizes)
+        return _Parts(vectors, ids, centres, sizes)
 
     def _vector(self, dtype: str, size: int | None = None) -> np.ndarray:
         """The next array, after its length."""

@@ -41,10 +41,10 @@ HELD_OUT = 4000
 SAMPLERS = {
     "uniform": ["sampler=uniform"],
     "lsh": ["sampler=lsh"],
+    "lsh, tables": ["sampler=lsh", "hash.num_tables=4"],
     "lsh, DWTA": ["sampler=lsh", "hash=dwta"],
     # Buckets of one row or none: what the head finds alone.
     "lsh, K 30": ["sampler=lsh", "hash.hashes_per_table=30"],
-    "faiss": ["sampler=faiss"],
     "index": ["sampler=index"],
     "neighbours": ["sampler=neighbours"],
     "recent": ["sampler=recent"],

@@ -16,7 +16,7 @@ from slide.sparse import CSR
 PER_SAMPLE = "sampler.mode=per_sample"
 
 
-@pytest.mark.parametrize("choice", ["lsh", "faiss", "uniform", "full"])
+@pytest.mark.parametrize("choice", ["lsh", "uniform", "full"])
 def test_all_outputs_with_any_sampler(choice):
     config = job.compose(f"sampler={choice}", "sampler.active=all")
     fill_in(config, 1000, 80)
@@ -30,7 +30,7 @@ def test_all_outputs_with_any_sampler(choice):
         (["sampler=uniform"], False),
         (["sampler=recent"], False),
         (["sampler=index"], True),
-        (["sampler=faiss", "sampler.proposer._target_=slide.sampling.FaissProposer"], True),
+        (["sampler=index", "sampler.proposer._target_=slide.sampling.IndexProposer"], True),
     ],
 )
 def test_what_a_proposer_needs(words, yes):
@@ -99,7 +99,7 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
         ("uniform", ["hash.num_tables=4"], "hash.num_tables would have no effect: outputs are "),
         ("uniform", ["schedule=fixed"], "schedule would have no effect: outputs are drawn unif"),
         ("full", ["hash=dwta"], "hash would have no effect: all outputs are computed; choose s"),
-        ("faiss", ["hash=dwta"], "hash would have no effect: candidates do not come from hash "),
+        ("index", ["hash=dwta"], "hash would have no effect: candidates do not come from hash "),
         ("full", ["sampler.active=500"], "sampler.active would have no effect: all outputs are"),
         ("full", ["sampler.mode=foo"], "sampler.mode would have no effect: all outputs are "),
         ("full", ["sampler.active=all"], None),
@@ -112,8 +112,7 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
         ("recent", ["schedule=fixed"], "schedule would have no effect: no index is built; choose "),
         ("neighbours", ["schedule.first=9"], "schedule.first would have no effect: no index is "),
         ("index", ["schedule.redraw_every=9"], "redraw_every .*: candidates do not come from hash"),
-        ("index", ["schedule=fixed", "schedule.every=9"], None),
-        ("faiss", ["schedule=fixed", "sampler.candidate_share=0.9"], None),
+        ("index", ["schedule=fixed", "schedule.every=9", "sampler.candidate_share=0.9"], None),
         ("lsh", ["hash=dwta"], None),
         ("lsh", ["schedule=fixed"], "schedule would have no effect: sampler=lsh measures when its"),
         ("lsh", ["schedule.redraw_every=9"], "redraw_every .*: sampler=lsh measures when"),
@@ -148,7 +147,7 @@ def test_names_are_checked_where_all_outputs_are_computed(word):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sampler=faiss"], "FaissProposer searches on the CPU; with runtime.device=cuda use samp"),
+        (["sampler=index"], "IndexProposer searches on the CPU; with runtime.device=cuda use samp"),
         (["trainer.evaluation=index"], "use trainer.evaluation=exact"),
         ([], None),
     ],
@@ -222,8 +221,8 @@ def test_the_second_set_follows_from_the_first_output():
 @pytest.mark.parametrize(
     ("words", "fits"),
     [
-        (["sampler=faiss", "network.hidden_active=[null,8]"], True),
-        (["sampler=faiss", "network.hidden_active=[8,null]"], False),
+        (["sampler=index", "network.hidden_active=[null,8]"], True),
+        (["sampler=index", "network.hidden_active=[8,null]"], False),
         (["sampler=full", "network.hidden_active=[null,null]"], True),
         (["sampler=full", "network.hidden_active=[null,8]"], False),
         (["sampler=uniform", "network.hidden_active=[8,8]"], True),
@@ -247,7 +246,7 @@ def test_samplers_of_hidden_layers(words, fits):
     [
         (["sampler=index"], 0.3),
         (["sampler=index", "schedule.growth=0.7"], 0.7),
-        (["sampler=faiss"], 0.7),
+        (["sampler=slide2020"], 0.7),
     ],
 )
 def test_rebuilds_that_take_little_time_come_more_often(words, growth):

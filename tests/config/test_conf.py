@@ -110,7 +110,7 @@ def test_the_keys_of_a_recipe_are_taken(recipe):
     for group, values in job.raw("recipe", recipe).items():
         for key in values if group != "defaults" else ():
             assert config[group][key] == values[key], (group, key)
-    for sampler in ("full", "uniform", "faiss"):
+    for sampler in ("full", "uniform", "index"):
         job.compose(f"recipe={recipe}", f"sampler={sampler}")
 
 

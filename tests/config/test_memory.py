@@ -92,7 +92,7 @@ def bytes_of(tensors):
     ("words", "part", "more"),
     [
         (["sampler=lsh"], "index of the sampler", True),
-        (["sampler=faiss"], "index of the sampler", True),
+        (["sampler=index"], "index of the sampler", True),
         (["sampler=lsh", "sampler.active=500"], "index of the sampler", False),
         (["sampler=full"], "index of the sampler", False),
         (["trainer.checkpoint_every=5"], "copy for checkpoints", True),

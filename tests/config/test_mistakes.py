@@ -81,7 +81,7 @@ IMPOSSIBLE = [
     *(f"network.hidden={value}" for value in ("[]", "8", "[8,0]", "[1.5]")),
     *(f"network.hidden_active={value}" for value in ("4", "[4,5]", "[0]", "[x]", "null")),
     *("network.dropout=nan", "network.input_dropout=1", "dataset.holdout=1"),
-    *("sampler=lsh hash.hashes_per_table=32", "sampler=lsh hash.num_tables=null"),
+    *("sampler=lsh hash.hashes_per_table=32", "sampler=lsh hash.num_tables=0"),
     *(
         f"recipe=slide2020 sampler=slide2020 sampler.proposer.{word}"
         for word in ("bucket_capacity=0", "bucket_policy=lifo", "fill=-1")
@@ -89,8 +89,7 @@ IMPOSSIBLE = [
     *("sampler=lsh hash.probes=65", "sampler=lsh sampler.proposer.best=x"),
     *(f"sampler=lsh hash=dwta hash.{word}" for word in ("bin_size=6", "hashes_per_table=11")),
     *("sampler.mode=null", "sampler.active=-1", "sampler.candidate_share=2"),
-    *("sampler.weighting=ht", "sampler.seed=-1", "sampler=faiss sampler.proposer.kind=annoy"),
-    *("sampler=faiss sampler.proposer.probes=0", "sampler=faiss sampler.proposer.neighbours=x"),
+    *("sampler.weighting=ht", "sampler.seed=-1", "sampler=index sampler.proposer.best=x"),
     *("sampler=recent sampler.proposer.recent=0", "sampler=index sampler.proposer.most_seen=0"),
     *("sampler=neighbours sampler.proposer.width=0", "sampler=uniform sampler.active=some"),
     *("sampler=recent trainer.evaluation=sampler", "sampler=recent network.hidden_active=[4]"),
@@ -149,11 +148,11 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("selection.active=1", "no key selection.active .*; did you mean sampler.active?"),
         ("network.input_rate=1", "did you mean optimizer.input_rate?"),
         ("trainer.holdout=0.1", "no key trainer.holdout .*; did you mean dataset.holdout?"),
-        ("sampler=lhs", "no sampler=lhs; the choices of sampler are auto, faiss, full, index, "),
+        ("sampler=lhs", "no sampler=lhs; the choices of sampler are auto, full, index, "),
         ("dataset=amazon", "no dataset=amazon; the choices .* xmc; did you mean amazon3m?"),
         ("solver=adam", r"no key solver \(in solver=adam\)"),
         ("hash.bin_size=8", r"no key hash.bin_size \(.*\): bin_size belongs to hash=dwta; "),
-        ("sampler.proposer.kind=ivf", "proposer.kind belongs to sampler=faiss; lsh has proposer.b"),
+        ("sampler.proposer.width=4", "proposer.width belongs to sampler=neighbours; lsh has "),
         ("zzz.qqq=1", r"no key zzz.qqq \(in zzz.qqq=1\)$"),
         ("~hash.nothing", "no key hash.nothing"),
         ("~ranker", "the configuration has no ranker; was it removed with ~?"),

@@ -225,7 +225,7 @@ def test_labels_are_copied(rows):
     [
         ({"threshold": 2}, r"threshold must be in \[0, 1\], not 2"),
         ({"verbose": 1}, "verbose must be true or false, not 1"),
-        ({"sampler": "best"}, "there is no sampler=best; the choices of sampler are auto, faiss, "),
+        ({"sampler": "best"}, "there is no sampler=best; the choices of sampler are auto, full, "),
         ({"ranker": "trees"}, "ranker must be ensemble, none or None, not 'trees'"),
         ({"label_weights": "rare"}, "label_weights must be one of propensity, not 'rare'"),
         ({"label_weights": [1, 2]}, "label_weights must be None, propensity, or 80 numbers"),

@@ -37,7 +37,6 @@ KINDS = {
     "published": ["sampler=slide2020", "sampler.mode=per_sample"],
     "auto": ["sampler=neighbours", "trainer.epochs=auto", "trainer.max_epochs=3"],
     "index": ["sampler=index", "trainer.patience=1"],
-    "faiss": ["sampler=faiss", "sampler.proposer.kind=hnsw"],
     "recent": ["sampler=recent", "network.precision=bfloat16"],
 }
 # A checkpoint is resumed for two more steps.

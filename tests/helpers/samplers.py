@@ -5,7 +5,6 @@ from functools import partial
 
 from slide.sampling import (
     ActiveSampler,
-    FaissProposer,
     FullSampler,
     IndexProposer,
     LSHProposer,
@@ -23,7 +22,6 @@ def _sampler(proposer, in_features, out_features, **options):
 
 lsh_sampler = partial(_sampler, LSHProposer)
 published_sampler = partial(_sampler, PublishedLSHProposer)
-faiss_sampler = partial(_sampler, FaissProposer)
 index_sampler = partial(_sampler, IndexProposer)
 neighbour_sampler = partial(_sampler, NeighbourProposer)
 recent_sampler = partial(_sampler, RecentProposer)

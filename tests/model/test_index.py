@@ -67,13 +67,8 @@ def test_tables_answer_as_before(data, family, tmp_path, monkeypatch):
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
-@pytest.mark.parametrize(
-    "proposer",
-    [partial(slide.FaissProposer, kind="flat", neighbours=9), partial(slide.IndexProposer, best=9)],
-    ids=["faiss", "lists"],
-)
-def test_an_index_of_rows_is_built_again(data, tmp_path, proposer):
-    network = trained(data, proposer)
+def test_an_index_of_rows_is_built_again(data, tmp_path):
+    network = trained(data, partial(slide.IndexProposer, best=9))
     Model(network).save(tmp_path / "m")
     assert not (tmp_path / "m/index.safetensors").exists()
     opened = load(tmp_path / "m")

@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse
 import torch
 from helpers.samplers import (
-    faiss_sampler,
     full_sampler,
     index_sampler,
     lsh_sampler,
@@ -38,7 +37,6 @@ SAMPLERS = {
     "lsh": partial(lsh_sampler, active=40),
     "lsh, per sample": partial(lsh_sampler, active=40, mode="per_sample"),
     "published": partial(published_sampler, hashes_per_table=2, num_tables=9, active=40),
-    "faiss": partial(faiss_sampler, active=40, kind="flat"),
     "index": partial(index_sampler, active=40),
     "recent": partial(recent_sampler, active=40, mode="per_sample"),
     "neighbours": partial(neighbour_sampler, active=40, mode="per_sample"),
@@ -46,7 +44,7 @@ SAMPLERS = {
 
 
 # Proposers that take no sparse inputs.
-DENSE = ("lsh", "lsh, per sample", "faiss", "index", "recent", "neighbours")
+DENSE = ("lsh", "lsh, per sample", "index", "recent", "neighbours")
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
@@ -124,7 +122,7 @@ def test_what_was_looked_up_before_does_not_count(name):
     assert layer.out_features == 100
 
 
-@pytest.mark.parametrize("name", ["lsh", "lsh, per sample", "faiss", "index"])
+@pytest.mark.parametrize("name", ["lsh", "lsh, per sample", "index"])
 def test_the_index_of_the_sampler_has_the_new_rows(name):
     layer, optimizer = trained(name)
     add_outputs(layer, 30, optimizer)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from helpers.grids import pairs
 from helpers.matrices import make_csr, make_pattern, to_dense
-from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler, uniform_sampler
+from helpers.samplers import index_sampler, lsh_sampler, published_sampler, uniform_sampler
 
 from slide.active_set import ActiveSet
 from slide.functional.losses import ActiveLoss
@@ -39,7 +39,7 @@ SAMPLERS = {
     "published": partial(
         published_sampler, family=SimHash, hashes_per_table=3, num_tables=4, fill=0
     ),
-    "faiss": partial(faiss_sampler, kind="flat", rebuild=partial(fixed, every=2 * B)),
+    "index": partial(index_sampler, rebuild=partial(fixed, every=2 * B)),
 }
 every_mode = pytest.mark.parametrize("mode", MODES)
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)

@@ -37,7 +37,8 @@ def nobody(queries):
 
 
 def fitted(weight, bias, inputs, **options):
-    proposer = LSHProposer(D, len(weight), **options)
+    """A proposer with tables, unless its head holds all rows."""
+    proposer = LSHProposer(D, len(weight), **{"num_tables": 4} | options)
     proposer.observe(inputs)
     proposer.rebuild(weight, bias)
     return proposer
@@ -76,7 +77,12 @@ def test_finds_in_a_trained_network(family):
     frequency = 1 / torch.arange(10, 10 + outputs)
     hidden = torch.nn.Linear(features, D)
     sampler = lsh_sampler(
-        *(D, outputs), family=FAMILIES[family], active=64, mode="per_sample", weighting="none"
+        *(D, outputs),
+        family=FAMILIES[family],
+        active=64,
+        mode="per_sample",
+        weighting="none",
+        num_tables=4,
     )
     output, loss = slide.SampledLinear(D, outputs, sampler), slide.ActiveLoss("squared_hinge")
     optimizers = [
@@ -169,20 +175,24 @@ class TestFollowing:
         proposer.refresh(weight, bias)
         assert not torch.equal(before, proposer.sketches[3])
 
-    def test_all_rows_when_inputs_leave_the_directions(self, monkeypatch):
+    def test_all_rows_after_many_steps(self, monkeypatch):
+        """With the directions of recent inputs, and rows that no step has noted."""
         monkeypatch.setattr(lsh_proposer, "DIRECTIONS", 8)
         weight, bias, inputs = layer(outputs=5000)
         proposer = fitted(weight, bias, inputs)
-        ids = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW, np.int32)
-        one_set = slide.ActiveSet(5000, ids[:1], np.array([0, 1]), targets=first_of_each(1))
-        others = torch.randn(1024, D, generator=torch.Generator().manual_seed(9)).relu()
-        for _ in range(9):
-            proposer.observe(others)
-        assert not proposer.refresh(weight, bias), "so soon it would cost more than it gains"
-        proposer._outputs = float(len(ids))
-        proposer.touched(one_set)
-        assert proposer.refresh(weight, bias)
-        assert proposer._held > 0.9 * proposer._held_first
+        ids = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW // lsh_proposer._STEPS, np.int32)
+        indptr = np.array([0, len(ids)])
+        for step in range(2 * lsh_proposer._STEPS):
+            proposer.observe(torch.randn(64, D, generator=torch.Generator().manual_seed(step)))
+            proposer.touched(slide.ActiveSet(5000, ids, indptr, targets=first_of_each(1)))
+            if step == 0:
+                weight[9] *= -1
+            found = proposer.refresh(weight, bias)
+            assert found == (step % lsh_proposer._STEPS == lsh_proposer._STEPS - 1)
+        torch.testing.assert_close(proposer.mean_input, proposer._recent.mean(0))
+        fresh = proposer._sketched(weight[9:10], bias[9:10])
+        # Products in bfloat16 depend on the number of rows.
+        assert (proposer.sketches[9, FIRST:].int() - fresh[0, FIRST:].int()).abs().max() <= 4
 
     @pytest.mark.not_as_python
     def test_ranges_are_chosen_anew_when_the_head_has_doubled(self):
@@ -241,6 +251,18 @@ def test_inputs_that_are_no_numbers_are_not_kept():
     assert len(proposer._recent) == min(1024, before + 2)
 
 
+@kernels_only
+@pytest.mark.parametrize("tables", [None, 4])
+def test_the_head_is_not_all_rows(tables, monkeypatch):
+    """Without tables the rows that may have the largest scores are looked at, and no others."""
+    monkeypatch.setattr(lsh_proposer, "FRONT", 5000)
+    weight, bias, inputs = layer()
+    proposer = fitted(weight, bias, inputs, num_tables=tables)
+    assert recall(proposer, weight, bias, inputs[:B]) > (0.6 if tables is None else 0.8)
+    assert (proposer.looked == 5000) == (tables is None)
+    assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
+
+
 @pytest.mark.parametrize("outputs", [300, 6000])
 def test_state_gives_the_same_candidates(outputs):
     weight, bias, inputs = layer(outputs=outputs)
@@ -251,7 +273,7 @@ def test_state_gives_the_same_candidates(outputs):
     weight[:40] += 1
     proposer.refresh(weight, bias)
     proposer.touched(active)
-    twin = LSHProposer(D, outputs, seed=3)
+    twin = LSHProposer(D, outputs, seed=3, num_tables=4)
     twin.load_state_dict(proposer.state_dict())
     weight[:40] -= 2
     for each in (proposer, twin):

@@ -8,12 +8,11 @@ import pytest
 import torch
 from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
-from helpers.samplers import faiss_sampler, lsh_sampler, published_sampler
+from helpers.samplers import lsh_sampler, published_sampler
 
 from slide.nn import SampledLinear
 from slide.sampling import (
     ActiveSampler,
-    FaissProposer,
     IndexProposer,
     NeighbourProposer,
     Proposer,
@@ -42,9 +41,10 @@ class TestRecall:
 
     def test_ids_that_many_samples_ask_for_come_first(self):
         weight = torch.zeros(N, D)
-        weight[7] = 1
-        weight[[30, 31], [0, 1]] = 8
-        sampler = faiss_sampler(D, N, kind="flat", active=4, candidate_share=0.25, neighbours=2)
+        weight[7] = 0.5
+        weight[[30, 31], [0, 1]] = 0.8
+        proposer = partial(Largest, k=2)
+        sampler = ActiveSampler(D, N, proposer, active=4, candidate_share=0.25)
         sampler.update(weight, None, None)
         queries = torch.zeros(2, D)
         queries[[0, 1], [0, 1]] = 1
@@ -75,10 +75,11 @@ class TestRebuilds:
         assert sampler.rebuilds <= expected[-1] + 1
         assert sampler.rebuild_seconds > 0
 
-    @pytest.mark.parametrize("kind", ["hash", "faiss"])
+    @pytest.mark.parametrize("kind", ["hash", "own"])
     def test_follow_the_weights(self, kind):
         """At once in the next rebuild; hash tables also when the first inputs have come."""
-        made = faiss_sampler if kind == "faiss" else lsh_sampler
+        own = partial(ActiveSampler, proposer=partial(Largest, k=20))
+        made = own if kind == "own" else lsh_sampler
         options = {"active": 40, "mode": "per_sample", "candidate_share": 1.0}
         sampler = made(D, N, rebuild=partial(fixed, every=10), **options)
         queries, (before, after) = draw_queries(8), (draw_layer(0), draw_layer(1))
@@ -128,9 +129,6 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
         (partial(lsh_sampler, rebuild=partial(fixed, every=-1)), "every must be"),
         (partial(published_sampler, redraw=partial(backoff, first=0)), "first must be"),
         (partial(published_sampler, bucket_capacity=0), "bucket_capacity must be"),
-        (partial(faiss_sampler, kind="lsh"), "kind must be"),
-        (partial(faiss_sampler, probes=0), "probes must be"),
-        (partial(faiss_sampler, neighbours=0), "neighbours must be"),
     ],
 )
 def test_options_out_of_range(make, message):
@@ -148,7 +146,7 @@ def test_schedules_that_are_no_functions(name, value):
         published_sampler(D, N, **{name: lambda samples: "fixed"})
 
 
-@pytest.mark.parametrize("kind", [FaissProposer, IndexProposer, NeighbourProposer, RecentProposer])
+@pytest.mark.parametrize("kind", [IndexProposer, NeighbourProposer, RecentProposer])
 def test_dense_inputs_only(kind):
     rows = make_csr(np.random.default_rng(0), [3], D)
     with pytest.raises(TypeError, match=f"{kind.__name__} takes dense inputs only"):

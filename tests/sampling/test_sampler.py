@@ -9,7 +9,6 @@ import torch
 from helpers.layers import MODES, D, N, draw_layer, draw_queries, every_mode
 from helpers.matrices import chi_square_p, make_csr, make_pattern, rows_of
 from helpers.samplers import (
-    faiss_sampler,
     index_sampler,
     lsh_sampler,
     neighbour_sampler,
@@ -21,7 +20,6 @@ from helpers.samplers import (
 from slide import (
     DWTA,
     ActiveSampler,
-    FaissProposer,
     FullSampler,
     IndexProposer,
     LSHProposer,
@@ -42,13 +40,8 @@ SAMPLERS = {
     "uniform": uniform_sampler,
     "simhash": partial(lsh_sampler, family=SimHash, num_tables=3),
     "dwta": partial(published_sampler, family=DWTA, hashes_per_table=1, num_tables=6),
-    "flat": partial(faiss_sampler, kind="flat"),
-    "ivf": partial(faiss_sampler, kind="ivf", probes=1, neighbours=4),
-    "hnsw": partial(faiss_sampler, kind="hnsw"),
+    "index": index_sampler,
 }
-
-
-FAISS = ("flat", "ivf", "hnsw")
 
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -169,7 +162,7 @@ def test_uniform_fill_is_uniform(mode):
 
 
 @every_mode
-@pytest.mark.parametrize("name", ["uniform", "simhash", "flat"])
+@pytest.mark.parametrize("name", ["uniform", "simhash", "index"])
 @pytest.mark.parametrize("candidate_share", [0.0, 0.5])
 def test_weights_stand_for_all_outputs(name, mode, candidate_share):
     options = {} if name == "uniform" else {"candidate_share": candidate_share}
@@ -207,7 +200,7 @@ def draw_estimates(name, mode, weighting, function, num_draws, **options):
 
 @every_mode
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", ["uniform", "simhash", "flat"])
+@pytest.mark.parametrize("name", ["uniform", "simhash", "index"])
 class TestEstimator:
     @pytest.mark.parametrize("function", [np.exp, np.square])
     def test_stratified_sums_are_unbiased(self, name, mode, function):
@@ -221,7 +214,7 @@ def test_sparse_inputs():
     for name in ("uniform", "dwta"):
         for mode in MODES:
             assert make(name, mode).select(x, None).mean_size() == 16
-    for name in (*FAISS, "simhash"):
+    for name in ("index", "simhash"):
         for mode in MODES:
             with pytest.raises(TypeError, match="dense inputs only"):
                 make(name, mode).select(x, None)
@@ -352,7 +345,6 @@ class Mine(Proposer):
 KINDS = {
     "LSHProposer": lambda: ActiveSampler(D, N, LSHProposer, active=8),
     "PublishedLSHProposer": lambda: ActiveSampler(D, N, PublishedLSHProposer, active=8),
-    "FaissProposer": lambda: ActiveSampler(D, N, FaissProposer, active=8),
     "IndexProposer": lambda: ActiveSampler(D, N, IndexProposer, active=8),
     "NeighbourProposer": lambda: ActiveSampler(D, N, NeighbourProposer, active=8),
     "RecentProposer": lambda: ActiveSampler(D, N, RecentProposer, active=8),
@@ -397,7 +389,6 @@ TABLES = ("non_empty_share", "largest_bucket", "full_share")
         (index_sampler, {"index/lists", "look_up/rows_seen"}),
         (neighbour_sampler, {"look_up/rows_seen"}),
         (recent_sampler, {"look_up/rows_seen"}),
-        (faiss_sampler, set()),
     ],
 )
 def test_numbers_for_the_log(make, names):

@@ -6,21 +6,13 @@ import pytest
 import torch
 from helpers.damage import BINARY, damage, rng_of
 
-from slide import FaissProposer
 from slide.ranking.scorers.neighbours import DenseSearch
 from slide.search import faiss_index
 from slide.sparse import as_csr
 from slide.utils.array_checks import Stored
 
 ROWS, WIDTH, MANY = 300, 6, 3_000
-KINDS = {
-    "flat": ("flat", ROWS),
-    "lists": ("ivf", MANY),
-    "few lists": ("ivf", MANY),
-    "ids of flat": ("ids of flat", ROWS),
-    "ids of hnsw": ("ids of hnsw", ROWS),
-    "no rows": ("ids of flat", 0),
-}
+CASES = {"flat": ROWS, "no rows": 0, "lists": MANY, "few lists": MANY}
 # Numbers of an index: 4 or 8 bytes.
 NUMBERS = [-1, 0, 1, 2, 31, 1 << 20, 2**31 - 1, -(2**31), 2**40, 2**62, -(2**63)]
 
@@ -36,34 +28,24 @@ def rows_of(count):
 
 def make(case):
     """An index as slide makes them, of FAISS alone."""
-    kind, count = KINDS[case]
-    rows, inner = rows_of(count), faiss.METRIC_INNER_PRODUCT
-    index = faiss.IndexFlatIP(WIDTH)
-    if kind == "ivf":
-        index = faiss.IndexIVFFlat(index, WIDTH, 40, inner)
+    rows, index = rows_of(CASES[case]), faiss.IndexFlatIP(WIDTH)
+    if "lists" in case:
+        index = faiss.IndexIVFFlat(index, WIDTH, 40, faiss.METRIC_INNER_PRODUCT)
         index.train(rows)
         rows = np.repeat(rows[:5], 20, 0) if case == "few lists" else rows
-    if "hnsw" in kind:
-        index = faiss.IndexHNSWFlat(WIDTH, 16, inner)
-        index.hnsw.efConstruction = 40
-    if "ids" in kind:
-        index = faiss.IndexIDMap(index)
-        index.add_with_ids(rows, np.arange(count)[::-1])
-    else:
-        index.add(rows)
+    index.add(rows)
     return faiss.serialize_index(index)
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", CASES)
 def test_the_same_index(case):
-    found = faiss_index(data := make(case), (KINDS[case][0],), WIDTH, MANY)
+    found = faiss_index(data := make(case), WIDTH, MANY)
     assert faiss.serialize_index(found).tobytes() == data.tobytes()
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", CASES)
 def test_edited_bytes_are_refused_or_harmless(case):
     """What is read has ids of rows, finite numbers, and the size of the bytes."""
-    kind, most = KINDS[case][0], MANY
     data, refused, queries = make(case), 0, rows_of(4)
     for number in range(150):
         rng = rng_of(case, number)
@@ -76,22 +58,27 @@ def test_edited_bytes_are_refused_or_harmless(case):
         else:
             edited = damage(rng, bytes(edited), BINARY)
         try:
-            found = faiss_index(np.frombuffer(bytes(edited), np.uint8), (kind,), WIDTH, most, 10)
+            found = faiss_index(np.frombuffer(bytes(edited), np.uint8), WIDTH, MANY, 10)
         except ValueError:
             refused += 1
             continue
         scores, ids = found.search(queries, 5)
-        assert ids.max() < most
+        assert ids.max() < MANY
         assert np.isfinite(scores[ids >= 0]).all()
     assert refused > 30
 
 
-def test_states_and_models_with_bytes_of_another_index():
-    data = make("lists")
-    with pytest.raises(ValueError, match="FaissProposer is damaged: in its index, it is another"):
-        FaissProposer(WIDTH, MANY).load_state_dict({"rebuilds": 1, "index": data})
-    with pytest.raises(ValueError, match=r"it names rows that are not in \[0, 7\)|another index"):
-        FaissProposer(WIDTH - 1, 7).load_state_dict({"rebuilds": 1, "index": data})
+def test_bytes_of_another_index():
+    flat, rows = faiss.IndexFlatIP(WIDTH), rows_of(ROWS)
+    graph, named = faiss.IndexHNSWFlat(WIDTH, 16), faiss.IndexIDMap(flat)
+    graph.add(rows)
+    named.add_with_ids(rows, np.arange(ROWS))
+    for data in (faiss.serialize_index(graph), faiss.serialize_index(named), make("lists")):
+        with pytest.raises(ValueError, match="it is another index than slide makes"):
+            faiss_index(data, WIDTH, ROWS)
+
+
+def test_models_with_bytes_of_another_index():
     search = DenseSearch(as_csr(torch.from_numpy(rows_of(ROWS))), WIDTH, weighted=False)
     arrays = {f"search.{name}": each for name, each in search.state().items()}
     arrays["feature_weights"] = search.weights

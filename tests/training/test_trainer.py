@@ -41,7 +41,7 @@ CASES = {
         *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler=uniform"),
         "sampler.mode=per_sample",
     ),
-    "faiss shared": ("sampler=faiss",),
+    "index shared": ("sampler=index",),
     "index per sample": ("sampler=index", "sampler.mode=per_sample"),
     "recent per sample": ("sampler=recent", "sampler.mode=per_sample"),
     "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
@@ -76,7 +76,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case
         *CASES[case],
     ]
     kind = case.split()[0]
-    if kind in ("published", "faiss", "index"):  # A rebuild every second step.
+    if kind in ("published", "index"):  # A rebuild every second step.
         arguments += ["schedule=fixed", "schedule.every=32"]
         # New hash functions with every second rebuild.
         arguments += ["schedule.redraw_every=64"] if kind == "published" else []
@@ -98,7 +98,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case
         assert output["rebuilds"] == output["proposer"]["rebuilds"] == 8
     elif "published" in case:
         assert (output["rebuilds"], output["proposer"]["draw"]) == (8, 3)
-    elif "faiss" in case:
+    elif "index" in case:
         assert output["rebuilds"] == 8
     job.assert_same(found, expected)
     one, other = (without_times(job.lines(folder / "run")) for folder in runs)

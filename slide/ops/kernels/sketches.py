@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.ops.kernels.compile import ask_for, helper, parallel, prange
-from slide.ops.kernels.ragged import kth_largest
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -27,15 +26,15 @@ _AHEAD = 16
 # standard deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one
 # in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
 UNLIKELY = 3 / 8
-# Rows of the head whose largest score is kept, and the key of a row that has no score.
-_BLOCK = 32
+# Rows whose scores are compared with the least of the best at a time.
+_BLOCK = 64
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
 # A shorter row is rounded to zeros.
 SMALLEST = np.float32(1e-30)
 
 
-class Head(NamedTuple):
-    """Rows that each input looks at.
+class Rows(NamedTuple):
+    """Rows that all inputs look at.
 
     ids (n,) int32; scales (n,) float32 of their sketches; priors (n,) float32 of their sketches.
     """
@@ -43,6 +42,17 @@ class Head(NamedTuple):
     ids: np.ndarray
     scales: np.ndarray
     priors: np.ndarray
+
+
+def no_keys(shape: tuple[int, int]) -> np.ndarray:
+    """Heaps ``(B, k)`` of the best rows, without any row so far."""
+    return np.full(shape, np.iinfo(np.int64).min, np.int64)
+
+
+def rows_of(keys: np.ndarray) -> np.ndarray:
+    """The rows ``(B, k)`` int32 in heaps, the best first; -1 after the last one."""
+    keys = np.sort(keys, axis=1)[:, ::-1]
+    return np.where(keys == np.iinfo(np.int64).min, -1, _ROWS - (keys & _ROWS)).astype(np.int32)
 
 
 @helper
@@ -89,59 +99,71 @@ def _replace_least(keys, key):
 
 
 @helper
-def _rank_head(products, head, known, keys):
-    """Keep the best rows of the head; a row is there once."""
-    n, k = len(products), len(keys) + len(known)
-    blocks = (n + _BLOCK - 1) // _BLOCK
-    ordered = np.empty(blocks * _BLOCK, np.int32)
-    largest = np.empty(blocks, np.int32)
-    for j in range(n):
-        ordered[j] = _ordered(products[j] * head.scales[j] + head.priors[j])
-    ordered[n:] = _NO_KEY
-    for g in range(blocks):
-        most = ordered[g * _BLOCK]
-        for j in range(g * _BLOCK + 1, (g + 1) * _BLOCK):
-            most = max(most, ordered[j])
-        largest[g] = most
-    # At least k rows have a score as large as the k-th of these.
-    least = kth_largest(largest.copy(), k) if blocks >= k else _NO_KEY
-    for g in range(blocks):
-        if largest[g] < least:
-            continue
-        for j in range(g * _BLOCK, min((g + 1) * _BLOCK, n)):
-            if ordered[j] >= least and ordered[j] > _NO_KEY:
-                row = np.int64(head.ids[j])
-                key = _key(ordered[j], row)
-                if key > keys[0] and _is_new(keys[:0], key, known, row):
-                    _replace_least(keys, key)
+def _least(keys):
+    """The least score among the keys of a heap; -inf if it is not full."""
+    ordered = np.int32(keys[0] >> 32)
+    bits = ordered ^ ((ordered >> np.int32(31)) & np.int32(0x7FFFFFFF))
+    return _NO_SCORE if ordered == _NO_KEY else np.int32(bits).view(np.float32)
+
+
+@helper
+def _reaches(numbers, factor, scales, priors, least):
+    """Whether one of `_BLOCK` scores is at least this."""
+    found = np.int32(0)  # A number of rounds that is known, and no branches: it is vectorized.
+    for j in range(_BLOCK):
+        found += np.int32(np.float32(numbers[j]) * (factor * scales[j]) + priors[j] >= least)
+    return found > 0
 
 
 @parallel
-def rank_buckets(
-    products, head, queries, tables, codes, buckets, sketches, left_out, most, part, ids
-):
-    """The rows with the largest rounded scores in the head and in some buckets, the best first.
+def rank_rows(products, factors, rows, left_out, keys):
+    """Keep the rows with the largest rounded scores, of some rows that each query looks at.
 
-    Equal scores are in the order of the rows, so the order of rows in a bucket has no effect.
+    products (B, n) int32, of the rounded queries and the numbers of the sketches; factors (B,)
+    float32, scales of the queries; rows `Rows`, n of them; left_out `Pattern` of B rows, ids
+    that are not kept; keys (B, k) int64, heaps of the best rows so far (see `no_keys`), written.
+    """
+    n = len(rows.ids)
+    for b in prange(len(products)):
+        known = left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]]
+        numbers, factor, heap = products[b], factors[b], keys[b]
+        least = _least(heap)
+        for begin in range(0, n, _BLOCK):
+            end = min(begin + _BLOCK, n)
+            if end - begin == _BLOCK and not _reaches(
+                numbers[begin:end], factor, rows.scales[begin:end], rows.priors[begin:end], least
+            ):
+                continue
+            for j in range(begin, end):
+                score = np.float32(numbers[j]) * (factor * rows.scales[j]) + rows.priors[j]
+                row = np.int64(rows.ids[j])
+                key = _key(_ordered(score), row)
+                if score > _NO_SCORE and key > heap[0] and _is_new(heap[:0], key, known, row):
+                    _replace_least(heap, key)
+            least = _least(heap)
 
-    products (B, n) float32, products of the inputs and the numbers of the head's sketches; head
-    `Head` of n rows, which are in none of the buckets; queries (B, WIDTH) float32 inputs in few
+
+@parallel
+def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part, keys):
+    """Keep the rows with the largest rounded scores in some buckets.
+
+    Of equal scores the lower row is kept, so the order of rows in a bucket has no effect.
+
+    queries (B, WIDTH) float32 inputs in few
     directions, at the positions of `NUMBERS`, and zeros before them; tables (T,) int64, the table
     of each bucket that a query looks into; codes (T, B) int32, which bucket of the table it is;
     buckets `hashing.Buckets` that keep all of their ids; sketches (N, WIDTH) int8 and (N, WIDTH /
-    4) float32, the same memory; left_out `Pattern` of B rows, ids that are not returned; most: a
-    bucket with more ids than this is passed over; part: float32, of the largest sum that second
-    lines may add, what counts (see `UNLIKELY`); ids (B, k) int32 output. Returns ``(B,)`` int64,
-    number of rows that each query looked at, with repetitions.
+    4) float32, the same memory; left_out, keys: see `rank_rows`; most: a bucket with more ids than
+    this is passed over; part: float32, of the largest sum that second lines may add, what counts
+    (see `UNLIKELY`). Returns ``(B,)`` int64, number of rows that each query looked at, with
+    repetitions.
     """
     looked = np.zeros(len(queries), np.int64)
     starts, seen, pools = buckets.starts, buckets.seen, buckets.pool
     numbers, floats = sketches
     for b in prange(len(queries)):
-        query = queries[b]
+        query, heap = queries[b], keys[b]
         known = left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]]
-        keys = np.full(ids.shape[1], np.iinfo(np.int64).min, np.int64)
-        _rank_head(products[b], head, known, keys)
         begins, sizes = np.empty(len(tables), np.int64), np.empty(len(tables), np.int64)
         for t in range(len(tables)):
             bucket = tables[t] * seen.shape[1] + codes[t, b]
@@ -154,7 +176,7 @@ def rank_buckets(
             begins[t] = starts[tables[t], codes[t, b]]
             ask_for(pools, tables[t] * pools.shape[1] + begins[t])
             total += sizes[t]
-        looked[b] = len(head.ids) + total
+        looked[b] = total
         # One list of all rows, since most buckets are too short to request memory ahead.
         rows = np.empty(total, np.int32)
         end = 0
@@ -163,7 +185,7 @@ def rank_buckets(
                 rows[end] = pools[tables[t], p]
                 end += 1
         # First lines tell which rows are likely to be among the best: few of them.
-        rest, least = np.float32(0), np.int32(keys[0] >> 32)
+        rest, least = np.float32(0), np.int32(heap[0] >> 32)
         for j in range(LINE, WIDTH):
             rest += query[j] * query[j]
         rest = part * np.sqrt(rest)
@@ -189,13 +211,8 @@ def rank_buckets(
             ordered = _ordered(floats[row, SCALE] * product + floats[row, PRIOR])
             key = _key(ordered, row)
             # A row may be in several of the buckets.
-            if key > keys[0] and ordered > _NO_KEY and _is_new(keys, key, known, row):
-                _replace_least(keys, key)
-        keys.sort()
-        for i in range(len(keys)):
-            key = keys[len(keys) - 1 - i]
-            empty = key == np.iinfo(np.int64).min
-            ids[b, i] = -1 if empty else _ROWS - (key & _ROWS)
+            if key > heap[0] and ordered > _NO_KEY and _is_new(heap, key, known, row):
+                _replace_least(heap, key)
     return looked
 
 

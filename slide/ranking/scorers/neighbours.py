@@ -206,7 +206,7 @@ class DenseSearch:
             stored.refuse_array("feature_weights", f"be {num_features} at most")
         index = stored.array("search.index", Expected((None,), "uint8"))
         try:
-            search.index = faiss_index(index, ("flat", "ivf"), width, num_rows, _LENGTH)
+            search.index = faiss_index(index, width, num_rows, _LENGTH)
         except ValueError as error:
             stored.refuse_array("search.index", f"be an index of {num_rows} rows: {error}")
         if search.index.ntotal != num_rows:
