@@ -22,15 +22,16 @@ from slide.ops.kernels.products import AdamHyper, AdamRows
 from slide.ops.kernels.random import random_below as kernel_below
 from slide.ops.kernels.sketches import (
     CODES,
-    FIRST,
     LINE,
     NUMBERS,
     PRIOR,
     REST,
     SCALE,
     WIDTH,
-    Head,
-    rank_buckets,
+    Rows,
+    no_keys,
+    rank_rows,
+    rows_of,
     sketch_rows,
 )
 from slide.ops.reference import active_sets as reference
@@ -472,13 +473,9 @@ def test_ranking_of_all_rows_as_in_the_head():
     queries, sketches, _ = draw_ranking(np.random.default_rng(0))
     labels = Pattern.from_lists([[b, 40] for b in range(7)])
     pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
-    tables, ids = HashTables(1, 1, bucket_capacity=None), np.empty((7, 12), np.int32)
-    padded, floats = np.pad(queries, ((0, 0), (FIRST, 0))), sketches.view(np.float32)
-    products = queries @ sketches[:, NUMBERS].T.astype(np.float32)
-    head = Head(np.arange(90, dtype=np.int32), *floats[:, [SCALE, PRIOR]].T.copy())
-    nowhere = np.zeros(0, np.int64), np.zeros((0, 7), np.int32), tables.arrays()
-    rank_buckets(
-        products, head, padded, *nowhere, (sketches, floats), labels, 0, np.float32(2), ids
-    )
+    keys, floats = no_keys((7, 12)), sketches.view(np.float32)
+    products = queries.astype(np.int32) @ sketches[:, NUMBERS].T.astype(np.int32)
+    head = Rows(np.arange(90, dtype=np.int32), *floats[:, [SCALE, PRIOR]].T.copy())
+    rank_rows(products, np.ones(7, np.float32), head, labels, keys)
     found = rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
-    np.testing.assert_array_equal(found.numpy(), ids)
+    np.testing.assert_array_equal(found.numpy(), rows_of(keys))

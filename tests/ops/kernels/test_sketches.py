@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers import matrices
 from helpers.grids import pairs
-from helpers.matrices import rows_of
 
 from slide.hashing.tables import HashTables
 from slide.ops.kernels.sketches import (
@@ -15,8 +15,11 @@ from slide.ops.kernels.sketches import (
     REST,
     SCALE,
     WIDTH,
-    Head,
+    Rows,
+    no_keys,
     rank_buckets,
+    rank_rows,
+    rows_of,
 )
 from slide.sparse import Pattern
 
@@ -47,17 +50,17 @@ def draw_queries(rng, count):
 def rank(
     queries, tables, asked, built, sketches, most, left_out=None, largest=ROWS, head=(), part=2
 ):
-    """`rank_buckets` with some rows as the head."""
+    """`rank_rows` of some rows, `rank_buckets` after it, and the number of rows looked at."""
     left_out = Pattern.from_lists([[]] * len(queries)) if left_out is None else left_out
-    ids, rows = np.full((len(queries), most), -7, np.int32), np.array(head, np.int32)
+    keys, rows = no_keys((len(queries), most)), np.array(head, np.int32)
     floats = sketches.view(np.float32)
-    scales, priors = floats[rows, SCALE], floats[rows, PRIOR]
-    with np.errstate(invalid="ignore"):
-        products = queries[:, NUMBERS] @ sketches[rows, NUMBERS].T.astype(np.float32)
-    first = products, Head(rows, scales, priors), queries, tables, asked, built.arrays()
+    products = queries[:, NUMBERS].astype(np.int32) @ sketches[rows, NUMBERS].T.astype(np.int32)
+    found = Rows(rows, floats[rows, SCALE], floats[rows, PRIOR])
+    rank_rows(products, np.ones(len(queries), np.float32), found, left_out, keys)
     limits = left_out, largest, np.float32(part)
-    looked = rank_buckets(*first, (sketches, floats), *limits, ids)
-    return ids, looked
+    asked = queries, tables, asked, built.arrays(), (sketches, floats)
+    looked = rank_buckets(*asked, *limits, keys)
+    return rows_of(keys), looked + len(rows)
 
 
 @pairs(share=[0, 0.4, 1], most=[1, 3, ROWS], largest=[0, 25, ROWS])
@@ -81,7 +84,7 @@ def test_it_ranks_the_head_and_what_is_in_the_buckets(largest, most, share):
     with np.errstate(invalid="ignore"):
         scores = scores * floats[:, SCALE] + floats[:, PRIOR]
     scores[np.isnan(scores)] = -np.inf
-    for b, own in enumerate(rows_of(left_out)):
+    for b, own in enumerate(matrices.rows_of(left_out)):
         buckets = [np.flatnonzero(codes[t] == asked[i, b]) for i, t in enumerate(tables)]
         read = np.concatenate([head, *(each for each in buckets if len(each) <= largest)])
         assert looked[b] == len(read)
