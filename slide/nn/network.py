@@ -72,13 +72,22 @@ class SlideNetwork(nn.Module):
         makers = list(hidden_samplers) or [None] * len(hidden)
         if len(makers) != len(hidden):
             raise ValueError(f"{len(makers)} hidden samplers do not fit {len(hidden)} layers")
-        sizes = zip([in_features, *hidden], hidden, makers, strict=False)
-        first, *rest = ((d, n, make(d, n) if make else None) for d, n, make in sizes)
-        self.first = SparseInputLinear(*first, init_scale)
-        self.hidden = nn.ModuleList(SampledLinear(*layer) for layer in rest)
+        inputs = [in_features, *hidden[:-1]]
+        samplers = [
+            make(d, n) if make else None for d, n, make in zip(inputs, hidden, makers, strict=True)
+        ]
+        self.first = SparseInputLinear(in_features, hidden[0], samplers[0], init_scale)
+        self.hidden = nn.ModuleList(
+            SampledLinear(inputs[i], hidden[i], samplers[i]) for i in range(1, len(hidden))
+        )
         self.dropout, self.input_dropout = dropout, input_dropout
-        last = hidden[-1], out_features, sampler(hidden[-1], out_features)
-        self.output = SampledLinear(*last, precision=precision, init_scale=output_scale)
+        self.output = SampledLinear(
+            hidden[-1],
+            out_features,
+            sampler(hidden[-1], out_features),
+            precision=precision,
+            init_scale=output_scale,
+        )
 
     def encode(self, features: Any) -> Tensor:
         """The last hidden layer ``(B, H)`` of features ``(B, D)``, as `slide.as_csr` takes them."""

@@ -132,10 +132,17 @@ class SampledConv2d(SampledLayer):
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
             )
         active = _ascending(active)  # Here the host waits for ids that another device drew.
-        channels = in_channels, None if active.complete else active.ids
-        geometry = self.stride, self.padding, self.dilation, self.groups
         values = F.active_conv2d(
-            x, self.weight, self.bias, *channels, *geometry, sparse_grad=self.sparse_grad
+            x,
+            self.weight,
+            self.bias,
+            in_channels=in_channels,
+            out_channels=None if active.complete else active.ids,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            sparse_grad=self.sparse_grad,
         )
         return self._activation(values, active, (len(x),))
 

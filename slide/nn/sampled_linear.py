@@ -488,9 +488,17 @@ class SampledLinear(SampledLayer):
             if not isinstance(loss, ActiveLoss):
                 values = linear_on_set(x, self.weight, self.bias, active, products)
                 return loss(values, active), active
-            weights = loss.sample_weights(active, weights)
-            options = loss.record, loss.hard_fraction, products, weights
-            return linear_loss_on_set(x, self.weight, self.bias, active, *options), active
+            mean = linear_loss_on_set(
+                x,
+                self.weight,
+                self.bias,
+                active,
+                loss.record,
+                loss.hard_fraction,
+                products,
+                weights=loss.sample_weights(active, weights),
+            )
+        return mean, active
 
     def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs; checks the inputs and the set, which is not repeated later."""

@@ -456,10 +456,10 @@ class LSHProposer(Proposer):
         keys = no_keys((len(z), most))
         if not keys.size:
             return torch.from_numpy(rows_of(keys))
-        rounded = *_rounded(z), labels, keys
+        numbers, factors = _rounded(z)
         head, step = self._head(), max(1, _PRODUCTS // len(z))
         for start in range(0, len(head), step):
-            self._rank(head[start : start + step], *rounded)
+            self._rank(head[start : start + step], numbers, factors, labels, keys)
         self.looked = float(len(head))
         if not self.families:
             return torch.from_numpy(rows_of(keys))
@@ -473,7 +473,7 @@ class LSHProposer(Proposer):
             codes.append(self._in_range(i, probed))
             tables.append(np.arange(len(probed)) % self._tables)
         looked = rank_buckets(
-            array_view(F.pad(rounded[0] * rounded[1][:, None], (FIRST, CODES - z.shape[1]))),
+            array_view(F.pad(numbers * factors[:, None], (FIRST, CODES - z.shape[1]))),
             np.concatenate(tables),
             np.concatenate(codes),
             self.tables.arrays(),
@@ -512,8 +512,8 @@ class LSHProposer(Proposer):
         else:  # The sums are whole numbers below 2^24, so they are the same.
             products = (numbers.float() @ rows.float().T).int()
         scales, priors = (array_view(floats[:, i].contiguous()) for i in (SCALE, PRIOR))
-        found = array_view(products), array_view(factors), Rows(ids, scales, priors)
-        rank_rows(*found, labels, keys)
+        looked_at = Rows(ids, scales, priors)
+        rank_rows(array_view(products), array_view(factors), looked_at, labels, keys)
 
     def candidates(self, queries: Queries) -> Pattern:
         """The best rows that are found for each input, the best first."""

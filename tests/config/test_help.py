@@ -62,7 +62,7 @@ def test_each_setting_is_explained_once():
     expected, found = every_setting(), explained()
     keys = {key for _, key in expected}
     assert {"hash.probes", "dataset.holdout", "dataset.root", "dataset.name", "seed"} <= keys
-    assert {"sampler.proposer.kind", "ranker.classifiers.C", "trainer.epochs"} <= keys
+    assert {"sampler.proposer.best", "ranker.classifiers.C", "trainer.epochs"} <= keys
     assert expected - found.keys() == set(), "not explained"
     assert found.keys() - expected == set(), "explained, but no setting"
     assert [key for key, count in found.items() if count > 1] == []
