@@ -50,8 +50,6 @@ SAMPLERS = {
     "recent": ["sampler=recent"],
 }
 SHARED = ["uniform", "lsh", "index", "recent"]
-# Outputs beyond which faiss is left out: it takes minutes for an index of theirs.
-MOST_OF_FAISS = 100_000
 # Sizes of sets: for each sample, and for a batch.
 ACTIVE = {"per_sample": 128, "shared": 2048}
 EPOCHS = (0.1, 1, 3)
@@ -142,14 +140,8 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     for name in arguments.datasets:
-        outputs = opened(tuple(rows_of(name, arguments.root))).num_labels
         for mode in arguments.modes:
-            samplers = [
-                each
-                for each in arguments.samplers
-                if (mode == "per_sample" or each in SHARED)
-                and (each != "faiss" or outputs <= MOST_OF_FAISS)
-            ]
+            samplers = [s for s in arguments.samplers if mode == "per_sample" or s in SHARED]
             axes = {"epochs": arguments.epochs, "sampler": samplers}
             cases = grid(dataset=[name], seed=arguments.seeds, mode=[mode], **axes)
             store.fill(cases, partial(figures, arguments.root))
