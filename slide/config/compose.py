@@ -440,17 +440,17 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
     """
     dataset = config.get("dataset")
     for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
-        place = dataset.get(key)
-        parts = Path(str(place)).parts  # By default data sets are in the folder datasets.
-        usual = isinstance(place, str) and parts[:1] == ("datasets",) and ".." not in parts
-        if place is None or f"dataset.{key}" in given or usual:
+        cache = dataset.get(key)
+        parts = Path(str(cache)).parts  # By default data sets are in the folder datasets.
+        usual = isinstance(cache, str) and parts[:1] == ("datasets",) and ".." not in parts
+        if cache is None or f"dataset.{key}" in given or usual:
             continue
         if key == "root":
             dataset.fetch = None
-        elif not isinstance(place, str) or not any(Path(place).glob("*/meta.json")):
+        elif not isinstance(cache, str) or not any(Path(cache).glob("*/meta.json")):
             raise ValueError(
-                f"{path} names dataset.cache={place}, where no cache of a data set is: say where "
-                f"to write one, such as dataset.cache={place}"
+                f"{path} names dataset.cache={cache}, where no cache of a data set is: say where "
+                f"to write one, such as dataset.cache={cache}"
             )
 
 

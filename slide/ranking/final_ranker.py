@@ -255,23 +255,23 @@ class FinalRanker:
     def _numbers(self, columns: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """What the linear model knows of each candidate ``(pairs, 2 * scorers)``, float32."""
         found = np.empty((len(columns), 2 * len(self._ranks)), np.float32)
-        for place in range(found.shape[1]):
-            kind, scorer = divmod(place, len(self._ranks))
-            found[:, place] = self._number(columns, starts, kind, scorer)
+        for column in range(found.shape[1]):
+            kind, scorer = divmod(column, len(self._ranks))
+            found[:, column] = self._number(columns, starts, kind, scorer)
         return found
 
     def _number(
         self, columns: np.ndarray, starts: np.ndarray, kind: int, scorer: int
     ) -> np.ndarray:
         """A number that a scorer says of each candidate."""
-        place, nothing = self.ranked[scorer]
+        column, nothing = self.ranked[scorer]
         if kind == _STANDARDISED:
-            return _standardised(columns[:, place].astype(np.float64), starts)
+            return _standardised(columns[:, column].astype(np.float64), starts)
         ranks = columns[:, self._ranks[scorer]].astype(np.float64)
         if kind == _LOGARITHM:
             return -np.log1p(ranks)
         # Of candidates of which it knows nothing, ranks tell one from the other by their ids alone.
-        knows = columns[:, place] != np.float32(nothing)
+        knows = columns[:, column] != np.float32(nothing)
         return (knows if kind == _RECIPROCAL else 1) / (1 + ranks)
 
 

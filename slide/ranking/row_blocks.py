@@ -46,12 +46,12 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None],
             wide = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
             write(begin, end, RowRoom(starts[:-1], counts[begin:end], *wide))
             rows, bounds = np.arange(end - begin), row_bounds(counts[begin:end])
-            for place, array in enumerate((columns, values)):
-                # Longer in its place: the parts of a list would stand beside their whole in the
+            for i, array in enumerate((columns, values)):
+                # Made longer there: the parts of a list would stand beside their whole in the
                 # end.
                 filled = len(array)
                 array.resize(filled + bounds[-1], refcheck=False)
-                gather_ragged(starts, wide[place], rows, bounds, array[filled:])
+                gather_ragged(starts, wide[i], rows, bounds, array[filled:])
             del wide  # The next block has as large a room.
             bar.update(end - begin)
     return CSR(row_bounds(counts), columns, values)

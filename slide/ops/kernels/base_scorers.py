@@ -20,23 +20,23 @@ _FEW_IDS = 64
 @helper
 def _sort_ids(ids, limit, spare):
     """Sort ids in ``[0, limit)`` by two digits of a base that is about the root of ``limit``."""
-    digit = 1
-    while 1 << 2 * digit < limit:
-        digit += 1
-    starts = np.zeros((2, 1 << digit), np.int32)
+    bits = 1
+    while 1 << 2 * bits < limit:
+        bits += 1
+    starts = np.zeros((2, 1 << bits), np.int32)
     for n in ids:
         starts[0, n & len(starts[0]) - 1] += 1
-        starts[1, n >> digit] += 1
-    for place in range(2):
-        shift, total = place * digit, np.int32(0)
-        for i in range(len(starts[place])):
-            starts[place, i], total = total, total + starts[place, i]
-        source, target = (ids, spare) if place == 0 else (spare, ids)
+        starts[1, n >> bits] += 1
+    for digit in range(2):
+        shift, total = digit * bits, np.int32(0)
+        for i in range(len(starts[digit])):
+            starts[digit, i], total = total, total + starts[digit, i]
+        source, target = (ids, spare) if digit == 0 else (spare, ids)
         for i in range(len(ids)):
             n = source[i]
-            at = n >> shift & len(starts[place]) - 1
-            target[starts[place, at]] = n
-            starts[place, at] += 1
+            at = n >> shift & len(starts[digit]) - 1
+            target[starts[digit, at]] = n
+            starts[digit, at] += 1
 
 
 @helper

@@ -111,9 +111,9 @@ class AnalogousQueries(base.BaseScorer):
         group[self.rests[group] != wanted] = -1
         # A single row needs the scratch of a single thread, which takes most of its time.
         threads = max(min(num_threads(), len(ids)), 1)
-        places = np.zeros((threads, self.num_labels), np.int32)
+        positions = np.zeros((threads, self.num_labels), np.int32)
         asked = self.similar, self.questions, self.labels
-        ask_similar(features, group, *asked, ids, starts, places, found)
+        ask_similar(features, group, *asked, ids, starts, positions, found)
         return found
 
     def _similar(

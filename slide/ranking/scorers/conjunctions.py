@@ -122,14 +122,14 @@ class Conjunctions(base.BaseScorer):
     def _count_sets(self, features: CSR, num_features: int) -> tuple[CSR, np.ndarray]:
         """The sets ``(R, S)`` of rows that are in several of them, and the kind of each."""
         bounds, keys, kinds = _sets(features, _slots(features, num_features))
-        every, place, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        every, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
         known = counts >= _LEAST_ROWS
         self.keys = every[known]
         kind = np.zeros(len(every), np.uint8)
-        kind[place] = kinds
-        numbers = (np.cumsum(known) - 1).astype(np.int32)[place]
+        kind[inverse] = kinds
+        numbers = (np.cumsum(known) - 1).astype(np.int32)[inverse]
         matrix = CSR(bounds, numbers, np.ones(len(numbers), np.float32))
-        return matrix.keep(known[place]), kind[known]
+        return matrix.keep(known[inverse]), kind[known]
 
     def _weigh(
         self, sets: CSR, kinds: np.ndarray, counts: np.ndarray, lists: CSR, labels: Pattern
@@ -165,10 +165,10 @@ class Conjunctions(base.BaseScorer):
     def find(self, features: CSR) -> CSR:
         """The sets ``(B, S)`` of rows that training rows have, with their shares of the weight."""
         bounds, keys, _ = _sets(features, None)
-        places = np.searchsorted(self.keys, keys).astype(np.int32)
+        positions = np.searchsorted(self.keys, keys).astype(np.int32)
         # A set beyond the last one has no key of its own.
-        known = (base.padded(self.keys, 1, 0)[places] == keys) & (places < len(self.keys))
-        sets = CSR(bounds, places, base.padded(self.weights, 1, 0)[places]).keep(known)
+        known = (base.padded(self.keys, 1, 0)[positions] == keys) & (positions < len(self.keys))
+        sets = CSR(bounds, positions, base.padded(self.weights, 1, 0)[positions]).keep(known)
         rows = sets.entry_rows()
         total = np.bincount(rows, sets.values, sets.num_rows)
         np.divide(sets.values, total[rows], out=sets.values, where=sets.values > 0)
@@ -181,8 +181,8 @@ class Conjunctions(base.BaseScorer):
         found = np.empty(starts[-1], np.float32)
         # A single row needs the scratch of a single thread, which takes most of its time.
         threads = max(min(num_threads(), len(ids)), 1)
-        places = np.zeros((threads, len(self.label_shares)), np.int32)
-        mix_shares(sets, self.lists, ids, starts, places, found)
+        positions = np.zeros((threads, len(self.label_shares)), np.int32)
+        mix_shares(sets, self.lists, ids, starts, positions, found)
         return np.log(found + _REST * self.label_shares[ids[ids >= 0]])
 
     def learn(self, training: base.Training) -> None:

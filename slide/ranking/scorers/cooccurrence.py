@@ -106,9 +106,9 @@ class Cooccurrence(base.BaseScorer):
         found = np.empty((starts[-1], 3), np.float32)
         # A single row needs the scratch of a single thread, which takes most of its time.
         threads = max(min(num_threads(), len(ids)), 1)
-        places = np.zeros((threads, self.num_labels), np.int32)
+        positions = np.zeros((threads, self.num_labels), np.int32)
         counts = self.lists, self.unseen, self.label_shares
-        relate_candidates(features, *counts, ids, starts, places, found)
+        relate_candidates(features, *counts, ids, starts, positions, found)
         return found
 
     def learn(self, training: base.Training) -> None:

@@ -252,12 +252,12 @@ def item_regressions(pairs: ItemPairs, num_features: int) -> CSR:
     pairs, weights do not count again what two similar items say.
     """
     (counts, lists), threads = pairs, num_threads()
-    places = np.zeros((threads, len(counts)), np.uint8)
+    positions = np.zeros((threads, len(counts)), np.uint8)
     close = np.empty((threads, WEIGHTS), np.int32)
     gram = np.empty((threads, WEIGHTS + 1, WEIGHTS + 1), np.float32)
 
     def regress(begin: int, end: int, room: RowRoom) -> None:
         how = num_features, np.float32(_PENALTY), _SWEEPS
-        regress_items(lists, counts, begin, *how, places, close, gram, room)
+        regress_items(lists, counts, begin, *how, positions, close, gram, room)
 
     return collect_rows(np.minimum(np.diff(lists.indptr), WEIGHTS), regress, "regressions of items")
