@@ -247,11 +247,9 @@ def test_constants_are_there(bench):
     assert halves == [4, 1, 0.6]
 
 
-# All but scaling.md, which an earlier program made.
 PAGES = sorted(
     path.relative_to(ROOT / "results").with_suffix("").as_posix()
     for path in (ROOT / "results").rglob("*.md")
-    if path.stem != "scaling"
 )
 
 
