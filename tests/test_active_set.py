@@ -94,6 +94,17 @@ class TestTurns:
             raise ValueError("wrong")
         assert in_thread(lambda: changes(scratch)).wait(30)
 
+    def test_a_change_waits_for_searches_and_they_for_it(self):
+        scratch = Scratch(3)
+        with scratch.beside():
+            changed = in_thread(lambda: changes(scratch))
+            assert not changed.wait(0.05)
+        assert changed.wait(30)
+        with scratch.in_turn():
+            found = in_thread(lambda: searched(scratch))
+            assert not found.wait(0.05)
+        assert found.wait(30)
+
 
 def searched(scratch):
     with scratch.beside():

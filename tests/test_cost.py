@@ -76,3 +76,19 @@ def test_no_kernel_loops_over_all_outputs():
         assert small > 5_000
         # One loop over the outputs would take 28,672 lines more.
         assert abs(large - small) < 5_000
+
+
+@pytest.mark.compiled_only
+def test_this_would_tell():
+    """A dense gradient, by autograd through a slice, does grow."""
+    measured = []
+    for num_outputs in SIZES:
+        weight = torch.randn(num_outputs, D, requires_grad=True)
+        ids = torch.arange(ACTIVE)
+
+        def step(weight=weight, ids=ids):
+            (torch.randn(B, D) @ weight[ids].T).sum().backward()
+
+        step()
+        measured.append(tensor_bytes(step))
+    assert measured[1] > 20 * measured[0]

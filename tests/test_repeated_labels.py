@@ -1,5 +1,7 @@
 """A label that a sample has twice: it would count twice in the loss."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -47,3 +49,15 @@ def test_against_sets():
         except ValueError:
             found.append(not distinct)
     assert all(found)
+
+
+def test_it_takes_little_of_a_step():
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.choice(100_000, 8, replace=False) for _ in range(512)]).astype(np.int32)
+    labels = Pattern(8 * np.arange(513), ids.ravel())
+    seconds = []
+    for _ in range(50):
+        begin = time.perf_counter()
+        check_labels("labels", labels, 512, 100_000)
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 2e-3

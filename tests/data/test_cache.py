@@ -5,6 +5,8 @@ import importlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +19,21 @@ from helpers.caches import TRAIN, blocks_of, forbid, leftovers, open_blocks
 from helpers.damage import REPEAT, flip, rng_of
 from helpers.splits import assert_types, make_split, rows
 
-from slide.data import DataError, SparseDataset, documents, synthetic, text, transform
+from slide.data import DataError, SparseDataset, Split, documents, synthetic, text, transform
 from slide.data import cache as cache_module
 from slide.data.cache import ARRAYS
 from slide.data.dataset import Block
+from slide.sparse import CSR, Pattern
 from slide.utils.files import json_digest, write_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def resident_bytes():
+    """Of this process, memory maps that were read included; 0 where that is not told."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
+
 
 # slide.data.sources.xmc is the function; this is the module of the same name.
 xmc_module = importlib.import_module("slide.data.sources.xmc")
@@ -434,3 +446,37 @@ def test_each_number_of_the_list_counts(tmp_path, key, change):
         reseal(path.parent, **{key: value})
         assert content(skip_grams(tmp_path)) == expected
         assert json.loads(path.read_text()) == meta
+
+
+def test_an_open_cache_takes_next_to_no_memory(tmp_path):
+    size = 3_000_000
+    split = Split(
+        CSR(np.arange(size + 1), np.zeros(size, np.int32), np.ones(size, np.float32)),
+        Pattern(np.arange(size + 1), np.zeros(size, np.int32)),
+        50,
+        30,
+    )
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    bytes_of_arrays = sum(path.stat().st_size for path in tmp_path.glob("*/*/*.npy"))
+    start, before = time.perf_counter(), resident_bytes()
+    data = open_blocks(tmp_path, forbid, state=1)
+    assert time.perf_counter() - start < 0.5
+    assert resident_bytes() - before < bytes_of_arrays / 10
+    data.train.slice(0, 10)
+    assert resident_bytes() - before < bytes_of_arrays / 10
+
+
+def test_two_processes_at_once(open_set, root, tmp_path):
+    text = "20000 5 4\n" + "1,3 0:0.5 4:2\n" * 20000
+    (root / "train.txt").write_text(text)
+    code = (
+        "import sys; from slide.data import xmc;"
+        "data = xmc(name='tiny', root=sys.argv[1], cache=sys.argv[2]);"
+        "sys.stdout.write(str(data.train.features.values.sum()))"
+    )
+    command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
+    assert outputs == [b"50000.0"] * 2
+    assert leftovers(tmp_path / "cache") == []
+    assert len(open_set().train) == 20000

@@ -272,3 +272,24 @@ def test_weights_that_cannot_be(weights, message):
     active = ActiveSet(9, np.array([3, 7], np.int32), targets=Pattern.from_lists([[0]] * 5))
     with pytest.raises(ValueError, match=message):
         loss_on_active(torch.zeros(5, 2), active, "bce", weights=weights)
+
+
+@every_loss
+def test_gradcheck_with_weights_of_shared_columns(name):
+    scores, active = draw_shared_weights(torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda s: 3 * loss_on_active(s, active, name), scores.requires_grad_()
+    )
+
+
+@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
+def test_samples_without_labels_add_nothing_to_softmaxes(name):
+    targets = Pattern(np.array([0, 0, 1]), np.array([1], np.int32))
+    active = ActiveSet(N, np.arange(3, dtype=np.int32), None, targets)
+    scores = torch.randn(2, 3, requires_grad=True)
+    loss = loss_on_active(scores, active, name)
+    loss.backward()
+    assert not scores.grad[0].any()
+    own = Pattern(np.array([0, 1]), np.array([1], np.int32))
+    alone = loss_on_active(scores[1:], ActiveSet(N, active.ids, None, own), name)
+    torch.testing.assert_close(loss, alone / 2)

@@ -9,7 +9,7 @@ import torch
 from helpers.matrices import make_csr, to_dense, z_score
 
 from slide.hashing import families
-from slide.hashing.families import DWTA, SimHash
+from slide.hashing.families import DWTA, SimHash, flip_sets
 from slide.sparse import CSR
 
 FAMILIES = {
@@ -162,6 +162,31 @@ class TestDWTA:
         empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         assert not DWTA(64, 2, 30).sparse_codes(empty).any()
 
+    def test_codes_depend_on_the_order_of_coordinates_alone(self):
+        x = torch.rand(3, 40)
+        family = DWTA(40, 2, 10)
+        np.testing.assert_array_equal(family.codes(x), family.codes(torch.exp(5 * x)))
+
+    @pytest.mark.parametrize(("bin_size", "k"), [(2, 4), (4, 3), (8, 2)])
+    def test_all_buckets_are_reached(self, bin_size, k):
+        family = DWTA(64, k, 1, bin_size=bin_size)
+        assert family.num_buckets == bin_size**k
+        codes = family.codes(torch.randn(1_500, 64))
+        assert sorted(set(codes[0].tolist())) == list(range(family.num_buckets))
+
+    @pytest.mark.parametrize("num_tables", [2, 9])
+    def test_bins_are_cut_from_permutations(self, num_tables):
+        family = DWTA(21, 2, num_tables, bin_size=4)
+        assert family.coordinates.shape == (2 * num_tables, 4)
+        assert family.positions.shape == (21, math.ceil(2 * num_tables / 5)), "no more than needed"
+        for start in range(0, 2 * num_tables, 5):
+            members = family.coordinates[start : start + 5].ravel()
+            assert len(set(members.tolist())) == members.size
+        for h, members in enumerate(family.coordinates):
+            for place, c in enumerate(members):
+                assert h * 4 + place in family.positions[c]
+        assert (family.positions >= 0).sum() == family.coordinates.size
+
 
 def cheapest(code, costs, flips, probes):
     """A code, then the codes after the cheapest sets of changes."""
@@ -211,3 +236,35 @@ def test_no_more_buckets_than_there_are(family):
     codes = family.probe_codes(torch.randn(3, 24), 9).reshape(-1, 5, 3)
     assert len(codes) == 4
     assert all(len(np.unique(codes[:, table, i])) == 4 for table in range(5) for i in range(3))
+
+
+@pytest.mark.parametrize(("hashes", "probes"), [(1, 1), (3, 7), (5, 4), (8, 30), (24, 64)])
+def test_the_cheapest_sets_are_among_those_that_are_looked_at(hashes, probes):
+    chosen = flip_sets(hashes, probes)
+    bounds = zip(chosen.indptr[:-1], chosen.indptr[1:], strict=True)
+    sets = [chosen.indices[begin:end].tolist() for begin, end in bounds]
+    assert len({tuple(one) for one in sets}) == len(sets) >= probes
+    assert all(sets)
+    assert chosen.num_rows < 300
+    rng, width = np.random.default_rng(hashes), min(hashes, 8)
+    for power in (0.3, 1, 4):
+        costs = np.sort(rng.random(hashes) ** power)
+        found = np.sort([sum(costs[one]) for one in sets])[:probes]
+        every = [s for n in range(1, width + 1) for s in combinations(costs[:width], n)]
+        expected = np.sort([sum(s) for s in every])[:probes]
+        # Of many hashes the dearest ones are left out here, so the others may cost more.
+        assert (found <= expected + 1e-12).all()
+        if width == hashes:
+            np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("family", [SimHash(66, 6, 16), DWTA(66, 2, 16)])
+def test_a_near_row_is_found_in_more_tables(family):
+    """A further bucket holds it more often than a bucket that is not the next one."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(200, 66, generator=generator)
+    near = vectors + 0.4 * torch.randn(200, 66, generator=generator)
+    probed = family.probe_codes(near, 2).reshape(3, 16, 200)
+    hits = (probed == family.codes(vectors)).mean((1, 2))
+    assert hits[0] > hits[1] > hits[2] > 3 / family.num_buckets
+    assert hits.sum() > 1.5 * hits[0]

@@ -480,3 +480,10 @@ def test_a_model_that_learns_leaves_a_restricted_one_alone(raw):
     small.partial_fit(rows, [[1]] * 30, lr=0.05)
     model.add_features(2)
     assert (small.num_features, model.num_features) == (60, 62)
+
+
+def test_labels_that_are_no_items_stay_so(raw):
+    known = slide.data.SeenItems(3).grown(2)
+    rows = slide.CSR(np.array([0, 5]), np.arange(5, dtype=np.int32), np.ones(5, np.float32))
+    assert known.of(rows).indices.tolist() == [0, 1, 2]
+    assert known.grown(1).restricted(np.array([1, 4, 5])).of(rows).indices.tolist() == [0]

@@ -400,3 +400,26 @@ print("refused")
 @pytest.mark.compiled_only
 def test_a_process_does_not_crash():
     assert output_of(HAMMER, "per_sample") == "refused"
+
+
+@every_mode
+def test_a_lock_makes_it_right(mode):
+    layer, lock, x = make_layer(mode), threading.Lock(), torch.randn(B, D)
+    failed = []
+
+    def train():
+        try:
+            for _ in range(10):
+                with lock:
+                    layer(x, draw_labels()).values.square().sum().backward()
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(layer.weight.row_gradients) == 30
+    assert dense_gradient(layer.weight).isfinite().all()

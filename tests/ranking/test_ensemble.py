@@ -277,3 +277,13 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "items of the same rows: " in said
     assert "regressions of items: " in said
+
+
+@pytest.mark.not_as_python
+def test_with_few_held_out_rows_the_linear_model_alone_decides(data, network):
+    train, held = holdout(data.train, 0.01, 0)
+    ranker = EnsembleRanker().fit(network, train, held, every=data.train)
+    assert ranker.final_ranker.trees is None
+    found = ranker.rank(network, data.test.features, 5)
+    better = hits(found.ids[:, :1], data.test.labels).mean()
+    assert better > hits(found.network_ids[:, :1], data.test.labels).mean() + 0.02

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import job, naive
 from helpers.matrices import make_pattern, rows_of, to_dense
-from helpers.samplers import published_sampler, uniform_sampler
+from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
 from slide import FullSampler, SimHash
 from slide.data import Split, holdout, transform
@@ -268,3 +268,33 @@ def test_search_by_index_needs_an_index(data, sampler):
 def test_no_samples_are_an_error(data):
     with pytest.raises(ValueError, match="no rows to evaluate"):
         evaluate(job.make_network(data), data.test.slice(0, 0), np.ones(data.num_labels))
+
+
+def test_tables_find_ids_in_buckets_only(data):
+    network = job.make_network(data, tables(hashes_per_table=5, num_tables=2))
+    answers = predict_split(network, data.test, "sampler")
+    found = answers.ids
+    assert not answers.scores[found < 0].any()
+    hidden = network.encode(data.test.features)
+    candidates = network.output.sampler.candidates(hidden)
+    scores = dense_scores(network, data.test)
+    sizes = []
+    for b, row in enumerate(found):
+        own = np.unique(candidates.indices[candidates.indptr[b] : candidates.indptr[b + 1]])
+        best = own[np.argsort(-scores[b].numpy()[own], kind="stable")][:5]
+        np.testing.assert_array_equal(row, [*best, *[-1] * (5 - len(best))])
+        sizes.append(len(own))
+    assert np.mean(sizes) < 40, "half of the outputs are in no bucket of a row"
+
+
+def test_tables_become_exact_as_buckets_hold_all(data):
+    agreement = []
+    samplers = (tables(*shape, bucket_capacity=1000) for shape in ((6, 2), (3, 4), (1, 16)))
+    for sampler in (*samplers, partial(lsh_sampler, active=1000)):
+        torch.manual_seed(0)  # The same network each time.
+        network = job.make_network(data, sampler)
+        exact = predict_split(network, data.test, "exact").ids
+        agreement.append((predict_split(network, data.test, "sampler").ids == exact).mean())
+    assert agreement[0] < agreement[1] < agreement[2]
+    assert agreement[2] > 0.99
+    assert agreement[3] == 1, "with all outputs active"

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from helpers.buckets import as_codes
+from helpers.matrices import chi_square_p
 
 from slide.hashing.tables import HashTables
 from slide.ops.kernels import hashing as kernels
 from slide.ops.kernels.random import random_below, random_bits
+from slide.utils.random_keys import random_key
 
 
 def test_a_full_pool_stops_a_table():
@@ -32,3 +34,10 @@ def test_random_numbers_are_those_of_splitmix(key):
             assert random_below(np.uint64(key), counter, bound) == (z >> 32) * bound >> 32
     # SplitMix64 with seed 0 begins with this number.
     assert random_bits(np.uint64(0), 0) == 0xE220A8397B1DCDAF
+
+
+@pytest.mark.parametrize("stride", [1, 2**32])
+def test_random_numbers_are_uniform(stride):
+    key = random_key(11)
+    draws = [random_below(key, i * stride, 13) for i in range(5_000)]
+    assert chi_square_p(np.bincount(draws, minlength=13), 5_000, 1) > 1e-4

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from helpers.matrices import to_dense
+from sklearn.svm import LinearSVC
 
 from slide.ranking import row_blocks
 from slide.ranking.row_blocks import count_pairs
 from slide.ranking.scorers import linear
-from slide.ranking.scorers.linear import LinearClassifiers, item_regressions
+from slide.ranking.scorers.linear import LinearClassifiers, _training_lists, item_regressions
 from slide.sparse import CSR, Pattern
 
 
@@ -237,3 +238,25 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
 def test_impossible_items_are_refused(baskets):
     with pytest.raises(ValueError, match=r"items must lie in \[0, 20\)"):
         LinearClassifiers().fit_items(baskets, 20, 20)
+
+
+def test_lists_equal_the_naive_ones(problem):
+    _, _, labels, candidates = problem
+    lists = _training_lists(labels, candidates, 6)
+    for label, expected in naive_lists(labels, candidates, 6).items():
+        part = slice(lists.indptr[label], lists.indptr[label + 1])
+        own = zip(lists.rows[part].tolist(), lists.signs[part].tolist(), strict=True)
+        assert dict(own) == expected
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+def test_fit_is_that_of_linear_svc(problem, cost):
+    """LinearSVC has no fixed bias, so it is 0 here."""
+    dense, features, labels, candidates = problem
+    model = LinearClassifiers(cost, bias=0.0, threshold=0.0, max_iter=3000, tol=1e-6)
+    model.fit(features, labels, candidates, 12, 6)
+    found = to_dense(model.weights, 12)
+    for label, own in naive_lists(labels, candidates, 6).items():
+        theirs = LinearSVC(C=cost, fit_intercept=False, dual=True, tol=1e-6, max_iter=100_000)
+        theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
+        np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
