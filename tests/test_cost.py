@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.cost import ACTIVE, B, D, Step, array_peak, tensor_bytes
-from helpers.samplers import neighbour_sampler, recent_sampler
+from helpers.samplers import lsh_sampler, neighbour_sampler, recent_sampler
 
+from slide.sampling import lsh_proposer
 from slide.sparse import Pattern
 
 SIZES = 2**14, 2**20
@@ -76,6 +77,29 @@ def test_no_kernel_loops_over_all_outputs():
         assert small > 5_000
         # One loop over the outputs would take 28,672 lines more.
         assert abs(large - small) < 5_000
+
+
+@pytest.mark.compiled_only
+def test_neither_do_look_ups_by_sketches(monkeypatch):
+    """Without tables they read the head, which has as many rows in both layers."""
+    monkeypatch.setattr(lsh_proposer, "FRONT", 4096)
+    monkeypatch.setattr(lsh_proposer, "_PRODUCTS", 2**14)
+    labels, peaks = Pattern.from_lists([[3, 5 + b] for b in range(B)]), []
+    for num_outputs in SIZES:
+        own = lsh_sampler(D, num_outputs, active=ACTIVE, mode="per_sample")
+        weight, x = torch.randn(num_outputs, D), torch.randn(B, D)
+
+        def step(own=own, weight=weight, x=x):
+            own.update(weight, None, x)
+            active = own.select(x, labels)
+            weight[torch.from_numpy(active.ids).long()] += 0.1
+
+        for _ in range(2):
+            step()
+        peaks.append(array_peak(step))
+    assert peaks[0] > 1_000
+    # One byte an output would be a million bytes more.
+    assert peaks[1] < 1.2 * peaks[0] + 20_000
 
 
 @pytest.mark.compiled_only

@@ -9,7 +9,7 @@ from slide.ops.kernels.base_scorers import count_labels
 from slide.ops.kernels.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
 from slide.search import column_lists
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.progress_bar import ProgressBar
 
 # Entries of the rows that are made, or read, at a time; a longer row is alone.
@@ -95,7 +95,8 @@ class ItemPairs(NamedTuple):
 
 
 def count_pairs(items: Pattern, num_items: int) -> ItemPairs:
-    """Count the rows that two of N items share."""
+    """Count the rows that two of N items share; ValueError for an item out of range."""
+    check_pattern("items", items, None, num_items)
     rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
     most = num_sharing(num_items)
     lists = count_together(rows, items, num_items, most, "items of the same rows")

@@ -215,6 +215,7 @@ class LSHProposer(Proposer):
         self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
         self.codes = np.zeros((self._tables if self.families else 1, 0), np.int32)
         self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]))
+        self._front = np.empty(0, np.int32)  # The head, ascending.
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
         self._followed: Any = None
@@ -382,12 +383,13 @@ class LSHProposer(Proposer):
 
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
-        self.codes = self.codes[:, :0]
+        self.codes, self._front = self.codes[:, :0], self._front[:0]
         # Tables do not follow rows of another device.
         if uses_reference(self.sketches) or not len(self.sketches):
             return
         # In parts, whose vectors stay in the cache.
         self.codes = np.concatenate([*map(self._addresses, self.sketches.split(_BLOCK))], 1)
+        self._front = np.flatnonzero(self.codes[0] == 0).astype(np.int32)
         if self.families:
             self.tables.build(self.codes)
 
@@ -424,8 +426,13 @@ class LSHProposer(Proposer):
         codes = self._addresses(sketches)
         if self.families:
             self.tables.move(rows, self.codes[:, rows], codes)
+        before, after = self.codes[0, rows] == 0, codes[0] == 0
         self.codes[:, rows] = codes
-        if not _FEWEST < (self.codes[0] == 0).sum() / self._ends[0] < _MOST_ROWS:
+        # Neither all codes nor all rows are read: there may be millions.
+        gone, new = rows[before & ~after], rows[after & ~before]
+        front = np.delete(self._front, np.searchsorted(self._front, gone))
+        self._front = np.insert(front, np.searchsorted(front, new), new)
+        if not _FEWEST < len(self._front) / self._ends[0] < _MOST_ROWS:
             self._fill()
         return False
 
@@ -488,13 +495,13 @@ class LSHProposer(Proposer):
 
     def _head(self) -> np.ndarray:
         """The rows that each input looks at, int32; first those with the largest priors."""
-        rows = np.flatnonzero(self.codes[0] == 0)
+        rows = self._front
         if len(rows) <= _POPULAR:
-            return rows.astype(np.int32)
+            return rows
         priors = array_view(self.sketches.view(torch.float32)[torch.from_numpy(rows), PRIOR])
         first = np.zeros(len(rows), bool)
         first[np.argpartition(-priors, _POPULAR)[:_POPULAR]] = True
-        return np.concatenate([rows[first], rows[~first]]).astype(np.int32)
+        return np.concatenate([rows[first], rows[~first]])
 
     def _rank(
         self,
@@ -596,7 +603,7 @@ class LSHProposer(Proposer):
         for name in _KEPT:
             setattr(self, name, torch.from_numpy(state[name].copy()))
         self.rebuilds, self._outputs = rebuilds, float(state["outputs"])
-        self._steps = check_counter(what, "steps", state.get("steps", 0))
+        self._steps = check_counter(what, "steps", state["steps"])
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()

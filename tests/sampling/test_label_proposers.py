@@ -120,9 +120,6 @@ def test_options_out_of_range(name, least):
         NeighbourProposer(D, N, **{name: least - 1})
 
 
-NOBODY = Pattern(np.zeros(6, np.int64), np.empty(0, np.int32))
-
-
 def naive_pool(batches, recent):
     """Distinct labels, the newest batch first, and within a batch in order."""
     pool = list(dict.fromkeys(i for batch in reversed(batches) for i in batch.indices.tolist()))

@@ -27,12 +27,6 @@ def random_below(key: int, counters: Tensor, bounds: int | Tensor) -> Tensor:
     return shifted(shifted(random_bits(key, counters), 32) * bounds, 32)
 
 
-def random_rows(key: int, most: int, num_rows: int, device: torch.device) -> Tensor:
-    """Numbers (int64) of ``most`` rows, drawn with replacement; all rows if there are no more."""
-    counters = torch.arange(min(most, num_rows), device=device)
-    return counters if num_rows <= most else random_below(key, counters, num_rows)
-
-
 def random_keys(key: int, counters: Tensor) -> Tensor:
     """Random int64 keys to sort by, at least 0."""
     return torch.bitwise_and(random_bits(key, counters), (1 << 62) - 1)

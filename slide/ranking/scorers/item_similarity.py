@@ -7,10 +7,10 @@ import numpy as np
 from slide.ops.kernels.linear_classifiers import score_labels
 from slide.ops.kernels.ragged import select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ItemPairs, count_pairs
+from slide.ranking.row_blocks import ItemPairs
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, check_pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 
@@ -33,10 +33,11 @@ class ItemSimilarity(base.BaseScorer):
 
     Example:
         >>> import numpy as np
+        >>> from slide.ranking.row_blocks import count_pairs
         >>> from slide.ranking.scorers.item_similarity import ItemSimilarity
         >>> from slide.sparse import CSR, Pattern
         >>> baskets = Pattern.from_lists([[0, 1], [0, 1], [1, 2]])
-        >>> model = ItemSimilarity(shrink=0).fit(baskets, num_features=3, num_items=3)
+        >>> model = ItemSimilarity(shrink=0).fit(count_pairs(baskets, 3), num_features=3)
         >>> row = CSR(*Pattern.from_lists([[1]]), np.full(1, 0.3, np.float32))
         >>> cosines, counts = model.scores(row, np.array([[0, 2]]))
         >>> counts
@@ -54,12 +55,8 @@ class ItemSimilarity(base.BaseScorer):
         self.shared = np.empty(0, np.float32)
         self._by_feature: CSR | None = None
 
-    def fit(self, items: Pattern, num_features: int, num_items: int) -> "ItemSimilarity":
-        """Count pairs of items in rows; items from ``num_features`` on are no features."""
-        check_pattern("items", items, None, num_items)
-        return self._take_pairs(count_pairs(items, num_items), num_features)
-
-    def _take_pairs(self, pairs: ItemPairs, num_features: int) -> "ItemSimilarity":
+    def fit(self, pairs: ItemPairs, num_features: int) -> "ItemSimilarity":
+        """Learn from counts of pairs; items from ``num_features`` on are no features."""
         self.cosines = self._by_feature = None  # Before new ones are made.
         counts, lists = pairs
         lists = lists.keep((lists.indices < num_features) & (lists.indices != lists.entry_rows()))
@@ -87,7 +84,7 @@ class ItemSimilarity(base.BaseScorer):
         return found
 
     def learn(self, training: base.Training) -> None:
-        self._take_pairs(training.item_pairs, training.train.num_features)
+        self.fit(training.item_pairs, training.train.num_features)
 
     def propose(self, queries: base.Queries) -> base.Named:
         assert self.cosines is not None

