@@ -89,7 +89,9 @@ def check_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, groups: in
     """Raise unless images, weight and bias fit each other and have types that kernels support."""
     checks.whole("groups", groups, 1)
     if not isinstance(x, Tensor):
-        hint = "; give its values, and its active.ids as in_channels" * hasattr(x, "active")
+        hint = (
+            "; give its values, and its active.ids as in_channels" if hasattr(x, "active") else ""
+        )
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
     check_together(x, weight, bias)
     if weight.dtype not in KERNEL_DTYPES:
@@ -199,9 +201,15 @@ def active_conv2d(
 
 class _ActiveConv2d(FirstDerivatives):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, *options: Any):
-        geometry: _Geometry
-        selection, geometry, sparse_grad = options
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        selection: ChannelSelection,
+        geometry: _Geometry,
+        sparse_grad: bool,
+    ):
         ctx.shape, ctx.pixels_first = x.shape, not x.is_contiguous() and ops.is_channels_last(x)
         if selection.positions is None:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -229,9 +237,19 @@ class _ActiveConv2d(FirstDerivatives):
         needed = list(ctx.needs_input_grad[:3])
         in_pairs = needed[0] and _fills_vectors_in_pairs(x, kernels, geometry)
         needed[0] = needed[0] and not in_pairs
-        options = [len(kernels)], *geometry, False, [0, 0], selection.groups, needed
+        stride, padding, dilation = geometry
         grad_x, grad_kernels, grad_bias = torch.ops.aten.convolution_backward(
-            grad, x, kernels, *options
+            grad,
+            x,
+            kernels,
+            bias_sizes=[len(kernels)],
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            transposed=False,
+            output_padding=[0, 0],
+            groups=selection.groups,
+            output_mask=needed,
         )
         if in_pairs:
             grad_x = _input_gradient_in_pairs(grad, kernels, geometry[1])

@@ -146,7 +146,14 @@ def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
 class _PerSampleLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, active: Any, products: Any):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        products: LinearOptions,
+    ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
@@ -219,7 +226,14 @@ def scatter_rows(values: Tensor, rows: np.ndarray | Tensor, num_rows: int) -> Te
 class _SharedLinear(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, active: Any, products: Any):
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        products: LinearOptions,
+    ):
         rounded = products.rounded
         x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
@@ -326,16 +340,28 @@ def linear_loss_on_set(
     check_targets(active, len(x))
     check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, len(x))
-    options = loss, hardest_count(hard_fraction, len(x)), products, weights, early
+    kept = hardest_count(hard_fraction, len(x))
     with active.scratch.alone():
-        return _SharedLinearLoss.apply(x, weight, bias, active, *options)
+        return _SharedLinearLoss.apply(  # type: ignore[return-value]
+            x, weight, bias, active, loss, kept, products, weights, early
+        )
 
 
 class _SharedLinearLoss(EarlyGradients):
     @staticmethod
     @profiled("output_layer")
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Any, active: Any, *options: Any):
-        loss, kept, products, weights, early = options
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        active: ActiveSet,
+        loss: Loss,
+        kept: int,
+        products: LinearOptions,
+        weights: np.ndarray | None,
+        early: Early | None,
+    ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
         x, rows = x.detach(), gather_rows(weight, active)

@@ -77,18 +77,26 @@ def _scaled_prior(prior_score: Callable, factor: float, p: Tensor) -> Tensor:
     return prior_score(p) / factor
 
 
-def _loss(name: str, prior_score: Callable, **more: Any) -> Loss:
-    return Loss(name, getattr(kernels, name), getattr(reference, name), prior_score, **more)
-
-
 LOSSES = {
     loss.name: loss
     for loss in (
-        _loss("bce", torch.logit),
+        Loss("bce", kernels.bce, reference.bce, torch.logit),
         # For samples with several labels the prior scores of softmaxes are an approximation.
-        _loss("decoupled_softmax", torch.log, splits_target=True),
-        _loss("softmax", torch.log, splits_target=True),
-        _loss("squared_hinge", _hinge_score, score_range=(-1.0, 1.0)),
+        Loss(
+            "decoupled_softmax",
+            kernels.decoupled_softmax,
+            reference.decoupled_softmax,
+            torch.log,
+            splits_target=True,
+        ),
+        Loss("softmax", kernels.softmax, reference.softmax, torch.log, splits_target=True),
+        Loss(
+            "squared_hinge",
+            kernels.squared_hinge,
+            reference.squared_hinge,
+            _hinge_score,
+            score_range=(-1.0, 1.0),
+        ),
     )
 }
 
@@ -148,7 +156,15 @@ def loss_on_active(
 class _ActiveLoss(FirstDerivatives):
     @staticmethod
     @profiled("output_layer")
-    def forward(ctx: Any, scores: Tensor, active: Any, loss: Loss, kept: int, weights: Any):
+    def forward(
+        ctx: Any,
+        scores: Tensor,
+        active: ActiveSet,
+        loss: Loss,
+        kept: int,
+        weights: np.ndarray | None,
+    ):
+        assert active.targets is not None
         count, scale = active.targets.num_rows, 1 / max(kept, 1)
         losses, ctx.gradient = ops.loss_rows(scores.contiguous(), active, loss, scale, weights)
         if kept < count:

@@ -189,8 +189,15 @@ class RowSparseAdam(torch.optim.Optimizer):
         state = self.state[p]
         _prepare(state, p, group)
         state["step"] += 1
-        numbers = group["lr"], *group["betas"], group["eps"], group["weight_decay"]
-        hyper = AdamHyper._make([*map(float, numbers), int(state["step"])])
+        beta1, beta2 = group["betas"]
+        hyper = AdamHyper(
+            lr=float(group["lr"]),
+            beta1=float(beta1),
+            beta2=float(beta2),
+            eps=float(group["eps"]),
+            weight_decay=float(group["weight_decay"]),
+            step=int(state["step"]),
+        )
         tensors = AdamTensors(p, state.get("exp_avg"), state["exp_avg_sq"], state.get("last_step"))
         _update_rows(tensors, hyper, gradient)
         if group.get("every_row") and gradient.ids is not None:
