@@ -8,7 +8,11 @@ import torch
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
-def draw_clusters(rows=20_000, width=16, seed=0):
+# Rows of a large layer: those beside the longest are in lists.
+ROWS = 20_000 if COMPILED else 10_000
+
+
+def draw_clusters(rows=ROWS, width=16, seed=0):
     """Rows of about one length around some centres, too many to be all seen, and biases."""
     generator = torch.Generator().manual_seed(seed)
     owner = torch.randint(100, (rows,), generator=generator)

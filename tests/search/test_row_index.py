@@ -6,17 +6,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from helpers.inner_products import draw_clusters, queries_for, recall
+from helpers.inner_products import ROWS, draw_clusters, queries_for, recall
 
 from slide.search import RowIndex, exact_top_k
 from slide.search.exact import rounded_top_k
 from slide.search.row_index import GROWTH, LEAST_ROWS, SHARE, _inverted_lists, _WeightRows
 from slide.utils.quantized import QuantizedRows
 
-N, D = 20_000, 24
+D = 24
 
 
-def draw(rows=N, width=D, dtype=torch.float32):
+def draw(rows=ROWS, width=D, dtype=torch.float32):
     """Rows around some centres; a few are many times as long as most, as those of a layer are."""
     generator = torch.Generator().manual_seed(0)
 
@@ -45,7 +45,7 @@ class TestTopK:
         wanted = exact_top_k(queries, *layer, k)
         scores, ids = index.top_k(queries, k)
         assert recall(ids, wanted[1]) > 0.97
-        assert 0 < index.seen < 0.25 * N
+        assert 0 < index.seen < 0.25 * ROWS
         assert ids.dtype == torch.int64
         exact = (layer[0][ids] * queries[:, None]).sum(-1) + layer[1][ids]
         torch.testing.assert_close(scores, exact, rtol=1e-4, atol=1e-4)
@@ -55,7 +55,7 @@ class TestTopK:
     def test_a_larger_share_finds_more_until_it_finds_all(self):
         """Rows without clusters are the hard case."""
         torch.manual_seed(0)
-        weight, queries = torch.randn(N, D), torch.randn(100, D)
+        weight, queries = torch.randn(ROWS, D), torch.randn(100, D)
         index, wanted = RowIndex(weight, None), exact_top_k(queries, weight, None, 10)[1]
         found = []
         for share in (0.001, 0.3, 1.0):
@@ -212,7 +212,7 @@ class TestBounds:
 
     def test_the_limit_of_rows(self, monkeypatch):
         """By default a share of them, where these are more than 4,096."""
-        weight, limits = torch.randn(300_000, 2), []
+        weight, limits = torch.randn(200_000, 2), []
 
         def noted(*arguments):
             limits.append(arguments[6])
@@ -221,10 +221,7 @@ class TestBounds:
         monkeypatch.setattr("slide.search.row_index.scan_lists", noted)
         for options in ({}, {"share": 0.1}, {"share": 0.001}, {"most_seen": 77}):
             index.top_k(weight[:2], 5, **options)
-        assert limits == [round(SHARE * 300_000), 30_000, 4_096, 77]
-
-
-ROWS = 20_000
+        assert limits == [round(SHARE * 200_000), 20_000, 4_096, 77]
 
 
 class Lists(NamedTuple):
