@@ -208,7 +208,7 @@ def test_the_re_ranker(tmp_path, rows, labels, nonzeros, own):
         nonzeros=nonzeros,
         labels_per_row=own,
     )
-    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180, rows if own == 1 else 400)
+    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180, 4000 if own == 1 else 400)
     assert needed == pytest.approx(peak, rel=0.2)
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.matrices import rows_of
 
 from slide.data import (
     SeenLabels,
@@ -49,10 +50,8 @@ def split(rows, num_features):
 def pairs(split):
     """``{(features of the row, label)}``; for rows without labels, with None."""
     found = set()
-    for row in range(len(split)):
-        part = split.take(np.array([row]))
-        name = tuple(part.features.indices.tolist())
-        found |= {(name, label) for label in part.labels.indices.tolist() or [None]}
+    for name, labels in zip(rows_of(split.features), rows_of(split.labels), strict=True):
+        found |= {(tuple(name), label) for label in labels or [None]}
     return found
 
 

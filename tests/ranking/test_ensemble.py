@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.inner_products import COMPILED
 
 from slide import FullSampler, SlideNetwork
 from slide.data import SeenLabels, Split, holdout
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def data(tmp_path):
-    return job.make_data(tmp_path, train_samples=600, test_samples=200)
+    return job.make_data(tmp_path, train_samples=600 if COMPILED else 300, test_samples=200)
 
 
 @pytest.fixture
