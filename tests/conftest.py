@@ -53,12 +53,16 @@ KERNEL_TESTS = (
     "test_row_gradients.py",
     "test_testing.py",
 )
-# Slow files. Of the first two, one compiles most kernels, and the other one has no use for them.
+# Slow files. While the first one compiles most kernels, the next ones have no use for them: two
+# processes would compile the same. The last ones are slow as plain Python.
 FIRST = (
     "test_docstrings.py",
     "config/test_wheel.py",
-    "test_cost.py",
     "test_imports.py",
+    "config/test_mistakes.py",
+    "data/test_fetching.py",
+    "config/test_help.py",
+    "test_cost.py",
     "test_benchmarks.py",
     "distributed/test_runs.py",
     "estimator/test_classifier.py",
@@ -67,6 +71,10 @@ FIRST = (
     "nn/test_inside_pytorch.py",
     "test_docs.py",
     "trust/test_kills.py",
+    "search/test_row_index.py",
+    "sampling/test_lsh_proposer.py",
+    "sampling/test_search_proposers.py",
+    "ranking/test_ensemble.py",
 )
 
 
