@@ -179,7 +179,7 @@ class TestBounds:
         return torch.stack(out, 1)
 
     def test_of_a_new_a_changed_and_a_restored_index(self, rounded):
-        weight, bias = draw_clusters(seed=3)
+        weight, bias = draw_clusters(20_000, seed=3)
         queries, index = queries_for(weight, 9), RowIndex(weight, bias)
         changes = torch.Generator().manual_seed(7)
         for step in range(3):
