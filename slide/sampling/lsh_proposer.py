@@ -586,7 +586,8 @@ class _Head:
         priors = sketches.view(torch.float32)[torch.from_numpy(ids).long(), PRIOR]
         order = priors.argsort(descending=True).numpy()
         self._at = np.full(len(sketches), -1, np.int32)
-        self._ids = self._scales = self._priors = np.empty(0)
+        self._ids = np.empty(0, np.int32)
+        self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
         self._sketches, self._size = sketches[:0], 0
         self._append(ids[order], sketches[torch.from_numpy(ids[order]).long()])
 
@@ -618,10 +619,9 @@ class _Head:
         size = self._size + len(ids)
         if size > len(self._ids):  # With room for as many again as a few steps bring.
             room = min(len(self._at), size + size // 4)
-            self._ids = np.resize(self._ids.astype(np.int32), room)
-            self._scales, self._priors = (
-                np.resize(each.astype(np.float32), room) for each in (self._scales, self._priors)
-            )
+            self._ids = np.resize(self._ids, room)
+            self._scales = np.resize(self._scales, room)
+            self._priors = np.resize(self._priors, room)
             kept, self._sketches = self._sketches, torch.empty(room, WIDTH, dtype=torch.int8)
             self._sketches[: self._size] = kept[: self._size]
         places = np.arange(self._size, size, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Vectors of 64 numbers in kernels: LLVM does not find by itself that a comparison is a bit mask."""
+"""Vectors of 64 numbers in kernels: LLVM makes no bit mask of comparisons by itself."""
 
 from typing import Any
 
