@@ -617,7 +617,7 @@ class _Head:
 
     def _append(self, ids: np.ndarray, sketches: Tensor) -> None:
         size = self._size + len(ids)
-        if size > len(self._ids):  # With room for as many again as a few steps bring.
+        if size > len(self._ids):  # With room for what the next steps bring.
             room = min(len(self._at), size + size // 4)
             self._ids = np.resize(self._ids, room)
             self._scales = np.resize(self._scales, room)
