@@ -181,6 +181,14 @@ class TestFollowing:
         expected = np.union1d(np.setdiff1d(head, gone), new)
         np.testing.assert_array_equal(proposer._head.ids, expected)
         np.testing.assert_array_equal(np.flatnonzero(proposer.codes[0] == 0), expected)
+        # Each row kept its own sketch, also the rows that took the places of others.
+        unit = torch.eye(WIDTH, dtype=torch.int8)[FIRST : FIRST + 1].repeat(32, 1)
+        floats = proposer.sketches.view(torch.float32)
+        for products, rows in proposer._head.products(unit):
+            own_sketches = proposer.sketches[rows.ids]
+            np.testing.assert_array_equal(products[0], own_sketches[:, FIRST])
+            np.testing.assert_array_equal(rows.scales, floats[rows.ids, SCALE])
+            np.testing.assert_array_equal(rows.priors, floats[rows.ids, PRIOR])
 
     def test_noted_rows_wait_for_a_step(self):
         weight, bias, inputs = layer(outputs=5000)
