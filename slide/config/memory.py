@@ -165,7 +165,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     held, free, group = resident_memory(), free_memory(), ranks.group
     kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
     data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.
-    phases, beside = memory_needs(config, data, ranks), ranks.place.local_size - 1
+    phases, beside = memory_needs(config, data, ranks), ranks.info.local_size - 1
     ranker = phases["ending"]["re-ranker"]
     sums = {name: sum(phase.values()) for name, phase in phases.items()}
     parts = phases[max(sums, key=lambda name: sums[name])]
