@@ -211,7 +211,7 @@ def check_active(
 ) -> None:
     """Raise unless an active set fits a number of inputs and of outputs.
 
-    ``out_features`` None: the ids have been checked; ``targets``: those of a loss are checked, too.
+    ``out_features`` None: the ids have been checked; ``targets``: a loss needs them.
     """
     ids, indptr, count = active.ids, active.indptr, len(active.ids)
     if out_features is not None:

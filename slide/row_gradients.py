@@ -84,11 +84,13 @@ class FactoredRowGradient:
         kernels.weighted_sum(t.starts, t.samples, grouped, self.vectors, out)
         return torch.from_numpy(out)
 
-    def scaled(self, factor: float, copy: bool = False) -> "FactoredRowGradient":
+    def scaled(self, factor: float | torch.Tensor, copy: bool = False) -> "FactoredRowGradient":
         """The gradient times ``factor``; `values` are always in new memory."""
         if factor == 1:
             return self
-        return replace(self, coefficients=self.coefficients * self.coefficients.dtype.type(factor))
+        return replace(
+            self, coefficients=self.coefficients * self.coefficients.dtype.type(float(factor))
+        )
 
 
 AnyRowGradient = RowGradient | FactoredRowGradient

@@ -74,7 +74,7 @@ Fetches, reads and transforms a data set, as {train} does before it trains.
   {data} prepare  [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
 
 describe prints a table of the data set; prepare prints the folder of its arrays and their size.
-The keys are those of {train}: {train} --help explains them.
+The keys are the ones that {train} has: {train} --help explains them.
 """
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Keys that a command line may call by the letters of the papers.

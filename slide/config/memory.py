@@ -39,7 +39,7 @@ ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
 # Bytes of a true label that the linear model of the final ranker learns from: its numbers and those
 # of 20 wrong candidates, 550 bytes each.
 LINEAR = 21 * 550
-SAMPLED = 300_000  # Pairs of a feature and a label that are looked at to estimate their number.
+SAMPLED = 300_000  # Pairs of a feature and a label that are read to estimate their number.
 
 
 def memory_needs(

@@ -150,7 +150,7 @@ def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
 
 
 def check_drawn(ctx: Any, saved: Tensor | None) -> None:
-    """Raise unless the saved ids, if any, are those of the first forward pass."""
+    """Raise unless the saved ids, if any, are the ids of the first forward pass."""
     if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
         return
     if not torch.equal(saved, ctx.drawn):

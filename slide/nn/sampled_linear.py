@@ -389,7 +389,7 @@ class SampledLinear(SampledLayer):
     ) -> "SampledLinear":
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
-        ``sampler``, and ``precision`` and ``sparse_grad`` as ``options``, are those of the layer.
+        ``sampler``, and ``precision`` and ``sparse_grad`` as ``options``, belong to the new layer.
         TypeError for another module, or weights of another type.
 
         Example:

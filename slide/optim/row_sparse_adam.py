@@ -397,7 +397,8 @@ def _as_arrays(tensors: AdamTensors) -> AdamRows:
 
 def _in_rows(tensors: AdamTensors) -> AdamTensors:
     """The same memory as rows ``(N, D)``."""
-    return AdamTensors(*as_rows(tensors.weight, tensors.first, tensors.second), tensors.last_step)
+    weight, first, second = as_rows(tensors.weight, tensors.first, tensors.second)
+    return AdamTensors(weight, first, second, tensors.last_step)
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:

@@ -301,11 +301,10 @@ class ActiveSampler(Sampler):
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
         device = self._device_of(queries)
-        reference = uses_reference(device)
-        if reference:
+        marks = None if uses_reference(device) else self._scratch.marks(1)[0]
+        if marks is None:
             distinct = len(np.unique(labels.indices))
         else:
-            marks = self._scratch.marks(1)[0]
             distinct = kernels.count_distinct(labels.indices, marks)
         most = int(self._limits(np.array([self.active - distinct]))[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
@@ -313,7 +312,7 @@ class ActiveSampler(Sampler):
             draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
-        if reference:
+        if marks is None:
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
             ids, known = _reference_ids(own[None], best, sizes, key, self.out_features)
