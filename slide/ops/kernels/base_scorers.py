@@ -230,42 +230,48 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, posit
 
 # Added to the number of rows of an item, so that rare ones do not seem close.
 _PRIOR = np.float32(5)
+# Passes over weights end with one that changes none by more than a hundred-thousandth of the first
+# largest change: sums in float32 are no more exact.
+_SETTLED = np.float32(1e-5)
 
 
 @helper
 def _closest(lists, counts, n, num_features, close):
     """Put the items closest to item ``n`` into ``close``, ascending; returns their number."""
-    scores, found = np.zeros(len(close), np.float32), 0
-    close[:] = -1
-    for p in range(lists.indptr[n], lists.indptr[n + 1]):
+    begin, end = lists.indptr[n], lists.indptr[n + 1]
+    items, scores, found = np.empty(end - begin, np.int32), np.empty(end - begin, np.float32), 0
+    for p in range(begin, end):
         item = lists.indices[p]
-        if item != n and item < num_features:
-            score = lists.values[p] / np.sqrt(counts[item] + _PRIOR)
-            if score > scores[0]:
-                replace_least(scores, close, score, item)
-    close.sort()
-    for i in range(len(close)):
-        if close[i] >= 0:
-            close[found] = close[i]
-            found += 1
-    return found
+        items[found] = item
+        scores[found] = lists.values[p] / np.sqrt(counts[item] + _PRIOR)
+        found += item != n and item < num_features
+    size = min(found, len(close))
+    if size < found:
+        shorten(items[:found], scores[:found], close, np.empty(size, np.float32))
+    else:
+        close[:size] = items[:size]
+    return size
 
 
 @helper
 def _solve(gram, right, sweeps, weights):
     """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle."""
+    left = right[1 : len(weights) + 1].copy()  # What is left of the right side.
     weights[:] = 0
     first, change = np.float32(0), np.float32(0)
     for sweep in range(sweeps):
         change = np.float32(0)
         for i in range(len(weights)):
-            product = np.float32(0)
-            for j in range(len(weights)):
-                product += gram[i + 1, j + 1] * weights[j]
-            step = (right[i + 1] - product) / gram[i + 1, i + 1]
+            own = gram[i + 1, 1:]
+            step = left[i] / own[i]
             weights[i] += step
             change = max(change, abs(step))
-        first = change if sweep == 0 else first
+            for j in range(len(left)):
+                left[j] -= step * own[j]
+        if sweep == 0:
+            first = change
+        elif change <= _SETTLED * first:
+            break
     return change <= first  # Not if they are infinite.
 
 
@@ -333,6 +339,22 @@ def regress_items(
             items = close[t, :size]
             _fill_gram(lists, counts, n, items, penalty, positions[t], gram[t], right)
             _put_weights(items, gram[t], right, sweeps, found, row)
+
+
+@parallel
+def shrunk_cosines(lists, counts, shrink, cosines, shared):
+    """Cosines of items, smaller where few rows have them, and numbers of rows that have both.
+
+    lists `CSR` of N items, the items of the same rows and the number of these rows; counts (N,)
+    int64, the number of rows of each item; shrink float32: number of rows that is added; cosines,
+    shared (entries,) float32 output, 0 for an item and itself.
+    """
+    for n in prange(len(counts)):
+        for p in range(lists.indptr[n], lists.indptr[n + 1]):
+            item = lists.indices[p]
+            length = np.sqrt(np.float32(counts[n])) * np.sqrt(np.float32(counts[item])) + shrink
+            shared[p] = np.float32(0) if item == n else lists.values[p]
+            cosines[p] = shared[p] / max(length, np.float32(1e-9))
 
 
 @helper
