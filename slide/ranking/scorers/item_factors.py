@@ -26,9 +26,9 @@ _FIRST = 0.1
 # Sums of products are of 64 parts of the rows, whatever the number of threads.
 _PARTS = 64
 # What is tried for `ItemFactors.unobserved`: on six sets, 30, 100, 300 and 1,000 were each the best
-# of some, and precision mostly has one peak. So a smaller one is tried only if the smallest so far is the
-# best. The models that are compared have 16 factors, which take a tenth of the time of 64, and say
-# the same.
+# of some, and precision mostly has one peak: a smaller one is tried only if the smallest so far is
+# the best. The models that are compared have 16 factors, which take a tenth of the time of 64, and
+# say the same.
 _TRIED, _FACTORS_OF_TRIAL = (300.0, 1000.0, 100.0, 30.0), 16
 
 
