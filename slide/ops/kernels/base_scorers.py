@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, parallel, prange
+from slide.ops.kernels.compile import helper, parallel, prange, prefetch_entries
 from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.kernels.ragged import shorten, sorted_order
 
@@ -233,6 +233,8 @@ _PRIOR = np.float32(5)
 # Passes over weights end with one that changes none by more than a hundred-thousandth of the first
 # largest change: sums in float32 are no more exact.
 _SETTLED = np.float32(1e-5)
+# 256 entries of the next list are requested, 2 KB: all of it where there are many items.
+_MOST_REQUESTED = 256
 
 
 @helper
@@ -295,8 +297,14 @@ def _fill_gram(lists, counts, n, items, penalty, position, gram, right):
     for p in range(lists.indptr[n], lists.indptr[n + 1]):
         right[position[lists.indices[p]]] = lists.values[p]
     for i in range(size):
+        if i + 1 < size:  # Lists are far from each other; of long ones the begin is enough.
+            begin = lists.indptr[items[i + 1]]
+            end = min(begin + _MOST_REQUESTED, lists.indptr[items[i + 1] + 1])
+            prefetch_entries(lists.indices, begin, end)
+            prefetch_entries(lists.values, begin, end)
+        own = gram[i + 1]
         for p in range(lists.indptr[items[i]], lists.indptr[items[i] + 1]):
-            gram[i + 1, position[lists.indices[p]]] = lists.values[p]
+            own[position[lists.indices[p]]] = lists.values[p]
     for i in range(1, size + 1):
         for j in range(1, i):  # A shortened list may lack what the other one has.
             gram[i, j] = gram[j, i] = max(gram[i, j], gram[j, i])
