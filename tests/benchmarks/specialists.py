@@ -38,14 +38,12 @@ MOST_ITEMS = 10_000
 NEGATIVES = 2000
 # Training rows that are held out to choose settings, a tenth of them at most.
 HELD = 2000
-PRECISIONS = {f"P@{k}": f"p_at_{k}" for k in (1, 3, 5)}
 FIGURES = {
-    "other": PRECISIONS,
+    "other": {f"P@{k}": f"p_at_{k}" for k in (1, 3, 5)},
     "graph": {"MRR": "mrr"} | {f"Hits@{k}": f"hits_at_{k}" for k in (1, 3, 10)},
     "items": {"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
 }
-# Gives the scores of all labels for some rows.
-Scores = Callable[[Split], np.ndarray]
+Scores = Callable[[Split], np.ndarray]  # Of all labels for some rows.
 
 
 def trigrams(train: Split, scale: float) -> Scores:
@@ -54,11 +52,8 @@ def trigrams(train: Split, scale: float) -> Scores:
     of_all = np.bincount(train.labels.indices, minlength=width) / len(train.labels.indices)
 
     def keys(rows: Split, size: int) -> np.ndarray:
-        ends = rows.features.indptr[1:]
-        found = np.zeros(len(rows), np.int64)
-        for back in range(1, size + 1):
-            found = found * rows.num_features + rows.features.indices[ends - back]
-        return found
+        last = rows.features.indices[rows.features.indptr[1:, None] - np.arange(1, size + 1)]
+        return last @ rows.num_features ** np.arange(size)
 
     def counted(size: int) -> tuple[np.ndarray, scipy.sparse.csr_array]:
         known, own = np.unique(keys(train, size), return_inverse=True)
@@ -126,8 +121,7 @@ def lstm(train: Split, seconds: float, lr: float = 0.1) -> Scores:
         hidden = network(words(own))[0][:, -1]
         return pad(hidden, (0, 1), value=1) @ embedding(ids, output, sparse=True).T
 
-    parameters = [words.weight, *network.parameters(), output]
-    return _softmax(train, seconds, lr, parameters, products)
+    return _softmax(train, seconds, lr, [words.weight, *network.parameters(), output], products)
 
 
 @torch.sparse.check_sparse_tensor_invariants(False)
@@ -166,9 +160,8 @@ def linear_svm(train: Split, labels: int) -> Scores:
     known = np.argsort(-counts, kind="stable")[: min(labels, np.count_nonzero(counts))]
 
     def fit(label: int) -> np.ndarray:
-        y = np.zeros(len(train), bool)
-        y[train.labels.entry_rows()[train.labels.indices == label]] = True
-        model = LinearSVC(dual=True, tol=0.01).fit(x, y)
+        own = train.labels.entry_rows()[train.labels.indices == label]
+        model = LinearSVC(dual=True, tol=0.01).fit(x, np.isin(np.arange(len(train)), own))
         return np.append(model.coef_, model.intercept_)
 
     with ThreadPool() as pool:  # The solver releases the lock of the interpreter.
@@ -220,9 +213,8 @@ def ease(train: Split, penalty: float) -> Scores:
 
 def ials(train: Split, unobserved: float) -> Scores:
     """Factors of rows and of items by alternating least squares; new rows are folded in."""
-    sizes = train.num_features, train.num_labels
     model = ItemFactors(factors=128, unobserved=unobserved, passes=10)
-    model.fit(labels_and_items(train), *sizes)
+    model.fit(labels_and_items(train), train.num_features, train.num_labels)
     return lambda rows: model.of_rows(rows.features) @ model.labels.T
 
 
@@ -261,7 +253,7 @@ def figures_of(scores: Scores, rows: Split, seen: Pattern | None, kind: str) -> 
         parts.append(best.masked_fill(torch.isneginf(found), -1).numpy())
         begin += len(block)
     scored = ranking_scores(np.concatenate(parts), rows, np.ones(rows.num_labels), kind)
-    return {name: scored[name] for name in FIGURES[kind].values()}
+    return {name: round(scored[name], 6) for name in FIGURES[kind].values()}
 
 
 def specialist(
@@ -269,29 +261,26 @@ def specialist(
 ) -> Row:
     """A row of a specialist: its settings, which held-out training rows choose; figures."""
 
-    def figures(learnt: Split, asked: Split, own: dict[str, Any]) -> tuple[dict[str, float], float]:
+    def row(learnt: Split, asked: Split, own: dict[str, Any]) -> Row:
         begin = time.perf_counter()
         scores = fit(learnt, **own)
-        seconds = time.perf_counter() - begin
+        told = {"settings": own, "train_seconds": round(time.perf_counter() - begin, 1)}
         seen = None if kind == "other" else find_seen(learnt, kind).of(asked.features)
-        return figures_of(scores, asked, seen, kind), seconds
+        return told | {"busy": is_busy()} | figures_of(scores, asked, seen, kind)
 
-    best = settings[0]
     if settings[1:]:
         learnt, held = holdout(train, min(0.1, HELD / len(train)), 0)
-        best = max(settings, key=lambda own: next(iter(figures(learnt, held, own)[0].values())))
-    found, seconds = figures(train, test, best)
-    told = {"settings": best, "train_seconds": round(seconds, 1), "busy": is_busy()}
-    return told | {name: round(value, 6) for name, value in found.items()}
+        first = next(iter(FIGURES[kind].values()))
+        settings = [max(settings, key=lambda own: row(learnt, held, own)[first])]
+    return row(train, test, settings[0])
 
 
 def run_specialist(name: str, method: str, overrides: list[str], seconds: float) -> Row:
     """The row of a specialist of a data set, in a process of its own for its memory."""
     data, (kind, methods) = opened(tuple(overrides)), SETS[name]
     fit, settings = methods[method]
-    if fit in BOUNDED:
-        settings = [own | {"seconds": seconds} for own in settings]
-    row = specialist(data.train, data.test, fit, settings, kind)
+    more = {"seconds": seconds} if fit in BOUNDED else {}
+    row = specialist(data.train, data.test, fit, [own | more for own in settings], kind)
     return row | {"peak_rss_mb": peak_memory_mb()}
 
 
@@ -305,17 +294,15 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
         cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
         for case in store.missing(cases) if OURS in arguments.methods else ():
             summary = run_train(*overrides, f"seed={case['seed']}")
-            scores = {key: summary[key] for key in (*FIGURES[kind].values(), "peak_rss_mb")}
-            seconds = {"train_seconds": round(summary["train_seconds"], 1), "busy": is_busy()}
-            store.add([case | seconds | scores])
+            kept = *FIGURES[kind].values(), "train_seconds", "peak_rss_mb"
+            store.add([case | {key: summary[key] for key in kept} | {"busy": is_busy()}])
         for method, (fit, _) in methods.items():
             version = f"{method}, torch {torch.__version__}, NumPy {np.__version__}"
             version += f", {arguments.seconds:g} s" if fit in BOUNDED else ""
             cases = grid(dataset=[name], method=[method], seed=[None])
             for case in store.missing(cases, version) if method in arguments.methods else ():
-                asked = name, method, overrides, arguments.seconds
-                row = harness.in_process("specialists", "run_specialist", *asked)
-                store.add([case | row], version)
+                asked = "run_specialist", name, method, overrides, arguments.seconds
+                store.add([case | harness.in_process("specialists", *asked)], version)
 
 
 def page(found: dict[str, Any]) -> str:
@@ -329,8 +316,8 @@ def page(found: dict[str, Any]) -> str:
                     cells[title] = spread([row[score] for row in rows])
                 quiet = [row["train_seconds"] for row in rows if not row["busy"]]
                 cells["training, s"] = spread(quiet, scale=1) if quiet else ""
-                memory = [row["peak_rss_mb"] for row in rows if "peak_rss_mb" in row]
-                cells["peak memory, MB"] = f"{max(memory):,.0f}" if memory else ""
+                memory = max(row.get("peak_rss_mb", 0) for row in rows)
+                cells["peak memory, MB"] = f"{memory:,}" if memory else ""
                 chosen = rows[0].get("settings", {}).items()
                 cells["settings"] = ", ".join(f"{key} {value}" for key, value in chosen)
                 lines.append(cells)
@@ -341,8 +328,8 @@ def page(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = harness.options(__doc__, SETS, [0])
-    known = dict.fromkeys([OURS, *(each for _, methods in SETS.values() for each in methods)])
-    parser.add_argument("--methods", nargs="+", choices=known, default=list(known))
+    known = list(dict.fromkeys([OURS, *(name for _, own in SETS.values() for name in own)]))
+    parser.add_argument("--methods", nargs="+", choices=known, default=known)
     parser.add_argument("--seconds", type=float, default=30, help="of bounded training")
     harness.fill_page("specialists", ("dataset", "method", "seed"), page, measure, parser)
 
