@@ -91,9 +91,8 @@ def _check_no_gaps(y: Any) -> None:
                 "or give a list of names for each row, which may be empty"
             )
         if isinstance(row, list | tuple | set | np.ndarray) and any(map(_is_missing, row)):
-            raise ValueError(
-                f"a label of row {number} of y is missing: {without_numpy(list(row))!r}; leave it out"
-            )
+            found = without_numpy(list(row))
+            raise ValueError(f"a label of row {number} of y is missing: {found!r}; leave it out")
 
 
 def _is_missing(label: Any) -> bool:

@@ -89,9 +89,9 @@ def test_columns_and_frames_of_libraries(library):
         found = read_targets(column(ROWS, name))
         assert (found.classes.tolist(), found.multilabel) == (["a", "b"], name == "tags")
         np.testing.assert_array_equal(found.labels.indices, expected.labels.indices)
-        with pytest.raises(ValueError, match="row 3 of y has no label, but (None|nan): leave"):
+        with pytest.raises(ValueError, match=r"row 3 of y has no label, but (None|nan): leave"):
             read_targets(column([*ROWS[:3], {**ROWS[3], name: None}, *ROWS[4:]], name))
-    with pytest.raises(ValueError, match="a label of row 3 of y is missing: .*None"):
+    with pytest.raises(ValueError, match=r"a label of row 3 of y is missing: .*None"):
         read_targets(column([*ROWS[:3], {**ROWS[3], "tags": [None, "a"]}, *ROWS[4:]], "tags"))
     X = LIBRARIES[library]([{"x": row["x"], "z": 1.0} for row in ROWS])
     fitted = SlideClassifier(epochs=1, ranker=None).fit(X, column(ROWS, "kind"))
