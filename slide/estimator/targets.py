@@ -122,7 +122,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
         y = y.to_pylist()
     elif hasattr(y, "to_numpy"):  # A column of a frame.
         y = y.to_numpy()
-    elif isinstance(y, Sequence) and not isinstance(y, str | bytes):  # A column of Hugging Face.
+    elif isinstance(y, Sequence) and not isinstance(y, str | bytes):  # Of Hugging Face.
         y = list(y)
     _check_no_gaps(y)
     if _holds_lists(y):
