@@ -118,12 +118,8 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
             if classes is not None:
                 check_columns("labels", names, classes)
             return _from_matrix(y, names if classes is None else classes)
-    elif hasattr(y, "to_pylist"):  # A column of pyarrow.
-        y = y.to_pylist()
-    elif hasattr(y, "to_numpy"):  # A column of a frame.
-        y = y.to_numpy()
-    elif isinstance(y, Sequence) and not isinstance(y, str | bytes):  # Of Hugging Face.
-        y = list(y)
+    else:
+        y = _column(y)
     _check_no_gaps(y)
     if _holds_lists(y):
         rows = [list(row) for row in y]
@@ -140,6 +136,15 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
         return Targets(labels, found, False)
     rows = [[name] for name in array.tolist()]
     return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
+
+
+def _column(y: Any) -> Any:
+    """A column of a library as a list or an array."""
+    if hasattr(y, "to_pylist"):  # pyarrow
+        return y.to_pylist()
+    if hasattr(y, "to_numpy"):  # pandas, polars
+        return y.to_numpy()
+    return list(y) if isinstance(y, Sequence) and not isinstance(y, str | bytes) else y
 
 
 def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
