@@ -74,7 +74,7 @@ LIBRARIES = {
     "pandas": lambda rows: pytest.importorskip("pandas").DataFrame(rows),
     "polars": lambda rows: pytest.importorskip("polars").DataFrame(rows),
     "pyarrow": lambda rows: pytest.importorskip("pyarrow").Table.from_pylist(rows),
-    "datasets": lambda rows: pytest.importorskip("datasets").Dataset.from_list(rows),
+    "datasets": lambda rows: pytest.importorskip("datasets.arrow_dataset").Dataset.from_list(rows),
 }
 ROWS = [{"x": float(n), "tags": ["a", "b"][: 1 + n % 2], "kind": "ab"[n % 2]} for n in range(40)]
 
