@@ -74,7 +74,7 @@ def frame(path, rows):
 
 def hugging_face(path, rows, kind=None):
     """Labels are numbers of names; ``kind`` is what cells are given as, such as numpy arrays."""
-    pytest.importorskip("datasets.arrow_dataset")  # The checkout has a folder of the other name.
+    pytest.importorskip("datasets.arrow_dataset")  # The checkout has a folder of that name.
     hub = pytest.importorskip("datasets")
     found = hub.Dataset.from_list([{**row, "tags": list(row["tags"])} for row in rows])
     names = hub.ClassLabel(names=list(WORDS))
