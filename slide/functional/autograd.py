@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slide.backend import CPU, on_device
 from slide.row_gradients import hand_over, numbering
+from slide.utils.profiling import untraced
 
 
 class FirstDerivatives(torch.autograd.Function):
@@ -30,7 +31,7 @@ class FirstDerivatives(torch.autograd.Function):
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
         if "backward" in vars(cls):
-            cls.backward = staticmethod(_guarded(cls.backward))
+            cls.backward = staticmethod(untraced(_guarded(cls.backward)))
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:

@@ -67,7 +67,7 @@ def table(
 
     Args:
         path: a file of CSV, JSON (in lines or as a list) or Parquet, known by its content; or a
-            frame, a data set of Hugging Face, or a list of dicts.
+            frame, a table of pyarrow, a data set of Hugging Face, or a list of dicts.
         test_path: the same for the test rows; None: they are among the rows of ``path``.
         cache: folder for the arrays; None: they are in memory only.
         labels: column of labels; None: the first that is called labels, tags, categories or so.
