@@ -121,15 +121,15 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         return Stored(numbers, arrays, f"{folder / MODEL_FILE}", f"{folder / file}")
 
     if verify:  # By a mapping that is closed again: pages that were only checked are not kept.
-        restored_network(stored("network", whole.get("network")))
-    network = restored_network(stored("network", whole.get("network")), finite=False)
+        restored_network(stored("network", whole.mapping("network")))
+    network = restored_network(stored("network", whole.mapping("network")), finite=False)
     sizes = network.output.out_features, network.first.in_features
     if whole.get("index") is not None:
-        index = stored("index", content["index"])
+        index = stored("index", whole.mapping("index"))
         network.output.sampler = restored_index(index, network.output.in_features, sizes[0])
-    ranker = whole.get("ranker")
-    if ranker is not None:
-        ranker = restored_ranker(stored("ranker", ranker), *sizes)
+    ranker = None
+    if whole.get("ranker") is not None:
+        ranker = restored_ranker(stored("ranker", whole.mapping("ranker")), *sizes)
     arrays, labels, steps = stored("steps", {}), sizes[0], []
     for number, numbers in reversed(list(enumerate(whole.objects("steps")))):
         steps.insert(0, RowTransform.restored(arrays.part(f"{number}", numbers), labels))
