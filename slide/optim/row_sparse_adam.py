@@ -214,6 +214,8 @@ class RowSparseAdam(torch.optim.Optimizer):
             # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}
             _check_names("its groups lack", names, group)
+            if not all(isinstance(each, int) for each in group["params"]):
+                raise ValueError(f"params must be numbers of parameters, not {group['params']!r}")
         saved = [(i, group["betas"][0] != 0) for group in groups for i in group["params"]]
         own = self._parameters()
         if len(saved) == len(own):  # Else the base class raises an error.
@@ -286,8 +288,9 @@ def _check_shapes(state: dict[str, Any], p: Tensor) -> None:
     rows, shape = num_rows(p), tuple(p.shape)
     fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
     for name, shapes in fits.items():
-        if name in state and tuple(state[name].shape) not in shapes:
-            raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
+        own = tuple(getattr(state.get(name), "shape", ()))  # That of a number in its place is ().
+        if name in state and own not in shapes:
+            raise ValueError(f"{name} {own} does not fit a parameter {shape}")
 
 
 def _check_values(state: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ Example:
 
 import operator
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +21,8 @@ import numpy as np
 
 # Most characters of an error of a library in a sentence: two lines of a terminal.
 _LONGEST = 200
+# Python has larger integers, which become no floats.
+_LARGEST_FLOAT = sys.float_info.max
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -35,13 +38,13 @@ def whole(name: str, value: Any, least: int) -> int:
 
 def positive(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number above 0."""
-    if not _is_number(value) or not 0 < value < float("inf"):
+    if not _is_number(value) or not 0 < value <= _LARGEST_FLOAT:
         raise ValueError(f"{name} must be a number above 0, not {value!r}")
 
 
 def not_negative(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number of at least 0."""
-    if not _is_number(value) or not 0 <= value < float("inf"):
+    if not _is_number(value) or not 0 <= value <= _LARGEST_FLOAT:
         raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
 
 
