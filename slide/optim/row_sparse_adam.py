@@ -1,7 +1,6 @@
 """Row-sparse Adam, its state, `GradScaler`, and `resize_rows` of parameters with their state."""
 
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -240,7 +239,7 @@ def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
         numbers = [lr, weight_decay, eps, *betas]
         known = {type(number) for number in numbers} <= {int, float}
         # A NaN compares as false wherever it stands, so each number is compared.
-        fine = known and all(0 <= number < math.inf for number in numbers)
+        fine = known and all(0 <= number <= checks.LARGEST_FLOAT for number in numbers)
         if fine and max(betas) < 1 and eps >= _LEAST_EPS:
             return  # As in nearly every step; the checks below say which number is wrong.
     for name, value in (("lr", lr), ("weight_decay", weight_decay)):

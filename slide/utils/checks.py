@@ -22,7 +22,7 @@ import numpy as np
 # Most characters of an error of a library in a sentence: two lines of a terminal.
 _LONGEST = 200
 # Python has larger integers, which become no floats.
-_LARGEST_FLOAT = sys.float_info.max
+LARGEST_FLOAT = sys.float_info.max
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -38,13 +38,13 @@ def whole(name: str, value: Any, least: int) -> int:
 
 def positive(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number above 0."""
-    if not _is_number(value) or not 0 < value <= _LARGEST_FLOAT:
+    if not _is_number(value) or not 0 < value <= LARGEST_FLOAT:
         raise ValueError(f"{name} must be a number above 0, not {value!r}")
 
 
 def not_negative(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number of at least 0."""
-    if not _is_number(value) or not 0 <= value <= _LARGEST_FLOAT:
+    if not _is_number(value) or not 0 <= value <= LARGEST_FLOAT:
         raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
 
 

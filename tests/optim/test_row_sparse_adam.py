@@ -707,6 +707,7 @@ def test_numbers_that_are_none_in_a_group(option, value):
         (("param_groups", 0, "params"), [{}], "params must be numbers of parameters"),
         (("param_groups", 0, "lr"), 10**400, "lr must be a number of at least 0"),
     ],
+    ids=["none", "a number", "an object", "a huge number"],
 )
 def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
     def made():
