@@ -18,6 +18,11 @@ _Number = int | float
 _KINDS: dict[str, Any] = dict.fromkeys(("dataset", "kind", "evaluated_on", "date"), str)
 _KINDS["warnings"] = list
 
+# Scores of knowledge graphs and of recommenders, by their titles.
+KIND_METRICS = {
+    **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
+    **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
+}
 # Figures of a run's summary about the choice of outputs, by the heads of their columns.
 SELECTION_COLUMNS = {
     "outputs a set": "active_mean",
