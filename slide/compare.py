@@ -73,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
         with until_reader_goes():
-            print(compare(runs))
+            print(checks.printable(compare(runs)))
         if options.plot is not None:
             draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
 """Row-sparse Adam, its state, `GradScaler`, and `resize_rows` of parameters with their state."""
 
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -215,6 +214,8 @@ class RowSparseAdam(torch.optim.Optimizer):
             # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}
             _check_names("its groups lack", names, group)
+            if not all(isinstance(each, int) for each in group["params"]):
+                raise ValueError(f"params must be numbers of parameters, not {group['params']!r}")
         saved = [(i, group["betas"][0] != 0) for group in groups for i in group["params"]]
         own = self._parameters()
         if len(saved) == len(own):  # Else the base class raises an error.
@@ -239,7 +240,7 @@ def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
         numbers = [lr, weight_decay, eps, *betas]
         known = {type(number) for number in numbers} <= {int, float}
         # A NaN compares as false wherever it stands, so each number is compared.
-        fine = known and all(0 <= number < math.inf for number in numbers)
+        fine = known and all(0 <= number <= checks.LARGEST_FLOAT for number in numbers)
         if fine and max(betas) < 1 and eps >= _LEAST_EPS:
             return  # As in nearly every step; the checks below say which number is wrong.
     for name, value in (("lr", lr), ("weight_decay", weight_decay)):
@@ -294,8 +295,9 @@ def _check_shapes(state: dict[str, Any], p: Tensor, rows: int) -> None:
     shape = tuple(p.shape)
     fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
     for name, shapes in fits.items():
-        if name in state and tuple(state[name].shape) not in shapes:
-            raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
+        own = tuple(getattr(state.get(name), "shape", ()))  # That of a number in its place is ().
+        if name in state and own not in shapes:
+            raise ValueError(f"{name} {own} does not fit a parameter {shape}")
 
 
 def _check_values(state: dict[str, Any]) -> None:

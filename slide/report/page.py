@@ -479,7 +479,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         best, precision = run.curve(common)
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
         for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, label=name, **style)
+            upper.plot(axis(steps), values, label=f" {name}".replace("$", r"\$"), **style)
             lower.plot(axis(best), precision, marker="o", ms=3, **style)
     shown = ["loss"] * 2 + [_PRECISIONS[common]] * 2
     for panel, x, y in zip(panels, ["step", "seconds"] * 2, shown, strict=True):
