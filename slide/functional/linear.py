@@ -364,18 +364,21 @@ class _SharedLinearLoss(EarlyGradients):
     ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
-        x, rows = x.detach(), gather_rows(weight, active)
+        x, (rows, rounded_rows) = (
+            x.detach(),
+            ops.gather_rounded(weight.detach(), active.ids, products.rounded),
+        )
         rounded, scale = products.rounded, 1 / max(kept, 1)
-        exact, factors = x.dtype, (x.to(rounded), rows.to(rounded))
+        exact, factors = x.dtype, (x.to(rounded), rounded_rows)
         added = None if bias is None else gather_rows(bias, active)
-        losses, gradient = ops.losses_of_products(
+        losses, gradient, rounded_gradient, sums = ops.losses_of_products(
             *factors, added, active, loss, scale, weights, exact
         )
         hard, count = None, len(x)
         if kept < count:
             hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
             losses, gradient, x = losses[hard], gradient[hard], x[hard]
-            factors = factors[0][hard], factors[1]
+            factors, rounded_gradient, sums = (factors[0][hard], factors[1]), None, None
         mean = ops.mean_loss(losses, exact)
         if not products.learns:
             return mean
@@ -384,7 +387,9 @@ class _SharedLinearLoss(EarlyGradients):
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
-            if rounded != exact and gradient.is_cpu:
+            if rounded_gradient is not None:
+                grad = rounded_gradient
+            elif rounded != exact and gradient.is_cpu:
                 room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
                 grad = room.copy_(gradient)
             elif rounded != exact:  # Scratch memory is that of the host.
@@ -397,7 +402,8 @@ class _SharedLinearLoss(EarlyGradients):
         if ctx.needs_input_grad[1]:
             grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
-            grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+            sums = gradient.sum(0) if sums is None else sums
+            grad_bias = RowGradient(active.ids, sums[:, None])
         ctx.rows = grad_weight, grad_bias
         return mean
 

@@ -115,6 +115,17 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     return pattern.transposed, _factors(coefficients, vectors), array_view(vectors)
 
 
+@operation(reference.gather_rounded)
+def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Copies ``(A, D)`` of the rows ``ids`` of a weight, in its type and in another one."""
+    if (weight.dtype, rounded) != (torch.float32, torch.bfloat16) or not weight.is_contiguous():
+        return reference.gather_rounded(weight, ids, rounded)
+    rows = torch.empty(len(ids), weight.shape[1])
+    bits = torch.empty(rows.shape, dtype=torch.uint16)
+    kernels.gather_rounded(array_view(weight), ids, array_view(rows), array_view(bits))
+    return rows, bits.view(rounded)
+
+
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:
     """The samples ``(R,)`` int64 whose gradient is not zero; None if visiting all is faster.
 
