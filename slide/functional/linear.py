@@ -208,7 +208,8 @@ def weight_gradient(
 ) -> AnyRowGradient:
     """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
-        return RowGradient(ids, (gradient.T @ x).to(dtype))
+        product = gradient.T @ x
+        return RowGradient(ids, (product if ids is None else product[: len(ids)]).to(dtype))
     if ids is None:
         ids = np.arange(scratch.out_features, dtype=np.int32)
     transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
@@ -390,8 +391,10 @@ class _SharedLinearLoss(EarlyGradients):
             if rounded_gradient is not None:
                 grad = rounded_gradient
             elif rounded != exact and gradient.is_cpu:
-                room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
-                grad = room.copy_(gradient)
+                shape = len(gradient), len(rows)
+                grad = active.scratch.tensor("rounded", shape, rounded)
+                grad[:, : len(active.ids)].copy_(gradient)
+                grad[:, len(active.ids) :] = 0
             elif rounded != exact:  # Scratch memory is that of the host.
                 grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:

@@ -77,7 +77,8 @@ def losses_of_products(
 ) -> reference.ProductLosses:
     """`loss_rows` of the scores ``x @ rows.T + bias`` of a shared set, some samples at a time.
 
-    x (B, D) inputs, rounded to the type of the products; rows (A, D) rows of the set, rounded, too;
+    x (B, D) inputs, rounded to the type of the products; rows (A, D) rows of the set, rounded, too,
+    and then perhaps rows of zeros (`slide.ops.gather_rounded`);
     bias (A,) or None, of the type exact; active, loss, scale, weights see `loss_rows`; exact: type
     of the scores. The gradients lie in the set's scratch memory.
     """
@@ -89,12 +90,13 @@ def losses_of_products(
     scores = scratch.tensor("scores", (min(step, count), size), exact)
     products = scores
     if x.dtype != exact:
-        products = scratch.tensor("products", tuple(scores.shape), x.dtype)
+        products = scratch.tensor("products", (len(scores), len(rows)), x.dtype)
     blocks = [torch.empty(0, dtype=torch.float64)]
     for start in range(0, count, step):
         part = slice(start, min(start + step, count))
         z, product = scores[: part.stop - start], products[: part.stop - start]
         torch.mm(x[part], rows.T, out=product)
+        product = product[:, :size]
         if bias is not None:
             torch.add(product, bias, out=z)
         elif x.dtype != exact:
@@ -108,7 +110,7 @@ def _losses_in_one_visit(
 ) -> reference.ProductLosses:
     """`losses_of_products` in bfloat16, by a kernel that visits each product once."""
     count, size, scratch = len(x), len(active.ids), active.scratch
-    products = scratch.tensor("products", (count, size), torch.bfloat16)
+    products = scratch.tensor("products", (count, len(rows)), torch.bfloat16)
     gradient = scratch.tensor("gradient", (count, size), torch.float32)
     sums = np.empty((_CHUNKS, size), np.float32)
     losses, none = np.empty(count), np.empty(0, np.float32)

@@ -144,12 +144,12 @@ def squared_hinge(rows, losses, gradient):
 def squared_hinge_of_products(products, bias, rows, num_chunks, losses, gradient, rounded, sums):
     """`squared_hinge` of the scores ``products + bias`` of a shared set, in one visit of each row.
 
-    products (B, A) uint16, the bits of bfloat16; bias (A,) float32, or empty for none; ``rows``
-    has no scores; written: gradient (B, A) float32, the same as `bfloat16_bits` in ``rounded``
-    (B, A), which may be the memory of ``products``, and in sums (num_chunks, A) its sums over runs
-    of samples.
+    products (B, P) uint16, the bits of bfloat16, of which the first A of each row count; bias (A,)
+    float32, or empty for none; ``rows`` has no scores; written: gradient (B, A) float32, the same
+    as `bfloat16_bits` and zeros in ``rounded`` (B, P), which may be the memory of ``products``, and
+    in sums (num_chunks, A) its sums over runs of samples.
     """
-    count, size = products.shape
+    count, size = gradient.shape
     for chunk in prange(num_chunks):
         scores, total = np.empty(size, np.float32), sums[chunk]
         bits = scores.view(np.uint32)
@@ -166,6 +166,7 @@ def squared_hinge_of_products(products, bias, rows, num_chunks, losses, gradient
             for j in range(size):
                 total[j] += g[j]
                 out[j] = bfloat16_bits(g[j], own[j])
+            out[size:] = 0
 
 
 @parallel

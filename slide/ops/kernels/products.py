@@ -102,7 +102,7 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
 
 @parallel
 def gather_rounded(rows, ids, out, rounded):
-    """Copy the rows ``ids`` of a float32 matrix, and write their `bfloat16_bits`, too."""
+    """Copy the rows ``ids`` of a float32 matrix, and write their `bfloat16_bits`, then zeros."""
     bits = rows.view(np.uint32)
     for u in prange(len(ids)):
         if u + AHEAD < len(ids):
@@ -111,6 +111,7 @@ def gather_rounded(rows, ids, out, rounded):
         for d in range(len(row)):
             out[u, d] = row[d]
             rounded[u, d] = bfloat16_bits(row[d], own[d])
+    rounded[len(ids) :] = 0
 
 
 @serial
@@ -329,9 +330,10 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
     for chunk in prange(num_chunks):
         rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
         stop = (chunk + 1) * len(ids) // num_chunks
+        ahead = AHEAD_ENTRIES if grads.shape[1] == 1 else AHEAD
         for u in range(chunk * len(ids) // num_chunks, stop):
-            if u + AHEAD < stop:
-                _ask_for(state, ids[u + AHEAD])
+            if u + ahead < stop:
+                _ask_for(state, ids[u + ahead])
             if grads.shape[1] == 1:
                 _update_entry(state, hyper, rates, ids[u], grads[u, 0])
             else:

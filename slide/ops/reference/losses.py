@@ -81,8 +81,8 @@ def loss_rows(
 class ProductLosses(NamedTuple):
     """Losses ``(B,)`` of the scores of a shared set, and their gradient ``(B, A)``.
 
-    Where one visit made them, too: the gradient rounded to the type of the products, and its sums
-    ``(A,)`` over the samples.
+    Where one visit made them, too: the gradient rounded to the type of the products, with a column
+    for each of their rows, and its sums ``(A,)`` over the samples.
     """
 
     losses: Tensor
