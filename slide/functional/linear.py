@@ -365,11 +365,8 @@ class _SharedLinearLoss(EarlyGradients):
     ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
-        x, (rows, rounded_rows) = (
-            x.detach(),
-            ops.gather_rounded(weight.detach(), active.ids, products.rounded),
-        )
-        rounded, scale = products.rounded, 1 / max(kept, 1)
+        x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
+        rows, rounded_rows = ops.gather_rounded(weight.detach(), active.ids, rounded)
         exact, factors = x.dtype, (x.to(rounded), rounded_rows)
         added = None if bias is None else gather_rows(bias, active)
         losses, gradient, rounded_gradient, sums = ops.losses_of_products(

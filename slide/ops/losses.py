@@ -118,7 +118,8 @@ def _losses_in_one_visit(
     bits = array_view(products.view(torch.uint16))
     logs = none if active.log_weights is None else active.log_weights.astype(np.float32, copy=False)
     own = none if bias is None else array_view(bias)
-    scored = Rows(_NO_BOUNDS, none, *active.targets, logs, True, scale)
+    targets = active.targets
+    scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
     loss.of_products(bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums)
     totals = torch.from_numpy(sums.sum(0))
     return reference.ProductLosses(torch.from_numpy(losses), gradient, products, totals)
