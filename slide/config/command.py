@@ -49,7 +49,7 @@ from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
 from slide.distributed import ShardedNetwork
 from slide.distributed.group import LostProcessError
-from slide.distributed.launch import find_place
+from slide.distributed.launch import find_rank_info
 from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
@@ -74,7 +74,7 @@ Fetches, reads and transforms a data set, as {train} does before it trains.
   {data} prepare  [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
 
 describe prints a table of the data set; prepare prints the folder of its arrays and their size.
-The keys are those of {train}: {train} --help explains them.
+The keys are the ones that {train} has: {train} --help explains them.
 """
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Keys that a command line may call by the letters of the papers.
@@ -117,7 +117,7 @@ def train() -> None:
         others = [word for word in words if word not in keys]
         sweeps = bool({"-m", "--multirun"} & set(options))
         with one_voice():
-            if sweeps and find_place().size > 1:
+            if sweeps and find_rank_info().size > 1:
                 sys.exit(
                     "error: torchrun starts the processes of one run, and a sweep (-m) has many"
                 )

@@ -33,7 +33,7 @@ def loss_rows(
     losses of the samples. Returns losses ``(B,)``, and the gradient in the shape of ``scores``.
     """
     gradient = torch.empty_like(scores)
-    part = slice(0, active.targets.num_rows)
+    part = slice(0, len(active.targets.indptr) - 1)
     return _block(scores, active, loss, scale, weights, part, gradient), gradient
 
 
@@ -47,14 +47,14 @@ def _block(
     gradient: Tensor,
 ) -> Tensor:
     """The losses of the samples ``part``; their gradient is written."""
-    bounds, flat = active.targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
+    bounds, flat = active.targets.indptr[part.start : part.stop + 1], scores.numpy().reshape(-1)
     indptr = active.indptr
     if indptr is None:
         indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
     log_weights = np.empty(0, flat.dtype)
     if active.log_weights is not None:
         log_weights = active.log_weights.astype(flat.dtype, copy=False)
-    losses, flat_gradient = np.empty(len(bounds) - 1), array_view(gradient).reshape(-1)
+    losses, flat_gradient = np.empty(len(bounds) - 1), gradient.numpy().reshape(-1)
     positions = active.targets.indices
     rows = Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
     loss.kernel(rows, losses, flat_gradient)
@@ -86,8 +86,8 @@ def losses_of_products(
     if loss.of_products and weights is None and (x.dtype, exact) == (torch.bfloat16, torch.float32):
         return _losses_in_one_visit(x, rows, bias, active, loss, scale)
     step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
-    gradient = scratch.tensor("gradient", (count, size), exact)
-    scores = scratch.tensor("scores", (min(step, count), size), exact)
+    both = scratch.tensor("scores", (count + min(step, count), size), exact)
+    gradient, scores = both[:count], both[count:]
     products = scores
     if x.dtype != exact:
         products = scratch.tensor("products", (len(scores), len(rows)), x.dtype)
@@ -131,12 +131,3 @@ def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) 
     if indptr is None:
         indptr = np.arange(len(gradient) + 1, dtype=np.int64) * gradient.shape[1]
     _clear_rows(indptr, array_view(samples), array_view(gradient).reshape(-1))
-
-
-def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mean as a scalar tensor of a type; 0 if there are no samples."""
-    if not len(losses):
-        return torch.zeros((), dtype=dtype, device=losses.device)
-    if losses.is_cpu:
-        return torch.tensor(array_view(losses).mean(), dtype=dtype)
-    return losses.mean().to(dtype)

@@ -1,7 +1,7 @@
 """Candidates by locality-sensitive hashing: rows that share hash buckets with the input."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -51,8 +51,6 @@ UNTABLED = 2**20
 FRONT = 65_536
 # The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
-# Rows with the largest priors come first: after them few rows are among the best so far.
-_POPULAR = 2048
 # Tables and probes, where there are tables.
 _TABLES, _PROBES = 4, 15
 # Products that are computed at a time: 4 MB, which stay in the caches of a core.
@@ -215,7 +213,7 @@ class LSHProposer(Proposer):
         self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
         self.codes = np.zeros((self._tables if self.families else 1, 0), np.int32)
         self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]))
-        self._front = np.empty(0, np.int32)  # The head, ascending.
+        self._head = _Head(np.empty(0, np.int32), self.sketches)
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
         self._followed: Any = None
@@ -383,13 +381,13 @@ class LSHProposer(Proposer):
 
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
-        self.codes, self._front = self.codes[:, :0], self._front[:0]
+        self.codes = self.codes[:, :0]
         # Tables do not follow rows of another device.
         if uses_reference(self.sketches) or not len(self.sketches):
             return
         # In parts, whose vectors stay in the cache.
         self.codes = np.concatenate([*map(self._addresses, self.sketches.split(_BLOCK))], 1)
-        self._front = np.flatnonzero(self.codes[0] == 0).astype(np.int32)
+        self._head = _Head(np.flatnonzero(self.codes[0] == 0).astype(np.int32), self.sketches)
         if self.families:
             self.tables.build(self.codes)
 
@@ -421,18 +419,14 @@ class LSHProposer(Proposer):
         at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
         sketches = self._sketched(weight[at], None if bias is None else bias[at])
         self.sketches[at] = sketches
-        if uses_reference(weight) or not self._ends:
+        if uses_reference(weight):
             return False
         codes = self._addresses(sketches)
         if self.families:
             self.tables.move(rows, self.codes[:, rows], codes)
-        before, after = self.codes[0, rows] == 0, codes[0] == 0
         self.codes[:, rows] = codes
-        # Neither all codes nor all rows are read: there may be millions.
-        gone, new = rows[before & ~after], rows[after & ~before]
-        front = np.delete(self._front, np.searchsorted(self._front, gone))
-        self._front = np.insert(front, np.searchsorted(front, new), new)
-        if not _FEWEST < len(self._front) / self._ends[0] < _MOST_ROWS:
+        self._head.move(rows, sketches, codes[0] == 0)
+        if self._ends and not _FEWEST < len(self._head) / self._ends[0] < _MOST_ROWS:
             self._fill()
         return False
 
@@ -464,10 +458,11 @@ class LSHProposer(Proposer):
         if not keys.size:
             return torch.from_numpy(rows_of(keys))
         numbers, factors = _rounded(z)
-        head, step = self._head(), max(1, _PRODUCTS // len(z))
-        for start in range(0, len(head), step):
-            self._rank(head[start : start + step], numbers, factors, labels, keys)
-        self.looked = float(len(head))
+        # At the positions of a sketch, whose other bytes then count nothing.
+        asked = F.pad(numbers, (FIRST, CODES - z.shape[1]))
+        for products, rows in self._head.products(asked):
+            rank_rows(array_view(products), array_view(factors), rows, labels, keys)
+        self.looked = float(len(self._head))
         if not self.families:
             return torch.from_numpy(rows_of(keys))
         codes, tables, vectors = [], [], _mixed(z[:, :HASHED])
@@ -480,7 +475,7 @@ class LSHProposer(Proposer):
             codes.append(self._in_range(i, probed))
             tables.append(np.arange(len(probed)) % self._tables)
         looked = rank_buckets(
-            array_view(F.pad(numbers * factors[:, None], (FIRST, CODES - z.shape[1]))),
+            array_view(asked * factors[:, None]),
             np.concatenate(tables),
             np.concatenate(codes),
             self.tables.arrays(),
@@ -492,35 +487,6 @@ class LSHProposer(Proposer):
         )
         self.looked += float(looked.mean())
         return torch.from_numpy(rows_of(keys))
-
-    def _head(self) -> np.ndarray:
-        """The rows that each input looks at, int32; first those with the largest priors."""
-        rows = self._front
-        if len(rows) <= _POPULAR:
-            return rows
-        priors = array_view(self.sketches.view(torch.float32)[torch.from_numpy(rows), PRIOR])
-        first = np.zeros(len(rows), bool)
-        first[np.argpartition(-priors, _POPULAR)[:_POPULAR]] = True
-        return np.concatenate([rows[first], rows[~first]])
-
-    def _rank(
-        self,
-        ids: np.ndarray,
-        numbers: Tensor,
-        factors: Tensor,
-        labels: Pattern,
-        keys: np.ndarray,
-    ) -> None:
-        """Keep the best of some rows, by the products of inputs and sketches."""
-        sketches = self.sketches[torch.from_numpy(ids).long()]
-        rows, floats = sketches[:, FIRST : FIRST + numbers.shape[1]], sketches.view(torch.float32)
-        if has_int8():
-            products = torch._int_mm(numbers, rows.T)  # pyright: ignore[reportPrivateImportUsage]
-        else:  # The sums are whole numbers below 2^24, so they are the same.
-            products = (numbers.float() @ rows.float().T).int()
-        scales, priors = (array_view(floats[:, i].contiguous()) for i in (SCALE, PRIOR))
-        looked_at = Rows(ids, scales, priors)
-        rank_rows(array_view(products), array_view(factors), looked_at, labels, keys)
 
     def candidates(self, queries: Queries) -> Pattern:
         """The best rows that are found for each input, the best first."""
@@ -607,6 +573,81 @@ class LSHProposer(Proposer):
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()
+
+
+class _Head:
+    """The sketches of some rows side by side, which matrix products read as they are.
+
+    Their order has no effect on which rows are the best.
+    """
+
+    def __init__(self, ids: np.ndarray, sketches: Tensor):
+        # Rows with the largest priors come first: after them few rows are among the best so far.
+        priors = sketches.view(torch.float32)[torch.from_numpy(ids).long(), PRIOR]
+        order = priors.argsort(descending=True).numpy()
+        self._at = np.full(len(sketches), -1, np.int32)
+        self._ids = np.empty(0, np.int32)
+        self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
+        self._sketches, self._size = sketches[:0], 0
+        self._append(ids[order], sketches[torch.from_numpy(ids[order]).long()])
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The rows, ascending."""
+        return np.sort(self._ids[: self._size])
+
+    def move(self, rows: np.ndarray, sketches: Tensor, inside: np.ndarray) -> None:
+        """Take the new sketches of some rows, of which those ``inside`` belong to the head."""
+        at = self._at[rows]
+        stay, new = inside & (at >= 0), inside & (at < 0)
+        self._put(at[stay], sketches[torch.from_numpy(stay)])
+        # The last rows take the places of those that leave.
+        gone = at[~inside & (at >= 0)]
+        size = self._size - len(gone)
+        last = np.setdiff1d(np.arange(size, self._size, dtype=np.int32), gone)
+        places = gone[gone < size]
+        self._at[self._ids[gone]] = -1
+        self._name(places, self._ids[last])
+        self._put(places, self._sketches[torch.from_numpy(last)])
+        self._size = size
+        self._append(rows[new], sketches[torch.from_numpy(new)])
+
+    def _append(self, ids: np.ndarray, sketches: Tensor) -> None:
+        size = self._size + len(ids)
+        if size > len(self._ids):  # With room for what the next steps bring.
+            room = min(len(self._at), size + size // 4)
+            self._ids = np.resize(self._ids, room)
+            self._scales = np.resize(self._scales, room)
+            self._priors = np.resize(self._priors, room)
+            kept, self._sketches = self._sketches, torch.empty(room, WIDTH, dtype=torch.int8)
+            self._sketches[: self._size] = kept[: self._size]
+        places = np.arange(self._size, size, dtype=np.int32)
+        self._name(places, ids)
+        self._put(places, sketches)
+        self._size = size
+
+    def _name(self, places: np.ndarray, ids: np.ndarray) -> None:
+        self._ids[places], self._at[ids] = ids, places
+
+    def _put(self, places: np.ndarray, sketches: Tensor) -> None:
+        self._sketches[torch.from_numpy(places)] = sketches
+        floats = sketches.view(torch.float32).numpy()
+        self._scales[places], self._priors[places] = floats[:, SCALE], floats[:, PRIOR]
+
+    def products(self, numbers: Tensor) -> Iterator[tuple[Tensor, Rows]]:
+        """``(B, n)`` int32 products of inputs and ``n`` rows at a time, and the rows."""
+        step = max(1, _PRODUCTS // len(numbers))
+        for start in range(0, self._size, step):
+            part = slice(start, min(start + step, self._size))
+            rows = self._sketches[part]
+            if has_int8():
+                found = torch._int_mm(numbers, rows.T)  # pyright: ignore[reportPrivateImportUsage]
+            else:  # The sums are whole numbers below 2^24, so they are the same.
+                found = (numbers.float() @ rows.float().T).int()
+            yield found, Rows(self._ids[part], self._scales[part], self._priors[part])
 
 
 def _views(sketches: Tensor) -> tuple[np.ndarray, np.ndarray]:

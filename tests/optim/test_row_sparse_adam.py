@@ -609,7 +609,7 @@ class RowSGD(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if (gradient := take_row_gradients(p)) is not None:
-                    rows, steps = as_rows(p), -group["lr"] * gradient.values()
+                    (rows,), steps = as_rows(p), -group["lr"] * gradient.values()
                     if gradient.ids is None:
                         rows += steps
                     else:  # On other devices than the CPU a row may occur several times.

@@ -162,13 +162,13 @@ class TestFollowing:
         fresh = copy.deepcopy(proposer)
         fresh._build()
         np.testing.assert_array_equal(proposer.codes, fresh.codes)
-        np.testing.assert_array_equal(proposer._front, fresh._front)
+        np.testing.assert_array_equal(proposer._head.ids, fresh._head.ids)
         assert [ids[0] for ids in rows_of(proposer, inputs[:3])] == changed.tolist()
 
     def test_rows_leave_the_head_and_others_enter_it(self):
         weight, bias, inputs = layer()
         proposer = fitted(weight, bias, inputs)
-        head, rng = proposer._front, np.random.default_rng(0)
+        head, rng = proposer._head.ids, np.random.default_rng(0)
         others = np.setdiff1d(np.arange(N), head)
         gone, new = np.sort(rng.choice(head, 200, False)), np.sort(rng.choice(others, 150, False))
         weight[gone], bias[gone] = 0, -1000
@@ -179,8 +179,16 @@ class TestFollowing:
         proposer.touched(own)
         proposer.refresh(weight, bias)
         expected = np.union1d(np.setdiff1d(head, gone), new)
-        np.testing.assert_array_equal(proposer._front, expected)
+        np.testing.assert_array_equal(proposer._head.ids, expected)
         np.testing.assert_array_equal(np.flatnonzero(proposer.codes[0] == 0), expected)
+        # Each row kept its own sketch, also the rows that took the places of others.
+        unit = torch.eye(WIDTH, dtype=torch.int8)[FIRST : FIRST + 1].repeat(32, 1)
+        floats = proposer.sketches.view(torch.float32)
+        for products, rows in proposer._head.products(unit):
+            own_sketches = proposer.sketches[rows.ids]
+            np.testing.assert_array_equal(products[0], own_sketches[:, FIRST])
+            np.testing.assert_array_equal(rows.scales, floats[rows.ids, SCALE])
+            np.testing.assert_array_equal(rows.priors, floats[rows.ids, PRIOR])
 
     def test_noted_rows_wait_for_a_step(self):
         weight, bias, inputs = layer(outputs=5000)

@@ -2,8 +2,8 @@
 
 A row of the table is a row. Its features are the words of its texts, weighted by tf-idf
 (`slide.data.TextVectorizer`), and after them its numbers, brought to mean 0 and deviation 1
-over the training rows; an empty cell of numbers is the mean. Its labels are names; those of both
-parts are numbered in alphabetical order.
+over the training rows; an empty cell of numbers is the mean. Its labels are names, and the
+names of both parts are numbered in alphabetical order.
 """
 
 import functools

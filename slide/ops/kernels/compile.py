@@ -16,7 +16,7 @@ from numba import prange as prange
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from slide.runtime import forked, start_threads
+from slide.runtime import start_threads
 
 # All of fast-math except "no NaN" and "no infinity", which divergence checks and -inf masks need.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
@@ -68,8 +68,7 @@ def parallel(function):
 
     @functools.wraps(function)
     def call(*arguments):
-        start_threads()
-        return (alone() if forked() else threaded)(*arguments)
+        return (threaded if start_threads() else alone())(*arguments)
 
     return call
 

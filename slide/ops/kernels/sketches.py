@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.ops.kernels.compile import ask_for, helper, parallel, prange
+from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -26,8 +27,6 @@ _AHEAD = 16
 # standard deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one
 # in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
 UNLIKELY = 3 / 8
-# Rows whose scores are compared with the least of the best at a time.
-_BLOCK = 64
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
 # A shorter row is rounded to zeros.
 SMALLEST = np.float32(1e-30)
@@ -106,15 +105,6 @@ def _least(keys):
     return _NO_SCORE if ordered == _NO_KEY else np.int32(bits).view(np.float32)
 
 
-@helper
-def _reaches(numbers, factor, scales, priors, least):
-    """Whether one of `_BLOCK` scores is at least this."""
-    found = np.int32(0)  # A number of rounds that is known, and no branches: it is vectorized.
-    for j in range(_BLOCK):
-        found += np.int32(np.float32(numbers[j]) * (factor * scales[j]) + priors[j] >= least)
-    return found > 0
-
-
 @parallel
 def rank_rows(products, factors, rows, left_out, keys):
     """Keep the rows with the largest rounded scores, of some rows that each query looks at.
@@ -123,22 +113,27 @@ def rank_rows(products, factors, rows, left_out, keys):
     float32, scales of the queries; rows `Rows`, n of them; left_out `Pattern` of B rows, ids
     that are not kept; keys (B, k) int64, heaps of the best rows so far (see `no_keys`), written.
     """
-    n = len(rows.ids)
+    ids, scales, priors = rows.ids, rows.scales, rows.priors
+    n = len(ids)
     for b in prange(len(products)):
         known = left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]]
         numbers, factor, heap = products[b], factors[b], keys[b]
-        least = _least(heap)
-        for begin in range(0, n, _BLOCK):
-            end = min(begin + _BLOCK, n)
-            if end - begin == _BLOCK and not _reaches(
-                numbers[begin:end], factor, rows.scales[begin:end], rows.priors[begin:end], least
-            ):
-                continue
-            for j in range(begin, end):
-                score = np.float32(numbers[j]) * (factor * rows.scales[j]) + rows.priors[j]
-                row = np.int64(rows.ids[j])
-                key = _key(_ordered(score), row)
-                if score > _NO_SCORE and key > heap[0] and _is_new(heap[:0], key, known, row):
+        least, scores = _least(heap), np.empty(BLOCK, np.float32)
+        for begin in range(0, n, BLOCK):
+            if begin + BLOCK <= n:
+                found = rounded_scores(numbers, factor, scales, priors, begin, least, scores)
+            else:
+                found = np.uint64(0)
+                for j in range(n - begin):
+                    i = begin + j
+                    scores[j] = np.float32(numbers[i]) * (factor * scales[i]) + priors[i]
+                    found |= np.uint64(scores[j] >= least) << np.uint64(j)
+            while found:
+                j = np.int64(lowest_bit(found))
+                found &= found - np.uint64(1)
+                row = np.int64(ids[begin + j])
+                key = _key(_ordered(scores[j]), row)
+                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(heap[:0], key, known, row):
                     _replace_least(heap, key)
             least = _least(heap)
 
