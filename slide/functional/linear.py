@@ -203,7 +203,8 @@ def weight_gradient(
 ) -> AnyRowGradient:
     """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
-        return RowGradient(ids, (gradient.T @ x).to(dtype))
+        product = gradient.T @ x
+        return RowGradient(ids, (product if ids is None else product[: len(ids)]).to(dtype))
     if ids is None:
         ids = np.arange(scratch.out_features, dtype=np.int32)
     transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
@@ -353,17 +354,19 @@ class _SharedLinearLoss(EarlyGradients):
     ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
-        x, (rows, added) = x.detach(), gather_rows(weight, bias, active)
-        rounded, scale = products.rounded, 1 / max(kept, 1)
-        exact, factors = x.dtype, (x.to(rounded), rows.to(rounded))
-        losses, gradient = ops.losses_of_products(
+        x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
+        rows, rounded_rows = ops.gather_rounded(weight.detach(), active.ids, rounded)
+        exact, factors = x.dtype, (x.to(rounded), rounded_rows)
+        at = on_device(active.ids, weight.device)
+        added = None if bias is None else bias.detach().index_select(0, at)
+        losses, gradient, rounded_gradient, sums = ops.losses_of_products(
             *factors, added, active, loss, scale, weights, exact
         )
         hard, count = None, len(x)
         if kept < count:
             hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
             losses, gradient, x = losses[hard], gradient[hard], x[hard]
-            factors = factors[0][hard], factors[1]
+            factors, rounded_gradient, sums = (factors[0][hard], factors[1]), None, None
         mean = mean_loss(losses, exact)
         if not products.learns:
             return mean
@@ -372,9 +375,13 @@ class _SharedLinearLoss(EarlyGradients):
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
-            if rounded != exact and gradient.is_cpu:
-                room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
-                grad = room.copy_(gradient)
+            if rounded_gradient is not None:
+                grad = rounded_gradient
+            elif rounded != exact and gradient.is_cpu:
+                shape = len(gradient), len(rows)
+                grad = active.scratch.tensor("rounded", shape, rounded)
+                grad[:, : len(active.ids)].copy_(gradient)
+                grad[:, len(active.ids) :] = 0
             elif rounded != exact:  # Scratch memory is that of the host.
                 grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:
@@ -385,7 +392,8 @@ class _SharedLinearLoss(EarlyGradients):
         if ctx.needs_input_grad[1]:
             grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
-            grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+            sums = gradient.sum(0) if sums is None else sums
+            grad_bias = RowGradient(active.ids, sums[:, None])
         ctx.rows = grad_weight, grad_bias
         return mean
 

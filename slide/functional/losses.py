@@ -31,6 +31,8 @@ class Loss:
             loss.
         splits_target: whether the labels of a sample share a target of 1, as in a softmax.
         score_range: the scores that the loss wants for negatives and for positives, or None.
+        of_products: the kernel for products in bfloat16, or None; see
+            `slide.ops.kernels.losses.squared_hinge_of_products`.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Loss:
     prior_score: Callable[[Tensor], Tensor]
     splits_target: bool = False
     score_range: tuple[float, float] | None = None
+    of_products: Callable | None = None
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
         """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""
@@ -96,6 +99,7 @@ LOSSES = {
             reference.squared_hinge,
             _hinge_score,
             score_range=(-1.0, 1.0),
+            of_products=kernels.squared_hinge_of_products,
         ),
     )
 }
@@ -283,6 +287,7 @@ class ActiveLoss:
                 name=f"{record.name} with label_smoothing",
                 kernel=partial(_smoothed_kernel, label_smoothing),
                 dense=partial(reference.smoothed_softmax, label_smoothing),
+                of_products=None,
             )
         if temperature != 1:
             factor, ends = 1 / temperature, record.score_range

@@ -22,6 +22,7 @@ from slide.ops.losses import loss_rows as loss_rows
 from slide.ops.losses import losses_of_products as losses_of_products
 from slide.ops.products import entry_products as entry_products
 from slide.ops.products import exact as exact
+from slide.ops.products import gather_rounded as gather_rounded
 from slide.ops.products import group_columns as group_columns
 from slide.ops.products import nonzeros as nonzeros
 from slide.ops.products import row_gradient as row_gradient

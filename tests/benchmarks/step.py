@@ -239,6 +239,7 @@ def page(found: dict[str, Any]) -> str:
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)
+        + prose("step", "tried")
     )
 
 
