@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import device_of, on_host
+from slide.backend import on_host
 from slide.ops.kernels import products as kernels
 from slide.sparse import Pattern, check_pattern
-from slide.utils.profiling import profiled
 
 
 class Scratch:
@@ -112,7 +111,6 @@ class Transposed(NamedTuple):
     samples: np.ndarray
 
 
-@profiled("transpose")
 def transpose(pattern: Pattern, num_rows: int) -> Transposed:
     """Group the entries of ``pattern`` by id, in time proportional to their number."""
     nnz = int(pattern.indptr[-1])
@@ -208,21 +206,39 @@ def target_positions(targets: Pattern, indptr: np.ndarray | None) -> np.ndarray:
     return targets.indices + np.repeat(indptr[:-1], np.diff(targets.indptr))
 
 
-def check_sets(active: ActiveSet, num_samples: int) -> None:
-    """Raise unless the bounds of the samples' sets fit the ids and ``num_samples`` inputs."""
-    indptr, count = active.indptr, len(active.ids)
-    if indptr is None:
-        return
-    if indptr.dtype != np.int64:
-        raise TypeError(f"indptr of active sets must be int64, not {indptr.dtype}")
-    if indptr.shape != (num_samples + 1,):
-        raise ValueError(f"{len(indptr) - 1} active sets do not fit {num_samples} samples")
-    if indptr[0] or indptr[-1] != count or (np.diff(indptr) < 0).any():
-        raise ValueError(f"indptr of active sets must rise from 0 to their number of ids, {count}")
+def check_active(
+    active: ActiveSet, num_samples: int, out_features: int | None, targets: bool = False
+) -> None:
+    """Raise unless an active set fits a number of inputs and of outputs.
+
+    ``out_features`` None: the ids have been checked; ``targets``: a loss needs them.
+    """
+    ids, indptr, count = active.ids, active.indptr, len(active.ids)
+    if out_features is not None:
+        if active.out_features != out_features:
+            raise ValueError(
+                f"an active set of {active.out_features} outputs does not fit {out_features} rows"
+            )
+        # Off the CPU numbers are not checked, since the host would wait for the device.
+        on_cpu = not isinstance(ids, Tensor) or ids.is_cpu
+        if count and on_cpu and not 0 <= ids.min() <= ids.max() < out_features:
+            raise ValueError(
+                f"active ids must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
+            )
+    if indptr is not None:
+        if indptr.dtype != np.int64:
+            raise TypeError(f"indptr of active sets must be int64, not {indptr.dtype}")
+        if indptr.shape != (num_samples + 1,):
+            raise ValueError(f"{len(indptr) - 1} active sets do not fit {num_samples} samples")
+        if indptr[0] or indptr[-1] != count or (np.diff(indptr) < 0).any():
+            raise ValueError(
+                f"indptr of active sets must rise from 0 to their number of ids, {count}"
+            )
+    if targets:
+        _check_targets(active, num_samples)
 
 
-def check_targets(active: ActiveSet, num_samples: int) -> None:
-    """Raise unless targets and weights fit a set that `check_sets` has accepted."""
+def _check_targets(active: ActiveSet, num_samples: int) -> None:
     targets, indptr, weights = active.targets, active.indptr, active.log_weights
     if targets is None:
         raise ValueError("a loss needs an active set with targets")
@@ -235,7 +251,7 @@ def check_targets(active: ActiveSet, num_samples: int) -> None:
             raise ValueError(f"a target at position {position} is outside of a set of {size} ids")
     if weights is not None and weights.shape != active.ids.shape:
         raise ValueError(f"log_weights {weights.shape} do not fit ids {active.ids.shape}")
-    if weights is not None and device_of(weights).type == "cpu":
+    if weights is not None and (not isinstance(weights, Tensor) or weights.is_cpu):
         aimed = weights[target_positions(targets, indptr)]
         if aimed.any():
             raise ValueError(

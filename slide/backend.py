@@ -88,11 +88,6 @@ def on_host(values: np.ndarray | Tensor) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
-def number_of(scalar: Tensor) -> float | Tensor:
-    """A scalar as a number; on another device as it is, since the host would wait for it."""
-    return scalar.item() if scalar.is_cpu else scalar
-
-
 def native(values: Tensor) -> Any:
     """A tensor on the CPU as an array, without a copy; a tensor elsewhere as it is."""
     return values.numpy() if values.device.type == "cpu" else values

@@ -9,6 +9,7 @@ from typing import Any
 
 from slide.report.page import draw_comparison
 from slide.report.run_files import (
+    KIND_METRICS,
     SELECTION_COLUMNS,
     RunFiles,
     figure_columns,
@@ -32,6 +33,7 @@ _FACTS = {
     "P@5": "p_at_5",
     "PSP@5": "psp_at_5",
     "network P@1": "network_p_at_1",
+    **KIND_METRICS,
     **SELECTION_COLUMNS,
     "steps": "steps",
     "epochs": "epochs",
@@ -71,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
         with until_reader_goes():
-            print(compare(runs))
+            print(checks.printable(compare(runs)))
         if options.plot is not None:
             draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
     except KeyboardInterrupt:

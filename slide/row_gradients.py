@@ -84,25 +84,35 @@ class FactoredRowGradient:
         kernels.weighted_sum(t.starts, t.samples, grouped, self.vectors, out)
         return torch.from_numpy(out)
 
-    def scaled(self, factor: float, copy: bool = False) -> "FactoredRowGradient":
+    def scaled(self, factor: float | torch.Tensor, copy: bool = False) -> "FactoredRowGradient":
         """The gradient times ``factor``; `values` are always in new memory."""
         if factor == 1:
             return self
-        return replace(self, coefficients=self.coefficients * self.coefficients.dtype.type(factor))
+        return replace(
+            self, coefficients=self.coefficients * self.coefficients.dtype.type(float(factor))
+        )
 
 
 AnyRowGradient = RowGradient | FactoredRowGradient
 
 
-def hand_over(ctx: Any, parameter: torch.Tensor, gradient: AnyRowGradient):
+def hand_over(
+    ctx: Any,
+    parameter: torch.Tensor,
+    gradient: AnyRowGradient,
+    factor: float | torch.Tensor | None = None,
+):
     """What a backward pass returns to autograd as the gradient of ``parameter``.
+
+    A loss that keeps ``gradient`` since its forward pass gives its own gradient as ``factor``.
 
     ``loss.backward()`` leaves it on the parameter, for `slide.RowSparseAdam`, and autograd gets
     None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. A
     parameter that is not among the ``inputs`` of the backward pass gets none.
     """
     if ctx.sparse_grad:
-        return to_sparse(parameter, gradient)
+        return to_sparse(parameter, gradient if factor is None else gradient.scaled(factor, True))
+    gradient = gradient if factor is None else gradient.scaled(factor)
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         # As hooks of a sparse embedding do; a copy, which they may change.
         return to_sparse(parameter, gradient.scaled(1, copy=True))
@@ -165,8 +175,7 @@ def _watch() -> None:
         call()
     _clear_with_modules()
     register_optimizer_step_pre_hook(_check_one_owner)
-    register_optimizer_step_post_hook(_note_owner)
-    register_optimizer_step_post_hook(_warn_of_left_rows)
+    register_optimizer_step_post_hook(_after_step)
 
 
 def _clear_with_modules() -> None:
@@ -202,34 +211,30 @@ def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
             )
 
 
-def _note_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Note which gradient an optimizer has used of a weight with row gradients."""
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Note which gradients were used; warn of rows that no `slide.RowSparseAdam` will take."""
+    warned = False
     for p in _parameters(optimizer):
         if p.grad is not None and hasattr(p, "row_gradients"):
             _stepped[p] = ref(optimizer), ref(p.grad), p.grad._version
-
-
-def _warn_of_left_rows(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Warn if an optimizer has left row gradients that no `slide.RowSparseAdam` will take."""
-    for p in _parameters(optimizer):
-        if getattr(p, "row_gradients", ()) and not any(
-            p is taken for taker in list(takers) for taken in _parameters(taker)
-        ):
+        if warned or not getattr(p, "row_gradients", ()):
+            continue
+        warned = not any(p is taken for taker in list(takers) for taken in _parameters(taker))
+        if warned:
             warnings.warn(
                 f"{type(optimizer).__name__} does not update a weight {tuple(p.shape)}: it ignores "
                 "the row gradients of its layer. Use slide.RowSparseAdam, or make the layer with "
                 "sparse_grad=True and use an optimizer that takes sparse gradients",
                 stacklevel=3,
             )
-            return
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return (p for group in optimizer.param_groups for p in group["params"])
 
 
-def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
-    """The sum of all gradients of ``parameter``; None if there are none.
+def take_row_gradients(parameter: torch.Tensor, factor: float = 1.0) -> AnyRowGradient | None:
+    """The sum of all gradients of ``parameter``, times ``factor``; None if there are none.
 
     It includes ``parameter.grad``, which stays; row gradients are removed. ValueError for a
     ``grad`` without rows.
@@ -253,7 +258,7 @@ def take_row_gradients(parameter: torch.Tensor) -> AnyRowGradient | None:
         gradients.append(_from_sparse(grad, parameter.shape[:axes]))
     elif grad is not None:
         gradients.append(RowGradient(None, grad.reshape(num_rows(parameter), -1).contiguous()))
-    return add_up(gradients, parameter) if gradients else None
+    return add_up(gradients, parameter).scaled(factor) if gradients else None
 
 
 def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
@@ -300,24 +305,30 @@ def num_rows(parameter: torch.Tensor) -> int:
     return math.prod(parameter.shape[: row_axes(parameter)])
 
 
-def as_rows(parameter: torch.Tensor) -> torch.Tensor:
-    """A contiguous parameter as rows ``(N, D)``, in the same memory.
+def as_rows(*tensors: torch.Tensor | None) -> list[Any]:
+    """Contiguous parameters, and moments of their shape, as rows ``(N, D)`` in the same memory.
 
     A bias is ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``.
     """
-    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
-    return parameter.detach().view(num_rows(parameter), width)
+    found = []
+    for each in tensors:
+        if each is not None:
+            width = math.prod(each.shape[row_axes(each) :])  # Of no rows, -1 is ambiguous.
+            each = each.detach().view(num_rows(each), width)
+        found.append(each)
+    return found
 
 
 def renumber_rows(parameter: torch.Tensor) -> None:
     """Note that the rows of a parameter have other numbers from now on."""
-    parameter.times_renumbered = numbering(parameter)[0] + 1  # type: ignore[attr-defined]
+    parameter.times_renumbered = numbering(parameter)[0][0] + 1  # type: ignore[attr-defined]
 
 
-def numbering(parameter: torch.Tensor) -> tuple[int, int]:
-    """A mark of the present row numbers, which is another one after they change."""
-    count = len(parameter) if parameter.ndim else 1
-    return getattr(parameter, "times_renumbered", 0), count
+def numbering(*parameters: torch.Tensor) -> list[tuple[int, int]]:
+    """Marks of the present row numbers, which are other ones after they change."""
+    return [
+        (getattr(each, "times_renumbered", 0), len(each) if each.ndim else 1) for each in parameters
+    ]
 
 
 def mark_shared(group: Any, *parameters: torch.Tensor | None) -> None:

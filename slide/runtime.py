@@ -67,8 +67,7 @@ def set_threads(threads: int) -> None:
     """
     check_threads(threads)
     threads = threads or min(_most_threads(), core_limit() or sys.maxsize)
-    start_threads()
-    if not forked():
+    if start_threads():
         numba.set_num_threads(threads)
     torch.set_num_threads(openmp_threads())
 
@@ -111,19 +110,24 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
         torch.set_num_threads(openmp_threads())
 
 
-def start_threads() -> None:
-    """Start numba's threads, and set torch's number of threads again (numba issue 9387)."""
-    if not hasattr(_LOCAL, "started") and not forked():
+def start_threads() -> bool:
+    """Start numba's threads, and set torch's number of threads again (numba issue 9387).
+
+    Returns whether there are threads: a process that ``fork`` made has none.
+    """
+    if forked():
+        return False
+    if not hasattr(_LOCAL, "started"):
         _LOCAL.started = True
         threads = torch.get_num_threads()
         numba.set_num_threads(min(numba.get_num_threads(), core_limit() or sys.maxsize))
         torch.set_num_threads(threads)
+    return True
 
 
 def num_threads() -> int:
     """The number of threads that kernels run on."""
-    start_threads()
-    return 1 if forked() else numba.get_num_threads()
+    return numba.get_num_threads() if start_threads() else 1
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slide.active_set import ActiveSet, check_sets, check_targets
+from slide.active_set import ActiveSet, check_active
 from slide.hashing import HashFamily
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern, row_bounds
@@ -84,9 +84,7 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
     if labels is not None and targets is None:
         raise AssertionError("labels were given, but the set has no targets")
     try:
-        check_sets(active, num_samples)
-        if targets is not None:
-            check_targets(active, num_samples)
+        check_active(active, num_samples, n, targets=targets is not None)
     except (TypeError, ValueError) as error:
         raise AssertionError(str(error)) from error
     for b in range(num_samples if active.indptr is not None else 1):

@@ -127,3 +127,16 @@ def test_an_interrupt(runs, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stopped:
         compare.main([str(runs)])
     assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")
+
+
+def test_names_from_elsewhere_are_no_commands_to_a_terminal_or_a_picture(runs, tmp_path, capsys):
+    """Escape sequences, formulas of matplotlib, and the names that it leaves out of legends."""
+    one, two = (runs / name for name in ("one", "two"))
+    with (one / "config.yaml").open("a") as file:
+        file.write('note: "\\e[2Jred"\n')
+    folders = [str(two.rename(runs / r"_$\frac$")), str(one)]
+    compare.main([*folders, "--plot", str(tmp_path / "plot.svg")])
+    out = capsys.readouterr().out
+    assert r"\x1b[2Jred" in out
+    assert "\x1b" not in out
+    assert (tmp_path / "plot.svg").stat().st_size

@@ -138,7 +138,7 @@ def test_recommender(given, example, tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore")  # Of lightning: the number of workers, and others.
 def test_lightning(example):
     pytest.importorskip("lightning")
-    assert example("lightning_module").main(epochs=5) > 0.5
+    assert example("lightning_module").main(epochs=2) > 0.5
 
 
 def test_from_csv(example, tmp_path, capsys):

@@ -44,7 +44,7 @@ class TestGradients:
         bias = torch.nn.Parameter(torch.zeros(3))
         add_row_gradient(bias, RowGradient(np.array([2], np.int32), torch.tensor([[5.0]])))
         assert dense_gradient(bias).tolist() == [0, 0, 5]
-        as_rows(bias)[1, 0] = 4
+        as_rows(bias)[0][1, 0] = 4
         assert bias.tolist() == [0, 4, 0]
 
 

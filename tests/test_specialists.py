@@ -32,7 +32,7 @@ def words(rng, count):
 
 def test_trigrams_interpolate_by_the_number_of_new_labels(page):
     train, asked = words(np.random.default_rng(0), 60), words(np.random.default_rng(1), 9)
-    found = np.concatenate([*page.trigrams(train, 2)(asked)])
+    found = page.trigrams(train, 2)(asked)
     slots, answers = train.features.indices.reshape(-1, 2), train.labels.indices
     for row, own in zip(found, asked.features.indices.reshape(-1, 2), strict=True):
         expected = np.bincount(answers, minlength=25) / 60
@@ -53,13 +53,13 @@ def baskets(rng, count):
 @pytest.mark.parametrize("name", ["item_knn", "ials"])
 def test_items_of_the_same_group_come_first(page, name):
     train, asked = (baskets(np.random.default_rng(seed), n) for seed, n in ((0, 150), (1, 20)))
-    found = np.concatenate([*getattr(page, name)(train, 1.0)(asked)])
+    found = getattr(page, name)(train, 1.0)(asked)
     group = asked.features.indices[asked.features.indptr[:-1]] % 2
     of_group = np.arange(ITEMS) % 2 == group[:, None]
     own = np.zeros((20, ITEMS), bool)
     own[asked.features.entry_rows(), asked.features.indices] = True
     assert found[of_group & ~own].min() > found[~of_group].max()
-    scores = page.figures_of(lambda _: iter([found]), asked, Pattern(*asked.features[:2]), "items")
+    scores = page.figures_of(lambda _: found, asked, Pattern(*asked.features[:2]), "items")
     assert scores.keys() == {"recall_at_20", "ndcg_at_20"}
     assert scores["recall_at_20"] == 1, "ten items of the group are left"
 
@@ -69,7 +69,7 @@ def test_ease_minimises_the_penalised_error(page):
     x = np.zeros((40, ITEMS))
     for part in (train.features, train.labels):
         x[part.entry_rows(), part.indices] = 1
-    weights = np.concatenate([*page.ease(train, 5.0)(single_items())])
+    weights = page.ease(train, 5.0)(single_items())
     for n in range(ITEMS):  # A regression of an item on all others.
         others = np.delete(np.arange(ITEMS), n)
         gram = x[:, others].T @ x[:, others] + 5 * np.eye(ITEMS - 1)
@@ -82,12 +82,12 @@ def single_items():
     return split(rows, rows, ITEMS, ITEMS, kind="items")
 
 
-@pytest.mark.parametrize("score", ["TransE", "ComplEx", "fastText"])
+@pytest.mark.parametrize("score", ["TransE", "fastText", "LSTM", "linear SVM"])
 def test_models_of_embeddings_learn(page, score):
     train = words(np.random.default_rng(0), 1500)
-    fit = page.fast_text if score == "fastText" else page.embeddings
-    more = {} if score == "fastText" else {"score": score}
-    found = page.figures_of(fit(train, epochs=30, lr=0.1, **more), train, None, "graph")
+    fit, settings = {**page.SETS["fb15k"][1], **page.SETS["nextword"][1]}[score]
+    more = settings[0] | ({"seconds": 1} if fit in page.BOUNDED else {})
+    found = page.figures_of(fit(train, **more), train, None, "graph")
     assert found["hits_at_1"] > 0.4, "1 / 6 by chance"
     assert found["mrr"] > found["hits_at_1"]
 
@@ -98,7 +98,7 @@ def test_settings_are_chosen_on_training_rows(page):
     test = split(make_pattern(np.random.default_rng(1), [2] * 5, 10), ones_of(5, 7), 10, 25)
 
     def constant(_, label):
-        return lambda rows: iter([np.eye(25)[[label] * len(rows)]])
+        return lambda rows: np.eye(25)[[label] * len(rows)]
 
     row = page.specialist(train, test, constant, [{"label": 7}, {"label": 3}], "other")
     assert row["settings"] == {"label": 3}

@@ -26,7 +26,7 @@ from slide.config.processes import (
 from slide.data import SparseDataset, transform
 from slide.data.transforms import check_transform
 from slide.distributed import Group, ShardedNetwork
-from slide.distributed.launch import find_place, find_rank_device
+from slide.distributed.launch import find_rank_device, find_rank_info
 from slide.functional.linear import PRECISIONS
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
@@ -114,7 +114,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
 
 def run_device(config: DictConfig) -> torch.device:
     """Where a run, or this process of it, computes; ValueError: there is no such device."""
-    return find_rank_device(config.runtime.device, find_place())
+    return find_rank_device(config.runtime.device, find_rank_info())
 
 
 def looks_up(config: DictConfig) -> bool:

@@ -49,12 +49,12 @@ from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
 from slide.distributed import ShardedNetwork
 from slide.distributed.group import LostProcessError
-from slide.distributed.launch import find_place
+from slide.distributed.launch import find_rank_info
 from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
-from slide.report.run_files import SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.run_files import KIND_METRICS, SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
@@ -74,7 +74,7 @@ Fetches, reads and transforms a data set, as {train} does before it trains.
   {data} prepare  [dataset=choice] [dataset.key=value ...] [transform.key=value ...]
 
 describe prints a table of the data set; prepare prints the folder of its arrays and their size.
-The keys are those of {train}: {train} --help explains them.
+The keys are the ones that {train} has: {train} --help explains them.
 """
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Keys that a command line may call by the letters of the papers.
@@ -82,12 +82,8 @@ _LETTERS = {
     **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
     **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
 }
-# Scores of all rows, of knowledge graphs and of recommenders, as a run prints them.
+# Scores of rows of all kinds, as a run prints them.
 _PRECISION = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5"}
-_OF_KINDS = {
-    **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
-    **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
-}
 # Columns of the table of a sweep.
 _FIGURES = {**_PRECISION, "seconds": "train_seconds", **SELECTION_COLUMNS}
 
@@ -117,7 +113,7 @@ def train() -> None:
         others = [word for word in words if word not in keys]
         sweeps = bool({"-m", "--multirun"} & set(options))
         with one_voice():
-            if sweeps and find_place().size > 1:
+            if sweeps and find_rank_info().size > 1:
                 sys.exit(
                     "error: torchrun starts the processes of one run, and a sweep (-m) has many"
                 )
@@ -211,7 +207,7 @@ def _run(
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
-        shown = (_PRECISION | _OF_KINDS).items()
+        shown = (_PRECISION | KIND_METRICS).items()
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
     return summary, str(trainer.folder)

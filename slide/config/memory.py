@@ -39,7 +39,7 @@ ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
 # Bytes of a true label that the linear model of the final ranker learns from: its numbers and those
 # of 20 wrong candidates, 550 bytes each.
 LINEAR = 21 * 550
-SAMPLED = 300_000  # Pairs of a feature and a label that are looked at to estimate their number.
+SAMPLED = 300_000  # Pairs of a feature and a label that are read to estimate their number.
 
 
 def memory_needs(
@@ -165,7 +165,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     held, free, group = resident_memory(), free_memory(), ranks.group
     kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
     data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.
-    phases, beside = memory_needs(config, data, ranks), ranks.place.local_size - 1
+    phases, beside = memory_needs(config, data, ranks), ranks.info.local_size - 1
     ranker = phases["ending"]["re-ranker"]
     sums = {name: sum(phase.values()) for name, phase in phases.items()}
     parts = phases[max(sums, key=lambda name: sums[name])]

@@ -33,9 +33,9 @@ from slide.data import SparseDataset, fingerprint
 from slide.distributed import Group
 from slide.distributed.launch import (
     Errors,
-    Place,
-    find_place,
+    RankInfo,
     find_rank_device,
+    find_rank_info,
     meet,
     patient_group,
 )
@@ -56,7 +56,7 @@ _T = TypeVar("_T")
 class Ranks(NamedTuple):
     """The processes of a run, as this one sees them: its rank, all of them, who writes."""
 
-    place: Place = Place()
+    info: RankInfo = RankInfo()
     group: Group = Group.alone()
     errors: Errors = Errors()
 
@@ -71,18 +71,18 @@ _joined: list[Ranks] = []
 
 def join_ranks(config: DictConfig) -> Ranks:
     """The processes of the run; the first call waits until all are there."""
-    place = find_place()
-    if place.size == 1:
+    info = find_rank_info()
+    if info.size == 1:
         return ALONE
     if not _joined:
-        silence(place.rank > 0)
-        device = find_rank_device(config.runtime.device, place)
+        silence(info.rank > 0)
+        device = find_rank_device(config.runtime.device, info)
         if device.type == "cuda":
             torch.cuda.set_device(device)  # What NCCL works on.
-        store = meet(place, config.runtime.timeout, device)
+        store = meet(info, config.runtime.timeout, device)
         group = Group()
         group.patient = patient_group()
-        _joined.append(Ranks(place, group, Errors(store)))
+        _joined.append(Ranks(info, group, Errors(store)))
     return _joined[0]
 
 
@@ -107,7 +107,7 @@ def parting() -> Iterator[None]:
 
 
 def note_slurm() -> None:
-    """Tell each task of a job of Hydra's launcher submitit its place, as torchrun would."""
+    """Tell each task of a job of Hydra's launcher submitit its rank, as torchrun would."""
     if "RANK" in os.environ or "SUBMITIT_EXECUTOR" not in os.environ:
         return
     from submitit import JobEnvironment  # pyright: ignore[reportMissingImports]
@@ -117,7 +117,7 @@ def note_slurm() -> None:
 
     if JobEnvironment().num_tasks > 1:
         TorchDistributedEnvironment().export(set_cuda_visible_devices=False)
-        silence(find_place().rank > 0)
+        silence(find_rank_info().rank > 0)
 
 
 class LostExit(SystemExit):
@@ -141,9 +141,9 @@ def one_voice() -> Iterator[None]:
 
 def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
     """The result of ``work``, of one process of each machine first: others find its files."""
-    if ranks.place.local_size == 1 and ranks.group.size == 1:
+    if ranks.info.local_size == 1 and ranks.group.size == 1:
         return work()
-    found = [work()] if ranks.place.local_rank == 0 else []
+    found = [work()] if ranks.info.local_rank == 0 else []
     ranks.group.patient.barrier()
     return found[0] if found else work()
 
@@ -203,7 +203,7 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             "words, the same data and the same packages"
         )
     for said in _differences(
-        group.gather(_arithmetic(find_rank_device(config.runtime.device, ranks.place)))
+        group.gather(_arithmetic(find_rank_device(config.runtime.device, ranks.info)))
     ):
         log(
             f"warning: {said}: sums may be rounded in other ways, and weights that all ranks keep "
@@ -271,7 +271,7 @@ def share_threads(ranks: Ranks, asked: int) -> None:
     if ranks.group.size == 1:
         return
     found = ranks.group.gather([platform.node(), _cores()])  # What others ask for is not known.
-    there = ranks.place.local_size
+    there = ranks.info.local_size
     if asked or there == 1:
         return
     machine, own = found[ranks.group.rank]

@@ -42,6 +42,8 @@ ARRAYS = {
 # A folder of another version is not read. Increase it when the content of a folder changes.
 CACHE_VERSION = 4
 SPLITS = ("train", "test")
+# The list of a folder.
+_META = "meta.json"
 # A disk, a share of it, or a file that may not grow.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Without locks, another process may replace the folder at the moment when it is opened.
@@ -126,9 +128,21 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
 def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Reads files, side by side, and compares them with what was written.
 
+    The list must name all that is there: what it leaves out would be read unchecked.
     All of them, every time: bits of a disk change without the time of a file. Whoever wrote the
     files, kernels may read the arrays: columns are below ``sizes``, bounds rise, values are finite.
     """
+
+    files_of = (path for path in folder.rglob("[!.]*") if not path.is_dir())
+    there = {path.relative_to(folder).as_posix() for path in files_of}
+    wanted = {f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS}
+    odd = there - files.keys() - {_META} | wanted - files.keys()
+    odd |= {name for name in files if name not in there and (folder / name).exists()}
+    odd |= {name for name in there if not (folder / name).is_file()}
+    if odd:
+        raise ValueError(
+            f"{folder / min(odd)} is no file of the folder, or {_META} does not name it"
+        )
 
     def check(name: str) -> None:
         path, said = folder / name, CacheFile(*files[name])
@@ -266,7 +280,7 @@ def cached(
             **splits,
             "files": files,
         }
-        write_json(temporary / "meta.json", meta | {"sha256": json_digest(meta)})
+        write_json(temporary / _META, meta | {"sha256": json_digest(meta)})
 
     def reopen(failed: Callable[[Exception], object] = bool) -> SparseDataset | None:
         try:
@@ -336,14 +350,15 @@ def _open_cache(
     """Opens a cache folder; None if there is no folder, or one of another source or version."""
     if not folder.exists():
         return None
-    before, path = os.stat(folder), folder / "meta.json"
+    before, path = os.stat(folder), folder / _META
     try:
         meta = json.loads(path.read_text())
         digest = meta.pop("sha256", None)
         if meta["format"] != CACHE_VERSION or meta["source_hash"] != json_digest(source):
             return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} has changed since it was written: {error!r}") from error
+        said = checks.shortened(repr(error))
+        raise ValueError(f"{path} has changed since it was written: {said}") from error
     if digest != json_digest(meta):
         raise ValueError(f"{path} has changed since it was written")
     try:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,7 +64,8 @@ def number_of(cell: Any) -> float | None:
     if is_missing(cell):
         return math.nan
     try:
-        return float(cell) if isinstance(cell, str | int | float | np.number) else None
+        numeric = isinstance(cell, str | int | float | np.number | Decimal)
+        return float(cell) if numeric else None
     except OverflowError:
         return math.inf
     except ValueError:

@@ -1,18 +1,21 @@
 """The steps of `slide.data.transform`, kept for rows to come."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils.array_checks import Expected, Stored
 from slide.utils.random_keys import random_key
 
 _Rows = TypeVar("_Rows", CSR, Pattern)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
+# More than the weight of a column of no row among 2^63 rows; `tf_idf_weights` gives at most that.
+_MOST_WEIGHT = 64
 # Arrays of a transform, as files beside its rows and in the folder of a model.
 STEP_ARRAYS = ("tf_idf_weights", "label_ids", "feature_means", "feature_scales")
 
@@ -195,12 +198,25 @@ class RowTransform:
         return {name: array for name, array in found.items() if array is not None}
 
     @classmethod
-    def restored(
-        cls, settings: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
-    ) -> "RowTransform":
-        """The object that had these `settings` and `arrays`."""
-        options: dict[str, Any] = {**settings, **arrays}
-        return cls(**options)
+    def restored(cls, stored: Stored, labels_left: int | None = None) -> "RowTransform":
+        """The object that had these `settings` and `arrays`; ``labels_left`` if it is known."""
+        features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
+        expected = {
+            "tf_idf_weights": Expected((features,), "float64", 0, _MOST_WEIGHT),
+            "label_ids": Expected((labels_left,), "int", 0, labels - 1),
+            "feature_means": Expected((features,), "float64"),
+            "feature_scales": Expected((features,), "float64", 0),
+        }
+        both = ("feature_means", "feature_scales")  # Neither is there without the other.
+        moments = any(name in stored for name in both)
+        wanted = [each for each in expected if each in stored or (moments and each in both)]
+        arrays = {name: stored.array(name, expected[name]) for name in wanted}
+        ids = arrays.get("label_ids", np.empty(0))
+        if len(np.unique(ids)) < len(ids):
+            stored.refuse_array("label_ids", "differ")
+        l2_norm = stored.flag("l2_norm")
+        hashed = stored.count("hashed_features", 0, 2**31)
+        return cls(features, labels, l2_norm, hashed, **arrays)
 
 
 def old_label_ids(steps: Sequence[RowTransform]) -> np.ndarray | None:

@@ -32,8 +32,9 @@ def open_text(path: Path) -> IO[bytes]:
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
     """Yields the rows of a table, each with its position for messages.
 
-    ``source`` is the path of a file; or a frame (of pandas, polars), a data set of Hugging Face, or
-    any iterable of rows as dicts that can be read repeatedly. ``encoding`` is that of CSV.
+    ``source`` is the path of a file; or a frame (of pandas, polars), a table of pyarrow, a data set
+    of Hugging Face, or any iterable of rows as dicts that can be read repeatedly. ``encoding`` is
+    that of CSV.
     """
     if not isinstance(source, str | Path):
         for number, row in enumerate(_memory_rows(source)):
@@ -183,6 +184,19 @@ def _memory_rows(source: Any) -> Iterator[Cells]:
     if hasattr(source, "iter_rows"):  # polars
         yield from source.iter_rows(named=True)
         return
+    if hasattr(source, "to_batches"):  # pyarrow
+        for batch in source.to_batches(max_chunksize=_ROWS):
+            yield from batch.to_pylist()
+        return
+    if hasattr(source, "collect"):
+        raise TypeError("the table is a query of polars that was not run yet: give its .collect()")
+    if isinstance(source, Mapping):
+        raise TypeError(
+            f"a table must be a frame or a list of rows, not a dict of {', '.join(source)}: of "
+            "several tables give one as path and one as test_path; of columns make a frame"
+        )
+    if hasattr(source, "with_format"):  # Hugging Face: cells as Python has them, not tensors.
+        source = source.with_format(None)
     named = {
         name: names
         for name, feature in dict(getattr(source, "features", None) or {}).items()
@@ -190,7 +204,10 @@ def _memory_rows(source: Any) -> Iterator[Cells]:
     }
     for row in source:
         if not isinstance(row, Mapping):
-            raise TypeError(f"a row of a table must be a dict of cells, not {row!r:.60}")
+            raise TypeError(
+                f"a row of a table must be a dict of cells, not {row!r:.60}; a frame of pandas or "
+                "polars, a table of pyarrow and a data set of Hugging Face are tables, too"
+            )
         yield {n: _class_name(c, named[n]) if n in named else c for n, c in row.items()}
 
 

@@ -1,6 +1,7 @@
 """From texts to rows: vectorizers of scikit-learn, and what a model keeps of them."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,38 @@ _KEPT = {
     "CountVectorizer": _WORDS,
     "HashingVectorizer": (*_WORDS, "alternate_sign", "n_features", "norm"),
     "TfidfVectorizer": (*_WORDS, "norm", "sublinear_tf"),
+}
+
+
+def _is_pattern(value: Any) -> bool:
+    """Whether it is a regular expression with one group at most, as scikit-learn wants it."""
+    try:
+        return value is None or (isinstance(value, str) and re.compile(value).groups < 2)
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is kind for each in value)
+
+
+def _are_lengths(value: Any) -> bool:
+    return _is_list_of(int, value) and len(value) == 2 and 0 < value[0] <= value[1]
+
+
+_NUMBER_TYPES = [f"{kind}{bits}" for kind in ("int", "uint", "float") for bits in (16, 32, 64)]
+_FLAGS = ("alternate_sign", "binary", "lowercase", "sublinear_tf")
+# What each argument in a folder may be: scikit-learn looks at some only with the first text.
+_ARGUMENTS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(_FLAGS, lambda value: isinstance(value, bool)),
+    "analyzer": lambda value: value in ("word", "char", "char_wb"),
+    "dtype": lambda value: value in ("bool", "int8", "uint8", *_NUMBER_TYPES),
+    "n_features": lambda value: type(value) is int and 0 < value < 2**31,
+    "ngram_range": _are_lengths,
+    "norm": lambda value: value in ("l1", "l2", None),
+    "stop_words": lambda value: value in (None, "english") or _is_list_of(str, value),
+    "strip_accents": lambda value: value in ("ascii", "unicode", None),
+    "token_pattern": _is_pattern,
 }
 # Arguments that would run code of the user's, or read something else than texts.
 _FIXED = {"input": "content", "preprocessor": None, "tokenizer": None}
@@ -215,9 +248,14 @@ class TextVectorizer:
         """The object that had these `settings`, terms and weights."""
         if "kind" not in settings:
             return cls(TextOptions(**settings), terms, idf)
-        kind, arguments = settings["kind"], settings["arguments"]
-        if kind not in _KEPT or set(arguments) != set(_KEPT[kind]):
-            raise ValueError(f"there is no vectorizer {kind!r} of {sorted(arguments)}")
+        kind, arguments = settings["kind"], settings.get("arguments")
+        if not isinstance(kind, str) or kind not in _KEPT or not isinstance(arguments, dict):
+            raise ValueError(f"there is no vectorizer {kind!r}")
+        if set(arguments) != set(_KEPT[kind]):
+            raise ValueError(f"a {kind} has other arguments than {', '.join(map(str, arguments))}")
+        for name, value in arguments.items():
+            if not _ARGUMENTS[name](value):
+                raise ValueError(f"{name} of a {kind} cannot be {value!r}")
         return cls(_Kept(kind, arguments), terms, idf)
 
     @cached_property

@@ -52,6 +52,7 @@ from slide.data.row_transform import (
 )
 from slide.sparse import hits
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 from slide.utils.progress_bar import ProgressBar, log
 
 # Part of the cache's key. Increase it when the same arguments give other rows.
@@ -195,8 +196,8 @@ def _counts(train: Split, part: str) -> np.ndarray:
 def _opened(data: SparseDataset, arguments: dict[str, Any], folder: Path) -> RowTransform:
     files = {name: folder / f"{name}.npy" for name in STEP_ARRAYS}
     arrays = {name: np.load(path) for name, path in files.items() if path.is_file()}
-    numbers = {name: arguments[name] for name in ("l2_norm", "hashed_features")}
-    return RowTransform(data.num_features, data.num_labels, **numbers, **arrays)
+    sizes = {"num_features": data.num_features, "num_labels": data.num_labels}
+    return RowTransform.restored(Stored({**arguments, **sizes}, arrays, f"{folder}", f"{folder}"))
 
 
 def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:

@@ -40,8 +40,8 @@ class Group:
     Attributes:
         rank: number of this process, in [0, size).
         size: number of processes.
-        seconds: time spent in the operations so far, with waiting for others; those of NCCL count
-            until they have begun.
+        seconds: time spent in the operations so far, with waiting for others; operations of
+            NCCL count until they have begun.
         bytes_sent: bytes that this process sent so far, if the ranks stand in a ring, as with gloo.
         patient: the same processes, for waits of any length; else the group itself.
         calls: how often each collective operation was called so far, by its name.

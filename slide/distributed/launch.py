@@ -19,7 +19,7 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LONG = 30 * 24 * 3600
 
 
-class Place(NamedTuple):
+class RankInfo(NamedTuple):
     """The rank of this process in the run and on its machine."""
 
     rank: int = 0
@@ -28,16 +28,16 @@ class Place(NamedTuple):
     local_size: int = 1
 
 
-def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """The `Place` that ``torchrun`` gave this process; without it, of a single process."""
+def find_rank_info(environment: Mapping[str, str] = os.environ) -> RankInfo:
+    """The `RankInfo` that ``torchrun`` gave this process; without it, of a single process."""
     if any(name not in environment for name in _NEEDED):
-        return Place()
+        return RankInfo()
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     local_rank = _number(environment, "LOCAL_RANK", 0)
-    place = Place(rank, size, local_rank, _number(environment, "LOCAL_WORLD_SIZE", 1))
-    if not (rank < size and place.local_rank < place.local_size <= size):
-        raise ValueError(f"the variables of torchrun do not fit each other: {place}")
-    return place
+    info = RankInfo(rank, size, local_rank, _number(environment, "LOCAL_WORLD_SIZE", 1))
+    if not (rank < size and info.local_rank < info.local_size <= size):
+        raise ValueError(f"the variables of torchrun do not fit each other: {info}")
+    return info
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -67,7 +67,7 @@ class Errors:
             return True
 
 
-def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
+def meet(info: RankInfo, timeout: float, device: torch.device = CPU) -> Any:
     """Wait for the other processes and connect with them; returns the store they share."""
     checks.positive("timeout", timeout)
     import torch.distributed as dist
@@ -81,19 +81,19 @@ def meet(place: Place, timeout: float, device: torch.device = CPU) -> Any:
         dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=wait)
     except RuntimeError as error:
         raise ValueError(
-            f"{_came(store)} {place.size} processes were there after {timeout:g} seconds "
+            f"{_came(store)} {info.size} processes were there after {timeout:g} seconds "
             f"(runtime.timeout): look at what the others say, and whether this machine reaches "
             f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         ) from error
     return store
 
 
-def find_rank_device(name: str, place: Place) -> torch.device:
+def find_rank_device(name: str, info: RankInfo) -> torch.device:
     """The device of one process; with ``"cuda"`` each of a machine has its own, or ValueError."""
     device = find_device(name)
-    if device.type == "cpu" or place.size == 1:
+    if device.type == "cpu" or info.size == 1:
         return device
-    found, there = torch.cuda.device_count(), place.local_size
+    found, there = torch.cuda.device_count(), info.local_size
     if device.index is not None:
         if there == 1 or found == 1:  # Some launchers show each process its own GPU only.
             return device
@@ -107,7 +107,7 @@ def find_rank_device(name: str, place: Place) -> torch.device:
             f"finds {found}: start at most {found}, or set device=cuda:0 if each process sees only "
             "a GPU of its own"
         )
-    return torch.device("cuda", place.local_rank)
+    return torch.device("cuda", info.local_rank)
 
 
 def backends_for(device: torch.device) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from slide.active_set import ActiveSet, check_targets
+from slide.active_set import ActiveSet, check_active
 from slide.backend import on_device
 from slide.distributed.group import Group
 from slide.functional.autograd import EarlyGradients
@@ -59,7 +59,7 @@ def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) 
     each rank before, ``decoupled_softmax`` 4 B, and sums over outputs B if ``hard_fraction`` is
     below 1.
     """
-    check_targets(task.active, len(x))
+    check_active(task.active, len(x), None, targets=True)
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))
     learns = torch.is_grad_enabled()
     return _LossOverRanks.apply(x, weight, bias, task, learns)  # type: ignore[return-value]

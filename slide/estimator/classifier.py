@@ -518,6 +518,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """Features as they are; the first rows tell their number and names."""
         if isinstance(X, Iterator):
             raise ValueError("X is an iterator, which is read only once: give a list or a matrix")
+        if hasattr(X, "collect"):
+            raise ValueError("X is a query of polars that was not run yet: give X.collect()")
+        if hasattr(X, "to_pandas") and hasattr(X, "features"):  # A data set of Hugging Face.
+            X = X.to_pandas()
         X = without_torch(X)
         if holds_texts(X):
             if not reset and self.model_.vectorizer is not None:

@@ -55,7 +55,8 @@ def holds_texts(X: Any) -> bool:
     """Whether rows are texts, or have one among their first values, instead of features."""
     if hasattr(X, "to_numpy") and not hasattr(X, "tocsr"):
         X = X.iloc[:5].to_numpy() if hasattr(X, "iloc") else X.to_numpy()
-    if not isinstance(X, list | tuple) and getattr(X, "dtype", np.dtype("f")).kind not in "OUST":
+    kind = getattr(getattr(X, "dtype", None), "kind", "f")  # Types of torch have no kind.
+    if not isinstance(X, Sequence) and kind not in "OUST":
         return False
     rows = [[row] if isinstance(row, str | bytes) or not np.ndim(row) else row for row in X[:5]]
     return any(isinstance(each, str | bytes) for row in rows for each in row)
@@ -89,8 +90,9 @@ def _check_no_gaps(y: Any) -> None:
                 f"row {number} of y has no label, but {without_numpy(row)!r}: leave the row out, "
                 "or give a list of names for each row, which may be empty"
             )
-        if isinstance(row, list | tuple | set) and any(map(_is_missing, row)):
-            raise ValueError(f"a label of row {number} of y is missing: {row!r}; leave it out")
+        if isinstance(row, list | tuple | set | np.ndarray) and any(map(_is_missing, row)):
+            found = without_numpy(list(row))
+            raise ValueError(f"a label of row {number} of y is missing: {found!r}; leave it out")
 
 
 def _is_missing(label: Any) -> bool:
@@ -116,8 +118,8 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
             if classes is not None:
                 check_columns("labels", names, classes)
             return _from_matrix(y, names if classes is None else classes)
-    elif hasattr(y, "to_numpy"):  # A column of a frame.
-        y = y.to_numpy()
+    else:
+        y = _column(y)
     _check_no_gaps(y)
     if _holds_lists(y):
         rows = [list(row) for row in y]
@@ -134,6 +136,15 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
         return Targets(labels, found, False)
     rows = [[name] for name in array.tolist()]
     return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
+
+
+def _column(y: Any) -> Any:
+    """A column of a library as a list or an array."""
+    if hasattr(y, "to_pylist"):  # pyarrow
+        return y.to_pylist()
+    if hasattr(y, "to_numpy"):  # pandas, polars
+        return y.to_numpy()
+    return list(y) if isinstance(y, Sequence) and not isinstance(y, str | bytes) else y
 
 
 def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:

@@ -14,9 +14,9 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from slide.backend import CPU, number_of, on_device
+from slide.backend import CPU, on_device
 from slide.row_gradients import hand_over, numbering
-from slide.utils.profiling import profiled
+from slide.utils.profiling import untraced
 
 
 class FirstDerivatives(torch.autograd.Function):
@@ -31,7 +31,7 @@ class FirstDerivatives(torch.autograd.Function):
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
         if "backward" in vars(cls):
-            cls.backward = staticmethod(_guarded(cls.backward))
+            cls.backward = staticmethod(untraced(_guarded(cls.backward)))
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:
@@ -39,7 +39,7 @@ class FirstDerivatives(torch.autograd.Function):
         node = out.grad_fn  # type: ignore[union-attr]
         if node is not None:  # It is the context of the backward pass.
             node.sources = [_edge(each) for each in inputs if _learns(each)]
-            node.numberings = [numbering(each) for each in node.sources]
+            node.numbering = numbering(*node.sources)
         return out
 
 
@@ -60,8 +60,9 @@ def _guarded(backward: Callable) -> Callable:
 
     @functools.wraps(backward)
     def call(ctx: Any, *grads: Tensor) -> tuple:
-        for source, before in zip(ctx.sources, ctx.numberings, strict=True):
-            if numbering(source) != before:
+        now = numbering(*ctx.sources)
+        for source, old, new in zip(ctx.sources, ctx.numbering, now, strict=True):
+            if old != new:
                 raise RuntimeError(
                     f"rows of a weight {tuple(source.shape)} were added or removed after the "
                     "forward pass, and have other numbers now: call backward before rows are added "
@@ -106,16 +107,16 @@ class EarlyGradients(FirstDerivatives):
     """
 
     @staticmethod
-    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         _ = ctx.saved_tensors  # It raises in a second backward pass, as PyTorch's do.
-        needed, upstream = ctx.needs_input_grad, number_of(grads[0])
+        needed, upstream = ctx.needs_input_grad, grads[0]
+        factor = upstream.item() if upstream.is_cpu else upstream  # Else the host would wait.
         # What autograd gets is in new memory, since it or a caller may change it in place.
-        found = [ctx.grad_x * grads[0] if needed[0] else None]
+        found = [ctx.grad_x * upstream if needed[0] else None]
         for parameter, rows, wanted in zip(ctx.parameters, ctx.rows, needed[1:3], strict=True):
             gradient = None
             if wanted and rows is not None:
-                gradient = hand_over(ctx, parameter, rows.scaled(upstream, ctx.sparse_grad))
+                gradient = hand_over(ctx, parameter, rows, factor)
             found.append(gradient)
         return *found, *(None,) * (len(needed) - 3)
 
@@ -150,7 +151,7 @@ def drawn_ids(ctx: Any, ids: np.ndarray | Tensor) -> Tensor:
 
 
 def check_drawn(ctx: Any, saved: Tensor | None) -> None:
-    """Raise unless the saved ids, if any, are those of the first forward pass."""
+    """Raise unless the saved ids, if any, are the ids of the first forward pass."""
     if saved is None or saved.data_ptr() == ctx.drawn.data_ptr():
         return
     if not torch.equal(saved, ctx.drawn):
@@ -161,7 +162,7 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
         )
 
 
-def in_reentrant_checkpoint() -> bool:
+def _in_reentrant_checkpoint() -> bool:
     """Whether a backward pass runs a forward pass again, and then through its graph.
 
     With ``use_reentrant=False`` it runs under hooks, only to get saved tensors: see `check_drawn`.
@@ -188,8 +189,10 @@ def _remember(module: nn.Module, *_: Any) -> None:
 register_module_module_registration_hook(_remember)
 
 
-def check_takes_rows(sparse_grad: bool, *parameters: Tensor | None) -> None:
+def check_takes_rows(sparse_grad: bool, *parameters: Tensor | None, draws: bool = False) -> None:
     """Raise unless row gradients of parameters reach an optimizer; under a microsecond.
+
+    ``draws``: a set will be drawn, which must not happen again in a backward pass.
 
     Without ``sparse_grad`` they are left on the parameter, so it must be a leaf; and wrappers of
     PyTorch, which average dense gradients, must not have it.
@@ -200,6 +203,13 @@ def check_takes_rows(sparse_grad: bool, *parameters: Tensor | None) -> None:
                 "this weight is computed from other tensors. Row gradients are left on the weight "
                 "and would not reach the other tensors: use sparse_grad=True"
             )
+    if draws and _in_reentrant_checkpoint():
+        raise RuntimeError(
+            "a backward pass runs this layer again, as torch.utils.checkpoint does with "
+            "use_reentrant=True, and it would draw another active set than that of the loss: "
+            "call the layer outside of the checkpoint, or draw the set before it and call "
+            "slide.active_linear"
+        )
     running = getattr(DistributedDataParallel, "_active_ddp_module", None)
     if running is not None:  # It may have come from a pickle, and not from its constructor.
         _WRAPPERS.setdefault(running, None)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.active_set import ActiveSet, Scratch, Transposed, check_sets, check_targets
-from slide.backend import array_view, check_together, device_of, has_bfloat16, on_device
+from slide.active_set import ActiveSet, Scratch, Transposed, check_active
+from slide.backend import array_view, check_together, has_bfloat16, on_device
 from slide.functional.autograd import (
     EarlyGradients,
     FirstDerivatives,
@@ -18,13 +18,20 @@ from slide.functional.autograd import (
     drawn_ids,
     outside_autocast,
 )
-from slide.functional.losses import Loss, check_fraction, find_loss, hardest_count, loss_on_active
+from slide.functional.losses import (
+    Loss,
+    check_fraction,
+    find_loss,
+    hardest_count,
+    loss_of_scores,
+    mean_loss,
+)
 from slide.ops.kernels.ragged import select_rows
 from slide.ops.reference.products import TotalRows, samples_on
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks
-from slide.utils.profiling import profiled, untraced
+from slide.utils.profiling import untraced
 
 # Takes the gradient of the inputs ``(B, D)`` and the loss, a scalar.
 Early = Callable[[Tensor, Tensor], object]
@@ -37,7 +44,8 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     if not isinstance(x, Tensor):
         hint = "; put a ToDense() before this layer" if hasattr(x, "to_dense") else ""
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
-    check_together(x, weight, bias)
+    if x.device != weight.device or (bias is not None and bias.device != weight.device):
+        check_together(x, weight, bias)
     if weight.dtype not in DTYPES:
         raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
     if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[1]:
@@ -46,21 +54,6 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise ValueError(f"bias {tuple(bias.shape)} does not fit weight {tuple(weight.shape)}")
     if x.dtype != weight.dtype or (bias is not None and bias.dtype != weight.dtype):
         raise TypeError(f"input is {x.dtype} but weight is {weight.dtype}; convert one of them")
-
-
-def check_fits(active: ActiveSet, num_samples: int, out_features: int) -> None:
-    """Raise unless an active set fits a number of inputs and of outputs."""
-    if active.out_features != out_features:
-        raise ValueError(
-            f"an active set of {active.out_features} outputs does not fit {out_features} rows"
-        )
-    # Off the CPU numbers are not checked, since the host would wait for the device.
-    ids = active.ids
-    if len(ids) and device_of(ids).type == "cpu" and not 0 <= ids.min() <= ids.max() < out_features:
-        raise ValueError(
-            f"active ids must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
-        )
-    check_sets(active, num_samples)
 
 
 @untraced
@@ -102,7 +95,7 @@ def active_linear(
     """
     x, precision, outside = outside_autocast(x, weight, precision)
     check_linear(x, weight, bias)
-    check_fits(active, len(x), len(weight))
+    check_active(active, len(x), len(weight))
     check_takes_rows(sparse_grad, weight, bias)
     with outside:
         return linear_on_set(x, weight, bias, active, LinearOptions.of(x, precision, sparse_grad))
@@ -119,7 +112,8 @@ class LinearOptions(NamedTuple):
     @classmethod
     def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
         """The products for inputs ``x`` and one of `PRECISIONS`."""
-        checks.one_of("precision", precision, PRECISIONS)
+        if precision not in PRECISIONS:
+            checks.one_of("precision", precision, PRECISIONS)
         if precision == "auto":
             fast = x.dtype == torch.float32 and has_bfloat16(x.device)
             precision = "bfloat16" if fast else "float32"
@@ -131,21 +125,23 @@ def linear_on_set(
     x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: LinearOptions
 ) -> Tensor:
     """`active_linear` without its checks."""
-    operation = _SharedLinear if active.shared else _PerSampleLinear
+    operation = _SharedLinear if active.indptr is None else _PerSampleLinear
     return operation.apply(x, weight, bias, active, products)
 
 
-def gather_rows(weight: Tensor, active: ActiveSet) -> Tensor:
-    """The rows of a weight, or the entries of a bias, on a shared set."""
-    weight = weight.detach()
+def gather_rows(
+    weight: Tensor, bias: Tensor | None, active: ActiveSet
+) -> tuple[Tensor, Tensor | None]:
+    """The rows of a weight, and the entries of a bias, on a shared set."""
+    weight, bias = weight.detach(), None if bias is None else bias.detach()
     if active.complete:
-        return weight
-    return weight.index_select(0, on_device(active.ids, weight.device))
+        return weight, bias
+    ids = on_device(active.ids, weight.device)
+    return weight.index_select(0, ids), None if bias is None else bias.index_select(0, ids)
 
 
 class _PerSampleLinear(FirstDerivatives):
     @staticmethod
-    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -162,7 +158,6 @@ class _PerSampleLinear(FirstDerivatives):
         return ops.sampled_product(active, *factors, products.learns).to(weight.dtype)
 
     @staticmethod
-    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x, _, ids), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         check_drawn(ctx, ids)
@@ -208,7 +203,8 @@ def weight_gradient(
 ) -> AnyRowGradient:
     """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
-        return RowGradient(ids, (gradient.T @ x).to(dtype))
+        product = gradient.T @ x
+        return RowGradient(ids, (product if ids is None else product[: len(ids)]).to(dtype))
     if ids is None:
         ids = np.arange(scratch.out_features, dtype=np.int32)
     transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
@@ -225,7 +221,6 @@ def scatter_rows(values: Tensor, rows: np.ndarray | Tensor, num_rows: int) -> Te
 
 class _SharedLinear(FirstDerivatives):
     @staticmethod
-    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -234,20 +229,18 @@ class _SharedLinear(FirstDerivatives):
         active: ActiveSet,
         products: LinearOptions,
     ):
-        rounded = products.rounded
-        x, rows = x.to(rounded), gather_rows(weight, active).to(rounded)
+        rounded, (rows, some) = products.rounded, gather_rows(weight, bias, active)
+        x, rows = x.to(rounded), rows.to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
-        if bias is None:
+        if some is None:
             return (x @ rows.T).to(weight.dtype)
-        some = gather_rows(bias, active)
         if rounded == weight.dtype:
             return torch.addmm(some, x, rows.T)
         return (x @ rows.T).to(weight.dtype).add_(some)
 
     @staticmethod
-    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, rows, ids = ctx.saved_tensors
         check_drawn(ctx, ids)
@@ -313,12 +306,13 @@ def active_linear_loss(
     """
     x, precision, outside = outside_autocast(x, weight, precision)
     check_linear(x, weight, bias)
-    check_fits(active, len(x), len(weight))
+    check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
+    check_fraction("hard_fraction", hard_fraction)
+    weights = checks.row_weights("weights", weights, len(x))
     with outside:
-        layer = x, weight, bias, active
-        return linear_loss_on_set(*layer, record, hard_fraction, products, weights)
+        return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
 
 
 def linear_loss_on_set(
@@ -333,13 +327,10 @@ def linear_loss_on_set(
     early: Early | None = None,
 ) -> Tensor:
     """`active_linear_loss` without checks; ``early`` comes before the weight's gradient."""
-    if not active.shared or active.complete or weight.dtype == torch.bfloat16:
+    if active.indptr is not None or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
-        return loss_on_active(scores, active, loss, hard_fraction, weights)
-    check_targets(active, len(x))
-    check_fraction("hard_fraction", hard_fraction)
-    weights = checks.row_weights("weights", weights, len(x))
+        return loss_of_scores(scores, active, loss, hard_fraction, weights)
     kept = hardest_count(hard_fraction, len(x))
     with active.scratch.alone():
         return _SharedLinearLoss.apply(  # type: ignore[return-value]
@@ -349,7 +340,6 @@ def linear_loss_on_set(
 
 class _SharedLinearLoss(EarlyGradients):
     @staticmethod
-    @profiled("output_layer")
     def forward(
         ctx: Any,
         x: Tensor,
@@ -364,19 +354,20 @@ class _SharedLinearLoss(EarlyGradients):
     ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
-        x, rows = x.detach(), gather_rows(weight, active)
-        rounded, scale = products.rounded, 1 / max(kept, 1)
-        exact, factors = x.dtype, (x.to(rounded), rows.to(rounded))
-        added = None if bias is None else gather_rows(bias, active)
-        losses, gradient = ops.losses_of_products(
+        x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
+        rows, rounded_rows = ops.gather_rounded(weight.detach(), active.ids, rounded)
+        exact, factors = x.dtype, (x.to(rounded), rounded_rows)
+        at = on_device(active.ids, weight.device)
+        added = None if bias is None else bias.detach().index_select(0, at)
+        losses, gradient, rounded_gradient, sums = ops.losses_of_products(
             *factors, added, active, loss, scale, weights, exact
         )
         hard, count = None, len(x)
         if kept < count:
             hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
             losses, gradient, x = losses[hard], gradient[hard], x[hard]
-            factors = factors[0][hard], factors[1]
-        mean = ops.mean_loss(losses, exact)
+            factors, rounded_gradient, sums = (factors[0][hard], factors[1]), None, None
+        mean = mean_loss(losses, exact)
         if not products.learns:
             return mean
         ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
@@ -384,9 +375,13 @@ class _SharedLinearLoss(EarlyGradients):
         grad = ops.nonzeros(gradient)
         if grad is None:
             grad, (x, rows) = gradient, factors
-            if rounded != exact and gradient.is_cpu:
-                room = active.scratch.tensor("rounded", tuple(gradient.shape), rounded)
-                grad = room.copy_(gradient)
+            if rounded_gradient is not None:
+                grad = rounded_gradient
+            elif rounded != exact and gradient.is_cpu:
+                shape = len(gradient), len(rows)
+                grad = active.scratch.tensor("rounded", shape, rounded)
+                grad[:, : len(active.ids)].copy_(gradient)
+                grad[:, len(active.ids) :] = 0
             elif rounded != exact:  # Scratch memory is that of the host.
                 grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:
@@ -397,7 +392,8 @@ class _SharedLinearLoss(EarlyGradients):
         if ctx.needs_input_grad[1]:
             grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
         if ctx.needs_input_grad[2]:
-            grad_bias = RowGradient(active.ids, gradient.sum(0)[:, None])
+            sums = gradient.sum(0) if sums is None else sums
+            grad_bias = RowGradient(active.ids, sums[:, None])
         ctx.rows = grad_weight, grad_bias
         return mean
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.active_set import ActiveSet, check_sets, check_targets
+from slide.active_set import ActiveSet, check_active
 from slide.functional.autograd import FirstDerivatives
 from slide.ops.kernels import losses as kernels
 from slide.ops.reference import losses as reference
 from slide.sparse import Pattern
 from slide.utils import checks
-from slide.utils.profiling import profiled, untraced
+from slide.utils.profiling import untraced
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Loss:
             loss.
         splits_target: whether the labels of a sample share a target of 1, as in a softmax.
         score_range: the scores that the loss wants for negatives and for positives, or None.
+        of_products: the kernel for products in bfloat16, or None; see
+            `slide.ops.kernels.losses.squared_hinge_of_products`.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Loss:
     prior_score: Callable[[Tensor], Tensor]
     splits_target: bool = False
     score_range: tuple[float, float] | None = None
+    of_products: Callable | None = None
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
         """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""
@@ -96,6 +99,7 @@ LOSSES = {
             reference.squared_hinge,
             _hinge_score,
             score_range=(-1.0, 1.0),
+            of_products=kernels.squared_hinge_of_products,
         ),
     )
 }
@@ -140,22 +144,32 @@ def loss_on_active(
     """
     loss = find_loss(loss)
     num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
-    check_sets(active, num_samples)
-    check_targets(active, num_samples)
+    check_active(active, num_samples, None, targets=True)
     check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, num_samples)
-    shape = (num_samples, len(active.ids)) if active.shared else active.ids.shape
+    shape = (num_samples, len(active.ids)) if active.indptr is None else active.ids.shape
     if scores.shape != shape:
         raise ValueError(f"scores {tuple(scores.shape)} do not fit an active set, {shape}")
+    return loss_of_scores(scores, active, loss, hard_fraction, weights)
+
+
+def loss_of_scores(
+    scores: Tensor,
+    active: ActiveSet,
+    loss: Loss,
+    hard_fraction: float,
+    weights: np.ndarray | None,
+) -> Tensor:
+    """`loss_on_active` without its checks."""
+    assert active.targets is not None
     if scores.dtype in (torch.bfloat16, torch.float16):
         scores = scores.float()
-    kept = hardest_count(hard_fraction, num_samples)
+    kept = hardest_count(hard_fraction, len(active.targets.indptr) - 1)
     return _ActiveLoss.apply(scores, active, loss, kept, weights)  # type: ignore[return-value]
 
 
 class _ActiveLoss(FirstDerivatives):
     @staticmethod
-    @profiled("output_layer")
     def forward(
         ctx: Any,
         scores: Tensor,
@@ -165,20 +179,28 @@ class _ActiveLoss(FirstDerivatives):
         weights: np.ndarray | None,
     ):
         assert active.targets is not None
-        count, scale = active.targets.num_rows, 1 / max(kept, 1)
+        count, scale = len(active.targets.indptr) - 1, 1 / max(kept, 1)
         losses, ctx.gradient = ops.loss_rows(scores.contiguous(), active, loss, scale, weights)
         if kept < count:
             order = losses.argsort(descending=True)  # NaN counts as the largest loss.
             ops.clear_samples(ctx.gradient, active.indptr, order[kept:])
             losses = losses[order[:kept]]
-        return ops.mean_loss(losses, scores.dtype)
+        return mean_loss(losses, scores.dtype)
 
     @staticmethod
-    @profiled("output_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         _ = ctx.saved_tensors  # Empty; it raises in a second backward pass, as PyTorch's do.
         # In new memory even where the factor is 1, since callers may change it in place.
         return ctx.gradient * grads[0], None, None, None, None
+
+
+def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mean as a scalar tensor of a type; 0 if there are no samples."""
+    if not len(losses):
+        return torch.zeros((), dtype=dtype, device=losses.device)
+    if losses.is_cpu:
+        return torch.tensor(losses.numpy().mean(), dtype=dtype)
+    return losses.mean().to(dtype)
 
 
 def check_fraction(name: str, fraction: float) -> None:
@@ -265,6 +287,7 @@ class ActiveLoss:
                 name=f"{record.name} with label_smoothing",
                 kernel=partial(_smoothed_kernel, label_smoothing),
                 dense=partial(reference.smoothed_softmax, label_smoothing),
+                of_products=None,
             )
         if temperature != 1:
             factor, ends = 1 / temperature, record.score_range

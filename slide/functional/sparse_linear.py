@@ -14,7 +14,7 @@ from slide.ops.csr import CSRMatrix
 from slide.ops.kernels.ragged import select_rows
 from slide.row_gradients import hand_over
 from slide.sparse import CSR, as_csr, check_pattern
-from slide.utils.profiling import profiled, untraced
+from slide.utils.profiling import untraced
 
 
 @untraced
@@ -51,13 +51,11 @@ def sparse_linear(x: Any, weight: Tensor, bias: Tensor | None, sparse_grad: bool
 
 class _SparseLinear(FirstDerivatives):
     @staticmethod
-    @profiled("input_layer")
     def forward(ctx: Any, x: CSR, weight: Tensor, bias: Tensor | None, sparse_grad: bool):
         ctx.x, ctx.weight, ctx.sparse_grad = x, weight, sparse_grad
         return ops.weighted_sum(*x, weight.detach(), None if bias is None else bias.detach())
 
     @staticmethod
-    @profiled("input_layer")
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         _ = ctx.saved_tensors  # Empty; it raises in a second backward pass, as PyTorch's do.
         grad, grad_weight = grads[0].contiguous(), None

@@ -17,7 +17,7 @@ from slide.model.state import (
     restored_network,
 )
 from slide.utils.array_checks import Expected, Stored
-from slide.utils.names import Names
+from slide.utils.names import KINDS, Names
 from slide.utils.run_folders import resume_word
 from slide.utils.tensor_folder import (
     NEW_FILES,
@@ -111,6 +111,8 @@ def write_model(
 
 def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[str, Any]:
     """What a model in a folder is made of: the arguments of `slide.model.Model`."""
+    whole = Stored(content, {}, f"{folder / MODEL_FILE}")
+    settings = whole.mapping("settings")
 
     def stored(name: str, numbers: Any) -> Stored:
         """Numbers of the list, and the arrays of the file of that name, if there is one."""
@@ -119,26 +121,25 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         return Stored(numbers, arrays, f"{folder / MODEL_FILE}", f"{folder / file}")
 
     if verify:  # By a mapping that is closed again: pages that were only checked are not kept.
-        restored_network(stored("network", content["network"]))
-    network = restored_network(stored("network", content["network"]), finite=False)
+        restored_network(stored("network", whole.mapping("network")))
+    network = restored_network(stored("network", whole.mapping("network")), finite=False)
     sizes = network.output.out_features, network.first.in_features
-    if content["index"] is not None:
-        index = stored("index", content["index"])
+    if whole.get("index") is not None:
+        index = stored("index", whole.mapping("index"))
         network.output.sampler = restored_index(index, network.output.in_features, sizes[0])
-    ranker = content["ranker"]
-    if ranker is not None:
-        ranker = restored_ranker(stored("ranker", ranker), *sizes)
-    arrays = stored("steps", {})
-    steps = [
-        _restored_step(arrays.part(f"{number}", numbers))
-        for number, numbers in enumerate(content["steps"])
-    ]
-    text = stored("names", {})
-    names = {
-        which: Names.restored(text.part(which, {}), content[which])
-        for which in ("label_names", "feature_names")
-        if content[which] is not None
-    }
+    ranker = None
+    if whole.get("ranker") is not None:
+        ranker = restored_ranker(stored("ranker", whole.mapping("ranker")), *sizes)
+    arrays, labels, steps = stored("steps", {}), sizes[0], []
+    for number, numbers in reversed(list(enumerate(whole.objects("steps")))):
+        steps.insert(0, RowTransform.restored(arrays.part(f"{number}", numbers), labels))
+        labels = steps[0].num_labels
+    text, names = stored("names", {}), {}
+    features = steps[0].num_features if steps else sizes[1]
+    for which, count in (("label_names", labels), ("feature_names", features)):
+        if whole.get(which) is not None:
+            kind = whole.one_of(which, KINDS)
+            names[which] = Names.restored(text.part(which, {}), kind, count)
     vectorizer = content.get("vectorizer")
     if vectorizer is not None:
         vectorizer = _restored_vectorizer(
@@ -150,8 +151,8 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         "steps": steps,
         "label_names": names.get("label_names"),
         "feature_names": names.get("feature_names"),
-        "settings": content["settings"],
-        "name": content["name"],
+        "settings": settings,
+        "name": whole.text("name"),
         "vectorizer": vectorizer,
     }
 
@@ -164,22 +165,7 @@ def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
     terms = names if count is None or names is None else names.first(count)
     if settings.get("kind", "TfidfVectorizer") == "TfidfVectorizer":
         idf = stored.array("idf", Expected((len(terms or ()),), "float64"))
-    return TextVectorizer.restored(settings, terms, idf)
-
-
-def _restored_step(stored: Stored) -> RowTransform:
-    features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
-    arrays = {}
-    if "tf_idf_weights" in stored:
-        expected = Expected((features,), "float64")
-        arrays["tf_idf_weights"] = stored.array("tf_idf_weights", expected)
-    if "label_ids" in stored:
-        arrays["label_ids"] = stored.array("label_ids", Expected((None,), "int", 0, labels - 1))
-        if len(np.unique(arrays["label_ids"])) < len(arrays["label_ids"]):
-            stored.refuse_array("label_ids", "differ")
-    if "feature_means" in stored or "feature_scales" in stored:
-        for name, least in (("feature_means", None), ("feature_scales", 0)):
-            arrays[name] = stored.array(name, Expected((features,), "float64", least))
-    stored.flag("l2_norm")
-    stored.count("hashed_features", 0, 2**31)
-    return RowTransform.restored(stored.numbers, arrays)
+    try:
+        return TextVectorizer.restored(settings, terms, idf)
+    except (ValueError, TypeError) as error:
+        return stored.refuse(f"be a vectorizer of texts: {error}")

@@ -574,9 +574,11 @@ def load(path: str | Path, verify: bool = True) -> Model:
     except ValueError as error:
         if str(folder) in str(error):
             raise
-        raise ValueError(f"the files of {folder} do not fit each other: {error}") from error
+        said = checks.shortened(error)
+        raise ValueError(f"the files of {folder} do not fit each other: {said}") from error
     except (KeyError, TypeError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"the files of {folder} do not fit each other: {error!r}") from error
+        said = checks.shortened(repr(error))
+        raise ValueError(f"the files of {folder} do not fit each other: {said}") from error
 
 
 def _make_trainable(network: SlideNetwork) -> None:
@@ -596,7 +598,8 @@ def _make_trainable(network: SlideNetwork) -> None:
 def _loss_of(settings: Mapping[str, Any]) -> str:
     found = settings.get("loss")
     names = found.get("_args_") if isinstance(found, dict) else None
-    return names[0] if names and names[0] in LOSSES else "squared_hinge"
+    name = names[0] if isinstance(names, list) and names else None
+    return name if isinstance(name, str) and name in LOSSES else "squared_hinge"
 
 
 def _optimizer_options(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> Ensem
     """The ranker that had this `ranker_state`; the arrays are views."""
     numbers, arrays = stored.numbers, dict(stored.arrays)
     if "scorers" not in numbers:
+        for name in ("objective", "known", "kind"):
+            stored.get(name)
         numbers, arrays = _renamed(numbers, arrays, num_labels, num_features)
     for name, first in stored.of(numbers, arrays).mapping("same").items():
         if first not in arrays:

@@ -4,12 +4,12 @@ Predictions in training mode do not call ``eval()``, which would change modules 
 may use: the thread that predicts calls `predicting`.
 """
 
+import functools
 import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -18,19 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from slide import functional as F
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, check_active
 from slide.backend import on_host
-from slide.functional.autograd import (
-    check_takes_rows,
-    in_reentrant_checkpoint,
-    outside_autocast,
-)
+from slide.functional.autograd import check_takes_rows, outside_autocast
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
     LinearOptions,
     active_linear,
-    check_fits,
     check_linear,
     linear_loss_on_set,
     linear_on_set,
@@ -50,6 +45,8 @@ _OWNERS: WeakValueDictionary[int, "SampledLayer"] = WeakValueDictionary()
 _thread = threading.local()
 # Where a state dict has the state of a sampler: in the metadata of the layer.
 _SAMPLER = "sampler"
+# The losses that `SampledLinear.loss` is asked for by name, checked and made once.
+_named_loss = functools.cache(ActiveLoss)
 # 16,384 outputs: 16 times as many as the sets of an `ActiveSampler` have by default.
 _MANY_OUTPUTS = 2**14
 
@@ -217,28 +214,24 @@ class SampledLayer(nn.Module):
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs, for weights ``rows`` ``(N, D)``; of prediction, all."""
-        check_takes_rows(self.sparse_grad, *(getattr(self, name) for name in self._of_rows))
-        training = learns(self)
+        training, sampler = learns(self), self.sampler
+        draws = training and torch.is_grad_enabled() and isinstance(sampler, ActiveSampler)
+        check_takes_rows(
+            self.sparse_grad, *[getattr(self, name) for name in self._of_rows], draws=draws
+        )
         if not training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         if labels is not None:
             labels = as_pattern(labels, self.out_features)
         sampler = self._own_sampler()
-        if training and torch.is_grad_enabled():
-            self._check_learning(sampler)
+        if sampler is self._by_default and training and torch.is_grad_enabled():
+            self._warn_of_all_outputs()
         sampler.update(rows, self.bias, x if training else None)
         return sampler.select(x, labels)
 
-    def _check_learning(self, sampler: Sampler) -> None:
-        """Raise RuntimeError where gradients would belong to another set; warn of all outputs."""
-        if isinstance(sampler, ActiveSampler) and in_reentrant_checkpoint():
-            raise RuntimeError(
-                "a backward pass runs this layer again, as torch.utils.checkpoint does with "
-                "use_reentrant=True, and it would draw another active set than that of the loss: "
-                "call the layer outside of the checkpoint, or draw the set before it and call "
-                "slide.active_linear"
-            )
-        if sampler is self._by_default and self.out_features >= _MANY_OUTPUTS:
+    def _warn_of_all_outputs(self) -> None:
+        """Warn once of a large layer that has no sampler."""
+        if self.out_features >= _MANY_OUTPUTS:
             self._by_default = None
             warnings.warn(
                 f"{type(self).__name__}({self.in_features}, {self.out_features}) has no sampler, so"
@@ -396,7 +389,7 @@ class SampledLinear(SampledLayer):
     ) -> "SampledLinear":
         """A layer with copies of the weight and the bias of an ``nn.Linear``, in their type.
 
-        ``sampler``, and ``precision`` and ``sparse_grad`` as ``options``, are those of the layer.
+        ``sampler``, and ``precision`` and ``sparse_grad`` as ``options``, belong to the new layer.
         TypeError for another module, or weights of another type.
 
         Example:
@@ -471,7 +464,7 @@ class SampledLinear(SampledLayer):
 
         Errors: see `slide.functional.active_linear_loss`.
         """
-        loss = ActiveLoss(loss) if isinstance(loss, str) else loss
+        loss = _named_loss(loss) if isinstance(loss, str) else loss
         if not callable(loss) or isinstance(loss, nn.modules.loss._Loss):
             raise TypeError(
                 "loss must be a name such as 'softmax' (cross-entropy), an ActiveLoss, which has "
@@ -483,11 +476,15 @@ class SampledLinear(SampledLayer):
         x, labels, weights = _as_samples(x, labels, weights, ignore_index)
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
-            active = self._active_set(x, labels)
+            active = self._active_set(x, labels, targets=isinstance(loss, ActiveLoss))
             products = LinearOptions.of(x, precision, self.sparse_grad)
             if not isinstance(loss, ActiveLoss):
                 values = linear_on_set(x, self.weight, self.bias, active, products)
                 return loss(values, active), active
+            if weights is not None or loss.class_weights is not None:
+                weights = checks.row_weights(
+                    "weights", loss.sample_weights(active, weights), len(x)
+                )
             mean = linear_loss_on_set(
                 x,
                 self.weight,
@@ -496,15 +493,15 @@ class SampledLinear(SampledLayer):
                 loss.record,
                 loss.hard_fraction,
                 products,
-                weights=loss.sample_weights(active, weights),
+                weights,
             )
         return mean, active
 
-    def _active_set(self, x: Tensor, labels: Any) -> ActiveSet:
-        """The active set of inputs; checks the inputs and the set, which is not repeated later."""
+    def _active_set(self, x: Tensor, labels: Any, targets: bool = False) -> ActiveSet:
+        """The active set of inputs; checks inputs, set and targets, which is not repeated later."""
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
-        check_fits(active, len(x), self.out_features)
+        check_active(active, len(x), self.out_features, targets)
         return active
 
     @untraced
@@ -547,7 +544,7 @@ class SampledLinear(SampledLayer):
         ``ids`` ``(B, K)`` are distinct in a row; below 0 there is no output, and the score is 0.
         """
         x = x.to(self.weight.device)
-        scored = partial(active_linear, x, self.weight.detach(), self.bias)
+        scored = functools.partial(active_linear, x, self.weight.detach(), self.bias)
         return at_ids(ids, self.out_features, scored)
 
     def row_index(self) -> RowIndex:

@@ -23,6 +23,9 @@ from slide.sparse import CSR
 DENSE_ENTRY_SHARE = 0.05
 # Number of rows that are counted first; often they show that there are too many entries.
 _SAMPLED = 16
+# Sets are brought to a multiple of 16 rows, of 64 from 2,048 rows on: above 512 rows by a 32nd at
+# most.
+_LEAST_UNIT, _UNIT_BITS = 4, 6
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
 
@@ -113,6 +116,22 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     (`adam_factored`), or `TotalRows`.
     """
     return pattern.transposed, _factors(coefficients, vectors), array_view(vectors)
+
+
+@operation(reference.gather_rounded)
+def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Copies ``(A, D)`` of the rows ``ids`` of a weight, in its type and in another one.
+
+    The second one may have rows of zeros at its end. oneDNN makes new code for each product of
+    another shape, which takes as long as a third of it: sets of nearly the same size get one shape.
+    """
+    if (weight.dtype, rounded) != (torch.float32, torch.bfloat16) or not weight.is_contiguous():
+        return reference.gather_rounded(weight, ids, rounded)
+    rows = torch.empty(len(ids), weight.shape[1])
+    unit = 1 << max(_LEAST_UNIT, len(ids).bit_length() - _UNIT_BITS)
+    bits = torch.empty(-(-len(ids) // unit) * unit, weight.shape[1], dtype=torch.uint16)
+    kernels.gather_rounded(array_view(weight), ids, array_view(rows), array_view(bits))
+    return rows, bits.view(rounded)
 
 
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:

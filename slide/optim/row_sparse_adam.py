@@ -29,7 +29,7 @@ from slide.row_gradients import (
 from slide.runtime import num_threads
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_counter
-from slide.utils.profiling import profiled, untraced
+from slide.utils.profiling import untraced
 
 _EMPTY = np.empty(0, np.int32)
 # As PyTorch wraps the methods, they import the compiler, the longest part of a start.
@@ -133,6 +133,7 @@ class RowSparseAdam(torch.optim.Optimizer):
     def _parameters(self) -> list[Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
+    @untraced
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Update all parameters that have a gradient, and remove their row gradients.
@@ -156,9 +157,9 @@ class RowSparseAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 # Removed here, because PyTorch's own zero_grad ignores row gradients.
-                gradient = take_row_gradients(p)
+                gradient = take_row_gradients(p, factor)
                 if gradient is not None:
-                    self._update(p, group, gradient.scaled(factor))
+                    self._update(p, group, gradient)
                     # Kernels write behind autograd's back. A backward pass through activations of
                     # the old weights must raise, as it does with PyTorch's optimizers.
                     torch.autograd.graph.increment_version(p)
@@ -179,15 +180,14 @@ class RowSparseAdam(torch.optim.Optimizer):
             )
         return None if infinities.item() else 1 / scale.item()
 
-    @profiled("adam")
     def _update(self, p: Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
         if not p.is_contiguous():
             raise ValueError(
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
-        state = self.state[p]
-        _prepare(state, p, group)
+        state, rows = self.state[p], num_rows(p)
+        _prepare(state, p, rows, group)
         state["step"] += 1
         beta1, beta2 = group["betas"]
         hyper = AdamHyper(
@@ -199,9 +199,9 @@ class RowSparseAdam(torch.optim.Optimizer):
             step=int(state["step"]),
         )
         tensors = AdamTensors(p, state.get("exp_avg"), state["exp_avg_sq"], state.get("last_step"))
-        _update_rows(tensors, hyper, gradient)
+        _update_rows(tensors, hyper, gradient, rows)
         if group.get("every_row") and gradient.ids is not None:
-            _update_rows(tensors, hyper, _no_gradient(p, gradient.ids))
+            _update_rows(tensors, hyper, _no_gradient(p, gradient.ids, rows), rows)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -214,6 +214,8 @@ class RowSparseAdam(torch.optim.Optimizer):
             # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}
             _check_names("its groups lack", names, group)
+            if not all(isinstance(each, int) for each in group["params"]):
+                raise ValueError(f"params must be numbers of parameters, not {group['params']!r}")
         saved = [(i, group["betas"][0] != 0) for group in groups for i in group["params"]]
         own = self._parameters()
         if len(saved) == len(own):  # Else the base class raises an error.
@@ -221,7 +223,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                 if state := states.get(i):
                     names = ("step", *(["exp_avg"] if has_first else []), "exp_avg_sq")
                     _check_names("that of a parameter lacks", names, state)
-                    _check_shapes(state, p)
+                    _check_shapes(state, p, num_rows(p))
                     _check_values(state)
         _UNWRAPPED["load_state_dict"](self, state_dict)
         for (i, _), p in zip(saved, own, strict=True):
@@ -234,6 +236,13 @@ class RowSparseAdam(torch.optim.Optimizer):
 
 def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
     """Raise ValueError for numbers of a parameter group that would make weights NaN."""
+    if type(betas) in (tuple, list) and len(betas) == 2:
+        numbers = [lr, weight_decay, eps, *betas]
+        known = {type(number) for number in numbers} <= {int, float}
+        # A NaN compares as false wherever it stands, so each number is compared.
+        fine = known and all(0 <= number <= checks.LARGEST_FLOAT for number in numbers)
+        if fine and max(betas) < 1 and eps >= _LEAST_EPS:
+            return  # As in nearly every step; the checks below say which number is wrong.
     for name, value in (("lr", lr), ("weight_decay", weight_decay)):
         checks.not_negative(name, value.item() if isinstance(value, Tensor) else value)
     checks.listing("betas", betas)
@@ -246,16 +255,16 @@ def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
         raise ValueError(f"eps must be at least {_LEAST_EPS}, not {eps!r}")
 
 
-def _prepare(state: dict[str, Any], p: Tensor, group: dict[str, Any]) -> None:
+def _prepare(state: dict[str, Any], p: Tensor, rows: int, group: dict[str, Any]) -> None:
     """Fit the state of a parameter to the options of its group, which may have changed."""
     try:
-        _check_shapes(state, p)
+        _check_shapes(state, p, rows)
     except ValueError as error:
         raise ValueError(
             f"{error}: give the optimizer to what adds or removes rows, as in "
             "add_outputs(layer, count, optimizer), so that its state follows"
         ) from None
-    rows, dtype = num_rows(p), _moment_type(p)
+    dtype = _moment_type(p)
     if not state:
         state["step"] = 0
         shape = (rows, 1) if group["rowwise"] else p.shape
@@ -281,13 +290,14 @@ def _check_names(what: str, names: Iterable[str], found: dict[str, Any]) -> None
         raise ValueError(f"this is no state of a RowSparseAdam: {what} {', '.join(missing)}")
 
 
-def _check_shapes(state: dict[str, Any], p: Tensor) -> None:
+def _check_shapes(state: dict[str, Any], p: Tensor, rows: int) -> None:
     """Raise ValueError unless moments and last steps fit a parameter: kernels do not check it."""
-    rows, shape = num_rows(p), tuple(p.shape)
+    shape = tuple(p.shape)
     fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
     for name, shapes in fits.items():
-        if name in state and tuple(state[name].shape) not in shapes:
-            raise ValueError(f"{name} {tuple(state[name].shape)} does not fit a parameter {shape}")
+        own = tuple(getattr(state.get(name), "shape", ()))  # That of a number in its place is ().
+        if name in state and own not in shapes:
+            raise ValueError(f"{name} {own} does not fit a parameter {shape}")
 
 
 def _check_values(state: dict[str, Any]) -> None:
@@ -330,8 +340,10 @@ def _has_infinities(gradient: Tensor) -> bool:
     return not bool(values.isfinite().all())
 
 
-def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient) -> None:
-    """Adam on the rows of a gradient."""
+def _update_rows(
+    tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient, rows: int
+) -> None:
+    """Adam on the rows of a gradient, of a parameter of ``rows`` rows."""
     p, ids = tensors.weight, gradient.ids
     if uses_reference(p):
         positions = None if ids is None else on_device(ids, p.device)
@@ -344,51 +356,52 @@ def _update_rows(tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradien
         factors = gradient.transposed, gradient.coefficients, gradient.vectors
         kernels.adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
         return
-    ids = np.arange(num_rows(p), dtype=np.int32) if ids is None else on_host(ids)
+    if not isinstance(ids, np.ndarray):
+        ids = np.arange(rows, dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
         assert isinstance(gradient, RowGradient)
-        kernels.adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
+        kernels.adam_rows(_as_arrays(tensors), hyper, ids, gradient.rows.numpy(), chunks)
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at, tensors = torch.from_numpy(ids).long(), _in_rows(tensors)
-    rows = AdamTensors._make(t if t is None else t.index_select(0, at) for t in tensors)
-    rows = rows._replace(weight=rows.weight.float())
+    touched = AdamTensors._make(t if t is None else t.index_select(0, at) for t in tensors)
+    touched = touched._replace(weight=touched.weight.float())
     values = array_view(gradient.values().float().contiguous())
-    kernels.adam_rows(_as_arrays(rows), hyper, np.arange(len(at), dtype=np.int32), values, chunks)
-    for tensor, changed in zip(tensors, rows, strict=True):
+    every = np.arange(len(at), dtype=np.int32)
+    kernels.adam_rows(_as_arrays(touched), hyper, every, values, chunks)
+    for tensor, changed in zip(tensors, touched, strict=True):
         if tensor is not None and changed is not None:
             tensor.index_copy_(0, at, changed.to(tensor.dtype))
 
 
-def _no_gradient(p: Tensor, but: Any) -> AnyRowGradient:
+def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:
     """A gradient of 0 for all rows ``but`` some."""
-    idle = np.ones(num_rows(p), bool)
+    idle = np.ones(rows, bool)
     idle[on_host(but)] = False
     ids, width = np.flatnonzero(idle).astype(np.int32), p.numel() // len(idle)
     if uses_reference(p) or p.dtype == torch.bfloat16:
         return RowGradient(ids, p.new_zeros(len(ids), width))
     none = Transposed(ids, np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), _EMPTY)
-    kind = array_view(as_rows(p)).dtype
+    kind = p.detach().numpy().dtype
     return FactoredRowGradient(none, np.empty(0, kind), np.zeros((1, width), kind))
 
 
 def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
     weight, first, second, last = _in_rows(tensors)
-    none = np.empty((0, 0), array_view(weight).dtype)
+    array = weight.numpy()
     return AdamRows(
-        array_view(weight),
-        none if first is None else array_view(first),
-        array_view(second),
-        _EMPTY if last is None else array_view(last),
+        array,
+        np.empty((0, 0), array.dtype) if first is None else first.numpy(),
+        second.numpy(),
+        _EMPTY if last is None else last.numpy(),
     )
 
 
 def _in_rows(tensors: AdamTensors) -> AdamTensors:
     """The same memory as rows ``(N, D)``."""
-    weight, first, second, last = tensors
-    weight, second = as_rows(weight), as_rows(second)
-    return AdamTensors(weight, None if first is None else as_rows(first), second, last)
+    weight, first, second = as_rows(tensors.weight, tensors.first, tensors.second)
+    return AdamTensors(weight, first, second, tensors.last_step)
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:

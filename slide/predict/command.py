@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("model", metavar="MODEL", help="folder of a model")
     add("input", metavar="INPUT", help="file of rows; -: standard input")
-    add("-k", type=int, default=5, help="number of labels of a row (5)")
+    add("-k", "--k", type=int, default=5, help="number of labels of a row (5)")
     add("--threshold", type=float, metavar="SCORE", help="leave out answers with lower scores")
     add("--ids", action="store_true", help="numbers of labels, where the model has their names")
     add("--restrict", metavar="FILE", help="answer only labels of this file, one in each line")

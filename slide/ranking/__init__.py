@@ -3,7 +3,8 @@
 The base scorers are the network, linear classifiers, nearest neighbours, feature-label
 co-occurrence, conjunctions of features where rows have few of them, in a knowledge graph the
 answers to analogous queries, and in a recommender similarities and factors of items. The final
-ranker, gradient-boosted trees, learns from held-out rows (stacking).
+ranker, gradient-boosted trees beside a linear model where few rows are held out, learns from
+held-out rows (stacking).
 """
 
 from typing import Any

@@ -324,7 +324,7 @@ class EnsembleRanker:
                 del ranker.all_scorers[name]
         ranker.frequency = stored.array("frequency", Expected((num_labels,), "int64", 0))
         ranker.inverse = stored.array("inverse", Expected((num_labels,), "float", 0))
-        ranker._lay_out(stored.get("features"))
+        ranker._lay_out(stored.texts("features"))
         ranker.final_ranker.restore(stored.part("final_ranker", stored.get("final_ranker")))
         seen = stored.part("seen", {})
         if stored.flag("excludes_seen") and ranker.kind == "items":

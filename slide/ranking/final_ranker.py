@@ -38,7 +38,7 @@ _STANDARDISED, _RECIPROCAL, _ANY_RECIPROCAL, _LOGARITHM = range(4)
 
 
 class FinalRanker:
-    """Gradient-boosted trees, and a linear model where there are few true labels to learn from.
+    """Gradient-boosted trees, beside a linear model where few true labels are held out.
 
     The trees are those of ``sklearn.ensemble.HistGradientBoostingClassifier`` with a logistic loss
     (Friedman 2001, "Greedy function approximation: a gradient boosting machine"; Ke et al. 2017,

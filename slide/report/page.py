@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slide.report.run_files import SELECTION_COLUMNS, RunFiles, figure_columns, read_run
+from slide.report.run_files import (
+    KIND_METRICS,
+    SELECTION_COLUMNS,
+    RunFiles,
+    figure_columns,
+    read_run,
+)
 from slide.sparse import CSR, Pattern, hits
 from slide.utils.files import write_text
 
@@ -232,7 +238,7 @@ def write_report(folder: Path, answers: Answers) -> Path:
     title = f"{run.summary.get('dataset', 'run')}, {folder.name}"
     parts = [
         f"<h1>{escape(title)}</h1>",
-        _scores(run),
+        score_table(run),
         "<h2>Loss and precision</h2>",
         _images({"loss over the steps": draw_loss(run), "precision": draw_precision(run)}),
         *_selection(run),
@@ -252,7 +258,8 @@ def write_report(folder: Path, answers: Answers) -> Path:
     return path
 
 
-def _scores(run: RunFiles) -> str:
+def score_table(run: RunFiles) -> str:
+    """The scores of a run as HTML: precisions by cut-off, and those of its kind of rows."""
     rows = []
     for prefix, name in (("", "answers"), ("network_", "network alone")):
         for shown, metric in _SCORES.items():
@@ -262,6 +269,8 @@ def _scores(run: RunFiles) -> str:
     where = run.summary.get("evaluated_on", "")
     always = run.summary.get("majority_p_at_1")
     rows += [["P@1 of always the most frequent label", f"{always:.4f}"]] if always else []
+    own = {title: run.summary[name] for title, name in KIND_METRICS.items() if name in run.summary}
+    rows += [[f"{title}, answers", f"{value:.4f}"] for title, value in own.items()]
     said = run.summary.get("warnings", [])
     warnings = "".join(f"<p><b>Warning:</b> {escape(each)}</p>" for each in said)
     return f"{warnings}<p>Evaluated on: {escape(where)}.</p>" + _table(["", "@1", "@3", "@5"], rows)
@@ -470,7 +479,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         best, precision = run.curve(common)
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
         for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, label=name, **style)
+            upper.plot(axis(steps), values, label=f" {name}".replace("$", r"\$"), **style)
             lower.plot(axis(best), precision, marker="o", ms=3, **style)
     shown = ["loss"] * 2 + [_PRECISIONS[common]] * 2
     for panel, x, y in zip(panels, ["step", "seconds"] * 2, shown, strict=True):

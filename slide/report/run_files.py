@@ -8,10 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from slide.utils.checks import shortened
 from slide.utils.sizes import find_conf
 
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 
+_Number = int | float
+# What of a summary is no figure; other objects and lists in it are for nobody here.
+_KINDS: dict[str, Any] = dict.fromkeys(("dataset", "kind", "evaluated_on", "date"), str)
+_KINDS["warnings"] = list
+
+# Scores of knowledge graphs and of recommenders, by their titles.
+KIND_METRICS = {
+    **{"MRR": "mrr", "Hits@1": "hits_at_1", "Hits@3": "hits_at_3", "Hits@10": "hits_at_10"},
+    **{"Recall@20": "recall_at_20", "nDCG@20": "ndcg_at_20"},
+}
 # Figures of a run's summary about the choice of outputs, by the heads of their columns.
 SELECTION_COLUMNS = {
     "outputs a set": "active_mean",
@@ -80,11 +91,34 @@ def read_run(folder: Path) -> RunFiles:
     """
     if not (folder / _CONFIG).is_file():
         raise FileNotFoundError(f"{folder} is no folder of a run: there is no {_CONFIG} in it")
-    settings = _read_object(folder / _CONFIG, yaml.safe_load)
+    settings = _read_object(folder / _CONFIG, _parsed_yaml)
     summary = {}
-    if (folder / _SUMMARY).exists():
-        summary = _with_parts(_read_object(folder / _SUMMARY, json.loads))
+    if (folder / _SUMMARY).is_file():
+        found = _read_object(folder / _SUMMARY, json.loads)
+        summary = _with_parts(_known(folder / _SUMMARY, found))
     return RunFiles(folder, summary, _flat(settings), _read_log(folder / _LOG))
+
+
+def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
+    """The figures and texts of a summary; ValueError if one of them is something else."""
+    for name, value in summary.items():
+        kind = _KINDS.get(name, _Number | dict | list | None)
+        if not isinstance(value, kind) or _too_large(value):
+            raise ValueError(f"{path} cannot be read: {name} is {repr(value)[:60]}")
+    return {n: each for n, each in summary.items() if n in _KINDS or isinstance(each, _Number)}
+
+
+class _PlainYaml(yaml.SafeLoader):
+    """Values as a run writes them: few references may stand for very many values."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to other values")
+        return super().compose_node(parent, index)
+
+
+def _parsed_yaml(text: str) -> Any:
+    return yaml.load(text, _PlainYaml)
 
 
 def _with_parts(summary: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +135,7 @@ def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:
     try:
         found = parsed(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise ValueError(f"{path} cannot be read: {shortened(error)}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} cannot be read: it has no values by key")
     return found
@@ -110,15 +144,14 @@ def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:
 def _read_log(path: Path) -> list[dict[str, float]]:
     """The lines of a log; one that a crash cut off, or that is none, is left out."""
     found = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.splitlines():
         try:
             scalars = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(scalars, dict) and "step" in scalars:
-            numbers = (isinstance(value, int | float) for value in scalars.values())
-            found += [scalars] if all(numbers) else []
+            found += [scalars] if all(map(_is_figure, scalars.values())) else []
     return found
 
 
@@ -130,6 +163,15 @@ def referring_keys() -> tuple[str, ...]:
         values = _flat(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, above)
         found += [key for key, value in values.items() if str(value).startswith("${")]
     return tuple(sorted(set(found)))
+
+
+def _too_large(value: Any) -> bool:
+    """Whether it is a number that no run has, and that no picture can hold; NaN is not."""
+    return isinstance(value, _Number) and not isinstance(value, bool) and abs(value) > 1e30
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, _Number) and not _too_large(value)
 
 
 def _flat(tree: Any, above: str = "") -> dict[str, Any]:

@@ -546,12 +546,13 @@ class LSHProposer(Proposer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; the same tables are built again from the sketches."""
         check_same_settings(state, self._settings(), "an LSHProposer")
+        what = "the state of an LSHProposer"
+        check_arrays(what, state, {"sketches": Expected((None, None), "int8")})
         # Where sets hold all outputs, nothing is built.
         rows = self.out_features if len(state["sketches"]) else 0, WIDTH
         if state["sketches"].shape != rows:
             raise ValueError(f"sketches must be {rows}, not {state['sketches'].shape}")
         width, directions = self.in_features, self.directions.shape[1]
-        what = "the state of an LSHProposer"
         expected = {
             "noted": Expected((None,), "int32", 0, self.out_features - 1),
             "sketches": Expected(rows, "int8"),
@@ -564,6 +565,7 @@ class LSHProposer(Proposer):
         }
         check_arrays(what, state, expected)
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        checks.not_negative("outputs", float(state["outputs"]))
         noted = state["noted"].copy()
         self.project_by(**{name: torch.from_numpy(state[name]) for name in self.projection()})
         for name in _KEPT:

@@ -224,10 +224,10 @@ class PublishedLSHProposer(Proposer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; hash functions are drawn again from their seed."""
         check_same_settings(state, self._settings(), "a PublishedLSHProposer")
-        codes = state["codes"]
+        what, codes = "the state of a PublishedLSHProposer", state["codes"]
+        check_arrays(what, state, {"codes": Expected((None, None), "int32")})
         if codes.shape not in ((self.hash.num_tables, n) for n in (0, self.out_features)):
             raise ValueError(f"codes {codes.shape} do not fit {self.out_features} outputs")
-        what = "the state of a PublishedLSHProposer"
         known = Expected(codes.shape, "int32", 0, self.hash.num_buckets - 1)
         check_arrays(what, state, {"codes": known})
         samples, draw, rebuilds = (

@@ -24,7 +24,7 @@ from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import check_counter
-from slide.utils.profiling import clock, profiled
+from slide.utils.profiling import clock, record
 from slide.utils.random_keys import random_key
 
 MODES = ("per_sample", "shared")
@@ -204,14 +204,14 @@ class ActiveSampler(Sampler):
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
 
-    @profiled("assemble")
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`; sets that are not for training do not move its draws on."""
         if self._full is not None:
             return self._full.select(queries, labels)
-        nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
-        known = nobody if labels is None else labels
-        check_labels("labels", known, num_queries(queries), self.out_features)
+        count, known = num_queries(queries), labels
+        if known is None:
+            known = Pattern(np.zeros(count + 1, np.int64), np.empty(0, np.int32))
+        check_labels("labels", known, count, self.out_features)
         training = self._training == get_ident()
         if training:
             key = random_key(self.seed, self.selections)
@@ -220,10 +220,12 @@ class ActiveSampler(Sampler):
             key = random_key(self.seed, self.asides, _ASIDE)
             self.asides += 1
         assemble = self._per_sample if self.mode == "per_sample" else self._shared
-        with self._scratch.alone():
+        with record("slide::assemble"), self._scratch.alone():
+            if self.proposer is None:
+                return assemble(queries, known, labels is not None, key)
             with self._scratch.beside():  # A prediction may bring the index up to date.
                 active = assemble(queries, known, labels is not None, key)
-            if training and self.proposer is not None:
+            if training:
                 with self._scratch.in_turn():
                     self.proposer.touched(active)
         return active
@@ -298,24 +300,25 @@ class ActiveSampler(Sampler):
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        if uses_reference():
+        device = self._device_of(queries)
+        marks = None if uses_reference(device) else self._scratch.marks(1)[0]
+        if marks is None:
             distinct = len(np.unique(labels.indices))
         else:
-            distinct = kernels.count_distinct(labels.indices, self._scratch.marks(1)[0])
+            distinct = kernels.count_distinct(labels.indices, marks)
         most = int(self._limits(np.array([self.active - distinct]))[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
         if self.proposer is not None and most:
             draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
         size = min(max(self.active, distinct + self._reserve), self.out_features)
-        device = self._device_of(queries)
-        if uses_reference(device):
+        if marks is None:
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
             ids, known = _reference_ids(own[None], best, sizes, key, self.out_features)
         else:
             ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
-            room = self._scratch.marks(1)[0], self._scratch.slots(), ids, positions
+            room = marks, self._scratch.slots(), ids, positions
             known = np.array(
                 [kernels.assemble_shared(labels, proposed, self.out_features, key, *room)]
             )

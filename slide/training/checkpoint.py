@@ -386,7 +386,7 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """The states in a checkpoint, one of each process that wrote it; tensors are memory maps.
 
-    What is not looked at is not read, but for its hash, and each file is hashed by one process.
+    What is not used is not read, but for its hash, and each file is hashed by one process.
     Raises ValueError if a file is not the one that was written, or a fact differs from the run's.
     """
     try:

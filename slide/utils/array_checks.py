@@ -15,13 +15,14 @@ Example:
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from slide.sparse import CSR, Pattern
+from slide.utils.checks import shortened
 
 
 class Expected(NamedTuple):
@@ -136,6 +137,27 @@ class Stored:
         """A JSON object."""
         return self.part(name, self.get(name)).numbers
 
+    def objects(self, name: str) -> list[Any]:
+        """A list of JSON objects."""
+        found = self.get(name)
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            self._refuse(name, "be a list of objects")
+        return found
+
+    def text(self, name: str) -> str:
+        """A text."""
+        found = self.get(name)
+        if not isinstance(found, str):
+            self._refuse(name, "be a text")
+        return found
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts."""
+        found = self.get(name)
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            self._refuse(name, "be a list of texts")
+        return found
+
     def get(self, name: str) -> Any:
         """A JSON value."""
         if name not in self.numbers:
@@ -220,11 +242,16 @@ class Stored:
         values = self.array(f"{name}.values", expected)
         return CSR(pattern.indptr, pattern.indices, values)
 
-    def refuse_array(self, name: str, must: str) -> None:
+    def refuse_array(self, name: str, must: str) -> NoReturn:
         """Raise the error for an array that must be something, such as "not fall"."""
         raise ValueError(f"{self._files[1]} is damaged: {self._prefix}{name} must {must}")
 
-    def _refuse(self, name: str, must: str) -> None:
+    def refuse(self, must: str) -> NoReturn:
+        """Raise the error for numbers that must together be something."""
+        what = f"{self._prefix[:-1]} must ".lstrip() + shortened(must)
+        raise ValueError(f"{self._files[0]} is damaged: {what}")
+
+    def _refuse(self, name: str, must: str) -> NoReturn:
         shown = f"{self.numbers[name]!r}"[:60]
         what = f"{self._prefix}{name} must {must}, not {shown}"
         raise ValueError(f"{self._files[0]} is damaged: {what}")

@@ -12,11 +12,17 @@ Example:
 
 import operator
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+
+# Most characters of an error of a library in a sentence: two lines of a terminal.
+_LONGEST = 200
+# Python has larger integers, which become no floats.
+LARGEST_FLOAT = sys.float_info.max
 
 
 def whole(name: str, value: Any, least: int) -> int:
@@ -32,13 +38,13 @@ def whole(name: str, value: Any, least: int) -> int:
 
 def positive(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number above 0."""
-    if not _is_number(value) or not 0 < value < float("inf"):
+    if not _is_number(value) or not 0 < value <= LARGEST_FLOAT:
         raise ValueError(f"{name} must be a number above 0, not {value!r}")
 
 
 def not_negative(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a finite number of at least 0."""
-    if not _is_number(value) or not 0 <= value < float("inf"):
+    if not _is_number(value) or not 0 <= value <= LARGEST_FLOAT:
         raise ValueError(f"{name} must be a number of at least 0, not {value!r}")
 
 
@@ -141,8 +147,26 @@ def encodable(name: str, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
+def printable(text: str) -> str:
+    """A text for a terminal: escape sequences and other control characters are spelt out."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def shortened(error: object) -> str:
+    """What an error of a library says of a file: one line, and not all of it."""
+    said = printable(" ".join(f"{error}".split()))
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
+
+
 def error_message(error: BaseException | None, overrides: Sequence[str] = ()) -> str:
     """The message of an error, with the whole key of a value, and a file before what is wrong."""
+    return printable(_message(error, overrides))
+
+
+def _message(error: BaseException | None, overrides: Sequence[str]) -> str:
     # Errors of HTTP have an address as filename, and no strerror.
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         to = "" if error.filename2 is None else f" -> {error.filename2}"

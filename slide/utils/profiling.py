@@ -12,8 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 from numba.core import event
+from torch._C._profiler import _RecordFunctionFast
 
 _F = TypeVar("_F", bound=Callable)
+# A range of PyTorch's profiler as a block, ``with record("slide::name")``, without a Python call.
+record = _RecordFunctionFast
 
 
 class _Watch(event.Listener):

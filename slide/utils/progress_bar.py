@@ -11,6 +11,8 @@ from typing import IO, Any
 from tqdm import tqdm
 from tqdm.utils import CallbackIOWrapper
 
+from slide.utils.checks import printable
+
 # A phase that is shorter has no bar; in seconds.
 SHOWN_AFTER = 2.0
 # Seconds between lines where standard error is not a terminal.
@@ -83,7 +85,7 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
 def log(sentence: str) -> None:
     """Write a line to standard error, above the progress bars."""
     if not _is_silent():
-        tqdm.write(sentence, file=sys.stderr)
+        tqdm.write(printable(sentence), file=sys.stderr)
 
 
 def _is_silent() -> bool:

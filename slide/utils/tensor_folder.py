@@ -19,6 +19,7 @@ from torch import Tensor
 
 from slide.backend import array_view
 from slide.runtime import VERSION, versions
+from slide.utils.checks import shortened
 from slide.utils.files import (
     json_digest,
     pieces,
@@ -194,7 +195,8 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
             raise TypeError("sizes and hashes")
         wrote = dict(content.get("versions", {})).get("slide", "?")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} has changed since it was written: {error!r}") from error
+        said = shortened(repr(error))
+        raise ValueError(f"{path} has changed since it was written: {said}") from error
     if number != kind.format and not 0 < kind.oldest <= number < kind.format:
         raise ValueError(
             f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "
@@ -234,7 +236,8 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} has changed since it was written: {error}") from error
+        said = shortened(error)
+        raise ValueError(f"{path} has changed since it was written: {said}") from error
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -26,7 +26,7 @@ from sized import settings
 from slide import CSR, Pattern, runtime
 from slide.config import build_network, build_optimizer
 from slide.distributed import Group
-from slide.distributed.launch import find_place, meet
+from slide.distributed.launch import find_rank_info, meet
 from slide.utils.resources import peak_memory_mb, resident_memory
 
 AMAZON = {"features": 135_909, "labels": 670_091}
@@ -105,15 +105,15 @@ def steps_of(case: dict[str, Any], group: Group) -> dict[str, float]:
 
 def of_rank(case: dict[str, Any]) -> dict[str, float]:
     """The figures of this process, whose environment has the variables of torchrun."""
-    place = find_place()
+    info = find_rank_info()
     runtime.set_threads(1)
     group = Group.alone()
-    if place.size > 1:
-        meet(place, 300.0)
+    if info.size > 1:
+        meet(info, 300.0)
         group = Group()
     found = steps_of(case, group)
     group.barrier()
-    if place.size > 1:
+    if info.size > 1:
         # Threads of gloo that are still there when a process ends abort it at random.
         torch.distributed.destroy_process_group()
     return found

@@ -231,7 +231,7 @@ def options(
     parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
     if datasets:
         parser.add_argument("--root", type=Path, help="folder with a folder a data set")
-        parser.add_argument("--datasets", nargs="+", default=list(datasets))
+        parser.add_argument("--datasets", "--sets", nargs="+", default=list(datasets))
         parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--again", action="store_true", help="measure rows that there are, too")
     parser.add_argument("--minutes", type=float, default=0, help="begin no row later; 0: no limit")

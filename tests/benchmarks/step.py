@@ -65,9 +65,19 @@ class Peer:
         return list(epochs)[-1]["p_at_1"]
 
 
+def part_of(name: str) -> str:
+    """The part of a step that a range belongs to; ``""``: none. PyTorch names its own ranges."""
+    name = name.removesuffix("Backward")
+    if name.startswith("slide::"):
+        return name.removeprefix("slide::")
+    parts = {"Optimizer.step#RowSparseAdam.step": "adam", "_SparseLinear": "input_layer"}
+    layers = ("_SharedLinearLoss", "_SharedLinear", "_PerSampleLinear", "_ActiveLoss")
+    return parts.get(name, "output_layer" if name in layers else "")
+
+
 def seconds_by_range(profile: torch.profiler.profile) -> dict[str, float]:
     """The time in each range of ours, less the time in other ranges of ours inside of it."""
-    events = [event for event in profile.events() if event.name.startswith("slide::")]
+    events = [event for event in profile.events() if part_of(event.name)]
     seconds: dict[str, float] = {}
     open_ranges: list = []
     for event in sorted(events, key=lambda event: (event.time_range.start, -event.time_range.end)):
@@ -75,10 +85,10 @@ def seconds_by_range(profile: torch.profiler.profile) -> dict[str, float]:
         while open_ranges and open_ranges[-1].time_range.end <= event.time_range.start:
             open_ranges.pop()
         if open_ranges:
-            seconds[open_ranges[-1].name] -= spent
-        seconds[event.name] = seconds.get(event.name, 0.0) + spent
+            seconds[part_of(open_ranges[-1].name)] -= spent
+        seconds[part_of(event.name)] = seconds.get(part_of(event.name), 0.0) + spent
         open_ranges.append(event)
-    return {name.removeprefix("slide::"): value for name, value in seconds.items()}
+    return seconds
 
 
 def milliseconds_by_part(step: Step, repeats: int) -> dict[str, float]:
@@ -229,6 +239,7 @@ def page(found: dict[str, Any]) -> str:
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)
+        + prose("step", "tried")
     )
 
 

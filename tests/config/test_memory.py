@@ -17,7 +17,7 @@ from slide.config.compose import user_errors
 from slide.config.processes import Ranks
 from slide.data import Batches, Split, validation_split
 from slide.data.validation import divide
-from slide.distributed.launch import Place
+from slide.distributed.launch import RankInfo
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
@@ -155,7 +155,7 @@ def test_negatives_take_no_memory_of_regressions(tmp_path, free, capsys, kind, w
 
 def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     config, data = opened(tmp_path, *LARGE)
-    ranks = [Ranks(Place(r, 2, r, 2), SimpleNamespace(rank=r, size=2)) for r in range(2)]  # type: ignore[arg-type]
+    ranks = [Ranks(RankInfo(r, 2, r, 2), SimpleNamespace(rank=r, size=2)) for r in range(2)]  # type: ignore[arg-type]
     first, other = (needs.memory_needs(config, data, each) for each in ranks)
     assert first["training"] == other["training"]
     alone = needs.memory_needs(config, data)["ending"]["re-ranker"]

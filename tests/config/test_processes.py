@@ -23,7 +23,7 @@ from slide.config.processes import (
     share_threads,
 )
 from slide.distributed.group import LostProcessError
-from slide.distributed.launch import Errors, Place, find_place
+from slide.distributed.launch import Errors, RankInfo, find_rank_info
 from slide.functional.losses import find_loss
 from slide.utils import run_folders
 
@@ -36,13 +36,13 @@ def several(gather=None, size=2):
     group = SimpleNamespace(rank=0, size=size, barrier=lambda: None, broadcast=lambda value: value)
     group.gather = gather or (lambda value: [value] * size)
     group.patient = group
-    return Ranks(Place(0, size, 0, size), group)
+    return Ranks(RankInfo(0, size, 0, size), group)
 
 
 def test_where_torchrun_puts_a_process():
-    assert find_place(TOLD) == Place(1, 4, 1, 2)
-    assert find_place({**TOLD, "MASTER_PORT": ""}).size == 4
-    assert find_place({"RANK": "1", "WORLD_SIZE": "4"}) == Place()
+    assert find_rank_info(TOLD) == RankInfo(1, 4, 1, 2)
+    assert find_rank_info({**TOLD, "MASTER_PORT": ""}).size == 4
+    assert find_rank_info({"RANK": "1", "WORLD_SIZE": "4"}) == RankInfo()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_where_torchrun_puts_a_process():
 )
 def test_variables_that_torchrun_would_not_set(variable, value, said):
     with pytest.raises(ValueError, match=said):
-        find_place({**TOLD, variable: value})
+        find_rank_info({**TOLD, variable: value})
 
 
 def test_before_they_meet_each_speaks(monkeypatch):
@@ -267,7 +267,7 @@ def shared(taken, monkeypatch, affinities, asked=0, names=None, local_size=None)
 
     group.gather = gather
     size = local_size or len(affinities)
-    share_threads(Ranks(Place(0, len(affinities), 0, size), group), asked)
+    share_threads(Ranks(RankInfo(0, len(affinities), 0, size), group), asked)
     return taken[-1]
 
 

@@ -480,3 +480,35 @@ def test_two_processes_at_once(open_set, root, tmp_path):
     assert outputs == [b"50000.0"] * 2
     assert leftovers(tmp_path / "cache") == []
     assert len(open_set().train) == 20000
+
+
+def unlisted(folder):
+    """An array that no kernel must read, and that the list leaves out."""
+    entry(2**30)(folder / "train/label_indices.npy")
+    reseal(folder, files={})
+
+
+def outside(folder):
+    name = "../other.npy"
+    (folder / name).write_bytes(bytes(200))
+    reseal(folder, files={**json.loads((folder / "meta.json").read_text())["files"], name: None})
+
+
+def planted(folder):
+    np.save(folder / "label_ids.npy", np.array([2**30]))
+
+
+def pipe(folder):
+    (folder / "train/label_indices.npy").unlink()
+    os.mkfifo(folder / "train/label_indices.npy")
+
+
+@pytest.mark.parametrize("edit", [unlisted, outside, planted, pipe])
+def test_the_list_of_a_cache_names_all_its_files_and_no_others(tmp_path, edit, capsys):
+    split = make_split(5)
+    folder = open_blocks(tmp_path, blocks_of(split), state=1).folder
+    edit(folder)
+    found = open_blocks(tmp_path, blocks_of(split), state=1)
+    assert rows(found.train) == rows(split)
+    assert "is written again" in capsys.readouterr().err
+    assert not (folder / "label_ids.npy").exists()

@@ -10,6 +10,7 @@ from slide.data.row_transform import RowTransform
 from slide.data.transforms import count_steps, feature_moments, should_standardize, transform
 from slide.model.resizing import with_features
 from slide.sparse import CSR, Pattern, as_csr
+from slide.utils.array_checks import Stored
 
 
 def make_split(dense, labels, num_labels=3):
@@ -74,7 +75,7 @@ def test_rows_are_standardized_and_end_with_a_constant():
     np.testing.assert_allclose(found[:, :3], expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found[:, 3], np.sqrt(3))
     assert steps.num_columns == (4, 3)
-    again = RowTransform.restored(steps.settings(), steps.arrays())
+    again = RowTransform.restored(Stored(steps.settings(), steps.arrays()))
     np.testing.assert_array_equal(again.features(as_csr(dense)).values, found.ravel())
     empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     assert np.isfinite(steps.features(empty).values).all()

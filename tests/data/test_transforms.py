@@ -21,6 +21,7 @@ from slide.data import (
 from slide.data.cache import cached
 from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
+from slide.utils.array_checks import Stored
 
 
 def test_the_formula_of_tf_idf():
@@ -275,7 +276,7 @@ def test_steps_do_the_same_to_rows_to_come(tmp_path, hashed):
     for found in (made, transform(data, **options)):  # Computed, and opened again.
         (steps,) = found.steps
         assert steps.num_columns == (made.num_features, made.num_labels)
-        again = RowTransform.restored(steps.settings(), steps.arrays())
+        again = RowTransform.restored(Stored(steps.settings(), steps.arrays()))
         for one in (steps, again):
             for got, expected in zip(
                 one.features(data.test.features), made.test.features, strict=True

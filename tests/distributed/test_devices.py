@@ -18,7 +18,7 @@ from slide.backend import backend
 from slide.config.compose import read_config
 from slide.config.processes import join_ranks
 from slide.distributed import Group, ShardedNetwork, ShardedSampledLinear
-from slide.distributed.launch import Place, find_rank_device
+from slide.distributed.launch import RankInfo, find_rank_device
 from slide.functional.losses import LOSSES
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
@@ -105,17 +105,17 @@ def gpus(monkeypatch, count):
 def test_each_process_takes_a_gpu_of_its_own(monkeypatch):
     gpus(monkeypatch, 2)
     for local in (0, 1):
-        place = Place(rank=2 + local, size=4, local_rank=local, local_size=2)
-        assert find_rank_device("cuda", place) == torch.device("cuda", local)
-        assert find_rank_device("cpu", place) == torch.device("cpu")
-    assert find_rank_device("cuda", Place()) == torch.device("cuda")
-    assert find_rank_device("cuda:1", Place(1, 2)) == torch.device("cuda", 1)
+        info = RankInfo(rank=2 + local, size=4, local_rank=local, local_size=2)
+        assert find_rank_device("cuda", info) == torch.device("cuda", local)
+        assert find_rank_device("cpu", info) == torch.device("cpu")
+    assert find_rank_device("cuda", RankInfo()) == torch.device("cuda")
+    assert find_rank_device("cuda:1", RankInfo(1, 2)) == torch.device("cuda", 1)
     with pytest.raises(ValueError, match="one GPU to all 2 processes of a machine"):
-        find_rank_device("cuda:1", Place(1, 2, 1, 2))
+        find_rank_device("cuda:1", RankInfo(1, 2, 1, 2))
     with pytest.raises(ValueError, match=r"each of the 3 processes .* finds 2: start at most 2"):
-        find_rank_device("cuda", Place(1, 3, 1, 3))
+        find_rank_device("cuda", RankInfo(1, 3, 1, 3))
     gpus(monkeypatch, 1)  # Each process sees its own.
-    assert find_rank_device("cuda:0", Place(1, 2, 1, 2)) == torch.device("cuda", 0)
+    assert find_rank_device("cuda:0", RankInfo(1, 2, 1, 2)) == torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "gloo"), ("cuda", "cpu:gloo,cuda:nccl")])

@@ -1,11 +1,13 @@
 """Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
 
 import warnings
+from collections import UserList
 from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from helpers import job
 from helpers.frames import Frame, Series
 from sklearn.calibration import CalibratedClassifierCV
@@ -66,6 +68,52 @@ def test_a_row_without_a_label_is_named(gap, labels):
         read_targets([["a"], ["b", gap]])
     with pytest.raises(ValueError, match=r"row 1 of y has no label, but nan: leave"):
         read_targets(np.array([1, np.nan]))
+
+
+LIBRARIES = {
+    "pandas": lambda rows: pytest.importorskip("pandas").DataFrame(rows),
+    "polars": lambda rows: pytest.importorskip("polars").DataFrame(rows),
+    "pyarrow": lambda rows: pytest.importorskip("pyarrow").Table.from_pylist(rows),
+    "datasets": lambda rows: pytest.importorskip("datasets.arrow_dataset").Dataset.from_list(rows),
+}
+ROWS = [{"x": float(n), "tags": ["a", "b"][: 1 + n % 2], "kind": "ab"[n % 2]} for n in range(40)]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_columns_and_frames_of_libraries(library):
+    def column(rows, name):
+        return LIBRARIES[library](rows)[name]
+
+    for name in ("tags", "kind"):
+        expected = read_targets([row[name] for row in ROWS])
+        found = read_targets(column(ROWS, name))
+        assert (found.classes.tolist(), found.multilabel) == (["a", "b"], name == "tags")
+        np.testing.assert_array_equal(found.labels.indices, expected.labels.indices)
+        with pytest.raises(ValueError, match=r"row 3 of y has no label, but (None|nan): leave"):
+            read_targets(column([*ROWS[:3], {**ROWS[3], name: None}, *ROWS[4:]], name))
+    with pytest.raises(ValueError, match=r"a label of row 3 of y is missing: .*None"):
+        read_targets(column([*ROWS[:3], {**ROWS[3], "tags": [None, "a"]}, *ROWS[4:]], "tags"))
+    X = LIBRARIES[library]([{"x": row["x"], "z": 1.0} for row in ROWS])
+    fitted = SlideClassifier(epochs=1, ranker=None).fit(X, column(ROWS, "kind"))
+    assert fitted.n_features_in_ == 2
+    assert len(fitted.predict(X)) == 40
+
+
+def test_one_column_of_pyarrow():
+    arrow = pytest.importorskip("pyarrow")
+    assert read_targets(arrow.array(["a", "b", "a"])).classes.tolist() == ["a", "b"]
+
+
+def test_a_dense_tensor_is_a_matrix():
+    X, y = torch.randn(40, 3), torch.arange(40) % 2
+    fitted = SlideClassifier(epochs=1, ranker=None, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.predict(X.numpy()))
+
+
+def test_a_query_of_polars_is_said():
+    polars = pytest.importorskip("polars")
+    with pytest.raises(ValueError, match=r"a query of polars .*: give X\.collect\(\)"):
+        SlideClassifier().fit(polars.LazyFrame({"x": [1.0, 2.0]}), [0, 1])
 
 
 NAMES = ["ash", "birch", "cedar"]
@@ -297,6 +345,7 @@ FORMS = {
     "series": Series(TEXTS),
     "frame": Frame(np.array([TEXTS, range(36)], object).T, ["text", "number"]),
     "a gap": [None, *TEXTS[1:]],
+    "sequence": UserList(TEXTS),
     "bytes": [text.encode() for text in TEXTS],
     "iterator": iter(TEXTS),
 }

@@ -1,9 +1,12 @@
 """A linear layer and its loss in one operation, against the two one after the other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from slide import ops
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, active_linear_loss, loss_on_active
 from slide.functional.losses import LOSSES
@@ -84,6 +87,38 @@ def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, lea
     assert not torch.equal(found[1], wanted[1])
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=0.02 * float(other.abs().max()), rtol=0.02)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
+    x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
+    bias = bias if with_bias else None
+    one, several = LOSSES["squared_hinge"], replace(LOSSES["squared_hinge"], of_products=None)
+    assert one.of_products is not None
+    found, wanted = (
+        loss_and_gradients(
+            active_linear_loss(x, weight, bias, active, loss, precision="bfloat16"), x, weight, bias
+        )
+        for loss in (one, several)
+    )
+    for each, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(each, other, rtol=1e-6, atol=1e-7)
+
+
+def test_rows_of_a_set_are_rounded_as_torch_does_and_sets_of_near_sizes_have_one_shape():
+    bits = torch.arange(0, 2**32, 2**15 - 1, dtype=torch.int64).to(torch.int32)  # Halves, too.
+    weight = bits[: len(bits) // 64 * 64].view(torch.float32).reshape(-1, 64).contiguous()
+    weight[0, 0], weight[0, 1] = 1 + 2**-8, 1 + 3 * 2**-8  # To even: down, up.
+    ids = np.arange(len(weight), dtype=np.int32)[::-1].copy()
+    rows, rounded = ops.gather_rounded(weight, ids, torch.bfloat16)
+    wanted = weight.flip(0)
+    torch.testing.assert_close(rows, wanted, rtol=0, atol=0, equal_nan=True)
+    close = {"rtol": 0, "atol": 0, "equal_nan": True}
+    torch.testing.assert_close(rounded[: len(ids)], wanted.bfloat16(), **close)
+    assert not rounded[len(ids) :].any()
+    sizes = {len(ops.gather_rounded(weight, ids[:n], torch.bfloat16)[1]) for n in (1990, 2010)}
+    assert sizes == {2016}
 
 
 def test_two_losses_of_one_layer_can_wait_for_their_backward():

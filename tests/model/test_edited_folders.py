@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ import torch
 from helpers import job
 from helpers.damage import REPEAT, SEED
 from helpers.graphs import make_graph
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 import slide
-from slide.data import Split, divide, holdout, transform
+from slide.data import Split, TextVectorizer, divide, holdout, transform
 from slide.model import Model, load
 from slide.model.folder import MODEL_FOLDER
 from slide.ranking import EnsembleRanker
@@ -183,3 +185,63 @@ def test_trees_have_no_way_back_and_few_leaves():
     trees["left"][deep], trees["right"][deep] = deep + 1, deep + 2
     with pytest.raises(ValueError, match="have 32 leaves in a tree at most"):
         FinalRanker([1, -1]).restore(Stored(numbers, trees))
+
+
+PARTS = ("network", "index", "ranker", "steps", "label_names", "feature_names", "settings", "name")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("value", [0.5, [7], "lacks", {"a": 1}], ids=str)
+def test_parts_of_the_list_are_named(tmp_path, part, value):
+    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(tmp_path)
+    content = read_folder(MODEL_FOLDER, tmp_path) | {part: value}
+    if value == "lacks":
+        del content[part]
+    elif part == "settings" and isinstance(value, dict):
+        return
+    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
+    refused(tmp_path, rf"model\.json is damaged: ({part}|it lacks)")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("analyzer", each) for each in ("words", [1])),
+        *(("binary", 1), ("lowercase", None), ("sublinear_tf", "no")),
+        *(("dtype", each) for each in ("object", [None], "M8[s]", "float64,float64")),
+        *(("ngram_range", each) for each in ([2, 1], [1], [1, 1e9], "11")),
+        *(("stop_words", each) for each in (0.5, "french", [[1]])),
+        *(("token_pattern", each) for each in ("(", "(a)(b)", ["a"], "a{99999999999}")),
+        *(("norm", "max"), ("strip_accents", True)),
+    ],
+)
+def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, name, value):
+    """And not with the first text, by scikit-learn."""
+    vectorizer = TfidfVectorizer().fit(["red fox", "blue dog"])
+    network = slide.SlideNetwork(4, [3], 9, slide.FullSampler)
+    Model(network, vectorizer=TextVectorizer.of(vectorizer)).save(tmp_path)
+    content = read_folder(MODEL_FOLDER, tmp_path)
+    content["vectorizer"]["arguments"][name] = value
+    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
+    refused(tmp_path, rf"model\.json is damaged: .*{name} of a TfidfVectorizer cannot be")
+
+
+def test_what_a_library_says_of_a_file_is_one_short_line_without_escape_sequences(tmp_path):
+    """A terminal obeys the sequences in the names of arrays."""
+    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(tmp_path)
+    text = json.dumps({"\x1b[31mred" * 99: {"dtype": "F32", "shape": [1], "data_offsets": [0, 9]}})
+    path = tmp_path / "network.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(9))
+    content = json.loads((tmp_path / "model.json").read_text())
+    del content["sha256"]
+    data = path.read_bytes()
+    content["files"][path.name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
+    with pytest.raises(ValueError, match=r"network\.safetensors has changed") as caught:
+        load(tmp_path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+    (tmp_path / "model.json").write_bytes(b"\xff" * 9999)
+    with pytest.raises(ValueError, match=r"model\.json has changed") as caught:
+        load(tmp_path)
+    assert len(str(caught.value)) < 500

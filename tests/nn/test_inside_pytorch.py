@@ -102,6 +102,28 @@ class TestCompile:
         assert found == pytest.approx(wanted, rel=1e-5)
         torch.testing.assert_close(model.output.weight, twin.output.weight)
 
+    def test_a_whole_step(self):
+        """Backward pass and optimizer within the compiled function; warnings are errors."""
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        encoder, output = nn.Linear(3, D), make_layer("shared")
+        optimizer = RowSparseAdam([*encoder.parameters(), *output.parameters()], lr=0.01)
+
+        def step(x, labels):
+            loss, _ = output.loss(torch.relu(encoder(x)), labels, "softmax")
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        x, labels, compiled = torch.randn(B, 3), draw_labels(), torch.compile(step, backend="eager")
+        before = output.weight.detach().clone()
+        first = compiled(x, labels)
+        assert (output.weight != before).any()
+        for _ in range(10):
+            last = compiled(x, labels)
+        assert last < first
+
     def test_other_layers(self):
         torch._dynamo.reset()
         features = make_csr(np.random.default_rng(0), [3, 0, 7, 1, 2], N)

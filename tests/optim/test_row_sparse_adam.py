@@ -609,7 +609,7 @@ class RowSGD(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if (gradient := take_row_gradients(p)) is not None:
-                    rows, steps = as_rows(p), -group["lr"] * gradient.values()
+                    (rows,), steps = as_rows(p), -group["lr"] * gradient.values()
                     if gradient.ids is None:
                         rows += steps
                     else:  # On other devices than the CPU a row may occur several times.
@@ -697,3 +697,35 @@ def test_numbers_that_are_none_in_a_group(option, value):
     with pytest.raises(ValueError, match=f"{option} must be "):
         step(optimizer, weight, [0])
     assert torch.equal(weight, before)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("state", 0, "exp_avg_sq"), None, r"exp_avg_sq \(\) does not fit"),
+        (("state", 0, "exp_avg_sq"), 2**62, r"exp_avg_sq \(\) does not fit"),
+        (("param_groups", 0, "params"), [{}], "params must be numbers of parameters"),
+        (("param_groups", 0, "lr"), 10**400, "lr must be a number of at least 0"),
+    ],
+    ids=["none", "a number", "an object", "a huge number"],
+)
+def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
+    def made():
+        weight = torch.nn.Parameter(torch.ones(3, 2))
+        weight.grad = torch.ones(3, 2)
+        return RowSparseAdam([weight], lr=0.1)
+
+    optimizer, state = made(), made()
+    state.step()
+    edited = state.state_dict()
+    owner = edited
+    for key in path[:-1]:
+        owner = owner[key]
+    owner[path[-1]] = value
+
+    def goes_on():
+        optimizer.load_state_dict(edited)
+        optimizer.step()
+
+    with pytest.raises(ValueError, match=said):
+        goes_on()

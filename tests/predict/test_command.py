@@ -114,7 +114,7 @@ def test_names(folder, data):
 
 
 def test_text_with_scores(folder, data, tmp_path):
-    slide_predict(folder / "plain", folder / "rows.txt", "-k", 2, "-o", tmp_path / "out.txt")
+    slide_predict(folder / "plain", folder / "rows.txt", "--k", 2, "-o", tmp_path / "out.txt")
     header, *lines = (tmp_path / "out.txt").read_text().splitlines()
     assert header.split() == ["40", "80"]
     labels, scores = expected(folder, data, k=2)

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 from helpers import job
 
-from slide.report import read_run
-from slide.report.page import draw_precision, draw_times, svg
+from slide.report import RunFiles, read_run
+from slide.report.page import draw_precision, draw_times, score_table, svg
 
 
 def pictures(page):
@@ -79,3 +79,12 @@ def test_only_what_was_measured_is_shown(tmp_path):
 def test_no_report_where_none_is_wanted(tmp_path):
     job.main(*job.tiny(tmp_path, "report=false", "trainer.max_steps=1", "ranker=none"))
     assert not (tmp_path / "run/report.html").exists()
+
+
+def test_a_recommender_shows_its_own_scores(tmp_path):
+    summary = {"recall_at_20": 0.2338, "ndcg_at_20": 0.1234}
+    shown = score_table(RunFiles(tmp_path, summary, {}, []))
+    assert re.findall(r"<td>([^<]+)</td>", shown) == [
+        *("Recall@20, answers", "0.2338"),
+        *("nDCG@20, answers", "0.1234"),
+    ]

@@ -1,5 +1,7 @@
 """Reading the folder of a run, finished or not."""
 
+import os
+
 import pytest
 
 from slide.report.run_files import read_run
@@ -40,8 +42,15 @@ def test_a_summary_of_the_version_before_gets_the_names_of_the_parts_of_training
     assert run.seconds_at([5, 10]) == [1, 2]
 
 
-@pytest.mark.parametrize("text", [b"", b"- 1", b"seed: \xff", b"[" * 9999])
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
+FILES = ("config.yaml", "summary.json")
+# Eight times as long as a list of four lines; twenty lines would fill the memory.
+BOMB = b"a: &a [1, 2]\nb: &b [*a, *a]\nc: [*b, *b]\n"
+BAD_SUMMARIES = (b'{"p_at_1": "0.5"}', b'{"dataset": 3}', b'{"warnings": "no"}', b'{"steps": 1e99}')
+MALFORMED = [(n, b) for n in FILES for b in (b"", b"- 1", b"seed: \xff", b"[" * 999)]
+MALFORMED += [("config.yaml", BOMB), *(("summary.json", text) for text in BAD_SUMMARIES)]
+
+
+@pytest.mark.parametrize(("name", "text"), MALFORMED)
 def test_files_that_are_malformed(tmp_path, name, text):
     (tmp_path / "config.yaml").write_text("seed: 3\n")
     (tmp_path / name).write_bytes(text)
@@ -53,7 +62,14 @@ def test_lines_of_a_log_that_are_none(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 3\n")
     (tmp_path / "summary.json").write_text('{"p_at_1": 0.5}')
     lines = b'5\n[]\n{"loss": 1}\n{"step": "a"}\n\xff\n{"step": 10, "train/seconds": 4.0}\n'
-    (tmp_path / "metrics.jsonl").write_bytes(lines)
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1e99}\n' + lines)
     run = read_run(tmp_path)
     assert run.log == [{"step": 10, "train/seconds": 4.0}]
     assert run.seconds_at([5, 20]) == [2, 4]
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    for name in ("summary.json", "metrics.jsonl"):
+        os.mkfifo(tmp_path / name)
+    assert read_run(tmp_path)[1:] == ({}, {"seed": 3}, [])

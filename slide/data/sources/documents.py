@@ -1,9 +1,9 @@
 """Texts with labels, in lines of JSON: ``{"text": "...", "labels": ["...", ...]}``.
 
 A row is a text. Its features are the words of the training texts, weighted by tf-idf
-(`slide.data.TextVectorizer`). Its labels are names; those of both files are numbered in
-alphabetical order. A line without ``labels``, or with null, is a row without any, and other keys of
-a line do not count.
+(`slide.data.TextVectorizer`). Its labels are names, and the names of both files are numbered
+in alphabetical order. A line without ``labels``, or with null, is a row without any, and other keys
+of a line do not count.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

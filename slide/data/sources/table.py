@@ -2,8 +2,8 @@
 
 A row of the table is a row. Its features are the words of its texts, weighted by tf-idf
 (`slide.data.TextVectorizer`), and after them its numbers, brought to mean 0 and deviation 1
-over the training rows; an empty cell of numbers is the mean. Its labels are names; those of both
-parts are numbered in alphabetical order.
+over the training rows; an empty cell of numbers is the mean. Its labels are names, and the
+names of both parts are numbered in alphabetical order.
 """
 
 import functools
@@ -67,7 +67,7 @@ def table(
 
     Args:
         path: a file of CSV, JSON (in lines or as a list) or Parquet, known by its content; or a
-            frame, a data set of Hugging Face, or a list of dicts.
+            frame, a table of pyarrow, a data set of Hugging Face, or a list of dicts.
         test_path: the same for the test rows; None: they are among the rows of ``path``.
         cache: folder for the arrays; None: they are in memory only.
         labels: column of labels; None: the first that is called labels, tags, categories or so.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, parallel, prange
+from slide.ops.kernels.compile import helper, parallel, prange, prefetch_entries
 from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.kernels.ragged import shorten, sorted_order
 
@@ -230,42 +230,50 @@ def ask_similar(features, groups, similar, questions, labels, ids, starts, posit
 
 # Added to the number of rows of an item, so that rare ones do not seem close.
 _PRIOR = np.float32(5)
+# Passes over weights end with one that changes none by more than a hundred-thousandth of the first
+# largest change: sums in float32 are no more exact.
+_SETTLED = np.float32(1e-5)
+# 256 entries of the next list are requested, 2 KB: all of it where there are many items.
+_MOST_REQUESTED = 256
 
 
 @helper
 def _closest(lists, counts, n, num_features, close):
     """Put the items closest to item ``n`` into ``close``, ascending; returns their number."""
-    scores, found = np.zeros(len(close), np.float32), 0
-    close[:] = -1
-    for p in range(lists.indptr[n], lists.indptr[n + 1]):
+    begin, end = lists.indptr[n], lists.indptr[n + 1]
+    items, scores, found = np.empty(end - begin, np.int32), np.empty(end - begin, np.float32), 0
+    for p in range(begin, end):
         item = lists.indices[p]
-        if item != n and item < num_features:
-            score = lists.values[p] / np.sqrt(counts[item] + _PRIOR)
-            if score > scores[0]:
-                replace_least(scores, close, score, item)
-    close.sort()
-    for i in range(len(close)):
-        if close[i] >= 0:
-            close[found] = close[i]
-            found += 1
-    return found
+        items[found] = item
+        scores[found] = lists.values[p] / np.sqrt(counts[item] + _PRIOR)
+        found += item != n and item < num_features
+    size = min(found, len(close))
+    if size < found:
+        shorten(items[:found], scores[:found], close, np.empty(size, np.float32))
+    else:
+        close[:size] = items[:size]
+    return size
 
 
 @helper
 def _solve(gram, right, sweeps, weights):
     """Solve ``gram @ weights = right`` by passes over the weights; returns whether they settle."""
+    left = right[1 : len(weights) + 1].copy()  # What is left of the right side.
     weights[:] = 0
     first, change = np.float32(0), np.float32(0)
     for sweep in range(sweeps):
         change = np.float32(0)
         for i in range(len(weights)):
-            product = np.float32(0)
-            for j in range(len(weights)):
-                product += gram[i + 1, j + 1] * weights[j]
-            step = (right[i + 1] - product) / gram[i + 1, i + 1]
+            own = gram[i + 1, 1:]
+            step = left[i] / own[i]
             weights[i] += step
             change = max(change, abs(step))
-        first = change if sweep == 0 else first
+            for j in range(len(left)):
+                left[j] -= step * own[j]
+        if sweep == 0:
+            first = change
+        elif change <= _SETTLED * first:
+            break
     return change <= first  # Not if they are infinite.
 
 
@@ -289,8 +297,14 @@ def _fill_gram(lists, counts, n, items, penalty, position, gram, right):
     for p in range(lists.indptr[n], lists.indptr[n + 1]):
         right[position[lists.indices[p]]] = lists.values[p]
     for i in range(size):
+        if i + 1 < size:  # Lists are far from each other; of long ones the begin is enough.
+            begin = lists.indptr[items[i + 1]]
+            end = min(begin + _MOST_REQUESTED, lists.indptr[items[i + 1] + 1])
+            prefetch_entries(lists.indices, begin, end)
+            prefetch_entries(lists.values, begin, end)
+        own = gram[i + 1]
         for p in range(lists.indptr[items[i]], lists.indptr[items[i] + 1]):
-            gram[i + 1, position[lists.indices[p]]] = lists.values[p]
+            own[position[lists.indices[p]]] = lists.values[p]
     for i in range(1, size + 1):
         for j in range(1, i):  # A shortened list may lack what the other one has.
             gram[i, j] = gram[j, i] = max(gram[i, j], gram[j, i])
@@ -333,6 +347,22 @@ def regress_items(
             items = close[t, :size]
             _fill_gram(lists, counts, n, items, penalty, positions[t], gram[t], right)
             _put_weights(items, gram[t], right, sweeps, found, row)
+
+
+@parallel
+def shrunk_cosines(lists, counts, shrink, cosines, shared):
+    """Cosines of items, smaller where few rows have them, and numbers of rows that have both.
+
+    lists `CSR` of N items, the items of the same rows and the number of these rows; counts (N,)
+    int64, the number of rows of each item; shrink float32: number of rows that is added; cosines,
+    shared (entries,) float32 output, 0 for an item and itself.
+    """
+    for n in prange(len(counts)):
+        for p in range(lists.indptr[n], lists.indptr[n + 1]):
+            item = lists.indices[p]
+            length = np.sqrt(np.float32(counts[n])) * np.sqrt(np.float32(counts[item])) + shrink
+            shared[p] = np.float32(0) if item == n else lists.values[p]
+            cosines[p] = shared[p] / max(length, np.float32(1e-9))
 
 
 @helper

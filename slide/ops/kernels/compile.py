@@ -9,13 +9,14 @@ import warnings
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba import prange as prange
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from slide.runtime import forked, start_threads
+from slide.runtime import start_threads
 
 # All of fast-math except "no NaN" and "no infinity", which divergence checks and -inf masks need.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
@@ -67,8 +68,7 @@ def parallel(function):
 
     @functools.wraps(function)
     def call(*arguments):
-        start_threads()
-        return (alone() if forked() else threaded)(*arguments)
+        return (threaded if start_threads() else alone())(*arguments)
 
     return call
 
@@ -93,6 +93,14 @@ def _forgiving(kernel):
 
         file._load_index, file._load_data = index, data
     return kernel
+
+
+@helper
+def bfloat16_bits(value, bits):
+    """The upper half of the ``bits`` of a float32, rounded to nearest, of equal ones to even."""
+    last = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = (bits + np.uint32(0x7FFF) + last) >> np.uint32(16)
+    return np.uint16(0x7FC0) if np.isnan(value) else np.uint16(rounded)
 
 
 # Rows ahead: enough to hide the latency of memory, few enough to fit into the first-level cache.

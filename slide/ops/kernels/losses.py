@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, parallel, prange
+from slide.ops.kernels.compile import bfloat16_bits, helper, parallel, prange
 
 
 class Rows(NamedTuple):
@@ -113,25 +113,60 @@ def bce(rows, losses, gradient):
         losses[b] = loss
 
 
+@helper
+def _squared_hinge_row(scores, targets, log_weights, factor, g):
+    """The loss of a row, whose gradient is written to ``g``; see `squared_hinge`."""
+    weighted = len(log_weights) > 0
+    scale = g.dtype.type(2 * factor)
+    loss = 0.0
+    for j in range(len(g)):
+        slack = hinge(1 + scores[j])
+        weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
+        loss += weight * slack * slack
+        g[j] = scale * weight * slack
+    for t in targets:
+        wrong, slack = hinge(1 + scores[t]), hinge(1 - scores[t])
+        loss += slack * slack - wrong * wrong
+        g[t] = -scale * slack
+    return loss
+
+
 @parallel
 def squared_hinge(rows, losses, gradient):
     """max(0, 1 - y z)^2 with y = 1 for targets, else y = -1; weighted and summed."""
     for b in prange(len(rows.indptr) - 1):
         scores, targets, log_weights = score_row(rows, np.int64(b))
         g = gradient[rows.indptr[b] : rows.indptr[b + 1]]
-        weighted = len(log_weights) > 0
-        scale = g.dtype.type(2 * rows.scale)
-        loss = 0.0
-        for j in range(len(g)):
-            slack = hinge(1 + scores[j])
-            weight = np.exp(log_weights[j]) if weighted else log_weights.dtype.type(1)
-            loss += weight * slack * slack
-            g[j] = scale * weight * slack
-        for t in targets:
-            wrong, slack = hinge(1 + scores[t]), hinge(1 - scores[t])
-            loss += slack * slack - wrong * wrong
-            g[t] = -scale * slack
-        losses[b] = loss
+        losses[b] = _squared_hinge_row(scores, targets, log_weights, rows.scale, g)
+
+
+@parallel
+def squared_hinge_of_products(products, bias, rows, num_chunks, losses, gradient, rounded, sums):
+    """`squared_hinge` of the scores ``products + bias`` of a shared set, in one visit of each row.
+
+    products (B, P) uint16, the bits of bfloat16, of which the first A of each row count; bias (A,)
+    float32, or empty for none; ``rows`` has no scores; written: gradient (B, A) float32, the same
+    as `bfloat16_bits` and zeros in ``rounded`` (B, P), which may be the memory of ``products``, and
+    in sums (num_chunks, A) its sums over runs of samples.
+    """
+    count, size = gradient.shape
+    for chunk in prange(num_chunks):
+        scores, total = np.empty(size, np.float32), sums[chunk]
+        bits = scores.view(np.uint32)
+        total[:] = 0
+        for b in range(chunk * count // num_chunks, (chunk + 1) * count // num_chunks):
+            for j in range(size):
+                bits[j] = np.uint32(products[b, j]) << np.uint32(16)
+            for j in range(len(bias)):
+                scores[j] += bias[j]
+            targets = rows.target_positions[rows.target_indptr[b] : rows.target_indptr[b + 1]]
+            g = gradient[b]
+            losses[b] = _squared_hinge_row(scores, targets, rows.log_weights, rows.scale, g)
+            own, out = g.view(np.uint32), rounded[b]
+            for j in range(size):
+                total[j] += g[j]
+                out[j] = bfloat16_bits(g[j], own[j])
+            out[size:] = 0
 
 
 @parallel

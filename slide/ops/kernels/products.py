@@ -23,6 +23,7 @@ from slide.ops.kernels.compile import (
     AHEAD,
     AHEAD_ENTRIES,
     ask_for,
+    bfloat16_bits,
     helper,
     parallel,
     prange,
@@ -33,6 +34,9 @@ from slide.ops.kernels.compile import (
 # Bits of an id by which a pass of a radix sort orders: its counters stay in the first-level cache.
 _DIGIT_BITS = 11
 _ENTRY = (1 << 32) - 1
+# Rows that are only added up leave the cache soon, so more of them can be on their way: 2,048
+# numbers are 8 KB in float32, a sixth of a first-level cache.
+_NUMBERS_AHEAD = 2048
 
 
 @parallel
@@ -83,16 +87,31 @@ def grouped_product(groups, vectors, rows, bias, num_chunks, out):
 def weighted_sum(indptr, ids, coefficients, rows, out):
     """Add ``sum_p coefficients[p] * rows[ids[p]]`` to ``out[b]``; see `sampled_product`."""
     width = rows.shape[1]
+    ahead = max(AHEAD, _NUMBERS_AHEAD // max(width, 1))
     for b in prange(len(indptr) - 1):
         total = out[b]
         for p in range(indptr[b], indptr[b + 1]):
-            if p + AHEAD < len(ids):
-                prefetch_row(rows, ids[p + AHEAD])
+            if p + ahead < len(ids):
+                prefetch_row(rows, ids[p + ahead])
             c = coefficients[p]
             if c != 0:
                 row = rows[ids[p]]
                 for d in range(width):
                     total[d] += c * row[d]
+
+
+@parallel
+def gather_rounded(rows, ids, out, rounded):
+    """Copy the rows ``ids`` of a float32 matrix, and write their `bfloat16_bits`, then zeros."""
+    bits = rows.view(np.uint32)
+    for u in prange(len(ids)):
+        if u + AHEAD < len(ids):
+            prefetch_row(rows, ids[u + AHEAD])
+        row, own = rows[ids[u]], bits[ids[u]]
+        for d in range(len(row)):
+            out[u, d] = row[d]
+            rounded[u, d] = bfloat16_bits(row[d], own[d])
+    rounded[len(ids) :] = 0
 
 
 @serial
@@ -311,9 +330,10 @@ def adam_rows(state, hyper, ids, grads, num_chunks):
     for chunk in prange(num_chunks):
         rates, one = _rates(hyper, state.weight), grads.dtype.type(1)
         stop = (chunk + 1) * len(ids) // num_chunks
+        ahead = AHEAD_ENTRIES if grads.shape[1] == 1 else AHEAD
         for u in range(chunk * len(ids) // num_chunks, stop):
-            if u + AHEAD < stop:
-                _ask_for(state, ids[u + AHEAD])
+            if u + ahead < stop:
+                _ask_for(state, ids[u + ahead])
             if grads.shape[1] == 1:
                 _update_entry(state, hyper, rates, ids[u], grads[u, 0])
             else:

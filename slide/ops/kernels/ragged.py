@@ -4,12 +4,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, parallel, prange, serial
+from slide.ops.kernels.compile import (
+    AHEAD,
+    helper,
+    parallel,
+    prange,
+    prefetch_entries,
+    serial,
+)
 from slide.sparse import row_bounds
 
 # Entries that are read before the next decision whether to stop; without blocks, the compiler makes
 # no vector code.
 STRIDE = 512
+# Entries of a row that are requested: 80 are five cache lines of 4-byte numbers.
+_FIRST = 80
 
 
 class RowRoom(NamedTuple):
@@ -29,6 +38,9 @@ class RowRoom(NamedTuple):
 def gather_ragged(indptr, data, rows, out_indptr, out):
     """Copy rows of ``data`` with bounds ``indptr`` to ``out`` with bounds ``out_indptr``."""
     for i in prange(len(rows)):
+        if i + AHEAD < len(rows):  # The begin of a row; the processor asks for what follows it.
+            begin = indptr[rows[i + AHEAD]]
+            prefetch_entries(data, begin, min(begin + _FIRST, indptr[rows[i + AHEAD] + 1]))
         source = indptr[rows[i]]
         target = out_indptr[i]
         for k in range(out_indptr[i + 1] - target):

@@ -4,7 +4,7 @@ A formula gets scores ``(B, A)``, bools ``(B, A)`` that mark the targets, and No
 ``(B, A)`` or ``(A,)``, 0 at targets. It returns the losses ``(B,)``.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -78,6 +78,19 @@ def loss_rows(
     return losses.detach(), gradient
 
 
+class ProductLosses(NamedTuple):
+    """Losses ``(B,)`` of the scores of a shared set, and their gradient ``(B, A)``.
+
+    Where one visit made them, too: the gradient rounded to the type of the products, with a column
+    for each of their rows, and its sums ``(A,)`` over the samples.
+    """
+
+    losses: Tensor
+    gradient: Tensor
+    rounded: Tensor | None = None
+    sums: Tensor | None = None
+
+
 def losses_of_products(
     x: Tensor,
     rows: Tensor,
@@ -87,10 +100,10 @@ def losses_of_products(
     scale: float,
     weights: np.ndarray | None,
     exact: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+) -> ProductLosses:
     scores = (x @ rows.T).to(exact)
     scores = scores if bias is None else scores + bias
-    return loss_rows(scores, active, loss, scale, weights)
+    return ProductLosses(*loss_rows(scores, active, loss, scale, weights))
 
 
 def clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:

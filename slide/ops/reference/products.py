@@ -92,6 +92,11 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     return total_rows(ids, coefficients[:, None] * vectors[samples])
 
 
+def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+    rows = weight.index_select(0, on_device(ids, weight.device))
+    return rows, rows.to(rounded)
+
+
 def total_rows(ids: Tensor, rows: Tensor) -> TotalRows:
     """The sums of ``rows`` ``(n, D)`` with equal ``ids`` ``(n,)``."""
     ids, order = ids.sort(stable=True)

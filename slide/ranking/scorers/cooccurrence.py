@@ -75,8 +75,8 @@ class Cooccurrence(base.BaseScorer):
         rows = column_lists(features, num_features)
         lists = count_together(rows, labels, num_labels, self.longest, "co-occurrence")
         smoothed = np.diff(rows.indptr) + _PRIOR
-        of_feature = np.repeat(smoothed, np.diff(lists.indptr))
-        np.divide(lists.values, of_feature, out=lists.values, casting="same_kind")
+        # In float32 and in place: there are millions of pairs.
+        lists.values[:] /= np.repeat(smoothed.astype(np.float32), np.diff(lists.indptr))
         self.lists, self.num_labels, self.num_rows = lists, num_labels, features.num_rows
         self.unseen = (_PRIOR / smoothed).astype(np.float32)
         # A label without a row counts as one with a row.

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from slide.ops.kernels.base_scorers import shrunk_cosines
 from slide.ops.kernels.linear_classifiers import score_labels
 from slide.ops.kernels.ragged import select_rows
 from slide.ranking import base_scorer as base
@@ -59,14 +60,11 @@ class ItemSimilarity(base.BaseScorer):
         """Learn from counts of pairs; items from ``num_features`` on are no features."""
         self.cosines = self._by_feature = None  # Before new ones are made.
         counts, lists = pairs
-        lists = lists.keep((lists.indices < num_features) & (lists.indices != lists.entry_rows()))
-        # In float32 and in place: there are millions of pairs.
-        roots = np.sqrt(counts, dtype=np.float32)
-        lengths = roots[lists.indices]
-        lengths *= np.repeat(roots, np.diff(lists.indptr))
-        lengths += np.float32(self.shrink)
-        values = lists.values / np.maximum(lengths, np.float32(1e-9), out=lengths)
-        self.cosines, self.shared = lists._replace(values=values), lists.values
+        if num_features < lists.num_rows:
+            lists = lists.keep(lists.indices < num_features)
+        cosines, shared = np.empty_like(lists.values), np.empty_like(lists.values)
+        shrunk_cosines(lists, counts, np.float32(self.shrink), cosines, shared)
+        self.cosines, self.shared = lists._replace(values=cosines), shared
         self.num_features = num_features
         return self
 

@@ -72,6 +72,17 @@ def frame(path, rows):
     return pytest.importorskip("pandas").DataFrame(rows)
 
 
+def hugging_face(path, rows, kind=None):
+    """Labels are numbers of names; ``kind`` is what cells are given as, such as numpy arrays."""
+    pytest.importorskip("datasets.arrow_dataset")  # The checkout has a folder of that name.
+    hub = pytest.importorskip("datasets")
+    found = hub.Dataset.from_list([{**row, "tags": list(row["tags"])} for row in rows])
+    names = hub.ClassLabel(names=list(WORDS))
+    numbered = [[WORDS.index(each) for each in row["tags"]] for row in rows]
+    found = found.remove_columns("tags").add_column("tags", numbered)
+    return found.cast_column("tags", hub.Sequence(names)).with_format(kind)
+
+
 class Hub(UserList):
     """As a data set of Hugging Face: rows as dicts, and labels as numbers of names."""
 
@@ -94,6 +105,10 @@ FORMS = {
     "parquet": write_parquet,
     "dicts": lambda path, rows: rows,
     "frame": frame,
+    "polars": lambda path, rows: pytest.importorskip("polars").DataFrame(rows),
+    "pyarrow": lambda path, rows: pytest.importorskip("pyarrow").Table.from_pylist(rows),
+    "hugging face": hugging_face,
+    "hugging face, numpy": lambda path, rows: hugging_face(path, rows, "numpy"),
     "hub": lambda path, rows: Hub(rows),
 }
 OPTIONS = {"split": "part", "min_rows": 1}
@@ -188,6 +203,26 @@ def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
 def test_arguments_that_cannot_be(options, message):
     with pytest.raises(ValueError, match=message):
         table(**{"path": ROWS, **options})
+
+
+class Query:
+    """As a frame of polars that is not computed yet."""
+
+    def collect(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (Query(), r"a query of polars that was not run yet: give its \.collect\(\)"),
+        ({"train": ROWS, "test": ROWS}, "not a dict of train, test: of several tables give one as"),
+        (["a red car"], "a row of a table must be a dict of cells, not 'a red car'; a frame of"),
+    ],
+)
+def test_what_is_no_table(source, message):
+    with pytest.raises(TypeError, match=message):
+        table(path=source)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,19 @@ def test_held_out_rows_choose_what_other_items_count(baskets):
     assert fixed.unobserved == 7.0
 
 
+@pytest.mark.parametrize(
+    ("figures", "chosen"), [([5, 9], 1000), ([9, 5, 4], 300), ([5, 4, 6, 3], 100)]
+)
+def test_smaller_ones_are_tried_only_below_the_best(baskets, monkeypatch, figures, chosen):
+    left = list(figures)
+    monkeypatch.setattr(Training, "precision", lambda self, best: left.pop(0))
+    split = Split(rows_of(baskets), baskets, ITEMS, ITEMS)
+    model = ItemFactors(factors=4)
+    model.learn(Training(split, "items", seen=None, held=split, scorers={}, notes=[]))
+    assert not left
+    assert model.unobserved == chosen
+
+
 def test_rows_and_items_of_which_nothing_is_known_have_no_score():
     nothing = CSR(*Pattern.from_lists([[]]), np.empty(0, np.float32))
     model = ItemFactors(factors=2).fit(Pattern.from_lists([[0, 1], [0, 1]]), 2, 4)
