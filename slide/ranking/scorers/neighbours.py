@@ -45,6 +45,8 @@ _VISITED, _OWN_VISITED = 32, 4
 _LENGTH = 1.01
 # A deviation below a millionth of the mean may come from rounding.
 _ROUNDING = 1e-6
+# A thousandth is added to distances, whose squares are rounded to a millionth.
+_NO_DISTANCE = np.float32(1e-3)
 # 5 passes of k-means over 39 rows a list; 8 million numbers are made dense at a time.
 _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
@@ -365,14 +367,19 @@ class Neighbours(base.BaseScorer):
         """The k labels that the nearest rows of each row name most often, but those left out."""
         scores, near = self.fitted().nearest(features, self.count)
         labels = Pattern(self.labels.indptr, self.labels.indices)
-        ids, votes, sharp = top_votes(near, scores, labels, self.num_labels, k, left_out)
-        sums = scores.sum(1, keepdims=True), (scores**4).sum(1, keepdims=True)
+        weights = scores
+        if isinstance(self.search, DenseSearch):
+            # Cosines of measurements are all near 1; distances differ.
+            distances = np.sqrt(np.maximum(2 - 2 * scores, 0)) + _NO_DISTANCE
+            weights = np.where(near >= 0, distances[:, :1] / distances, 0)
+        ids, votes, sharp = top_votes(near, weights, labels, self.num_labels, k, left_out)
+        sums = weights.sum(1, keepdims=True), (weights**4).sum(1, keepdims=True)
         return Votes(
             ids,
             votes / np.maximum(sums[0], 1e-9),
             sharp / np.maximum(sums[1], 1e-9),
             scores[:, 0],
-            sums[0][:, 0] / np.maximum((near >= 0).sum(1), 1),
+            scores.sum(1) / np.maximum((near >= 0).sum(1), 1),
         )
 
     def own_candidates(
