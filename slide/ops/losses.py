@@ -121,7 +121,7 @@ def _losses_in_one_visit(
     targets = active.targets
     scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
     loss.of_products(bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums)
-    totals = torch.from_numpy(sums.sum(0))
+    totals = torch.from_numpy(sums).sum(0)  # Infinite sums are for the loss to notice.
     return reference.ProductLosses(torch.from_numpy(losses), gradient, products, totals)
 
 
