@@ -199,7 +199,7 @@ class RowTransform:
 
     @classmethod
     def restored(cls, stored: Stored, labels_left: int | None = None) -> "RowTransform":
-        """The object that had these `settings` and `arrays`; ``labels_left`` if it is known."""
+        """The object that had these `settings` and `arrays`; it leaves ``labels_left`` labels."""
         features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
         expected = {
             "tf_idf_weights": Expected((features,), "float64", 0, _MOST_WEIGHT),

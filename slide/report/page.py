@@ -477,12 +477,14 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     for i, (run, name, color) in enumerate(zip(runs, names, colors, strict=True)):
         steps, values = run.curve("train/loss")
         best, precision = run.curve(common)
+        # Names are no formulas, and a legend leaves out a name that begins with an underscore.
+        shown = f" {name}".replace("$", r"\$")
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
         for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, label=f" {name}".replace("$", r"\$"), **style)
+            upper.plot(axis(steps), values, label=shown, **style)
             lower.plot(axis(best), precision, marker="o", ms=3, **style)
-    shown = ["loss"] * 2 + [_PRECISIONS[common]] * 2
-    for panel, x, y in zip(panels, ["step", "seconds"] * 2, shown, strict=True):
+    heights = ["loss"] * 2 + [_PRECISIONS[common]] * 2
+    for panel, x, y in zip(panels, ["step", "seconds"] * 2, heights, strict=True):
         panel.set(xlabel=x, ylabel=y)
         panel.set_xlim(left=0)
     lines, where = panels[0].get_legend_handles_labels(), "outside lower center"
