@@ -53,7 +53,8 @@ def without_numpy(value: Any) -> Any:
 
 def holds_texts(X: Any) -> bool:
     """Whether rows are texts, or have one among their first values, instead of features."""
-    if hasattr(X, "iloc") or hasattr(X, "to_numpy") or hasattr(X, "column_names"):
+    table = any(hasattr(X, name) for name in ("to_numpy", "column_names"))
+    if table and not hasattr(X, "tocsr"):
         X = np.asarray(X.iloc[:5] if hasattr(X, "iloc") else X[:5])  # Not a copy of all rows.
     kind = getattr(getattr(X, "dtype", None), "kind", "f")  # Types of torch have no kind.
     if not isinstance(X, Sequence) and kind not in "OUST":
