@@ -119,7 +119,6 @@ class Names(Sequence):
             names = cls(text, ends, kind)
         except ValueError as error:
             stored.refuse_array("ends", f"fit the text: {error}")
-            raise
         begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
         if kind != "text":
             good = all(
