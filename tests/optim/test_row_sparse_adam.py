@@ -355,6 +355,15 @@ def test_weights_that_are_not_contiguous_are_refused():
         step(optimizer, weight, [0])
 
 
+@pytest.mark.kernels_only
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+def test_moments_that_are_not_contiguous_are_refused(name):
+    optimizer, weight = trained(shape=(4, 2))
+    optimizer.state[weight][name] = torch.zeros(2, 4).T
+    with pytest.raises(ValueError, match=r"a contiguous tensor is needed; got strides \(1, 4\)"):
+        step(optimizer, weight, [0])
+
+
 def test_correction_may_be_switched_on():
     """Steps before the switch are not corrected, steps after it are."""
     optimizer, weight = trained(steps=[(0, 1, 2, 3), (0,)])
