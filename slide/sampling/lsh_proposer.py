@@ -567,13 +567,13 @@ class LSHProposer(Proposer):
         }
         check_arrays(what, state, expected)
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        steps = check_counter(what, "steps", state["steps"])
         checks.not_negative("outputs", float(state["outputs"]))
         noted = state["noted"].copy()
         self.project_by(**{name: torch.from_numpy(state[name]) for name in self.projection()})
         for name in _KEPT:
             setattr(self, name, torch.from_numpy(state[name].copy()))
-        self.rebuilds, self._outputs = rebuilds, float(state["outputs"])
-        self._steps = check_counter(what, "steps", state["steps"])
+        self.rebuilds, self._steps, self._outputs = rebuilds, steps, float(state["outputs"])
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()
