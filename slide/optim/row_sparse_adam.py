@@ -294,7 +294,8 @@ def _check_shapes(state: dict[str, Any], p: Tensor, rows: int) -> None:
     shape = tuple(p.shape)
     fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
     for name, shapes in fits.items():
-        own = tuple(getattr(state.get(name), "shape", ()))  # That of a number in its place is ().
+        found = state.get(name)
+        own = tuple(found.shape) if isinstance(found, Tensor) else "that is no tensor"
         if name in state and own not in shapes:
             raise ValueError(f"{name} {own} does not fit a parameter {shape}")
 
