@@ -115,6 +115,10 @@ class ListSearch:
         rows = self._weighted(features)
         return Near(*sparse_top_k(rows, self.lists, self.num_rows, count))
 
+    def vote_weights(self, scores: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """The weights of what `nearest` found when they vote: their cosines."""
+        return scores
+
     def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
         """The nearest other rows of training rows, some at a time; shorter lists miss some."""
         assert self.rows is not None, "the training rows are not known"
@@ -232,6 +236,11 @@ class DenseSearch:
         if not parts:
             return Near(np.empty((0, count), np.float32), np.empty((0, count), np.int32))
         return Near(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def vote_weights(self, scores: np.ndarray, near: np.ndarray) -> np.ndarray:
+        """Inverse distances, at most 1: cosines of measurements are all near 1."""
+        distances = np.sqrt(np.maximum(2 - 2 * scores, 0)) + _NO_DISTANCE
+        return np.where(near >= 0, distances[:, :1] / distances, 0)
 
     def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
         """The nearest other rows of all training rows, some at a time; few lists may miss some."""
@@ -367,11 +376,7 @@ class Neighbours(base.BaseScorer):
         """The k labels that the nearest rows of each row name most often, but those left out."""
         scores, near = self.fitted().nearest(features, self.count)
         labels = Pattern(self.labels.indptr, self.labels.indices)
-        weights = scores
-        if isinstance(self.search, DenseSearch):
-            # Cosines of measurements are all near 1; distances differ.
-            distances = np.sqrt(np.maximum(2 - 2 * scores, 0)) + _NO_DISTANCE
-            weights = np.where(near >= 0, distances[:, :1] / distances, 0)
+        weights = self.fitted().vote_weights(scores, near)
         ids, votes, sharp = top_votes(near, weights, labels, self.num_labels, k, left_out)
         sums = weights.sum(1, keepdims=True), (weights**4).sum(1, keepdims=True)
         return Votes(
@@ -399,7 +404,8 @@ class Neighbours(base.BaseScorer):
             for scores, near in search.own_nearest(self.count, block):
                 end = begin + len(near)
                 without = None if left_out is None else left_out(begin, end)
-                rows = CSR(*Pattern.from_padded(near), scores[near >= 0])
+                weights = search.vote_weights(scores, near)
+                rows = CSR(*Pattern.from_padded(near), weights[near >= 0])
                 _, found = sparse_top_k(rows, self.labels, self.num_labels, k, without)
                 sizes.append((found >= 0).sum(1))
                 ids.append(found[found >= 0])
