@@ -270,6 +270,10 @@ def test_state_round_trip(tmp_path, corrected):
         ("eps", 1e-300),
         ("weight_decay", -0.1),
         ("weight_decay", float("inf")),
+        ("lr", 1e300),
+        ("lr", 10**300),
+        ("weight_decay", 1e300),
+        ("weight_decay", torch.tensor(1e300, dtype=torch.float64)),
         ("correct_skipped", "yes"),
     ],
 )
