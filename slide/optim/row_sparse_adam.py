@@ -102,6 +102,8 @@ class RowSparseAdam(torch.optim.Optimizer):
         for name, value in flags.items():
             checks.flag(name, value)
         super().__init__(params, numbers | flags)
+        for group in self.param_groups:  # Whose numbers may be others.
+            _check_numbers(*(group[name] for name in numbers))
         takers.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -291,6 +291,13 @@ def test_options_out_of_range(option, value):
     assert torch.equal(weight, before)
 
 
+def test_the_rate_of_a_group_is_checked_before_a_step():
+    """As of a first layer, whose rate is a multiple of that of the others."""
+    weight = torch.nn.Parameter(torch.zeros(1, 1))
+    with pytest.raises(ValueError, match=r"^lr must be at most 1e\+38, not 2e\+297$"):
+        RowSparseAdam([{"params": [weight], "lr": 2e297}], lr=1e-3)
+
+
 def test_the_least_eps():
     weight = torch.nn.Parameter(torch.zeros(1, 1))
     below = math.nextafter(1e-37, 0)
