@@ -53,7 +53,12 @@ ONLY = {
     "requests": ("slide.data.fetching",),
     "filelock": ("slide.data.fetching", "slide.utils.run_folders"),
     "matplotlib": ("slide.report.page",),
-    "yaml": ("slide.config.compose", "slide.report.run_files", "slide.utils.sizes"),
+    "yaml": (
+        "slide.config.compose",
+        "slide.report.run_files",
+        "slide.utils.run_folders",
+        "slide.utils.sizes",
+    ),
     "sklearn": ("slide.ranking.final_ranker", "slide.estimator", "slide.data.text_vectorizer"),
     "safetensors": ("slide.utils.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),

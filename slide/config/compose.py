@@ -26,7 +26,7 @@ from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.progress_bar import log
-from slide.utils.run_folders import check_links
+from slide.utils.run_folders import check_links, check_plain_yaml
 from slide.utils.sizes import find_conf
 
 # The configuration in the folder of a run.
@@ -421,8 +421,8 @@ def _saved(path: Path) -> DictConfig:
     """The configuration in a folder: values alone, as a run writes them."""
     try:
         text = path.read_text()
-        # References may stand for very many values, or for variables of this environment.
-        if "${" in text or any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text)):
+        check_plain_yaml(text)
+        if "${" in text:  # Also to variables of this environment.
             raise ValueError("it refers to other values")
         config = OmegaConf.create(text)
         if not isinstance(config, DictConfig):

@@ -42,7 +42,7 @@ ARRAYS = {
 # A folder of another version is not read. Increase it when the content of a folder changes.
 CACHE_VERSION = 4
 SPLITS = ("train", "test")
-# The list of a folder.
+# The list of a folder's files.
 _META = "meta.json"
 # A disk, a share of it, or a file that may not grow.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -128,13 +128,12 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
 def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     """Reads files, side by side, and compares them with what was written.
 
-    The list must name all that is there: what it leaves out would be read unchecked.
-    All of them, every time: bits of a disk change without the time of a file. Whoever wrote the
-    files, kernels may read the arrays: columns are below ``sizes``, bounds rise, values are finite.
+    All of them, every time: bits of a disk change without the time of a file. The list must name
+    all that is there, as what it leaves out would be read unchecked. Whoever wrote the files,
+    kernels may read the arrays: columns are below ``sizes``, bounds rise, values are finite.
     """
-
-    files_of = (path for path in folder.rglob("[!.]*") if not path.is_dir())
-    there = {path.relative_to(folder).as_posix() for path in files_of}
+    found = (path for path in folder.rglob("[!.]*") if not path.is_dir())
+    there = {path.relative_to(folder).as_posix() for path in found}
     wanted = {f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS}
     odd = there - files.keys() - {_META} | wanted - files.keys()
     odd |= {name for name in files if name not in there and (folder / name).exists()}

@@ -198,12 +198,12 @@ class RowTransform:
         return {name: array for name, array in found.items() if array is not None}
 
     @classmethod
-    def restored(cls, stored: Stored, labels_left: int | None = None) -> "RowTransform":
-        """The object that had these `settings` and `arrays`; ``labels_left`` if it is known."""
+    def restored(cls, stored: Stored) -> "RowTransform":
+        """The object that had these `settings` and `arrays`."""
         features, labels = (stored.count(name, 1, 2**31) for name in ("num_features", "num_labels"))
         expected = {
             "tf_idf_weights": Expected((features,), "float64", 0, _MOST_WEIGHT),
-            "label_ids": Expected((labels_left,), "int", 0, labels - 1),
+            "label_ids": Expected((None,), "int", 0, labels - 1),
             "feature_means": Expected((features,), "float64"),
             "feature_scales": Expected((features,), "float64", 0),
         }

@@ -192,8 +192,9 @@ def _memory_rows(source: Any) -> Iterator[Cells]:
         raise TypeError("the table is a query of polars that was not run yet: give its .collect()")
     if isinstance(source, Mapping):
         raise TypeError(
-            f"a table must be a frame or a list of rows, not a dict of {', '.join(source)}: of "
-            "several tables give one as path and one as test_path; of columns make a frame"
+            "a table must be a frame or a list of rows, not a dict of "
+            f"{', '.join(map(str, source))}: of several tables give one as path and one as "
+            "test_path; of columns make a frame"
         )
     if hasattr(source, "with_format"):  # Hugging Face: cells as Python has them, not tensors.
         source = source.with_format(None)

@@ -53,8 +53,9 @@ def without_numpy(value: Any) -> Any:
 
 def holds_texts(X: Any) -> bool:
     """Whether rows are texts, or have one among their first values, instead of features."""
-    if hasattr(X, "to_numpy") and not hasattr(X, "tocsr"):
-        X = X.iloc[:5].to_numpy() if hasattr(X, "iloc") else X.to_numpy()
+    table = any(hasattr(X, name) for name in ("to_numpy", "column_names"))
+    if table and not hasattr(X, "tocsr"):
+        X = np.asarray(X.iloc[:5] if hasattr(X, "iloc") else X[:5])  # Not a copy of all rows.
     kind = getattr(getattr(X, "dtype", None), "kind", "f")  # Types of torch have no kind.
     if not isinstance(X, Sequence) and kind not in "OUST":
         return False
@@ -90,7 +91,9 @@ def _check_no_gaps(y: Any) -> None:
                 f"row {number} of y has no label, but {without_numpy(row)!r}: leave the row out, "
                 "or give a list of names for each row, which may be empty"
             )
-        if isinstance(row, list | tuple | set | np.ndarray) and any(map(_is_missing, row)):
+        known = isinstance(row, np.ndarray) and row.dtype.kind not in "fO"  # No gaps in others.
+        listed = isinstance(row, list | tuple | set | np.ndarray) and not known
+        if listed and any(map(_is_missing, row)):
             found = without_numpy(list(row))
             raise ValueError(f"a label of row {number} of y is missing: {found!r}; leave it out")
 
@@ -110,6 +113,8 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
     y = without_torch(y)
+    if hasattr(y, "column_names"):  # A table of pyarrow, or a data set of Hugging Face.
+        y = y.to_pandas()
     if isinstance(y, CSR | Pattern) or hasattr(y, "tocsr"):
         return _from_matrix(y, classes)
     if hasattr(y, "columns"):

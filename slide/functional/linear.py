@@ -20,7 +20,6 @@ from slide.functional.autograd import (
 )
 from slide.functional.losses import (
     Loss,
-    check_fraction,
     find_loss,
     hardest_count,
     loss_of_scores,
@@ -229,7 +228,8 @@ class _SharedLinear(FirstDerivatives):
         active: ActiveSet,
         products: LinearOptions,
     ):
-        rounded, (rows, some) = products.rounded, gather_rows(weight, bias, active)
+        rounded = products.rounded
+        rows, some = gather_rows(weight, bias, active)
         x, rows = x.to(rounded), rows.to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
@@ -309,7 +309,6 @@ def active_linear_loss(
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
-    check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
@@ -356,17 +355,17 @@ class _SharedLinearLoss(EarlyGradients):
         ctx.save_for_backward(x if products.learns else None)
         x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
         rows, rounded_rows = ops.gather_rounded(weight.detach(), active.ids, rounded)
-        exact, factors = x.dtype, (x.to(rounded), rounded_rows)
+        exact, rounded_x = x.dtype, x.to(rounded)
         at = on_device(active.ids, weight.device)
         added = None if bias is None else bias.detach().index_select(0, at)
         losses, gradient, rounded_gradient, sums = ops.losses_of_products(
-            *factors, added, active, loss, scale, weights, exact
+            rounded_x, rounded_rows, added, active, loss, scale, weights, exact
         )
         hard, count = None, len(x)
         if kept < count:
             hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
-            losses, gradient, x = losses[hard], gradient[hard], x[hard]
-            factors, rounded_gradient, sums = (factors[0][hard], factors[1]), None, None
+            losses, gradient, x, rounded_x = losses[hard], gradient[hard], x[hard], rounded_x[hard]
+            rounded_gradient = sums = None
         mean = mean_loss(losses, exact)
         if not products.learns:
             return mean
@@ -374,7 +373,7 @@ class _SharedLinearLoss(EarlyGradients):
         grad_weight = grad_bias = None
         grad = ops.nonzeros(gradient)
         if grad is None:
-            grad, (x, rows) = gradient, factors
+            grad, x, rows = gradient, rounded_x, rounded_rows
             if rounded_gradient is not None:
                 grad = rounded_gradient
             elif rounded != exact and gradient.is_cpu:

@@ -31,8 +31,6 @@ class Loss:
             loss.
         splits_target: whether the labels of a sample share a target of 1, as in a softmax.
         score_range: the scores that the loss wants for negatives and for positives, or None.
-        of_products: the kernel for products in bfloat16, or None; see
-            `slide.ops.kernels.losses.squared_hinge_of_products`.
     """
 
     name: str
@@ -41,7 +39,6 @@ class Loss:
     prior_score: Callable[[Tensor], Tensor]
     splits_target: bool = False
     score_range: tuple[float, float] | None = None
-    of_products: Callable | None = None
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
         """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""
@@ -99,7 +96,6 @@ LOSSES = {
             reference.squared_hinge,
             _hinge_score,
             score_range=(-1.0, 1.0),
-            of_products=kernels.squared_hinge_of_products,
         ),
     )
 }
@@ -145,7 +141,6 @@ def loss_on_active(
     loss = find_loss(loss)
     num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
     check_active(active, num_samples, None, targets=True)
-    check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, num_samples)
     shape = (num_samples, len(active.ids)) if active.indptr is None else active.ids.shape
     if scores.shape != shape:
@@ -211,6 +206,7 @@ def check_fraction(name: str, fraction: float) -> None:
 
 def hardest_count(fraction: float, num_samples: int) -> int:
     """The number of samples in a ``fraction`` of them, rounded; at least one."""
+    check_fraction("hard_fraction", fraction)
     return min(num_samples, max(1, round(fraction * num_samples)))
 
 
@@ -287,7 +283,6 @@ class ActiveLoss:
                 name=f"{record.name} with label_smoothing",
                 kernel=partial(_smoothed_kernel, label_smoothing),
                 dense=partial(reference.smoothed_softmax, label_smoothing),
-                of_products=None,
             )
         if temperature != 1:
             factor, ends = 1 / temperature, record.score_range

@@ -130,16 +130,17 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
     ranker = None
     if whole.get("ranker") is not None:
         ranker = restored_ranker(stored("ranker", whole.mapping("ranker")), *sizes)
-    arrays, labels, steps = stored("steps", {}), sizes[0], []
-    for number, numbers in reversed(list(enumerate(whole.objects("steps")))):
-        steps.insert(0, RowTransform.restored(arrays.part(f"{number}", numbers), labels))
-        labels = steps[0].num_labels
-    text, names = stored("names", {}), {}
-    features = steps[0].num_features if steps else sizes[1]
-    for which, count in (("label_names", labels), ("feature_names", features)):
-        if whole.get(which) is not None:
-            kind = whole.one_of(which, KINDS)
-            names[which] = Names.restored(text.part(which, {}), kind, count)
+    arrays = stored("steps", {})
+    steps = [
+        RowTransform.restored(arrays.part(f"{number}", numbers))
+        for number, numbers in enumerate(whole.objects("steps"))
+    ]
+    text = stored("names", {})
+    names = {
+        which: Names.restored(text.part(which, {}), whole.one_of(which, KINDS))
+        for which in ("label_names", "feature_names")
+        if whole.get(which) is not None
+    }
     vectorizer = content.get("vectorizer")
     if vectorizer is not None:
         vectorizer = _restored_vectorizer(

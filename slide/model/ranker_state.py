@@ -62,7 +62,7 @@ def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> Ensem
     """The ranker that had this `ranker_state`; the arrays are views."""
     numbers, arrays = stored.numbers, dict(stored.arrays)
     if "scorers" not in numbers:
-        for name in ("objective", "known", "kind"):
+        for name in ("objective", "known", "kind"):  # An error names the one that is not there.
             stored.get(name)
         numbers, arrays = _renamed(numbers, arrays, num_labels, num_features)
     for name, first in stored.of(numbers, arrays).mapping("same").items():

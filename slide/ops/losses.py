@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import array_view
-from slide.ops.kernels.losses import Rows
+from slide.ops.kernels import losses as kernels
 from slide.ops.kernels.ragged import clear_rows as _clear_rows
 from slide.ops.reference import losses as reference
 from slide.ops.table import operation
@@ -47,16 +47,16 @@ def _block(
     gradient: Tensor,
 ) -> Tensor:
     """The losses of the samples ``part``; their gradient is written."""
-    bounds, flat = active.targets.indptr[part.start : part.stop + 1], scores.numpy().reshape(-1)
+    bounds, flat = active.targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
     indptr = active.indptr
     if indptr is None:
         indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
     log_weights = np.empty(0, flat.dtype)
     if active.log_weights is not None:
         log_weights = active.log_weights.astype(flat.dtype, copy=False)
-    losses, flat_gradient = np.empty(len(bounds) - 1), gradient.numpy().reshape(-1)
+    losses, flat_gradient = np.empty(len(bounds) - 1), array_view(gradient).reshape(-1)
     positions = active.targets.indices
-    rows = Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
+    rows = kernels.Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
     loss.kernel(rows, losses, flat_gradient)
     if weights is not None:
         losses *= weights[part]
@@ -83,8 +83,9 @@ def losses_of_products(
     of the scores. The gradients lie in the set's scratch memory.
     """
     count, size, scratch = len(x), len(active.ids), active.scratch
-    if loss.of_products and weights is None and (x.dtype, exact) == (torch.bfloat16, torch.float32):
-        return _losses_in_one_visit(x, rows, bias, active, loss, scale)
+    in_one_visit = loss.kernel is kernels.squared_hinge and weights is None
+    if in_one_visit and (x.dtype, exact) == (torch.bfloat16, torch.float32):
+        return _squared_hinge_in_one_visit(x, rows, bias, active, scale)
     step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
     both = scratch.tensor("scores", (count + min(step, count), size), exact)
     gradient, scores = both[:count], both[count:]
@@ -105,8 +106,8 @@ def losses_of_products(
     return reference.ProductLosses(torch.cat(blocks), gradient)
 
 
-def _losses_in_one_visit(
-    x: Tensor, rows: Tensor, bias: Tensor | None, active: Any, loss: Any, scale: float
+def _squared_hinge_in_one_visit(
+    x: Tensor, rows: Tensor, bias: Tensor | None, active: Any, scale: float
 ) -> reference.ProductLosses:
     """`losses_of_products` in bfloat16, by a kernel that visits each product once."""
     count, size, scratch = len(x), len(active.ids), active.scratch
@@ -119,9 +120,12 @@ def _losses_in_one_visit(
     logs = none if active.log_weights is None else active.log_weights.astype(np.float32, copy=False)
     own = none if bias is None else array_view(bias)
     targets = active.targets
-    scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
-    loss.of_products(bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums)
-    totals = torch.from_numpy(sums.sum(0))
+    scored = kernels.Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
+    kernels.squared_hinge_of_products(
+        bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums
+    )
+    with np.errstate(invalid="ignore"):  # Infinite sums are for the trainer to notice.
+        totals = torch.from_numpy(sums.sum(0))
     return reference.ProductLosses(torch.from_numpy(losses), gradient, products, totals)
 
 

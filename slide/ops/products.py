@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view, uses_reference
+from slide.backend import array_view, on_host, uses_reference
 from slide.ops.kernels import products as kernels
 from slide.ops.kernels import ragged
 from slide.ops.reference import products as reference
@@ -23,8 +23,8 @@ from slide.sparse import CSR
 DENSE_ENTRY_SHARE = 0.05
 # Number of rows that are counted first; often they show that there are too many entries.
 _SAMPLED = 16
-# Sets are brought to a multiple of 16 rows, of 64 from 2,048 rows on: above 512 rows by a 32nd at
-# most.
+# Sets are brought to a multiple of 16 rows, from 1,024 rows on of 32, from 2,048 on of 64, and so
+# on: above 512 rows by a 32nd at most.
 _LEAST_UNIT, _UNIT_BITS = 4, 6
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
@@ -130,7 +130,7 @@ def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tens
     rows = torch.empty(len(ids), weight.shape[1])
     unit = 1 << max(_LEAST_UNIT, len(ids).bit_length() - _UNIT_BITS)
     bits = torch.empty(-(-len(ids) // unit) * unit, weight.shape[1], dtype=torch.uint16)
-    kernels.gather_rounded(array_view(weight), ids, array_view(rows), array_view(bits))
+    kernels.gather_rounded(array_view(weight), on_host(ids), array_view(rows), array_view(bits))
     return rows, bits.view(rounded)
 
 

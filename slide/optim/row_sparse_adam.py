@@ -147,8 +147,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         optimizer has made a step with the same gradient.
         """
         for group in self.param_groups:  # Before any row changes.
-            numbers = (group[name] for name in ("lr", "betas", "eps", "weight_decay"))
-            _check_numbers(*numbers)
+            _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
         loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
         if factor is None:
             for p in shown:  # As after a step, no row gradients are left.
@@ -308,7 +307,8 @@ def _check_shapes(state: dict[str, Any], p: Tensor, rows: int) -> None:
     shape = tuple(p.shape)
     fits = {"exp_avg": [shape], "exp_avg_sq": [shape, (rows, 1)], "last_step": [(rows,)]}
     for name, shapes in fits.items():
-        own = tuple(getattr(state.get(name), "shape", ()))  # That of a number in its place is ().
+        found = state.get(name)
+        own = tuple(found.shape) if isinstance(found, Tensor) else "that is no tensor"
         if name in state and own not in shapes:
             raise ValueError(f"{name} {own} does not fit a parameter {shape}")
 
@@ -373,7 +373,7 @@ def _update_rows(
         ids = np.arange(rows, dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
         assert isinstance(gradient, RowGradient)
-        kernels.adam_rows(_as_arrays(tensors), hyper, ids, gradient.rows.numpy(), chunks)
+        kernels.adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at, tensors = torch.from_numpy(ids).long(), _in_rows(tensors)
@@ -395,19 +395,19 @@ def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:
     if uses_reference(p) or p.dtype == torch.bfloat16:
         return RowGradient(ids, p.new_zeros(len(ids), width))
     none = Transposed(ids, np.zeros(len(ids) + 1, np.int64), np.empty(0, np.int64), _EMPTY)
-    kind = p.detach().numpy().dtype
+    kind = array_view(p).dtype
     return FactoredRowGradient(none, np.empty(0, kind), np.zeros((1, width), kind))
 
 
 def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
     weight, first, second, last = _in_rows(tensors)
-    array = weight.numpy()
+    array = array_view(weight)
     return AdamRows(
         array,
-        np.empty((0, 0), array.dtype) if first is None else first.numpy(),
-        second.numpy(),
-        _EMPTY if last is None else last.numpy(),
+        np.empty((0, 0), array.dtype) if first is None else array_view(first),
+        array_view(second),
+        _EMPTY if last is None else array_view(last),
     )
 
 

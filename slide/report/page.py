@@ -259,7 +259,7 @@ def write_report(folder: Path, answers: Answers) -> Path:
 
 
 def score_table(run: RunFiles) -> str:
-    """The scores of a run as HTML: precisions by cut-off, and those of its kind of rows."""
+    """The scores of a run as HTML: precisions by cut-off, and the metrics of its kind of rows."""
     rows = []
     for prefix, name in (("", "answers"), ("network_", "network alone")):
         for shown, metric in _SCORES.items():
@@ -270,10 +270,13 @@ def score_table(run: RunFiles) -> str:
     always = run.summary.get("majority_p_at_1")
     rows += [["P@1 of always the most frequent label", f"{always:.4f}"]] if always else []
     own = {title: run.summary[name] for title, name in KIND_METRICS.items() if name in run.summary}
-    rows += [[f"{title}, answers", f"{value:.4f}"] for title, value in own.items()]
+    tables = [_table(["", "@1", "@3", "@5"], rows)]
+    if own:
+        cells = [[f"{title}, answers", f"{value:.4f}"] for title, value in own.items()]
+        tables.append(_table(["", "score"], cells))
     said = run.summary.get("warnings", [])
     warnings = "".join(f"<p><b>Warning:</b> {escape(each)}</p>" for each in said)
-    return f"{warnings}<p>Evaluated on: {escape(where)}.</p>" + _table(["", "@1", "@3", "@5"], rows)
+    return f"{warnings}<p>Evaluated on: {escape(where)}.</p>" + "\n".join(tables)
 
 
 def _selection(run: RunFiles) -> Iterator[str]:
@@ -477,12 +480,14 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     for i, (run, name, color) in enumerate(zip(runs, names, colors, strict=True)):
         steps, values = run.curve("train/loss")
         best, precision = run.curve(common)
+        # Names are no formulas, and a legend leaves out a name that begins with an underscore.
+        shown = f" {name}".replace("$", r"\$")
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
         for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, label=f" {name}".replace("$", r"\$"), **style)
+            upper.plot(axis(steps), values, label=shown, **style)
             lower.plot(axis(best), precision, marker="o", ms=3, **style)
-    shown = ["loss"] * 2 + [_PRECISIONS[common]] * 2
-    for panel, x, y in zip(panels, ["step", "seconds"] * 2, shown, strict=True):
+    heights = ["loss"] * 2 + [_PRECISIONS[common]] * 2
+    for panel, x, y in zip(panels, ["step", "seconds"] * 2, heights, strict=True):
         panel.set(xlabel=x, ylabel=y)
         panel.set_xlim(left=0)
     lines, where = panels[0].get_legend_handles_labels(), "outside lower center"

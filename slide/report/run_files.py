@@ -9,6 +9,7 @@ import numpy as np
 import yaml
 
 from slide.utils.checks import shortened
+from slide.utils.run_folders import check_plain_yaml
 from slide.utils.sizes import find_conf
 
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
@@ -108,17 +109,9 @@ def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
     return {n: each for n, each in summary.items() if n in _KINDS or isinstance(each, _Number)}
 
 
-class _PlainYaml(yaml.SafeLoader):
-    """Values as a run writes them: few references may stand for very many values."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it refers to other values")
-        return super().compose_node(parent, index)
-
-
 def _parsed_yaml(text: str) -> Any:
-    return yaml.load(text, _PlainYaml)
+    check_plain_yaml(text)
+    return yaml.safe_load(text)
 
 
 def _with_parts(summary: dict[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,8 @@ _KEPT = ("bounds", "sketches", "_offset", "_recent")
 _SCORED = 6
 # Candidates of an input for prediction.
 _ANSWERS = 128
+# Of a proposer that has seen no rows.
+_NO_ROWS, _NO_SKETCHES = np.empty(0, np.int32), torch.zeros(0, WIDTH, dtype=torch.int8)
 
 
 class LSHProposer(Proposer):
@@ -210,10 +212,10 @@ class LSHProposer(Proposer):
         buckets = 1 + sum(self._buckets)
         self.tables = HashTables(self._tables, buckets, bucket_capacity=None)
         self.bounds = torch.zeros(len(self._ends))
-        self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
+        self.sketches = _NO_SKETCHES
         self.codes = np.zeros((self._tables if self.families else 1, 0), np.int32)
         self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]))
-        self._head = _Head(np.empty(0, np.int32), self.sketches)
+        self._head = _Head(_NO_ROWS, _NO_SKETCHES)
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
         self._followed: Any = None
@@ -381,7 +383,7 @@ class LSHProposer(Proposer):
 
     def _build(self) -> None:
         """Put all rows into empty tables, by their sketches and the bounds of the ranges."""
-        self.codes = self.codes[:, :0]
+        self.codes, self._head = self.codes[:, :0], _Head(_NO_ROWS, _NO_SKETCHES)
         # Tables do not follow rows of another device.
         if uses_reference(self.sketches) or not len(self.sketches):
             return
@@ -565,13 +567,13 @@ class LSHProposer(Proposer):
         }
         check_arrays(what, state, expected)
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        steps = check_counter(what, "steps", state["steps"])
         checks.not_negative("outputs", float(state["outputs"]))
         noted = state["noted"].copy()
         self.project_by(**{name: torch.from_numpy(state[name]) for name in self.projection()})
         for name in _KEPT:
             setattr(self, name, torch.from_numpy(state[name].copy()))
-        self.rebuilds, self._outputs = rebuilds, float(state["outputs"])
-        self._steps = check_counter(what, "steps", state["steps"])
+        self.rebuilds, self._steps, self._outputs = rebuilds, steps, float(state["outputs"])
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()
@@ -606,14 +608,14 @@ class _Head:
         at = self._at[rows]
         stay, new = inside & (at >= 0), inside & (at < 0)
         self._put(at[stay], sketches[torch.from_numpy(stay)])
-        # The last rows take the places of those that leave.
+        # The last rows move to the slots of those that leave.
         gone = at[~inside & (at >= 0)]
         size = self._size - len(gone)
         last = np.setdiff1d(np.arange(size, self._size, dtype=np.int32), gone)
-        places = gone[gone < size]
+        slots = gone[gone < size]
         self._at[self._ids[gone]] = -1
-        self._name(places, self._ids[last])
-        self._put(places, self._sketches[torch.from_numpy(last)])
+        self._assign(slots, self._ids[last])
+        self._put(slots, self._sketches[torch.from_numpy(last)])
         self._size = size
         self._append(rows[new], sketches[torch.from_numpy(new)])
 
@@ -626,18 +628,18 @@ class _Head:
             self._priors = np.resize(self._priors, room)
             kept, self._sketches = self._sketches, torch.empty(room, WIDTH, dtype=torch.int8)
             self._sketches[: self._size] = kept[: self._size]
-        places = np.arange(self._size, size, dtype=np.int32)
-        self._name(places, ids)
-        self._put(places, sketches)
+        slots = np.arange(self._size, size, dtype=np.int32)
+        self._assign(slots, ids)
+        self._put(slots, sketches)
         self._size = size
 
-    def _name(self, places: np.ndarray, ids: np.ndarray) -> None:
-        self._ids[places], self._at[ids] = ids, places
+    def _assign(self, slots: np.ndarray, ids: np.ndarray) -> None:
+        self._ids[slots], self._at[ids] = ids, slots
 
-    def _put(self, places: np.ndarray, sketches: Tensor) -> None:
-        self._sketches[torch.from_numpy(places)] = sketches
+    def _put(self, slots: np.ndarray, sketches: Tensor) -> None:
+        self._sketches[torch.from_numpy(slots)] = sketches
         floats = sketches.view(torch.float32).numpy()
-        self._scales[places], self._priors[places] = floats[:, SCALE], floats[:, PRIOR]
+        self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
 
     def products(self, numbers: Tensor) -> Iterator[tuple[Tensor, Rows]]:
         """``(B, n)`` int32 products of inputs and ``n`` rows at a time, and the rows."""

@@ -318,10 +318,11 @@ class ActiveSampler(Sampler):
             ids, known = _reference_ids(own[None], best, sizes, key, self.out_features)
         else:
             ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
-            room = marks, self._scratch.slots(), ids, positions
-            known = np.array(
-                [kernels.assemble_shared(labels, proposed, self.out_features, key, *room)]
+            slots, count = self._scratch.slots(), self.out_features
+            known = kernels.assemble_shared(
+                labels, proposed, count, key, marks, slots, ids, positions
             )
+            known = np.array([known])
         self._chosen = known, distinct, 1
         targets = Pattern(labels.indptr, positions) if supervised else None
         weights = self._log_weights(np.array([0, size]), known)

@@ -111,15 +111,14 @@ class Names(Sequence):
         return {f"{prefix}.text": text, f"{prefix}.ends": torch.from_numpy(np.array(self.ends))}
 
     @classmethod
-    def restored(cls, stored: Stored, kind: str, count: int | None = None) -> "Names":
-        """The object that had these `tensors`, of ``count`` names if that is known."""
+    def restored(cls, stored: Stored, kind: str) -> "Names":
+        """The object that had these `tensors`."""
         text = stored.array("text", Expected((None,), "uint8"))
-        ends = stored.array("ends", Expected((count,), "int64", 0))
+        ends = stored.array("ends", Expected((None,), "int64", 0))
         try:
             names = cls(text, ends, kind)
         except ValueError as error:
             stored.refuse_array("ends", f"fit the text: {error}")
-            raise
         begins = np.concatenate([[0], names.ends[:-1]])[: len(names)]
         if kind != "text":
             good = all(

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+import yaml
 from filelock import FileLock, Timeout
 
 RUN_LOCK = "run.lock"
@@ -17,6 +18,9 @@ _HELD: set[FileLock] = set()
 # Seconds after which a file that one machine wrote is seen by all others: network file systems may
 # remember for a minute that it was missing.
 SEEN_AFTER = 90.0
+# Levels of a configuration: those of ``conf/`` have fewer than ten. PyYAML reads brackets within
+# brackets in time that grows with the square of their number.
+_DEEPEST = 50
 
 
 def comes_in_sight(path: Path) -> bool:
@@ -52,6 +56,23 @@ def check_links(folder: Path) -> None:
                 f"{path} is no file and no folder: a run that is resumed follows no links, so put "
                 "what it stands for in its place"
             )
+
+
+def check_plain_yaml(text: str) -> None:
+    """Raise YAMLError unless the configuration in a folder has values alone, as a run writes them.
+
+    References may stand for very many values, and a tag for a value that its text does not have.
+    """
+    depth = 0
+    for event in yaml.parse(text):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it refers to other values")
+        if getattr(event, "tag", None) is not None:
+            raise yaml.YAMLError(f"it has a tag, {event.tag}")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise yaml.YAMLError(f"it has more than {_DEEPEST} levels")
 
 
 def resume_word(folder: Path) -> str:

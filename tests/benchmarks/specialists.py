@@ -306,7 +306,9 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    text = harness.prose("specialists", "about", top=TOP, items=MOST_ITEMS, held=HELD)
+    text = harness.prose(
+        "specialists", "about", top=TOP, items=MOST_ITEMS, held=HELD, negatives=NEGATIVES
+    )
     for name, (kind, methods) in SETS.items():
         lines = []
         for method in (OURS, *methods):

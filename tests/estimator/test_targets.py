@@ -99,6 +99,16 @@ def test_columns_and_frames_of_libraries(library):
     assert len(fitted.predict(X)) == 40
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_tables_of_libraries(library):
+    flags = LIBRARIES[library]([{"a": int(n % 2), "b": 1} for n in range(4)])
+    found = read_targets(flags)
+    assert found.classes.tolist() == ["a", "b"]
+    assert found.labels.indices.tolist() == [1, 0, 1, 1, 0, 1]
+    with pytest.raises(ValueError, match="X holds texts, and features are numbers"):
+        SlideClassifier().fit(LIBRARIES[library](ROWS), [0, 1] * 20)
+
+
 def test_one_column_of_pyarrow():
     arrow = pytest.importorskip("pyarrow")
     assert read_targets(arrow.array(["a", "b", "a"])).classes.tolist() == ["a", "b"]

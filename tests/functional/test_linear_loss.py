@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+import slide
 from slide import ops
 from slide.active_set import ActiveSet
 from slide.functional import active_linear, active_linear_loss, loss_on_active
-from slide.functional.losses import LOSSES
+from slide.functional.losses import LOSSES, ActiveLoss
 from slide.ops import losses
+from slide.ops.kernels import losses as kernels
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 
@@ -94,8 +96,8 @@ def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, lea
 def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
     x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
     bias = bias if with_bias else None
-    one, several = LOSSES["squared_hinge"], replace(LOSSES["squared_hinge"], of_products=None)
-    assert one.of_products is not None
+    one = LOSSES["squared_hinge"]
+    several = replace(one, kernel=lambda *arrays: kernels.squared_hinge(*arrays))
     found, wanted = (
         loss_and_gradients(
             active_linear_loss(x, weight, bias, active, loss, precision="bfloat16"), x, weight, bias
@@ -104,6 +106,39 @@ def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
     )
     for each, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(each, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.kernels_only
+def test_a_loss_with_another_kernel_has_it_in_bfloat16_too():
+    def doubled(rows, losses, gradient):
+        kernels.squared_hinge(rows, losses, gradient)
+        losses *= 2
+
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    own = replace(LOSSES["squared_hinge"], kernel=doubled)
+    once, twice = (
+        active_linear_loss(x, weight, bias, active, loss, precision="bfloat16").item()
+        for loss in ("squared_hinge", own)
+    )
+    assert twice == pytest.approx(2 * once)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_ids_may_be_a_tensor(precision):
+    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+    found, wanted = (
+        active_linear_loss(x, weight, bias, each, "squared_hinge", precision=precision).item()
+        for each in (replace(active, ids=torch.from_numpy(active.ids)), active)
+    )
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["softmax", "bce"])
+def test_a_hard_fraction_that_was_set_later_is_checked(name):
+    layer, loss = slide.SampledLinear(4, N, slide.ActiveSampler(4, N, active=9)), ActiveLoss(name)
+    loss.hard_fraction = 0.0
+    with pytest.raises(ValueError, match="hard_fraction must be a number above 0"):
+        layer.loss(torch.ones(1, 4), Pattern.from_lists([[3]]), loss)
 
 
 def test_rows_of_a_set_are_rounded_as_torch_does_and_sets_of_near_sizes_have_one_shape():

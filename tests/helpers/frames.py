@@ -13,6 +13,9 @@ class Column:
     def __len__(self):
         return len(self.values)
 
+    def __getitem__(self, rows):
+        return self.values[rows]
+
     def __array__(self, dtype=None, copy=None):
         return np.array(self.values, dtype)
 

@@ -349,6 +349,17 @@ def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
         optimizer.load_state_dict(other.state_dict())
 
 
+def test_a_moment_that_is_no_tensor_is_refused():
+    p = nn.Parameter(torch.tensor(1.0))
+    optimizer = RowSparseAdam([p])
+    p.grad = torch.ones(())
+    optimizer.step()
+    state = optimizer.state_dict()
+    state["state"][0]["exp_avg"] = 0.5
+    with pytest.raises(ValueError, match=r"exp_avg that is no tensor does not fit a par.* \(\)"):
+        optimizer.load_state_dict(state)
+
+
 def test_a_parameter_that_never_had_a_gradient_has_no_state():
     optimizer, weight = trained(steps=())
     optimizer.load_state_dict(trained(steps=())[0].state_dict())
@@ -363,6 +374,15 @@ def test_weights_that_are_not_contiguous_are_refused():
     optimizer, weight = trained(shape=(4, 2), steps=())
     weight.data = weight.data.T.contiguous().T
     with pytest.raises(ValueError, match=r"has strides \(1, 4\), but its rows must lie in order"):
+        step(optimizer, weight, [0])
+
+
+@pytest.mark.kernels_only
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+def test_moments_that_are_not_contiguous_are_refused(name):
+    optimizer, weight = trained(shape=(4, 2))
+    optimizer.state[weight][name] = torch.zeros(2, 4).T
+    with pytest.raises(ValueError, match=r"a contiguous tensor is needed; got strides \(1, 4\)"):
         step(optimizer, weight, [0])
 
 
@@ -713,8 +733,8 @@ def test_numbers_that_are_none_in_a_group(option, value):
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("state", 0, "exp_avg_sq"), None, r"exp_avg_sq \(\) does not fit"),
-        (("state", 0, "exp_avg_sq"), 2**62, r"exp_avg_sq \(\) does not fit"),
+        (("state", 0, "exp_avg_sq"), None, "exp_avg_sq that is no tensor does not fit"),
+        (("state", 0, "exp_avg_sq"), 2**62, "exp_avg_sq that is no tensor does not fit"),
         (("param_groups", 0, "params"), [{}], "params must be numbers of parameters"),
         (("param_groups", 0, "lr"), 10**400, "lr must be a number of at least 0"),
     ],

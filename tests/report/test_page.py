@@ -88,3 +88,4 @@ def test_a_recommender_shows_its_own_scores(tmp_path):
         *("Recall@20, answers", "0.2338"),
         *("nDCG@20, answers", "0.1234"),
     ]
+    assert "<th>score</th></tr>\n<tr><td>Recall@20" in shown  # Not in a column of precisions.

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import yaml
 
 from slide.report.run_files import read_run
 
@@ -46,8 +47,9 @@ FILES = ("config.yaml", "summary.json")
 # Eight times as long as a list of four lines; twenty lines would fill the memory.
 BOMB = b"a: &a [1, 2]\nb: &b [*a, *a]\nc: [*b, *b]\n"
 BAD_SUMMARIES = (b'{"p_at_1": "0.5"}', b'{"dataset": 3}', b'{"warnings": "no"}', b'{"steps": 1e99}')
-MALFORMED = [(n, b) for n in FILES for b in (b"", b"- 1", b"seed: \xff", b"[" * 999)]
-MALFORMED += [("config.yaml", BOMB), *(("summary.json", text) for text in BAD_SUMMARIES)]
+MALFORMED = [(n, b) for n in FILES for b in (b"", b"- 1", b"seed: \xff", b"[" * 9999)]
+MALFORMED += [("config.yaml", text) for text in (BOMB, b'seed: !!int ""')]
+MALFORMED += [("summary.json", text) for text in BAD_SUMMARIES]
 
 
 @pytest.mark.parametrize(("name", "text"), MALFORMED)
@@ -56,6 +58,19 @@ def test_files_that_are_malformed(tmp_path, name, text):
     (tmp_path / name).write_bytes(text)
     with pytest.raises(ValueError, match=f"{name} cannot be read: "):
         read_run(tmp_path)
+
+
+def test_brackets_in_brackets_are_not_read_to_their_end(tmp_path, monkeypatch):
+    """PyYAML takes time with the square of their number."""
+    tokens = []
+    fetch = yaml.SafeLoader.fetch_more_tokens
+    monkeypatch.setattr(
+        yaml.Loader, "fetch_more_tokens", lambda self: (tokens.append(1), fetch(self))
+    )
+    (tmp_path / "config.yaml").write_text("[" * 99_999)
+    with pytest.raises(ValueError, match="it has more than 50 levels"):
+        read_run(tmp_path)
+    assert 0 < len(tokens) < 2_000
 
 
 def test_lines_of_a_log_that_are_none(tmp_path):

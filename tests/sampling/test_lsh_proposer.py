@@ -314,6 +314,13 @@ def test_state_gives_the_same_candidates(outputs):
     np.testing.assert_array_equal(proposer.codes, twin.codes)
 
 
+@kernels_only
+def test_a_state_without_sketches_leaves_no_candidates_behind():
+    proposer = fitted(*layer(outputs=300))
+    proposer.load_state_dict(LSHProposer(D, 300).state_dict())
+    assert not proposer.candidates(layer(outputs=300)[2][:3]).indices.size
+
+
 def test_a_state_holds_no_tables():
     weight, bias, inputs = layer(outputs=6000)
     state = fitted(weight, bias, inputs).state_dict()

@@ -35,7 +35,7 @@ from slide.ops.kernels.compile import (
 _DIGIT_BITS = 11
 _ENTRY = (1 << 32) - 1
 # Rows that are only added up leave the cache soon, so more of them can be on their way: 2,048
-# numbers are 8 KB in float32, a sixth of a first-level cache.
+# numbers are 8 KB in float32, a sixth of a first-level cache of 48 KB.
 _NUMBERS_AHEAD = 2048
 
 
