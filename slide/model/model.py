@@ -1,10 +1,13 @@
 """A trained model: from rows as people have them to the labels that they get; it can learn on."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -39,6 +42,36 @@ from slide.utils.tensor_folder import SUFFIX
 # learnt already (see `slide.utils.sizes.output_scale`).
 _OUTPUT_SCALE = 0.1
 _BATCH = 1024
+# Networks that a thread is changing; the lock is held while one is looked up.
+_CHANGING: WeakSet[SlideNetwork] = WeakSet()
+_LOOK_UP = Lock()
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _alone(
+    change: "Callable[Concatenate[Model, _P], _T]",
+) -> "Callable[Concatenate[Model, _P], _T]":
+    """The method, which raises RuntimeError while another thread changes the same network."""
+
+    @wraps(change)
+    def changed(self: "Model", *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        network = self.network
+        with _LOOK_UP:
+            if network in _CHANGING:
+                raise RuntimeError(
+                    f"another thread is training or resizing this model now, so {change.__name__} "
+                    "cannot: hold a lock around what changes a model"
+                )
+            _CHANGING.add(network)
+        try:
+            return change(self, *args, **kwargs)
+        finally:
+            _CHANGING.discard(network)
+
+    return changed
 
 
 class Predicted(NamedTuple):
@@ -293,6 +326,7 @@ class Model:
             raise ValueError(f"the model has no label {label!r}")
         return int(number)
 
+    @_alone
     def partial_fit(
         self,
         rows: Any,
@@ -329,6 +363,7 @@ class Model:
                 a frame whose columns are not the names of the labels. Nothing has changed then.
             slide.training.DivergenceError: if the loss is NaN or infinite, before the step that
                 would ruin the weights; the steps before it have changed them.
+            RuntimeError: while another thread trains or resizes the model. Predicting may go on.
 
         Example:
             >>> import numpy as np, slide
@@ -364,6 +399,7 @@ class Model:
         self.passes += 1
         return self
 
+    @_alone
     def add_labels(self, labels: Any) -> np.ndarray:
         """Add labels, which `partial_fit` then learns.
 
@@ -391,6 +427,7 @@ class Model:
         self.label_names = names
         return numbers
 
+    @_alone
     def remove_labels(self, labels: Iterable[Any]) -> None:
         """Answer some labels no more; their weights, moments and lists go.
 
@@ -417,6 +454,7 @@ class Model:
         self._take_outputs(np.arange(count), count)
         self.label_names = found
 
+    @_alone
     def add_features(self, features: Any) -> None:
         """Add features, which come last; `partial_fit` then learns them.
 

@@ -38,6 +38,7 @@ _UNWRAPPED = {
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 }
 _LEAST_EPS = 1e-37  # A much smaller number is 0 in float32.
+_LARGEST_RATE = 1e38  # Ten times as much is infinite in float32.
 
 
 class RowSparseAdam(torch.optim.Optimizer):
@@ -101,6 +102,8 @@ class RowSparseAdam(torch.optim.Optimizer):
         for name, value in flags.items():
             checks.flag(name, value)
         super().__init__(params, numbers | flags)
+        for group in self.param_groups:  # Whose numbers may be others.
+            _check_numbers(*(group[name] for name in numbers))
         takers.add(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -240,10 +243,20 @@ def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
         known = {type(number) for number in numbers} <= {int, float}
         # A NaN compares as false wherever it stands, so each number is compared.
         fine = known and all(0 <= number <= checks.LARGEST_FLOAT for number in numbers)
+        fine = fine and lr <= _LARGEST_RATE and lr * weight_decay <= _LARGEST_RATE
         if fine and max(betas) < 1 and eps >= _LEAST_EPS:
             return  # As in nearly every step; the checks below say which number is wrong.
-    for name, value in (("lr", lr), ("weight_decay", weight_decay)):
-        checks.not_negative(name, value.item() if isinstance(value, Tensor) else value)
+    lr, weight_decay = (
+        each.item() if isinstance(each, Tensor) else each for each in (lr, weight_decay)
+    )
+    checks.not_negative("lr", lr)
+    checks.not_negative("weight_decay", weight_decay)
+    if lr > _LARGEST_RATE:
+        raise ValueError(f"lr must be at most {_LARGEST_RATE}, not {lr!r}")
+    if lr * weight_decay > _LARGEST_RATE:
+        raise ValueError(
+            f"weight_decay must be at most {_LARGEST_RATE} / lr ({lr!r}), not {weight_decay!r}"
+        )
     checks.listing("betas", betas)
     if len(betas) != 2:
         raise ValueError(f"betas must be two numbers in [0, 1), not {betas!r}")

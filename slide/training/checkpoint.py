@@ -538,7 +538,8 @@ def assembled(
     """The states of a network and its optimizer for a process that owns these rows.
 
     ``rows`` are ids by layer (None: all), ``sizes`` the numbers of all rows by layer, and
-    ``parameters`` the names in the order of the optimizers. A missing row raises KeyError.
+    ``parameters`` the names in the order of the optimizers. A row that is not in exactly one
+    part raises KeyError.
     """
     own = rows or {name: np.arange(size) for name, size in sizes.items()}
     network: dict[str, Any] = {}
@@ -575,19 +576,17 @@ def _taken(
     """The rows of a tensor that this process owns, from the parts that hold them."""
     wanted = own[layer]
     like = next(tensor for tensor in tensors if tensor is not None)
-    out, missing = like.new_zeros(len(wanted), *like.shape[1:]), len(wanted)
+    out, found = like.new_zeros(len(wanted), *like.shape[1:]), np.zeros(len(wanted), np.int64)
     for part, tensor in zip(parts, tensors, strict=True):
         if part.rows is None:
             positions, at = np.arange(len(wanted)), wanted
         else:
-            _, positions, at = np.intersect1d(
-                wanted, part.rows[layer], assume_unique=True, return_indices=True
-            )
-        missing -= len(positions)
+            _, positions, at = np.intersect1d(wanted, part.rows[layer], return_indices=True)
+        found[positions] += 1
         if tensor is not None:
             out[torch.from_numpy(positions)] = tensor[torch.from_numpy(at)]
-    if missing:
-        raise KeyError(f"{missing} rows of the layer {layer}")
+    if wrong := np.count_nonzero(found != 1):
+        raise KeyError(f"{wrong} rows of the layer {layer}")
     return out
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -487,3 +488,37 @@ def test_labels_that_are_no_items_stay_so(raw):
     rows = slide.CSR(np.array([0, 5]), np.arange(5, dtype=np.int32), np.ones(5, np.float32))
     assert known.of(rows).indices.tolist() == [0, 1, 2]
     assert known.grown(1).restricted(np.array([1, 4, 5])).of(rows).indices.tolist() == [0]
+
+
+def test_one_thread_at_a_time_changes_a_model(raw):
+    """Two that trained it ended the process: they share the gradients of its weights."""
+    names = [f"label {n}" for n in range(80)]
+    model = Model(job.make_network(raw), label_names=names)
+    shared = copy.copy(model)  # As `with_vectorizer` gives: it has the same network.
+    rows = raw.test.features
+    before = model.predict(rows).labels.tolist()
+    within, done = threading.Event(), threading.Event()
+
+    def slow():
+        within.set()
+        assert done.wait(60)
+        yield "new"
+
+    other = threading.Thread(target=model.add_labels, args=[slow()])
+    other.start()
+    try:
+        assert within.wait(60)
+        for call in (
+            lambda: shared.partial_fit(rows, raw.test.labels),
+            lambda: model.add_labels(["newer"]),
+            lambda: model.remove_labels(["label 3"]),
+            lambda: model.add_features(1),
+        ):
+            with pytest.raises(RuntimeError, match="another thread is training or resizing"):
+                call()
+        assert model.predict(rows).labels.tolist() == before
+    finally:
+        done.set()
+        other.join()
+    assert model.num_labels == 81
+    model.partial_fit(rows, raw.test.labels)  # As one that was refused did not change it.

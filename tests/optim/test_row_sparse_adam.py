@@ -270,6 +270,10 @@ def test_state_round_trip(tmp_path, corrected):
         ("eps", 1e-300),
         ("weight_decay", -0.1),
         ("weight_decay", float("inf")),
+        ("lr", 1e300),
+        ("lr", 10**300),
+        ("weight_decay", 1e300),
+        ("weight_decay", torch.tensor(1e300, dtype=torch.float64)),
         ("correct_skipped", "yes"),
     ],
 )
@@ -285,6 +289,13 @@ def test_options_out_of_range(option, value):
     with pytest.raises(ValueError, match=f"{option} must be "):
         step(optimizer, weight, [0])
     assert torch.equal(weight, before)
+
+
+def test_the_rate_of_a_group_is_checked_before_a_step():
+    """As of a first layer, whose rate is a multiple of that of the others."""
+    weight = torch.nn.Parameter(torch.zeros(1, 1))
+    with pytest.raises(ValueError, match=r"^lr must be at most 1e\+38, not 2e\+297$"):
+        RowSparseAdam([{"params": [weight], "lr": 2e297}], lr=1e-3)
 
 
 def test_the_least_eps():

@@ -214,6 +214,15 @@ def test_which_part_has_the_same_rows_and_which_are_missing():
         assembled([one], None, SIZES, NAMES)
 
 
+def test_a_row_of_two_parts_does_not_stand_for_one_of_none():
+    """Their number is right, and the rows of no part were zeros."""
+    *_, (one, other) = make_parts(2)
+    count = len(other.rows["output"])
+    again = other._replace(rows=other.rows | {"output": one.rows["output"][:count]})
+    with pytest.raises(KeyError, match="rows of the layer output"):
+        assembled([one, again], None, SIZES, NAMES)
+
+
 def own_pages(path):
     """The share of a file that this process has mapped and touched."""
     touched, inside = 0, False
