@@ -146,6 +146,18 @@ def test_the_files_of_a_run_may_move(tmp_path, with_files):
     assert OmegaConf.load(run / "config.yaml").dataset.root == f"{tmp_path}/there"
 
 
+def test_the_folder_of_a_run_may_be_copied(tmp_path):
+    run, copy = tmp_path / "run", tmp_path / "there" / "copy"
+    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=3"))
+    shutil.copytree(run, copy)
+    job.main(f"resume={run}", "trainer.max_steps=5")
+    expected = job.checkpoint(run)
+    shutil.rmtree(run)
+    job.main(f"resume={copy}", "trainer.max_steps=5")
+    job.assert_same(job.checkpoint(copy), expected)
+    assert not run.exists()
+
+
 def test_other_rows_of_the_same_counts_are_refused(tmp_path, with_files):
     path, run = with_files / "train.txt", tmp_path / "run"
     head, *lines = path.read_text().splitlines(keepends=True)
