@@ -46,7 +46,7 @@ def test_the_processes_part_at_the_end(tmp_path):
 
 
 def test_the_processes_part_after_an_error_of_all(tmp_path):
-    done = torchrun(tmp_path, f"run_dir={tmp_path}/run", "optimizer.lr=1e38")
+    done = torchrun(tmp_path, f"run_dir={tmp_path}/run", "optimizer.lr=1e37")
     assert done.returncode
     assert done.stderr.count("error: the loss is nan at step") == 1, done.stderr
     assert "parted" not in done.stderr
