@@ -24,7 +24,7 @@ from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import check_counter
-from slide.utils.profiling import clock, record
+from slide.utils.profiling import clock, profiled
 from slide.utils.random_keys import random_key
 
 MODES = ("per_sample", "shared")
@@ -204,6 +204,7 @@ class ActiveSampler(Sampler):
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
 
+    @profiled("assemble")
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`; sets that are not for training do not move its draws on."""
         if self._full is not None:
@@ -220,7 +221,7 @@ class ActiveSampler(Sampler):
             key = random_key(self.seed, self.asides, _ASIDE)
             self.asides += 1
         assemble = self._per_sample if self.mode == "per_sample" else self._shared
-        with record("slide::assemble"), self._scratch.alone():
+        with self._scratch.alone():
             if self.proposer is None:
                 return assemble(queries, known, labels is not None, key)
             with self._scratch.beside():  # A prediction may bring the index up to date.

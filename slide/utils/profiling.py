@@ -12,12 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 from numba.core import event
-from torch._C import _profiler
 
 _F = TypeVar("_F", bound=Callable)
-# A range of PyTorch's profiler as a block, ``with record("slide::name")``. The first one needs no
-# Python call, but it is private, so a version of torch may lack it.
-record: Any = getattr(_profiler, "_RecordFunctionFast", torch.profiler.record_function)
 
 
 class _Watch(event.Listener):

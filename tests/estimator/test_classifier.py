@@ -489,14 +489,10 @@ STEPS = "steps have other rows: one of weight 2 is not two rows, and one of weig
 EXPECTED = {
     "check_sample_weight_equivalence_on_dense_data": STEPS,
     "check_sample_weight_equivalence_on_sparse_data": STEPS,
-    "check_classifiers_classes": SPARSE,
     "check_classifiers_multilabel_representation_invariance": SPARSE,
     "check_classifiers_multilabel_output_format_predict": SPARSE,
     "check_classifiers_multilabel_output_format_predict_proba": SPARSE,
     "check_classifiers_multilabel_output_format_decision_function": SPARSE,
-    "check_decision_proba_consistency": SPARSE,
-    "check_classifiers_train": "its rows have two features, whose ratio is all that is left of "
-    "them at length 1; and " + SPARSE,
 }
 
 

@@ -9,7 +9,6 @@ import warnings
 from types import FunctionType
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba import prange as prange
@@ -93,14 +92,6 @@ def _forgiving(kernel):
 
         file._load_index, file._load_data = index, data
     return kernel
-
-
-@helper
-def bfloat16_bits(value, bits):
-    """The upper half of the ``bits`` of a float32, rounded to nearest, of equal ones to even."""
-    last = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded = (bits + np.uint32(0x7FFF) + last) >> np.uint32(16)
-    return np.uint16(0x7FC0) if np.isnan(value) else np.uint16(rounded)
 
 
 # Rows ahead: enough to hide the latency of memory, few enough to fit into the first-level cache.

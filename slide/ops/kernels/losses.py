@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import bfloat16_bits, helper, parallel, prange
+from slide.ops.kernels.compile import helper, parallel, prange
+from slide.ops.kernels.products import bfloat16_bits
 
 
 class Rows(NamedTuple):

@@ -23,7 +23,6 @@ from slide.ops.kernels.compile import (
     AHEAD,
     AHEAD_ENTRIES,
     ask_for,
-    bfloat16_bits,
     helper,
     parallel,
     prange,
@@ -98,6 +97,14 @@ def weighted_sum(indptr, ids, coefficients, rows, out):
                 row = rows[ids[p]]
                 for d in range(width):
                     total[d] += c * row[d]
+
+
+@helper
+def bfloat16_bits(value, bits):
+    """The upper half of the ``bits`` of a float32, rounded to nearest, of equal ones to even."""
+    last = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = (bits + np.uint32(0x7FFF) + last) >> np.uint32(16)
+    return np.uint16(0x7FC0) if np.isnan(value) else np.uint16(rounded)
 
 
 @parallel
