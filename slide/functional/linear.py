@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.active_set import ActiveSet, Scratch, Transposed, check_active
+from slide.active_set import ActiveSet, Transposed, check_active
 from slide.backend import array_view, check_together, has_bfloat16, on_device
 from slide.functional.autograd import (
     EarlyGradients,
@@ -20,6 +20,7 @@ from slide.functional.autograd import (
 )
 from slide.functional.losses import (
     Loss,
+    check_fraction,
     find_loss,
     hardest_count,
     loss_of_scores,
@@ -27,6 +28,7 @@ from slide.functional.losses import (
 )
 from slide.ops.products import TotalRows, samples_on
 from slide.ops.ragged import select_rows
+from slide.ops.scratch import Scratch
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks
@@ -309,6 +311,7 @@ def active_linear_loss(
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
+    check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
