@@ -357,9 +357,9 @@ class _SharedLinearLoss(EarlyGradients):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
         x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
-        rows, rounded_rows = ops.gather_rounded(weight.detach(), active.ids, rounded)
-        exact, rounded_x = x.dtype, x.to(rounded)
         at = on_device(active.ids, weight.device)
+        rows, rounded_rows = ops.gather_rounded(weight.detach(), at, rounded)
+        exact, rounded_x = x.dtype, x.to(rounded)
         added = None if bias is None else bias.detach().index_select(0, at)
         losses, gradient, rounded_gradient, sums = ops.losses_of_products(
             rounded_x, rounded_rows, added, active, loss, scale, weights, exact

@@ -206,6 +206,8 @@ def check_fraction(name: str, fraction: float) -> None:
 
 def hardest_count(fraction: float, num_samples: int) -> int:
     """The number of samples in a ``fraction`` of them, rounded; at least one."""
+    if not 0 < fraction <= 1:  # A program may have changed that of its loss.
+        check_fraction("hard_fraction", fraction)
     return min(num_samples, max(1, round(fraction * num_samples)))
 
 

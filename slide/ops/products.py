@@ -317,13 +317,15 @@ def gather_rounded_kernel(rows, ids, out, rounded):
     rounded[len(ids) :] = 0
 
 
-def torch_gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
-    rows = weight.index_select(0, on_device(ids, weight.device))
+def torch_gather_rounded(
+    weight: Tensor, ids: Tensor, rounded: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    rows = weight.index_select(0, ids)
     return rows, rows.to(rounded)
 
 
 @operation(torch_gather_rounded)
-def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+def gather_rounded(weight: Tensor, ids: Tensor, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
     """Copies ``(A, D)`` of the rows ``ids`` of a weight, in its type and in another one.
 
     The second one may have rows of zeros at its end. oneDNN makes new code for each product of

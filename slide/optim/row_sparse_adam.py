@@ -381,14 +381,15 @@ def _update_rows(
         torch_adam_rows(tensors, hyper, positions, values)
         return
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
-        factors = gradient.transposed, gradient.coefficients, gradient.vectors
-        adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
+        groups, coefficients = gradient.transposed, gradient.coefficients
+        adam_factored(_as_arrays(tensors), hyper, groups, coefficients, gradient.vectors, chunks)
         return
     if not isinstance(ids, np.ndarray):
         ids = np.arange(len(p), dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
         assert isinstance(gradient, RowGradient)
-        adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
+        grads = gradient.rows.detach().contiguous().numpy()
+        adam_rows(_as_arrays(tensors), hyper, ids, grads, chunks)
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at = torch.from_numpy(ids).long()
