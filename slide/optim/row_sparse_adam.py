@@ -247,9 +247,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             for name, value in states.get(i, {}).items():
                 if isinstance(value, Tensor):
                     dtype = torch.int32 if name == "last_step" else _moment_type(p)
-                    self.state[p][name] = value.detach().to(
-                        p.device, dtype, copy=True, memory_format=torch.contiguous_format
-                    )
+                    self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
 
 
 def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
@@ -418,6 +416,9 @@ def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:
 def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
     weight, first, second, last = tensors
+    for moments in (first, second):
+        if moments is not None and not moments.is_contiguous():
+            raise ValueError(f"a contiguous tensor is needed; got strides {moments.stride()}")
     array = weight.numpy()
     return AdamRows(
         weight=array,
