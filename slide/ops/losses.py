@@ -469,12 +469,12 @@ def _squared_hinge_in_one_visit(
     sums = np.empty((_CHUNKS, size), np.float32)
     losses, none = np.empty(count), np.empty(0, np.float32)
     torch.mm(x, rows.T, out=products)
-    bits = array_view(products.view(torch.uint16))
+    bits = products.view(torch.uint16).numpy()
     logs = none if active.log_weights is None else active.log_weights.astype(np.float32, copy=False)
     own = none if bias is None else array_view(bias)
     targets = active.targets
     scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
-    squared_hinge_of_products(bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums)
+    squared_hinge_of_products(bits, own, scored, _CHUNKS, losses, gradient.numpy(), bits, sums)
     with np.errstate(invalid="ignore"):  # Infinite sums are for the trainer to notice.
         totals = torch.from_numpy(sums.sum(0))
     return ProductLosses(torch.from_numpy(losses), gradient, products, totals)
