@@ -124,10 +124,9 @@ def compare(runs: Sequence[RunFiles]) -> str:
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """The keys that differ between runs as a user types them, each with its values.
+    """The keys that differ between runs as a user types them, with their values.
 
-    What follows from other keys is left out: where runs have different choices of a group, the keys
-    of this group that nobody typed, and everywhere keys that refer to another one.
+    Those that follow from others are left out.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [str(run.settings.get(key, _UNKNOWN)) for run in runs] for key in keys}

@@ -173,10 +173,7 @@ def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
 
 
 def readable(override: str, sweeps: bool = False) -> str:
-    """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
-
-    With ``sweeps``, commas stand between several paths; else they belong to the path.
-    """
+    """An override as Hydra takes it: a path that it would not read as a text is quoted."""
     key, equals, path = override.partition("=")
     if not equals or override_key(override) not in _PATHS:
         return override
@@ -208,10 +205,7 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 
 
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
-    """The overrides of each run of a sweep; of a single run if none has several values.
-
-    What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
-    """
+    """The overrides of each run of a sweep; mistakes are logged, and raised if no run fits."""
     runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
     mistakes = [said for words in runs if (said := mistake(words))]
     if runs and len(mistakes) == len(runs):
@@ -434,10 +428,7 @@ def _saved(path: Path) -> DictConfig:
 
 
 def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> None:
-    """A folder from elsewhere does not choose where arrays are written, and nothing is fetched.
-
-    A cache that is there already is used, wherever it is.
-    """
+    """A folder from elsewhere chooses no place to write to, unless a cache is there already."""
     dataset = config.get("dataset")
     for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
         cache = dataset.get(key)

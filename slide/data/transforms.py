@@ -229,10 +229,8 @@ def should_standardize(
 ) -> bool:
     """Whether ``standardize="auto"`` standardizes features; the log says why.
 
-    The nearest neighbours of training rows, by cosine, vote for their labels. Features are
-    standardized if the first answer of these neighbours is right more often then, by more than a
-    standard error of the difference. Rows that are not dense, and rows that other steps change or
-    leave at their length, are not standardized.
+    Nearest neighbours of dense training rows must then be right more often, by more than a
+    standard error of the difference.
     """
     if not l2_norm or tf_idf or hashed_features:
         return False

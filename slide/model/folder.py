@@ -64,10 +64,7 @@ def check_target(folder: Path) -> None:
 def write_model(
     folder: Path, model: Any, dtype: str = "float32", weights: Written | None = None
 ) -> None:
-    """Write a `slide.model.Model` beside what is in a folder; see `Model.save`.
-
-    ``weights`` is the file ``network``, if several processes have written it together, in float32.
-    """
+    """Write a `slide.model.Model`; ``weights``: the file that several processes have written."""
     network, ranker = model.network, model.ranker
     files = {} if weights else {"network": network_tensors(network, dtype)}
     numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)

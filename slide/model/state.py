@@ -37,11 +37,7 @@ def network_settings(network: SlideNetwork, dtype: str) -> dict[str, Any]:
 
 
 def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
-    """The weights in the type of the file; biases are float32.
-
-    Weights in int8 are numbers in [-127, 127] and a float32 scale for each row. Weights that were
-    opened in this type stay as they are.
-    """
+    """The weights in the type of the file; biases, and scales of rows of int8, are float32."""
     checks.one_of("dtype", dtype, DTYPES_OF_FILES)
     found = {}
     for name, layer in _named_layers(network):
@@ -62,10 +58,7 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
 
 
 def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
-    """The network that had these `network_settings` and `network_tensors`, for prediction.
-
-    The tensors become its weights as they are, but for hidden layers, which are small and
-    become float32. It computes all outputs; samplers are for training.
+    """The network that had these settings and tensors, for prediction: it computes all outputs.
 
     With ``finite`` all weights are read, and refused where they are not finite.
     """
@@ -162,10 +155,7 @@ def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
 
 
 def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampler:
-    """A sampler with the index that had these `index_settings` and `index_tensors`.
-
-    It is for prediction: its index does not follow changes of the weights.
-    """
+    """A sampler for prediction; its index does not follow changes of the weights."""
     kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
     made = {name: stored.get(name) for name in names}
     if kind is LSHProposer:

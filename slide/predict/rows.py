@@ -48,10 +48,8 @@ _Row = tuple[dict[int, float] | Row, list[int]]
 
 
 class Beginning:
-    """Gives the bytes of a file from the first one on, but for a byte order mark.
-
-    ``first`` is the first line, and ``telling`` the first one that is not blank; empty: there is
-    none. Of a pipe, a line may come in several pieces.
+    """A file without byte order mark, whose first lines are known: the ``first`` one, and the first
+    that is not blank, ``telling``.
     """
 
     def __init__(self, file: IO[bytes]):
@@ -84,11 +82,7 @@ class Beginning:
 
 
 class Numbering(NamedTuple):
-    """How a model's training files count; rows to predict, and answers, count in the same way.
-
-    ``format`` is None if the files were no text of rows. First columns are 0 in matrices and
-    generated rows.
-    """
+    """How a model's training files count, and so do rows to predict; ``format`` None: no text."""
 
     format: str | None = None
     first_feature: int = 0
@@ -154,11 +148,10 @@ def _whole(name: Any) -> int | None:
 def read_rows(
     source: str, model: Model, format: str | None = None, labels: str | None = None
 ) -> Iterator[Block]:
-    """Yields the rows of a file, or of standard input (``-``), in blocks.
+    """Yields the rows of a file or of standard input (``-``), in blocks.
 
-    The format is one of `ROW_FORMATS`; None: by the file's name, else by its first line. ``labels``
-    is the file of the labels beside a matrix. Elsewhere rows may have them; a label that the model
-    does not know gets a number that is none of its labels.
+    The format is one of `ROW_FORMATS`, or None; ``labels`` is the file beside a matrix. Labels that
+    the model does not know get numbers that are none of its labels.
     """
     path, piped = Path(source), source == "-"
     checks.encodable("file", path)

@@ -72,14 +72,10 @@ class _Job(NamedTuple):
 
 
 class Batcher:
-    """Answers requests in batches.
+    """Answers requests in batches; those with the same k and search are one product.
 
-    A request waits for others only if the batch before had several: a client that asks one request
-    after the other does not wait. Requests with the same k and search are one product. Answers do
-    not depend on the other requests of a batch, but for the rounding of the products.
-
-    Attributes:
-        waiting: number of rows that wait.
+    A request waits for others only if the batch before had several. Answers do not depend on the
+    other requests, but for the rounding of products. ``waiting`` is the number of rows that wait.
     """
 
     def __init__(
@@ -110,11 +106,7 @@ class Batcher:
         return self._task is not None and self._task.done() and not self._stopping
 
     async def ask(self, rows: CSR, k: int, search: str) -> Predicted:
-        """The answers to some rows.
-
-        It starts if nobody has started it: an application that is mounted in another one is not
-        told when that starts.
-        """
+        """The answers to some rows; starts the batcher, if a mounted application was not told to."""
         if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self.start()
         if self.failed:

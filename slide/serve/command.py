@@ -73,11 +73,7 @@ def create_app(
 
 
 def impatient(protocol: Any, seconds: float) -> Any:
-    """A protocol of uvicorn that closes a connection whose request has no complete header in time.
-
-    uvicorn itself waits for the first request, and for the rest of a header, without an end. What
-    comes after the header is a matter of `slide.serve.routes.Guard`.
-    """
+    """A protocol of uvicorn that closes a connection whose request has no complete header in time."""
 
     class Impatient(protocol):
         _deadline: asyncio.TimerHandle | None = None

@@ -202,14 +202,7 @@ class _Json:
 
 
 def read_query(body: bytes, most: int, form: type[Row] = Row) -> Query:
-    """The query in a body. It is parsed row by row, and between two rows other threads go on.
-
-    ``form`` is what a row may be, from `row_form`.
-
-    Raises:
-        HTTPException: with its status, for a body that is no query, or has more rows than ``most``;
-            the rows that follow are not parsed.
-    """
+    """The query in a body, parsed row by row, so that other threads go on; at most ``most`` rows."""
     try:
         parsed = _Json(body.decode(json.detect_encoding(body), "surrogatepass"))
         if body and parsed.skips("{"):

@@ -69,9 +69,8 @@ Files = dict[str, dict[str, Tensor]]
 class Checkpoint:
     """The checkpoints of a run: network, samplers, optimizer, random state, schedule, counters.
 
-    Learning rates follow from the number of steps. A checkpoint is a folder of tensors
-    (`slide.utils.tensor_folder`), which gets its name when it is complete. It must agree on the
-    ``facts`` with the run that reads it; the ``keep`` newest ones stay.
+    Learning rates follow from the number of steps. A checkpoint and the run that reads it must
+    agree on ``facts``; the ``keep`` newest ones stay.
     """
 
     def __init__(
@@ -154,11 +153,7 @@ class Checkpoint:
         self._start(fill)
 
     def begin(self, counters: Counters) -> None:
-        """Copy everything, and write the copy in the background, as `write` does.
-
-        The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
-        before is still being written, that is waited for.
-        """
+        """Write a copy in the background, once the checkpoint before is written."""
         if not self._is_new(counters):
             return
         values, files = self._packed(counters)
@@ -352,10 +347,7 @@ def write_state(
     values: Mapping[str, Any],
     files: Mapping[str, Mapping[str, Tensor]],
 ) -> None:
-    """Write a state; of several processes each its values and tensors, the first one the list.
-
-    If one process cannot write, all raise OSError. ``content`` are JSON values beside the state.
-    """
+    """Write a state; of several processes each its own, the first one the list, or all raise."""
     if group.size == 1:
         write_folder(kind, folder, {**content, "state": values}, files)
         return
@@ -386,8 +378,7 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """The states in a checkpoint, one of each process that wrote it; tensors are memory maps.
 
-    What is not used is not read, but for its hash, and each file is hashed by one process.
-    Raises ValueError if a file is not the one that was written, or a fact differs from the run's.
+    ValueError: a file is not the one that was written, or a fact differs from the run's.
     """
     try:
         content = read_checked(CHECKPOINT, folder, group or Group.alone())
@@ -451,10 +442,7 @@ def state_for(
     network: SlideNetwork,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, Any]:
-    """The state of the process that had the rows of this one; else it is put together.
-
-    Raises KeyError if a row or a parameter is in none of the states from `joined_parts`.
-    """
+    """The state of the process that had the rows of this one; else it is put together."""
     parts, rows = [part_of(state) for state in states], own_rows(network)
     for state, part in zip(states, parts, strict=True):
         if same_rows(part, rows):
@@ -495,10 +483,7 @@ def _named_state(network: nn.Module) -> dict[str, Any]:
 
 
 def network_files(network: Any) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """`network_state` and the rows of this process, as values and as tensors by file.
-
-    The file ``network`` is as in the folder of a model.
-    """
+    """`network_state` and this process's rows, as values and as tensors by file, as in a model."""
     values, tensors = split_state(network_state(network), "")
     found = {"network": values}
     weights = {single_name(name) for name, _ in network.named_parameters()}
@@ -535,11 +520,9 @@ def assembled(
     sizes: Mapping[str, int],
     parameters: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of a network and its optimizer for a process that owns these rows.
+    """The states of a network and its optimizer for a process that owns these rows; None: all.
 
-    ``rows`` are ids by layer (None: all), ``sizes`` the numbers of all rows by layer, and
-    ``parameters`` the names in the order of the optimizers. A row that is not in exactly one
-    part raises KeyError.
+    ``parameters`` are names in the optimizer's order. KeyError: a row is not in exactly one part.
     """
     own = rows or {name: np.arange(size) for name, size in sizes.items()}
     network: dict[str, Any] = {}

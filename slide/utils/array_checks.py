@@ -26,12 +26,7 @@ from slide.utils.checks import shortened
 
 
 class Expected(NamedTuple):
-    """What an array must be.
-
-    shape a number for each dimension; dtype: its name, such as "int32", or how it begins, such as
-    "float"; least: the smallest value; most: the largest value; finite: whether floats must be
-    finite.
-    """
+    """What an array must be; ``dtype`` is how its type's name begins, None any size or number."""
 
     shape: tuple[int | None, ...]
     dtype: str
@@ -102,11 +97,7 @@ def _ends(array: np.ndarray | Tensor) -> tuple[float, float]:
 
 
 class Stored:
-    """Numbers and arrays of a part of a folder, each of which is checked when it is taken.
-
-    All methods raise ValueError, which names the file and what is wrong in it, unless the number or
-    array is there and as it must be.
-    """
+    """Numbers and arrays of a part of a folder; a ValueError names the file and what is wrong."""
 
     def __init__(
         self,

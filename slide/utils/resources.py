@@ -22,11 +22,7 @@ GIB = 1 << 30
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may take without swapping; None: the system does not tell.
-
-    That is what the machine has left, or, in a container or another control group with a limit,
-    what is left of that limit.
-    """
+    """Bytes that this process, or its control group, has left without swapping; None: unknown."""
     found = [available, *_left_in_groups()] if (available := _available()) is not None else []
     return max(min(found), 0) if found else None
 
@@ -39,11 +35,7 @@ def memory_limit() -> int | None:
 
 
 def core_limit() -> int | None:
-    """The number of cores that the control groups of this process give it, rounded up.
-
-    None: they give all. A container with the time of one core may still run on all of them, and
-    then stands still for the rest of each period.
-    """
+    """Cores that the control groups of this process give it, rounded up; None: all."""
     limits = []
     for folder in _folders():
         quota, _, period = _read(folder / "cpu.max").strip().partition(" ")

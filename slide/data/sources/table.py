@@ -236,11 +236,9 @@ def texts_and_labels(
     state: Mapping[str, Any],
     propensity: Sequence[float],
 ) -> SparseDataset:
-    """The data set of rows of texts, numbers and labels, which are read twice.
+    """The data set of rows of texts, numbers and labels, which are read twice; see `cached`.
 
-    ``columns`` is asked for only if there is no cache; ``source`` names the training rows in
-    messages. `slide.data.cache.cached` explains the others; without a cache the arrays are in
-    memory.
+    ``columns`` is asked for only if there is no cache; without a cache arrays are in memory.
     """
     counted = functools.cache(lambda: _count(parts, options, columns(), source))
     if cache is None:
