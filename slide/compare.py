@@ -1,8 +1,5 @@
 """``slide-compare RUN RUN ...``, also ``python -m slide.compare``: runs side by side."""
 
-import argparse
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,8 @@ from slide.report.run_files import (
     referring_keys,
     text_table,
 )
-from slide.utils import checks
-from slide.utils.progress_bar import until_reader_goes
+from slide.utils.checks import printable
+from slide.utils.commands import command_parser, ending_errors
 
 _ABOUT = """\
 Compares runs of slide-train: the settings that differ, precision, what the look-ups found, time and
@@ -61,26 +58,16 @@ def main(words: Sequence[str] | None = None) -> None:
     Args:
         words: the arguments; None: those of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("compare", _ABOUT)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
     about = "draw loss and precision over steps and over seconds; .png, .svg or .pdf"
     parser.add_argument("--plot", metavar="FILE", help=about)
     options = parser.parse_args(words)
-    try:
+    with ending_errors():
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
-        with until_reader_goes():
-            print(checks.printable(compare(runs)))
+        print(printable(compare(runs)), flush=True)
         if options.plot is not None:
             draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {checks.error_message(error)}")
 
 
 def find_runs(folders: Any) -> list[Path]:

@@ -24,7 +24,7 @@ from slide.config.processes import (
     share_threads,
 )
 from slide.data import SparseDataset, transform
-from slide.data.transforms import check_transform
+from slide.data.transforms import StepOptions
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_rank_device, find_rank_info
 from slide.functional.linear import PRECISIONS
@@ -75,7 +75,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
         40
     """
     checks.filled_text("dataset.name", config.dataset.name)
-    check_transform(**config.transform)  # This comes first, because reading may take hours.
+    StepOptions(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
     return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 

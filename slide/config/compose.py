@@ -27,13 +27,13 @@ from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import check_links, check_plain_yaml
-from slide.utils.sizes import find_conf
+from slide.utils.sizes import find_conf, flat
 
 # The configuration in the folder of a run.
 CONFIG = "config.yaml"
 USER_ERRORS = (ValueError, TypeError, OSError)
-# Keys that name what a file builds; they are not settings.
-INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
+# Last parts of keys that name what a file builds or explain it.
+_NO_SETTINGS = ("_target_", "_partial_", "_args_", "look_up", "hint", "defaults")
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
     *("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.file"),
@@ -295,14 +295,12 @@ def _own_keys(group: str, choice: str) -> list[str]:
 
 def leaves(tree: object, above: str = "") -> dict[str, Any]:
     """The settings in a mapping by dotted key, without values that refer to another key."""
-    found: dict[str, Any] = {}
     assert isinstance(tree, dict)
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= leaves(value, f"{above}{key}.")
-        elif key not in (*INTERNAL, "hint", "defaults") and not str(value).startswith("${"):
-            found[f"{above}{key}"] = value
-    return found
+    return {
+        key: value
+        for key, value in flat(tree, above).items()
+        if key.rpartition(".")[2] not in _NO_SETTINGS and not str(value).startswith("${")
+    }
 
 
 def _near_key(key: str, known: Sequence[str]) -> str:

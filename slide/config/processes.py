@@ -324,7 +324,7 @@ class FolderNote:
 def restarted(
     ranks: Ranks, composed: DictConfig, overrides: Sequence[str], note: FolderNote
 ) -> tuple[DictConfig, Sequence[str]]:
-    """Configuration and overrides of processes that ``torchrun`` has started again: a resumed run."""
+    """Configuration and overrides of a run that ``torchrun`` has started again: it is resumed."""
     if ranks.group.size == 1 or composed.resume is not None:
         return composed, overrides
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def likely_separator(cells: Iterable[str]) -> str | None:
-    """The character that parts the names in cells, if it gives fewer parts than cells; else None."""
+    """The character that parts the names in cells, if there are fewer parts than cells."""
     distinct = set(cells)
     for separator in _SEPARATORS:
         lists = [cell for cell in distinct if separator in cell]

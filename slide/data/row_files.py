@@ -254,7 +254,7 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
-    """All rows of two matrices of any sparse kind, as float32; non-zeros of ``labels`` are labels."""
+    """All rows of two matrices of any sparse kind; non-zeros of ``labels`` are labels."""
     if labels is None:
         read_npz_shape(features)
         rows = _read_matrix(features)

@@ -9,10 +9,8 @@ import torch
 from slide.data import RowTransform, TextVectorizer
 from slide.model.ranker_state import ranker_state, restored_ranker
 from slide.model.state import (
-    index_settings,
-    index_tensors,
-    network_settings,
-    network_tensors,
+    index_parts,
+    network_parts,
     restored_index,
     restored_network,
 )
@@ -66,17 +64,17 @@ def write_model(
 ) -> None:
     """Write a `slide.model.Model`; ``weights``: the file that several processes have written."""
     network, ranker = model.network, model.ranker
-    files = {} if weights else {"network": network_tensors(network, dtype)}
+    layers, own_weights = network_parts(network, dtype)
+    files = {} if weights else {"network": own_weights}
     numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)
-    sampler = None
-    if not weights:  # Of several processes each has an index of its own rows, of no use to one.
-        sampler = network.output.sampler
+    # Of several processes each has an index of its own rows, of no use to one.
+    index_numbers, index = index_parts(None if weights else network.output.sampler)
     content: dict[str, Any] = {
         "name": model.name,
         "features": model.num_features,
         "labels": model.num_labels,
-        "network": network_settings(network, dtype),
-        "index": index_settings(sampler),
+        "network": layers,
+        "index": index_numbers,
         "ranker": numbers,
         "steps": [step.settings() for step in model.steps],
         "settings": model.settings,
@@ -87,7 +85,7 @@ def write_model(
             content["vectorizer"]["terms"] = model.vectorizer.num_features
         if model.vectorizer.idf is not None:
             files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
-    if index := index_tensors(sampler):
+    if index:
         files["index"] = index
     if tensors is not None:
         files["ranker"] = tensors

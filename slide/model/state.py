@@ -27,18 +27,15 @@ _CODES, _SCALES = ".int8", ".scales"
 _TRAINING = ("dropout", "input_dropout", "precision")
 
 
-def network_settings(network: SlideNetwork, dtype: str) -> dict[str, Any]:
-    """The shape of a network, how it is trained, and the type of its weights in the file."""
+def network_parts(network: SlideNetwork, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The shape of a network and how it is trained, and its weights in the type of the file.
+
+    Biases, and scales of rows of int8, are float32. Rows that were opened in the type stay.
+    """
     checks.one_of("dtype", dtype, DTYPES_OF_FILES)
     widths = [layer.out_features for layer in network.layers()]
-    found = {"features": network.first.in_features, "widths": widths, "dtype": dtype}
+    settings = {"features": network.first.in_features, "widths": widths, "dtype": dtype}
     training = network.dropout, network.input_dropout, network.output.precision
-    return found | dict(zip(_TRAINING, training, strict=True))
-
-
-def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
-    """The weights in the type of the file; biases, and scales of rows of int8, are float32."""
-    checks.one_of("dtype", dtype, DTYPES_OF_FILES)
     found = {}
     for name, layer in _named_layers(network):
         assert layer.bias is not None
@@ -54,7 +51,7 @@ def network_tensors(network: SlideNetwork, dtype: str) -> dict[str, Tensor]:
         else:
             found[f"{name}.weight{_CODES}"] = stored.codes
             found[f"{name}.weight{_SCALES}"] = stored.scales
-    return found
+    return settings | dict(zip(_TRAINING, training, strict=True)), found
 
 
 def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
@@ -125,33 +122,27 @@ _REBUILT = {
 }
 
 
-def index_settings(sampler: Sampler | None) -> dict[str, Any] | None:
-    """The numbers of an index; None: there is none that can be kept."""
+def index_parts(sampler: Sampler | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+    """The numbers of an index that can be kept, else None, and what it has of its inputs.
+
+    The rest of it follows from the weights.
+    """
     proposer = getattr(sampler, "proposer", None)
     known = {made: kind for kind, (made, _) in _REBUILT.items()}
     if type(sampler) is not ActiveSampler or type(proposer) not in known:
-        return None
+        return None, {}
     kind = known[type(proposer)]
     found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
-    if isinstance(proposer, LSHProposer):
-        # Where sets hold all outputs there is no index.
-        if sampler.active >= sampler.out_features:
-            return None
-        family: Any = proposer.family
-        names = {made: name for name, made in _FAMILIES.items()}
-        name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
-        if name is None:
-            return None
-        found |= {"family": name, "options": dict(options)}
-    return {"proposer": kind} | found
-
-
-def index_tensors(sampler: Sampler | None) -> dict[str, Tensor]:
-    """What an index has of its inputs; the rest of it follows from the weights."""
-    proposer = getattr(sampler, "proposer", None)
-    if index_settings(sampler) is None or not isinstance(proposer, LSHProposer):
-        return {}
-    return proposer.projection()
+    if not isinstance(proposer, LSHProposer):
+        return {"proposer": kind} | found, {}
+    family: Any = proposer.family
+    names = {made: name for name, made in _FAMILIES.items()}
+    name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
+    # Where sets hold all outputs there is no index.
+    if name is None or sampler.active >= sampler.out_features:
+        return None, {}
+    found |= {"family": name, "options": dict(options)}
+    return {"proposer": kind} | found, proposer.projection()
 
 
 def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampler:

@@ -18,11 +18,10 @@ from slide.model import Model, Names, load
 from slide.model.model import SEARCHES
 from slide.predict.rows import ROW_FORMATS, Numbering, read_rows
 from slide.sparse import Pattern, row_bounds
-from slide.training.coordination import exit_status
 from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
+from slide.utils.commands import add_model, command_parser, ending_errors
 from slide.utils.files import replacing
-from slide.utils.progress_bar import until_reader_goes
 
 # Metrics are of the first 1, 3 and 5 answers.
 _CUTOFFS = (1, 3, 5)
@@ -127,14 +126,8 @@ class AnswerWriter:
 def main(words: Sequence[str] | None = None) -> None:
     """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130."""
     options = _parser().parse_args(words)
-    try:
-        with until_reader_goes():
-            scores = predict_file(options)
-    except KeyboardInterrupt as error:
-        print("interrupted", file=sys.stderr)
-        sys.exit(exit_status(error))
-    except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {checks.error_message(error)}")
+    with ending_errors():
+        scores = predict_file(options)
     if scores:
         said = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         print(said.replace("ndcg_at_", "nDCG@").replace("p_at_", "P@"), file=sys.stderr)
@@ -175,13 +168,9 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.predict" if sys.argv[0].endswith("__main__.py") else "slide-predict",
-        description=ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predict", ABOUT)
+    add_model(parser)
     add = parser.add_argument
-    add("model", metavar="MODEL", help="folder of a model")
     add("input", metavar="INPUT", help="file of rows; -: standard input")
     add("-k", "--k", type=int, default=5, help="number of labels of a row (5)")
     add("--threshold", type=float, metavar="SCORE", help="leave out answers with lower scores")
@@ -202,13 +191,6 @@ def _parser() -> argparse.ArgumentParser:
         "--search",
         choices=SEARCHES,
         help="how outputs are found (exact; index for more than 20,000 labels and a re-ranker)",
-    )
-    add("--threads", type=int, default=0, help="cores to use; 0: all that the process may use")
-    add(
-        "--no-verify",
-        dest="verify",
-        action="store_false",
-        help="open the model without comparing the SHA-256 of its files first: a faster start",
     )
     return parser
 

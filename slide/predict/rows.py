@@ -28,7 +28,7 @@ from slide.data.row_files import (
 from slide.data.sources.table import features_of
 from slide.data.tables import BYTE_ORDER_MARK, read_lines, read_table
 from slide.model import Model, Names
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, stacked
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar, log
 
@@ -115,6 +115,17 @@ def number_features(
             features[column] = features.get(column, 0.0) + value
             _check_finite(features[column], feature)
     return features
+
+
+def one_row(pairs: dict[int, float]) -> CSR:
+    """A row of values by column."""
+    columns, values = np.array([*pairs], np.int32), np.array([*pairs.values()], np.float32)
+    return CSR(np.array([0, len(columns)]), columns, values)
+
+
+def each_row(rows: CSR | None) -> Iterator[CSR]:
+    """The rows one by one; None: there are none."""
+    return (rows.slice(at, at + 1) for at in range(rows.num_rows)) if rows else iter(())
 
 
 def _check_finite(value: Any, feature: Any) -> None:
@@ -274,11 +285,9 @@ class _RowReader:
         while part := list(islice(rows, _LINES)):
             cells = [features for features, _ in part if isinstance(features, Row)]
             made = features_of(cells, self.model.vectorizer, self.columns) if cells else None
-            vectors = iter(_as_dicts(made) if made else ())
-            features = [next(vectors) if isinstance(each, Row) else each for each, _ in part]
-            pattern = Pattern.from_lists([list(each) for each in features])
-            values = np.array([x for each in features for x in each.values()], np.float32)
-            yield Block(CSR(*pattern, values), Pattern.from_lists([each for _, each in part]))
+            own = each_row(made)
+            found = [next(own) if isinstance(each, Row) else one_row(each) for each, _ in part]
+            yield Block(stacked(found), Pattern.from_lists([each for _, each in part]))
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -339,9 +348,3 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 value = math.inf
         found[name] = value
     return found
-
-
-def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:
-    for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
-        values = rows.values[begin:end].tolist()
-        yield dict(zip(rows.indices[begin:end].tolist(), values, strict=True))

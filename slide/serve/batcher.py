@@ -12,7 +12,7 @@ import numpy as np
 
 from slide import runtime
 from slide.model import Predicted
-from slide.sparse import CSR, row_bounds
+from slide.sparse import CSR, stacked
 from slide.utils import checks
 
 # Rows, k and search; answers with numbers of labels.
@@ -106,7 +106,7 @@ class Batcher:
         return self._task is not None and self._task.done() and not self._stopping
 
     async def ask(self, rows: CSR, k: int, search: str) -> Predicted:
-        """The answers to some rows; starts the batcher, if a mounted application was not told to."""
+        """The answers to some rows; it starts, if nobody has started it."""
         if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self.start()
         if self.failed:
@@ -187,7 +187,7 @@ class Batcher:
     def _answer_together(self, jobs: list[_Job]) -> list[Predicted | Exception]:
         """The answers to jobs of one product; if they fail, each for itself."""
         try:
-            rows = _stack([job.rows for job in jobs])
+            rows = stacked([job.rows for job in jobs])
             with np.errstate(over="ignore", invalid="ignore"):  # Of values that are too large.
                 ids, scores = self.answer(rows, jobs[0].k, jobs[0].search)
             self.observe(rows.num_rows)
@@ -202,12 +202,3 @@ class Batcher:
 
 def _product(job: _Job) -> tuple[int, str]:
     return job.k, job.search
-
-
-def _stack(parts: list[CSR]) -> CSR:
-    """All rows as one matrix."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = np.concatenate([np.diff(part.indptr) for part in parts])
-    indices, values = (np.concatenate(each) for each in zip(*(p[1:] for p in parts), strict=True))
-    return CSR(row_bounds(sizes), indices, values)

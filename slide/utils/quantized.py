@@ -30,7 +30,7 @@ class QuantizedRows(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, dtype: str) -> "QuantizedRows":
-        """Round rows ``(N, D)``; int8 is off by at most half of a 127th of the row's largest entry."""
+        """Round rows; int8 is off by half of a 127th of a row's largest entry at most."""
         checks.one_of("dtype", dtype, ("bfloat16", "int8"))
         if dtype == "bfloat16":
             return cls(weight.bfloat16())

@@ -1,5 +1,6 @@
 """The default recipe: the values in ``conf/``, and sizes that follow from rows and labels."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,26 +32,27 @@ def find_conf() -> Path:
     )
 
 
+def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The values in nested mappings, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        whole = f"{above}{key}"
+        found |= flat(value, f"{whole}.") if isinstance(value, dict) else {whole: value}
+    return found
+
+
 def _read_defaults() -> dict[str, Any]:
     """The defaults of the command line: of each dotted key, and the choice of each group."""
     conf, found = find_conf(), {}
     load = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-    def add(tree: dict[str, Any], above: str) -> None:
-        for key, value in tree.items():
-            if isinstance(value, dict):
-                add(value, f"{above}{key}.")
-            else:
-                found[above + key] = value
-
     main = load((conf / "train.yaml").read_text())
     for entry in main.pop("defaults"):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             found[group] = choice
             if choice is not None and (conf / group).is_dir():
-                add(load((conf / group / f"{choice}.yaml").read_text()) or {}, f"{group}.")
-    add(main, "")
-    return found
+                page = load((conf / group / f"{choice}.yaml").read_text()) or {}
+                found |= flat(page, f"{group}.")
+    return found | flat(main)
 
 
 # The defaults of the recipe: of each key of the command line, and the choices of groups.

@@ -23,7 +23,7 @@ from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
 from slide.data.tables import read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
-from slide.sparse import CSR, Pattern, as_csr, row_bounds
+from slide.sparse import CSR, Pattern, as_csr, stacked
 from slide.utils import checks
 from slide.utils.files import file_state
 from slide.utils.names import Names
@@ -314,13 +314,8 @@ def _count(
 def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> Split:
     none = Pattern.from_lists([])
     found = [Block(CSR(*none, np.empty(0, np.float32)), none), *blocks]
-
-    def joined(rows: Sequence[CSR | Pattern]) -> list[np.ndarray]:
-        bounds = row_bounds(np.concatenate([np.diff(each.indptr) for each in rows]))
-        return [bounds, *map(np.concatenate, list(zip(*rows, strict=True))[1:])]
-
-    features = CSR(*joined([block.features for block in found]))
-    labels = Pattern(*joined([block.labels for block in found]))
+    features = stacked([block.features for block in found])
+    labels = stacked([block.labels for block in found])
     return Split(features, labels, num_features, num_labels)
 
 
