@@ -53,11 +53,7 @@ _WIDTH = 100
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compares runs; errors end the process with a sentence, Ctrl-C with the exit status 130.
-
-    Args:
-        words: the arguments; None: those of the process.
-    """
+    """Compares runs; errors end the process with a sentence, Ctrl-C with the exit status 130."""
     parser = command_parser("compare", _ABOUT)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
     about = "draw loss and precision over steps and over seconds; .png, .svg or .pdf"
@@ -84,22 +80,7 @@ def find_runs(folders: Any) -> list[Path]:
 def compare(runs: Sequence[RunFiles]) -> str:
     """A table of the settings that differ, and of what the runs have reached.
 
-    Args:
-        runs: the runs, each from `slide.report.read_run`.
-
-    Returns:
-        The table: a line for each run, or a column for each if that is narrower.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from slide.compare import compare
-        >>> from slide.report import RunFiles
-        >>> one = RunFiles(Path("a"), {"p_at_1": 0.5}, {"optimizer.lr": 1, "seed": 3}, [])
-        >>> other = RunFiles(Path("b"), {"p_at_1": 0.25}, {"optimizer.lr": 2, "seed": 3}, [])
-        >>> print(compare([one, other]))
-        run  optimizer.lr  P@1
-        a    1             0.5000
-        b    2             0.2500
+    It has a line for each run, or a column for each if that is narrower.
     """
     columns = {"run": names_of(runs)}
     columns |= differing(runs) | figure_columns([run.summary for run in runs], _FACTS)

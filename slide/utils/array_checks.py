@@ -3,15 +3,6 @@
 Kernels trust their arguments: a number of a row that is too large is memory outside of an array. So
 whatever a state or a folder holds is described once, by shape, type and range, and compared when it
 is opened. What a folder holds is taken out of a `Stored`, which checks all that it gives.
-
-Example:
-    >>> import numpy as np
-    >>> from slide.utils.array_checks import Expected, check_arrays
-    >>> expected = {"ids": Expected((None,), "int64", 0, 5)}
-    >>> check_arrays("the state", {"ids": np.array([3, 9])}, expected)
-    Traceback (most recent call last):
-    ...
-    ValueError: the state is damaged: ids must lie in [0, 5], not in [3, 9]
 """
 
 from collections.abc import Iterable, Mapping
@@ -130,10 +121,7 @@ class Stored:
 
     def objects(self, name: str) -> list[Any]:
         """A list of JSON objects."""
-        found = self.get(name)
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            self._refuse(name, "be a list of objects")
-        return found
+        return self._listed(name, dict, "objects")
 
     def text(self, name: str) -> str:
         """A text."""
@@ -144,9 +132,12 @@ class Stored:
 
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
+        return self._listed(name, str, "texts")
+
+    def _listed(self, name: str, kind: type, what: str) -> list[Any]:
         found = self.get(name)
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            self._refuse(name, "be a list of texts")
+        if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
+            self._refuse(name, f"be a list of {what}")
         return found
 
     def get(self, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 try:
@@ -23,15 +24,14 @@ GIB = 1 << 30
 
 def free_memory() -> int | None:
     """Bytes that this process, or its control group, has left without swapping; None: unknown."""
-    found = [available, *_left_in_groups()] if (available := _available()) is not None else []
+    left = [limit - used for limit, used in _group_limits() if used is not None]
+    found = [available, *left] if (available := _available()) is not None else []
     return max(min(found), 0) if found else None
 
 
 def memory_limit() -> int | None:
     """The lowest limit of the control groups of this process, in bytes; None: there is none."""
-    found = [_number(folder / names[0]) for folder in _folders() for names in _FILES]
-    limits = [limit for limit in found if limit is not None and limit < _UNLIMITED]
-    return min(limits, default=None)
+    return min((limit for limit, _ in _group_limits()), default=None)
 
 
 def core_limit() -> int | None:
@@ -66,14 +66,14 @@ def _available() -> int | None:
     return None
 
 
-def _left_in_groups() -> list[int]:
-    left = []
+def _group_limits() -> Iterator[tuple[int, int | None]]:
+    """The limits of groups, and what they use and the system cannot take back; None: unknown."""
     for folder in _folders():
         for limit, used, idle in _FILES:
             most, now = _number(folder / limit), _number(folder / used)
-            if most is not None and now is not None and most < _UNLIMITED:
-                left.append(most - now + _fields(folder / "memory.stat").get(idle, 0))
-    return left
+            if most is not None and most < _UNLIMITED:
+                free = _fields(folder / "memory.stat").get(idle, 0)
+                yield most, None if now is None else now - free
 
 
 def _folders() -> list[Path]:
