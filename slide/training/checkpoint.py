@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -331,14 +331,6 @@ def _number(path: Path) -> int:
     return int(path.name.partition("-")[0])
 
 
-class StatePart(NamedTuple):
-    """The states of the network and optimizer of one process, and its rows by layer; None: all."""
-
-    rows: dict[str, np.ndarray] | None
-    network: dict[str, Any]
-    optimizer: dict[str, Any]
-
-
 def write_state(
     kind: FolderKind,
     group: Group,
@@ -443,22 +435,21 @@ def state_for(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, Any]:
     """The state of the process that had the rows of this one; else it is put together."""
-    parts, rows = [part_of(state) for state in states], own_rows(network)
-    for state, part in zip(states, parts, strict=True):
-        if same_rows(part, rows):
+    rows = own_rows(network)
+    for state in states:
+        if same_rows(rows_in(state), rows):
             return state
     sizes = {"first": network.first.in_features, "output": network.output.out_features}
     known = {id(each): single_name(name) for name, each in network.named_parameters()}
     groups = [] if optimizer is None else optimizer.param_groups
     names = [known[id(each)] for group in groups for each in group["params"]]
-    own_network, own_optimizer = assembled(parts, rows, sizes, names)
+    own_network, own_optimizer = assembled(states, rows, sizes, names)
     return {**states[0], "network": own_network, "optimizer": own_optimizer}
 
 
-def part_of(state: Mapping[str, Any]) -> StatePart:
-    """The rows in the state of one process, and the states of its network and optimizer."""
-    rows = {name: ids.numpy() for name, ids in state.get("rows", {}).items()}
-    return StatePart(rows or None, state["network"], state.get("optimizer", {"state": {}}))
+def rows_in(state: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+    """The ids of the rows in the state of a process, by layer; None: all of them."""
+    return {name: np.asarray(ids) for name, ids in state.get("rows", {}).items()} or None
 
 
 def own_rows(network: Any) -> dict[str, np.ndarray] | None:
@@ -507,15 +498,15 @@ def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
     network.load_state_dict({names.get(name, name): value for name, value in found.items()})
 
 
-def same_rows(one: StatePart, rows: Mapping[str, np.ndarray] | None) -> bool:
-    """Whether a part is of a process that owned these rows."""
-    if one.rows is None or rows is None:
-        return one.rows is None and rows is None
-    return all(np.array_equal(one.rows[name], rows[name]) for name in _OF_ROWS)
+def same_rows(one: Mapping[str, np.ndarray] | None, other: Mapping[str, np.ndarray] | None) -> bool:
+    """Whether two processes own the same rows."""
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(one[name], other[name]) for name in _OF_ROWS)
 
 
 def assembled(
-    parts: Sequence[StatePart],
+    parts: Sequence[Mapping[str, Any]],
     rows: Mapping[str, np.ndarray] | None,
     sizes: Mapping[str, int],
     parameters: Sequence[str],
@@ -526,18 +517,19 @@ def assembled(
     """
     own = rows or {name: np.arange(size) for name, size in sizes.items()}
     network: dict[str, Any] = {}
-    for name, value in parts[0].network.items():
+    for name, value in parts[0]["network"].items():
         layer = _layer_of(name)
         if layer is not None:
-            network[name] = _taken(parts, own, layer, [part.network[name] for part in parts])
+            network[name] = _taken(parts, own, layer, [part["network"][name] for part in parts])
         elif name == _EXTRA:  # The index of a sampler is over rows that have other owners now.
             network[name] = {**value, "proposer": {}} if "proposer" in value else value
         elif name != "first._extra_state":  # A layer of shared rows has none, and needs none.
             network[name] = value
+    optimizers = [part.get("optimizer", {"state": {}}) for part in parts]
     moments: dict[int, dict[str, Any]] = {}
     for number, name in enumerate(parameters):
         # A part without a state has had no gradient of the parameter yet.
-        states = [part.optimizer["state"].get(number) for part in parts]
+        states = [optimizer["state"].get(number) for optimizer in optimizers]
         if not any(states):
             continue
         known, layer = next(state for state in states if state), _layer_of(name)
@@ -547,11 +539,11 @@ def assembled(
                 each = [None if state is None else state[key] for state in states]
                 found[key] = _taken(parts, own, layer, each)
         moments[number] = found
-    return network, {**parts[0].optimizer, "state": moments}
+    return network, {**optimizers[0], "state": moments}
 
 
 def _taken(
-    parts: Sequence[StatePart],
+    parts: Sequence[Mapping[str, Any]],
     own: Mapping[str, np.ndarray],
     layer: str,
     tensors: Sequence[Tensor | None],
@@ -561,10 +553,10 @@ def _taken(
     like = next(tensor for tensor in tensors if tensor is not None)
     out, found = like.new_zeros(len(wanted), *like.shape[1:]), np.zeros(len(wanted), np.int64)
     for part, tensor in zip(parts, tensors, strict=True):
-        if part.rows is None:
+        if (rows := rows_in(part)) is None:
             positions, at = np.arange(len(wanted)), wanted
         else:
-            _, positions, at = np.intersect1d(wanted, part.rows[layer], return_indices=True)
+            _, positions, at = np.intersect1d(wanted, rows[layer], return_indices=True)
         found[positions] += 1
         if tensor is not None:
             out[torch.from_numpy(positions)] = tensor[torch.from_numpy(at)]
