@@ -331,7 +331,7 @@ class Sweep:
             raise
 
     def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
-        """Let a launcher of Hydra run the jobs that can be built: it would refuse all with one."""
+        """Let a launcher of Hydra run the jobs that can be built; of others it would refuse all."""
         if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
             sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
         mistakes = [mistake(run) for run in runs]

@@ -123,7 +123,7 @@ _REBUILT = {
 
 
 def index_parts(sampler: Sampler | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    """The numbers of an index that can be kept, else None, and what it has of its inputs.
+    """The numbers of an index, None unless it can be kept, and what it has of its inputs.
 
     The rest of it follows from the weights.
     """

@@ -48,8 +48,9 @@ _Row = tuple[dict[int, float] | Row, list[int]]
 
 
 class Beginning:
-    """A file without byte order mark, whose first lines are known: the ``first`` one, and the first
-    that is not blank, ``telling``.
+    """A file without byte order mark, of which the ``first`` line is known before it is read.
+
+    ``telling`` is the first line that is not blank; empty: there is none.
     """
 
     def __init__(self, file: IO[bytes]):

@@ -43,8 +43,9 @@ _EMPTY, _FULL = 0.15, 0.5
 
 
 class Recall(NamedTuple):
-    """Shares of the k largest inner products that an active set holds: of all outputs; without the
-    labels of the sample; and of uniform draws, ``chance``, without them.
+    """Shares of the k largest inner products that an active set holds, in [0, 1].
+
+    Of all outputs; without labels of the sample; and these if the set had been drawn uniformly.
     """
 
     with_labels: float

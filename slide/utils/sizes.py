@@ -72,13 +72,13 @@ def active_outputs(num_labels: int) -> int:
 
 
 def hidden_width(num_labels: int) -> int:
-    """Width of the hidden layer: a re-ranker leaves a wider one little to gain."""
+    """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain."""
     checks.whole("num_labels", num_labels, 1)
     return 256 if num_labels > _MANY_LABELS else 512
 
 
 def default_search(num_labels: int, ranked: bool) -> str:
-    """By an index, which misses few, for more than 20,000 labels and a re-ranker."""
+    """How outputs are found: by an index, which misses few, for many labels and a re-ranker."""
     return "index" if ranked and num_labels > _SEARCHED_LABELS else "exact"
 
 
