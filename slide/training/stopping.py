@@ -68,7 +68,7 @@ class HeldOutSamples:
         return found
 
     def precision(self, network: SlideNetwork) -> float:
-        """The mean of P@1, P@3 and P@5, fewer for few labels, by exact search without seen items."""
+        """The mean of P@1, P@3 and P@5, or fewer, by exact search without seen items."""
         found, count = [], self.cutoffs[-1]
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
             if self.known is None:
