@@ -12,13 +12,7 @@ from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory
 
 
 def describe_machine() -> dict[str, str]:
-    """What slide finds here; what the system does not report is left out.
-
-    Example:
-        >>> from slide.check import describe_machine
-        >>> sorted(describe_machine())[-2:]
-        ['threads', 'versions']
-    """
+    """What slide finds here; what the system does not report is left out."""
     found = {
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
