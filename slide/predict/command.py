@@ -214,18 +214,16 @@ def _read_labels(path: Path, model: Model) -> list[Any]:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from error
     # Names may have what `splitlines` takes for the end of a line.
     lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
-    if model.label_names is not None and model.label_names.kind == "text":
+    names, first = model.label_names, Numbering.of(model).first_label
+    if names is not None and names.kind == "text":
         return lines
-    whole = model.label_names is None or model.label_names.kind == "number"
-    bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)
-    if whole and bad is not None:
-        raise ValueError(f"{path}: {bad!r} is no number of a label")
-    if model.label_names is not None:
-        return [model.label_names.parsed(line.strip()) for line in lines]
-    numbers = [int(line) for line in lines]
-    first = Numbering.of(model).first_label
-    end = first + model.num_labels
-    outside = next((number for number in numbers if not first <= number < end), None)
-    if outside is not None:
-        raise ValueError(f"{path}: label {outside} is not in [{first}, {end})")
-    return [number - first for number in numbers]
+    found = []
+    for line in map(str.strip, lines):
+        whole = names is None or names.kind == "number"
+        if whole and not line.lstrip("-").isdecimal():
+            raise ValueError(f"{path}: {line!r} is no number of a label")
+        found.append(int(line) - first if names is None else names.parsed(line))
+        if names is None and not 0 <= found[-1] < model.num_labels:
+            end = first + model.num_labels
+            raise ValueError(f"{path}: label {line} is not in [{first}, {end})")
+    return found
