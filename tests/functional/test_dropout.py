@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from slide import FullSampler, SlideNetwork
+from slide.backend import backend
 from slide.functional import drop_features, relu_dropout
 from slide.sparse import CSR
 
@@ -111,9 +112,11 @@ class TestOfHiddenValues:
         # Neither inputs nor gradients need to lie in order in memory.
         assert torch.autograd.gradcheck(lambda x: same_draws(x.T).T, x)
 
-    def test_nan_stays_and_infinity_is_dropped_as_others_are(self):
-        assert relu_dropout(torch.full((1000,), torch.nan), 0.5).isnan().all()
-        out = relu_dropout(torch.full((1000,), torch.inf), 0.5)
+    @pytest.mark.parametrize("way", ["kernels", "torch"])
+    def test_nan_stays_and_infinity_is_dropped_as_others_are(self, way):
+        with backend(way):
+            assert relu_dropout(torch.full((1000,), torch.nan), 0.5).isnan().all()
+            out = relu_dropout(torch.full((1000,), torch.inf), 0.5)
         assert 400 < int((out == torch.inf).sum()) == 1000 - int((out == 0).sum()) < 600
 
     @pytest.mark.parametrize("shape", [(0, 4), (4, 0), ()])

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -133,8 +134,7 @@ def test_the_index_of_the_sampler_has_the_new_rows(name):
     assert all(hit)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@pytest.mark.parametrize("size", [90, 30])
+@pytest.mark.parametrize(("name", "size"), zip(SAMPLERS, cycle([90, 30])))
 def test_a_resized_sampler_is_a_sampler(name, size):
     def make():
         sampler = SAMPLERS[name](D, 60)

@@ -144,24 +144,6 @@ class TestSampledLinear:
         every = "SampledLinear(6, 40, bias=False, sampler=FullSampler(all 40 outputs))"
         assert repr(SampledLinear(D, N, bias=False)) == every
 
-    @every_mode
-    @every_sampler
-    @pytest.mark.usefixtures("one_thread")
-    def test_training_lowers_the_loss(self, name, mode):
-        layer = make_layer(name, mode)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
-        labels = draw_labels()
-        x = torch.randn(B, D)
-        losses = []
-        for _ in range(30):
-            optimizer.zero_grad()
-            out = layer(x, labels)
-            loss = ActiveLoss("softmax")(out.values, out.active)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
-
 
 class TestSparseInputLinear:
     def test_without_a_sampler_is_nn_linear(self):
@@ -517,12 +499,3 @@ class TestLossOfUsers:
         ):
             with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
                 call(layer(x))
-
-
-@pytest.mark.not_as_python
-def test_threads_may_search_at_the_same_time():
-    layer, x = make_large(), inputs()
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
-    for ids in found:
-        assert torch.equal(ids, found[0])

@@ -94,6 +94,20 @@ def test_labels_of_many_rows_learn_the_same(problem, monkeypatch, copied):
         np.testing.assert_allclose(each, other, rtol=1e-4)
 
 
+@pytest.mark.parametrize("copied", [0, 1 << 20])
+def test_values_of_repeated_columns_add_up(problem, monkeypatch, copied):
+    """As in a dense row; each entry stands twice, with parts of its value."""
+    monkeypatch.setattr(linear, "MOST_COPIED", copied)
+    _, features, *others = problem
+    parts = np.repeat(features.values, 2) * np.tile([1.5, -0.5], len(features.values))
+    twice = CSR(2 * features.indptr, np.repeat(features.indices, 2), parts.astype(np.float32))
+    found, expected = (
+        LinearClassifiers(threshold=0.0, tol=1e-5, max_iter=1000).fit(x, *others, 12, 6).weights
+        for x in (twice, features)
+    )
+    np.testing.assert_allclose(to_dense(found, 12), to_dense(expected, 12), atol=1e-3)
+
+
 def test_scores_are_products(problem, ids):
     dense, features, labels, candidates = problem
     model = LinearClassifiers(threshold=0.1).fit(features, labels, candidates, 12, 6)
