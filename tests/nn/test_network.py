@@ -13,9 +13,8 @@ from torch import nn
 
 import slide
 from slide.hashing.families import SimHash
-from slide.nn import ActiveLoss, TorchTwin
+from slide.nn import TorchTwin
 from slide.nn.network import SlideNetwork
-from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
@@ -142,32 +141,6 @@ class TestPredict:
         thread.join()
         assert all(torch.equal(scores, wanted) for scores in found)
         assert (trained == 0).float().mean() > 0.6  # Sets of 5, and dropout.
-
-
-def test_state_round_trip(tmp_path):
-    network = make(hidden_samplers=[None, SOME])
-    optimizer = RowSparseAdam(network.parameters(), lr=0.02)
-
-    def step(n, o, seed):
-        features, labels = draw_batch(seed)
-        o.zero_grad()
-        out = n(features, labels)
-        loss = ActiveLoss("bce")(out.values, out.active)
-        loss.backward()
-        o.step()
-        return loss.item(), out.active.ids.tolist()
-
-    for seed in range(3):
-        step(network, optimizer, seed)
-    torch.save([network.state_dict(), optimizer.state_dict()], tmp_path / "state.pt")
-    expected = [step(network, optimizer, seed) for seed in range(3, 6)]
-    torch.manual_seed(9)
-    resumed = SlideNetwork(FEATURES, [8, 7], N, LSH, hidden_samplers=[None, SOME])
-    other = RowSparseAdam(resumed.parameters())
-    states = torch.load(tmp_path / "state.pt", weights_only=True)
-    resumed.load_state_dict(states[0])
-    other.load_state_dict(states[1])
-    assert [step(resumed, other, seed) for seed in range(3, 6)] == expected
 
 
 def test_scales_of_first_weights():

@@ -233,18 +233,6 @@ def test_many_hits_need_no_folds(monkeypatch):
     assert ranker.linear_share == 0
 
 
-def test_its_scores_are_probabilities(pairs):
-    columns, right, _ = pairs
-    ranker = FinalRanker([1, -1, 0]).fit(columns[:4000], right[:4000])
-    found = ranker.probabilities(columns[4000:])
-    assert found.min() > 0
-    assert found.max() < 1
-    for low in np.arange(0.1, 0.9, 0.2):
-        inside = (found >= low) & (found < low + 0.2)
-        assert inside.sum() > 100
-        assert found[inside].mean() == pytest.approx(right[4000:][inside].mean(), abs=0.08)
-
-
 def test_chance_hardly_counts():
     """Of ten candidates the best one of a scorer is right in a tenth of the rows by chance."""
     ranker = FinalRanker([-1, -1, 0]).fit(*ranked_pairs(45, 0.45, 0.1))

@@ -136,6 +136,13 @@ def test_rows_of_one_feature_and_rows_without_any():
     assert not found[2:].any()
 
 
+def test_a_question_may_have_its_answers_in_several_rows():
+    features = CSR(*Pattern.from_lists([[0, 5], [1, 5], [1, 5]]), np.ones(6, np.float32))
+    model = AnalogousQueries().fit(features, Pattern.from_lists([[3], [3], [4]]), 6, 7)
+    found = model.relate(features.slice(0, 1), np.arange(7)[None])[:, 0]
+    assert found.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
+
+
 def test_impossible_inputs_are_refused(graph):
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
         AnalogousQueries().fit(graph.features, graph.labels, FEATURES, 2)
