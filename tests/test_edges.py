@@ -70,7 +70,7 @@ def make_layer(kind, active=8, inputs=D, outputs=N):
     return SampledLinear(inputs, outputs, SAMPLERS[kind](inputs, outputs, active=active))
 
 
-@pytest.mark.parametrize(("kind", "name"), zip(SAMPLERS, cycle(LOSSES)))
+@pytest.mark.parametrize(("kind", "name"), [*zip(SAMPLERS, cycle(LOSSES))])
 class TestLabels:
     def test_more_than_there_are_places(self, name, kind):
         labels = Pattern.from_lists([list(range(12)), [3], [15, 14, 13, 1, 2, 5]])

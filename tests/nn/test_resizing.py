@@ -133,7 +133,7 @@ def test_the_index_of_the_sampler_has_the_new_rows(name):
     assert all(hit)
 
 
-@pytest.mark.parametrize(("name", "size"), zip(SAMPLERS, cycle([90, 30])))
+@pytest.mark.parametrize(("name", "size"), [*zip(SAMPLERS, cycle([90, 30]))])
 def test_a_resized_sampler_is_a_sampler(name, size):
     def make():
         sampler = SAMPLERS[name](D, 60)

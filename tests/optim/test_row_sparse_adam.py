@@ -351,17 +351,6 @@ def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
         optimizer.load_state_dict(other.state_dict())
 
 
-def test_a_moment_that_is_no_tensor_is_refused():
-    p = nn.Parameter(torch.tensor(1.0))
-    optimizer = RowSparseAdam([p])
-    p.grad = torch.ones(())
-    optimizer.step()
-    state = optimizer.state_dict()
-    state["state"][0]["exp_avg"] = 0.5
-    with pytest.raises(ValueError, match=r"exp_avg that is no tensor does not fit a par.* \(\)"):
-        optimizer.load_state_dict(state)
-
-
 def test_a_parameter_that_never_had_a_gradient_has_no_state():
     optimizer, weight = trained(steps=())
     optimizer.load_state_dict(trained(steps=())[0].state_dict())

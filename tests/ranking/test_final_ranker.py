@@ -47,6 +47,7 @@ def test_scores_stay_probabilities_if_few_wrong_candidates_are_drawn(monkeypatch
 def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
     columns, right = pairs[0][:3000], pairs[1][:3000]
     monkeypatch.setattr(module, "FEW_HITS", right.sum())
+    monkeypatch.setitem(module._ENOUGH, "max_iter", 30)
     ranker = FinalRanker([1, -1, 0]).fit(columns, right)
     settings = module._SETTINGS | module._ENOUGH
     model = HistGradientBoostingClassifier(**settings, monotonic_cst=[1, -1, 0])

@@ -308,6 +308,7 @@ class TestRegroup:
         assert seen[1] < 0.7 * seen[0]
         assert seen[1] < 1.3 * fresh.seen
 
+    @pytest.mark.not_as_python
     def test_few_levels(self):
         """A level is left as it is only if it has at least as many rows as the new one."""
         weight, bias = draw_clusters()
