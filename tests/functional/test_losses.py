@@ -230,10 +230,7 @@ def test_the_loss_wants_scores_at_the_ends_of_its_range_and_no_more(name):
 class TestErrors:
     def test_unknown_loss(self):
         scores, active = draw("per_sample", False, torch.float32)
-        for call in (
-            lambda: ActiveLoss("mse"),
-            lambda: loss_on_active(scores, active, "mse"),
-        ):
+        for call in (lambda: ActiveLoss("mse"), lambda: loss_on_active(scores, active, "mse")):
             with pytest.raises(ValueError, match="loss must be one of"):
                 call()
 

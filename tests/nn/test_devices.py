@@ -9,15 +9,7 @@ import torch
 from helpers.buckets import contents
 from helpers.matrices import make_csr
 from helpers.samplers import uniform_sampler
-from helpers.sparse_layers import (
-    B,
-    D,
-    N,
-    draw_labels,
-    every_mode,
-    every_output,
-    make_layer,
-)
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode, every_output, make_layer
 from torch import nn
 
 import slide

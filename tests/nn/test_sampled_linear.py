@@ -32,10 +32,7 @@ B, D, N = 5, 6, 40
 MODES = ["per_sample", "shared"]
 SAMPLERS = {
     "uniform": uniform_sampler,
-    "lsh": partial(
-        lsh_sampler,
-        rebuild=partial(fixed, every=2 * B),
-    ),
+    "lsh": partial(lsh_sampler, rebuild=partial(fixed, every=2 * B)),
     "published": partial(
         published_sampler, family=SimHash, hashes_per_table=3, num_tables=4, fill=0
     ),

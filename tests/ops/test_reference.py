@@ -14,16 +14,7 @@ from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
 from slide.ops.kernels import hashing as code_kernels
 from slide.ops.kernels.random import random_below as kernel_below
-from slide.ops.kernels.sketches import (
-    CODES,
-    LINE,
-    NUMBERS,
-    PRIOR,
-    REST,
-    SCALE,
-    WIDTH,
-    sketch_rows,
-)
+from slide.ops.kernels.sketches import CODES, LINE, NUMBERS, PRIOR, REST, SCALE, WIDTH, sketch_rows
 from slide.ops.reference import active_sets as reference
 from slide.ops.reference import hashing
 from slide.ops.reference.active_sets import assemble, rank_all

@@ -11,13 +11,7 @@ from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
 from helpers.samplers import lsh_sampler, published_sampler
 
 from slide.nn import SampledLinear
-from slide.sampling import (
-    ActiveSampler,
-    IndexProposer,
-    NeighbourProposer,
-    Proposer,
-    RecentProposer,
-)
+from slide.sampling import ActiveSampler, IndexProposer, NeighbourProposer, Proposer, RecentProposer
 from slide.sampling.schedules import backoff, fixed, never
 from slide.search.exact import exact_top_k
 from slide.sparse import Pattern
