@@ -72,6 +72,9 @@ def test_weights_and_answers_are_those_of_loops(graph):
     for row, own in zip(asked, found, strict=True):
         np.testing.assert_allclose(own, naive_answers(questions, weights, row), rtol=1e-5)
     assert (found > 0).any((0, 1)).all()
+    kept = np.random.default_rng(2).random((len(asked), PEOPLE)) < 0.5
+    some = np.where(kept, np.arange(PEOPLE), -1)
+    np.testing.assert_array_equal(model.relate(rows, some), found[kept])
 
 
 def test_held_out_answers_are_found(graph):

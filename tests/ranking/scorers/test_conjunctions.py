@@ -75,6 +75,9 @@ def test_probabilities_are_means_of_the_shares(rows, model):
             mean[model.lists.indices[part]] += model.weights[place] * model.lists.values[part]
         mean /= max(model.weights[own].sum(), 1e-9)
         np.testing.assert_allclose(found[b], np.log(mean + 0.01 * of_all), rtol=1e-4)
+    kept = np.random.default_rng(2).random(found.shape) < 0.5
+    some = np.where(kept, np.arange(LABELS), -1)
+    np.testing.assert_array_equal(model.relate(sets, some), found[kept])
 
 
 def both_of_two(rng, count):
