@@ -107,19 +107,6 @@ class TestPredict:
         assert network.output.sampler.samples == other.output.sampler.samples
         assert network.output.sampler.rebuilds == other.output.sampler.rebuilds
 
-    def test_no_module_changes_its_mode(self):
-        network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
-        network.hidden[0].eval()
-        modes, seen = [m.training for m in network.modules()], []
-        network.first.register_forward_hook(
-            lambda *_: seen.extend(m.training for m in network.modules())
-        )
-        features, _ = draw_batch()
-        scores, _ = network.predict(features)
-        assert seen == modes == [m.training for m in network.modules()]
-        network.eval()
-        assert torch.equal(scores, network.predict(features)[0])
-
     def test_threads_predict_in_training_mode(self):
         network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
         features, _ = draw_batch()

@@ -11,6 +11,7 @@ from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
 from torch import nn
 
 from slide.active_set import transpose
+from slide.backend import backend
 from slide.nn import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam, resize_rows
 from slide.row_gradients import (
@@ -26,6 +27,13 @@ from slide.sparse import Pattern
 OPTIONS = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-6}
 
 
+@pytest.fixture(params=["kernels", "torch"])
+def either_way(request):
+    with backend(request.param):
+        yield
+
+
+@pytest.mark.usefixtures("either_way")
 def test_one_second_moment_a_row():
     """Equal squares in a row: then it is Adam."""
     generator = torch.Generator().manual_seed(0)
@@ -82,6 +90,7 @@ def leave_gradient(parameter, gradient, how, generator):
         add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
 
 
+@pytest.mark.usefixtures("either_way")
 @pairs(
     beta1=[0.0, 0.8],
     corrected=[False, True],
@@ -151,6 +160,7 @@ def test_untouched_rows_do_not_change(corrected):
         assert not torch.equal(old[4], new[4])
 
 
+@pytest.mark.usefixtures("either_way")
 def test_corrected_moments_are_those_of_dense_adam():
     touched = [[0, 1], [2], [1], [], [0, 2], [1], [0, 1, 2]]
     weight = torch.nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
