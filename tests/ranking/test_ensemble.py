@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import job
 from helpers.inner_products import COMPILED
+from helpers.matrices import ones_of
 
 from slide import FullSampler, SlideNetwork
 from slide.data import SeenLabels, Split, holdout
@@ -99,7 +100,7 @@ def test_known_labels_of_a_graph_are_no_answers(network, known, left_out):
     """Rows of two features, no two of them equal; each row is asked for again."""
     rng = np.random.default_rng(0)
     pairs = [(a, 10 + b) for a in range(10) for b in range(50)]
-    features = CSR(*Pattern.from_lists(pairs), np.ones(1000, np.float32))
+    features = ones_of(pairs)
     labels = Pattern.from_lists([sorted({a, 10 + b, int(rng.integers(80))}) for a, b in pairs])
     train = Split(features, labels, 60, 80)
     ranker = EnsembleRanker(known=known).fit(network, train, train.slice(0, 100))
@@ -116,7 +117,7 @@ def test_rare_labels_have_fewer_near_rows(rows, many, kind, count, monkeypatch):
     """Two labels a row, and eight labels: ten rows a label from 40 rows on."""
     monkeypatch.setattr(neighbours, "MANY", many)
     labels = Pattern.from_lists([[n % 8, (n + 1) % 8] for n in range(rows)])
-    features = CSR(*Pattern.from_lists([[n % 5] for n in range(rows)]), np.ones(rows, np.float32))
+    features = ones_of([[n % 5] for n in range(rows)])
     assert num_near_rows(Split(features, labels, 5, 8), kind) == count
 
 
@@ -149,7 +150,7 @@ def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     """Neither labels of a row, nor its own items, nor other answers to the same question."""
     rng, asked = np.random.default_rng(0), []
     questions = rng.integers([0, 30], [30, 60], (300, 2))
-    features = CSR(*Pattern.from_lists(questions.tolist()), np.ones(600, np.float32))
+    features = ones_of(questions.tolist())
     labels = Pattern.from_lists(rng.integers(80, size=(300, 1)).tolist())
     # Without weights of rows, items have regressions, which need no negatives.
     train = Split(features, labels, 60, 80, np.ones(300) if kind == "items" else None, kind)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.matrices import to_dense
+from helpers.matrices import ones_of, to_dense
 
 from slide.ranking import row_blocks
 from slide.ranking.row_blocks import ItemPairs, count_pairs
@@ -181,10 +181,8 @@ def baskets():
     return Pattern.from_lists(rows)
 
 
-def dense_items(items, width=30):
-    found = np.zeros((items.num_rows, width))
-    found[items.entry_rows(), items.indices] = 1
-    return found
+def dense_items(items):
+    return to_dense(ones_of(items), 30).double().numpy()
 
 
 def test_few_items_have_the_weights_of_ridge_regressions(baskets):
@@ -251,7 +249,7 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     model = LinearClassifiers().fit_items(count_pairs(baskets, 30), 30)
     assert model.counts_items
     ids = np.tile(np.arange(30), (400, 1))
-    rows = [CSR(*baskets, np.full(len(baskets.indices), x, np.float32)) for x in (1.0, 0.2)]
+    rows = [ones_of(baskets, value) for value in (1.0, 0.2)]
     one, other = (model.scores(row, ids) for row in rows)
     np.testing.assert_array_equal(one, other)
     weights = np.zeros((30, 30))
