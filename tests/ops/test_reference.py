@@ -12,14 +12,12 @@ from slide.active_set import ActiveSet
 from slide.backend import backend
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
-from slide.ops.kernels import hashing as code_kernels
-from slide.ops.kernels.random import random_below as kernel_below
+from slide.ops import active_sets
+from slide.ops.active_sets import torch_assemble, torch_rank_all, torch_sketch_rows
+from slide.ops.buckets import widened
+from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
 from slide.ops.kernels.sketches import CODES, LINE, NUMBERS, PRIOR, REST, SCALE, WIDTH, sketch_rows
-from slide.ops.reference import active_sets as reference
-from slide.ops.reference import hashing
-from slide.ops.reference.active_sets import assemble, rank_all
-from slide.ops.reference.hashing import widened
-from slide.ops.reference.random import random_below
+from slide.ops.random import random_below, torch_random_below
 from slide.sparse import CSR, as_csr
 
 TYPES = [np.float32, np.float64]
@@ -31,8 +29,8 @@ tensor = torch.from_numpy
 @pairs(key=[0, 7, 2**63 + 5, 2**64 - 1], bound=[1, 10, 2**31 - 1])
 def test_random_numbers(key, bound):
     counters = np.concatenate([np.arange(50), 2**40 + np.arange(50)])
-    expected = [kernel_below(np.uint64(key), c, bound) for c in counters]
-    assert random_below(key, tensor(counters), bound).tolist() == expected
+    expected = [random_below(np.uint64(key), c, bound) for c in counters]
+    assert torch_random_below(key, tensor(counters), bound).tolist() == expected
 
 
 def test_bfloat16_rows_are_summed_up_in_float32():
@@ -49,7 +47,7 @@ def test_bfloat16_rows_are_summed_up_in_float32():
 
 def test_a_fill_of_nearly_all_rows_is_uniform():
     empty, sizes = torch.empty(3000, 0, dtype=torch.int32), torch.full((3000,), 3)
-    ids, _ = assemble(torch.zeros(3000, 1).int(), empty, sizes, 3, 8, key=5)
+    ids, _ = torch_assemble(torch.zeros(3000, 1).int(), empty, sizes, 3, 8, key=5)
     assert (ids[:, 0] == 0).all()
     counts = torch.bincount(ids[:, 1:].flatten(), minlength=8)[1:]
     assert (counts - 6000 / 7).abs().max() < 5 * np.sqrt(6000 / 7)
@@ -61,8 +59,8 @@ def test_signs(num_vectors, k, tables, dtype):
     rng = np.random.default_rng(0)
     projections = rng.integers(-2, 3, (num_vectors, tables * k)).astype(dtype)
     out = np.full((tables, num_vectors), -1, np.int32)
-    code_kernels.pack_signs(projections, k, out)
-    assert out.tolist() == hashing.pack_signs(tensor(projections), k).tolist()
+    pack_signs_kernel(projections, k, out)
+    assert out.tolist() == ops.pack_signs.reference(tensor(projections), k).tolist()
     for (table, i), code in np.ndenumerate(out):
         bits = projections[i, table * k : (table + 1) * k] > 0
         assert code == sum(1 << j for j in np.flatnonzero(bits).tolist())
@@ -83,8 +81,8 @@ def test_maxima(bin_size, num_vectors, dtype):
     bits = bin_size.bit_length() - 1
     bins, costs = family.coordinates, np.empty((num_vectors, 12), dtype)
     flips = np.empty((num_vectors, 12), np.int32)
-    code_kernels.dwta_runners(vectors.numpy(), bins, 3, bits, costs, flips)
-    wanted = hashing.dwta_runners(vectors, bins, 3, bits)
+    dwta_runners_kernel(vectors.numpy(), bins, 3, bits, costs, flips)
+    wanted = ops.dwta_runners.reference(vectors, bins, 3, bits)
     assert (costs.tolist(), flips.tolist()) == tuple(each.tolist() for each in wanted)
 
 
@@ -92,7 +90,7 @@ def test_maxima(bin_size, num_vectors, dtype):
 def test_buckets_are_distinct_whatever_the_costs(wrong):
     costs, flips = np.full((1, 4), wrong), np.array([[1, 2, 4, 8]], np.int32)
     out = np.empty((16, 1), np.int32)
-    code_kernels.probe_codes(np.array([[5]], np.int32), costs, flips, flip_sets(4, 15), out)
+    probe_codes_kernel(np.array([[5]], np.int32), costs, flips, flip_sets(4, 15), out)
     assert out[0, 0] == 5
     assert sorted(out[:, 0].tolist()) == list(range(16))
 
@@ -165,12 +163,12 @@ def draw_ranking(rng, count=7, num_rows=90):
 
 @pairs(most=[1, 9, 90, 95], at_a_time=[1, 200, 2**24], count=[0, 1, 7])
 def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
-    monkeypatch.setattr(reference, "_SCORES", at_a_time)
+    monkeypatch.setattr(active_sets, "_SCORES", at_a_time)
     rng = np.random.default_rng(most)
     queries, sketches, scores = draw_ranking(rng, count)
     labels = [rng.choice(90, n, False).tolist() for n in rng.integers(0, 20, count)]
     pairs = np.array([(b, row) for b, own in enumerate(labels) for row in own]).reshape(-1, 2)
-    found = rank_all(tensor(queries), tensor(sketches), tensor(pairs.astype(np.int64)), most)
+    found = torch_rank_all(tensor(queries), tensor(sketches), tensor(pairs.astype(np.int64)), most)
     assert (found.dtype, found.shape) == (torch.int32, (count, most))
     for b, own in enumerate(labels):
         scores[b, own] = -np.inf
@@ -185,7 +183,7 @@ def test_sketches_of_rows():
     projected[3, 2], projected[4, 20], projected[5] = np.nan, np.inf, offset
     found = np.full((50, WIDTH), 7, np.int8)
     sketch_rows(projected, offset, (found, found.view(np.float32)))
-    expected = reference.sketch_rows(tensor(projected), tensor(offset)).numpy()
+    expected = torch_sketch_rows(tensor(projected), tensor(offset)).numpy()
     # A quotient that is nearly half a number may be rounded to either side.
     assert np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS]).max() <= 1
     np.testing.assert_allclose(*(x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected)))

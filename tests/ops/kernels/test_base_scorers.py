@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slide.ops.kernels.base_scorers import look_up_lists, rank_scores
+from slide.ops.base_scorers import look_up_lists, rank_scores
 
 
 def test_what_follows_from_scores():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
 
-from slide.ops.kernels import linear_classifiers as kernels
+from slide.ops import linear_classifiers as kernels
 from slide.sparse import Pattern
 
 NUM_ROWS = 25
