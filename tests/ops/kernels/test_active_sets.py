@@ -1,4 +1,4 @@
-"""Proposed ids, and active sets from them. `test_reference.py` compares the draws of the fill."""
+"""Proposed ids, and active sets from them; `slide.check` compares the draws of the fill."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.buckets import contents
 from helpers.grids import pairs
-from helpers.matrices import chi_square_p
+from helpers.matrices import chi_square_p, make_pattern, rows_of
 
 from slide.hashing.tables import HashTables
 from slide.ops import active_sets as kernels
@@ -19,15 +19,68 @@ NUM_ROWS = 30
 ALL_BUT_TWO = np.delete(np.arange(3_000, dtype=np.int32), [5, 1_700])
 
 
+def known_first(labels, proposed, size):
+    """The ids that come before the fill."""
+    labels = list(dict.fromkeys(labels))
+    return (labels + [i for i in proposed if i not in labels])[: max(size, len(labels))]
+
+
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_nearly_full_fill_walks_to_the_end(seed):
-    labels, none = Pattern(np.array([0, 2_998]), ALL_BUT_TWO), np.empty(0, np.int32)
-    ids, positions = np.empty(2_999, np.int32), np.empty(2_998, np.int32)
-    marks, slots = np.zeros(3_000, np.uint8), np.empty(3_000, np.int32)
-    words = labels, none, 3_000, random_key(seed), marks, slots, ids, positions
-    kernels.assemble_shared(*words)
-    assert ids[-1] in (5, 1_700)
-    assert not marks.any()
+class TestAssembly:
+    @pytest.mark.parametrize(
+        ("labels", "proposed", "sizes"),
+        [
+            ([2, 0, 5, 1], [4, 6, 0, 9], [10, 5, 5, 8]),
+            ([0], [0], [7]),
+            ([], [], []),
+            ([30, 29], [0, 3], [30, 30]),
+            ([3, 4], [30, 30], [30, 12]),
+        ],
+    )
+    def test_per_sample(self, labels, proposed, sizes, seed):
+        rng = np.random.default_rng(seed)
+        known, pattern = (make_pattern(rng, counts, NUM_ROWS) for counts in (labels, proposed))
+        best = np.zeros((len(sizes), max(proposed, default=0)), np.int32)
+        best[np.arange(best.shape[1]) < np.array(proposed, int)[:, None]] = pattern.indices
+        ranked = RankedIds(best, np.array(proposed, np.int64))
+        marks = np.zeros((1 + seed, NUM_ROWS), np.uint8)
+        indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        ids, num_known = np.full(indptr[-1], -1, np.int32), np.empty(len(sizes), np.int64)
+        words = known, ranked, NUM_ROWS, random_key(seed), marks, indptr, ids, num_known
+        kernels.assemble_per_sample(*words)
+        parts = rows_of(known), rows_of(pattern), rows_of(Pattern(indptr, ids)), sizes
+        for b, (own_labels, listed, own, size) in enumerate(zip(*parts, strict=True)):
+            first = known_first(own_labels, listed, size)
+            assert own[: num_known[b]] == first
+            assert len({*own} & {*range(NUM_ROWS)}) == size
+        assert not marks.any()
+
+    @pytest.mark.parametrize(
+        ("labels", "proposed", "size"),
+        [([2, 0, 3, 3], 6, 20), ([], 4, 9), ([0, 0], 0, 1), ([30, 1], 5, 30), ([1, 1], 30, 25)],
+    )
+    def test_shared(self, labels, proposed, size, seed):
+        rng = np.random.default_rng(seed)
+        known = make_pattern(rng, labels, NUM_ROWS)
+        row = rng.permutation(NUM_ROWS)[:proposed].astype(np.int32)
+        marks, slots = np.zeros(NUM_ROWS, np.uint8), np.full(NUM_ROWS, 77, np.int32)
+        ids, positions = np.full(size, -1, np.int32), np.full(len(known.indices), -1, np.int32)
+        words = known, row, NUM_ROWS, random_key(seed), marks, slots, ids, positions
+        num_known = kernels.assemble_shared(*words)
+        assert ids[:num_known].tolist() == known_first(known.indices.tolist(), row.tolist(), size)
+        assert len({*ids.tolist()} & {*range(NUM_ROWS)}) == size
+        assert ids[positions].tolist() == known.indices.tolist()
+        assert not marks.any()
+        assert (slots[ids] == -1).all(), "the scratch is handed back as it was"
+
+    def test_a_nearly_full_fill_walks_to_the_end(self, seed):
+        labels, none = Pattern(np.array([0, 2_998]), ALL_BUT_TWO), np.empty(0, np.int32)
+        ids, positions = np.empty(2_999, np.int32), np.empty(2_998, np.int32)
+        marks, slots = np.zeros(3_000, np.uint8), np.empty(3_000, np.int32)
+        words = labels, none, 3_000, random_key(seed), marks, slots, ids, positions
+        kernels.assemble_shared(*words)
+        assert ids[-1] in (5, 1_700)
+        assert not marks.any()
 
 
 def test_the_last_free_ids_are_drawn_uniformly():
