@@ -34,11 +34,13 @@ def either_way(request):
 
 
 @pytest.mark.usefixtures("either_way")
-def test_one_second_moment_a_row():
+@pytest.mark.parametrize("beta1", [0.0, 0.8])
+def test_one_second_moment_a_row(beta1):
     """Equal squares in a row: then it is Adam."""
+    options = OPTIONS | {"betas": (beta1, 0.95)}
     generator = torch.Generator().manual_seed(0)
     both = [torch.nn.Parameter(torch.ones(6, 4, dtype=torch.float64)) for _ in range(2)]
-    optimizers = [RowSparseAdam([p], rowwise=bool(r), **OPTIONS) for r, p in enumerate(both)]
+    optimizers = [RowSparseAdam([p], rowwise=bool(r), **options) for r, p in enumerate(both)]
     signs = torch.randn(6, 4, dtype=torch.float64, generator=generator).sign()
     for _ in range(4):
         sizes = torch.rand(6, 1, dtype=torch.float64, generator=generator)
@@ -47,7 +49,7 @@ def test_one_second_moment_a_row():
             optimizer.step()
     torch.testing.assert_close(*both)
     assert optimizers[1].state[both[1]]["exp_avg_sq"].shape == (6, 1)
-    copy = RowSparseAdam([both[1]], rowwise=True, **OPTIONS)
+    copy = RowSparseAdam([both[1]], rowwise=True, **options)
     copy.load_state_dict(optimizers[1].state_dict())
     assert copy.state[both[1]]["exp_avg_sq"].shape == (6, 1)
 

@@ -145,6 +145,7 @@ def test_a_question_may_have_its_answers_in_several_rows():
     model = AnalogousQueries().fit(features, Pattern.from_lists([[3], [3], [4]]), 6, 7)
     found = model.relate(features.slice(0, 1), np.arange(7)[None])[:, 0]
     assert found.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
+    assert not model.relate(ones_of([[0, 4]]), np.arange(7)[None]).any(), "nobody asked so"
 
 
 def test_impossible_inputs_are_refused(graph):
