@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 
 import slide
 from slide import ops
@@ -18,7 +19,6 @@ from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 
 N = 40
-every_loss = pytest.mark.parametrize("name", LOSSES)
 
 
 def draw_linear(mode, weighted, dtype):
@@ -54,10 +54,13 @@ def loss_and_gradients(loss, x, weight, bias):
     return found
 
 
-@every_loss
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("with_bias", "hard"), [(False, 1.0), (True, 1.0), (True, 0.3)])
+@pairs(
+    name=LOSSES,
+    mode=["shared", "per_sample"],
+    weighted=[False, True],
+    with_bias=[False, True],
+    hard=[1.0, 0.3],
+)
 def test_loss_of_a_linear_layer_equals_the_two_steps(
     monkeypatch, name, mode, weighted, with_bias, hard
 ):
@@ -73,9 +76,7 @@ def test_loss_of_a_linear_layer_equals_the_two_steps(
         torch.testing.assert_close(one, other)
 
 
-@every_loss
-@pytest.mark.parametrize("hard", [1.0, 0.5])
-@pytest.mark.parametrize("least", [2, 64])
+@pairs(name=LOSSES, hard=[1.0, 0.5], least=[2, 64])
 def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
     monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
     monkeypatch.setattr(losses, "_LEAST_SAMPLES", least)
