@@ -1,7 +1,7 @@
 """Candidates by locality-sensitive hashing: rows that share hash buckets with the input."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from slide import ops
 from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, has_int8, on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
@@ -26,6 +27,8 @@ from slide.ops.kernels.sketches import (
     UNLIKELY,
     WIDTH,
     Rows,
+    at_least,
+    is_no_row,
     largest_scores,
     no_keys,
     rank_buckets,
@@ -34,7 +37,16 @@ from slide.ops.kernels.sketches import (
     sketch_rows,
 )
 from slide.ops.reference import active_sets as reference
-from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    best_of_voted,
+    dense,
+    in_turns,
+    most_labels,
+    num_queries,
+    padded,
+)
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -55,6 +67,9 @@ _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
 _TABLES, _PROBES = 4, 15
 # Products that are computed at a time: 4 MB, which stay in the caches of a core.
 _PRODUCTS = 2**20
+# Rows of a large head, by which a score is chosen that at least as many rows have as are looked
+# for: 3 standard deviations on the safe side. A large head has 8 times these rows.
+_SAMPLE, _UNSURE, _TIMES = 2048, 3, 8
 # The other rows are in ranges by the largest score that they may have; each range ends at a row
 # number four times that of the range before.
 _GROWTH = 4
@@ -314,20 +329,29 @@ class LSHProposer(Proposer):
         for name in ("directions", "mean_input", "variances", *_KEPT):
             setattr(self, name, getattr(self, name).to(device))
 
-    def _projected(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _projected(
+        self, weight: Tensor, bias: Tensor | None, rows: np.ndarray | None = None
+    ) -> Tensor:
         """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
         # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
         kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
-        out = torch.empty(len(weight), len(self._offset), device=weight.device)
-        out[:, :-1] = weight.to(kind) @ self.directions[:, :CODES].to(kind)
-        out[:, -1] = weight.float() @ self.mean_input
+        if rows is None:
+            exact, rounded = weight, weight.to(kind)
+        else:
+            exact, rounded = ops.gather_rounded(weight, rows, kind)
+            bias = None if bias is None else bias[on_device(rows, bias.device)]
+        out = torch.empty(len(exact), len(self._offset), device=weight.device)
+        out[:, :-1] = (rounded @ self.directions[:, :CODES].to(kind))[: len(exact)]
+        out[:, -1] = exact.float() @ self.mean_input
         if bias is not None:
             out[:, -1] += bias
         return out
 
-    def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
-        projected = self._projected(weight, bias)
+    def _sketched(
+        self, weight: Tensor, bias: Tensor | None, rows: np.ndarray | None = None
+    ) -> Tensor:
+        """The sketches ``(n, WIDTH)`` int8 of all or some rows; see `ops.kernels.sketches`."""
+        projected = self._projected(weight, bias, rows)
         if uses_reference(projected):
             return reference.sketch_rows(projected, self._offset)
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
@@ -418,11 +442,11 @@ class LSHProposer(Proposer):
             return False
         rows = np.unique(np.concatenate(self._noted))
         self._noted, self._followed = [], kept_state(weight, bias)
-        at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
-        sketches = self._sketched(weight[at], None if bias is None else bias[at])
-        self.sketches[at] = sketches
+        sketches = self._sketched(weight, bias, rows)
         if uses_reference(weight):
+            self.sketches[on_device(rows, weight.device).long()] = sketches
             return False
+        _wholes(self.sketches)[rows] = _wholes(sketches)
         codes = self._addresses(sketches)
         if self.families:
             self.tables.move(rows, self.codes[:, rows], codes)
@@ -456,14 +480,12 @@ class LSHProposer(Proposer):
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = F.pad(z, (0, CODES - z.shape[1]))
             return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
-        keys = no_keys((len(z), most))
-        if not keys.size:
-            return torch.from_numpy(rows_of(keys))
+        if not len(z) or not most:
+            return torch.from_numpy(rows_of(no_keys((len(z), most))))
         numbers, factors = _rounded(z)
         # At the positions of a sketch, whose other bytes then count nothing.
         asked = F.pad(numbers, (FIRST, CODES - z.shape[1]))
-        for products, rows in self._head.products(asked):
-            rank_rows(array_view(products), array_view(factors), rows, labels, keys)
+        keys = self._head.best(asked, factors, labels, most)
         self.looked = float(len(self._head))
         if not self.families:
             return torch.from_numpy(rows_of(keys))
@@ -637,21 +659,50 @@ class _Head:
         self._ids[slots], self._at[ids] = ids, slots
 
     def _put(self, slots: np.ndarray, sketches: Tensor) -> None:
-        self._sketches[torch.from_numpy(slots)] = sketches
+        _wholes(self._sketches)[slots] = _wholes(sketches)
         floats = sketches.view(torch.float32).numpy()
         self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
 
-    def products(self, numbers: Tensor) -> Iterator[tuple[Tensor, Rows]]:
-        """``(B, n)`` int32 products of inputs and ``n`` rows at a time, and the rows."""
-        step = max(1, _PRODUCTS // len(numbers))
-        for start in range(0, self._size, step):
-            part = slice(start, min(start + step, self._size))
-            rows = self._sketches[part]
+    def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
+        """Heaps ``(B, most)`` of the best rows of rounded inputs, without those left out."""
+        asked, every = (numbers, factors, left_out), slice(0, self._size)
+        # A score that about twice as many rows have, by a part of the rows: without it, most of the
+        # time would go into rows that are among the best only so far.
+        expected = most * _SAMPLE / max(1, self._size)
+        least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
+        if _SAMPLE * _TIMES > self._size or _TIMES * least > _SAMPLE:
+            return self._rank(*asked, every, no_keys((len(numbers), most)))
+        part = slice(0, self._size, self._size // _SAMPLE)
+        keys = self._rank(*asked, part, no_keys((len(numbers), least)))[:, :1]
+        keys = self._rank(*asked, every, np.repeat(at_least(keys), most, axis=1))
+        short = np.flatnonzero(is_no_row(keys[:, 0]))
+        if len(short):  # Fewer rows have that score.
+            at, known = torch.from_numpy(short), padded(left_out, most_labels(left_out))[short]
+            asked = numbers[at], factors[at], Pattern.from_padded(known)
+            keys[short] = self._rank(*asked, every, no_keys((len(short), most)))
+        return keys
+
+    def _rank(
+        self, numbers: Tensor, factors: Tensor, left_out: Pattern, part: slice, keys: np.ndarray
+    ) -> np.ndarray:
+        """`rank_rows` for some of the rows, as many at a time as products fit into the caches."""
+        step, every = (part.step or 1) * max(1, _PRODUCTS // len(numbers)), part.stop
+        for start in range(0, every, step):
+            some = slice(start, min(start + step, every), part.step)
+            sketches = self._sketches[some]
             if has_int8():
-                found = torch._int_mm(numbers, rows.T)  # pyright: ignore[reportPrivateImportUsage]
+                multiply = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+                found = multiply(numbers, sketches.T)
             else:  # The sums are whole numbers below 2^24, so they are the same.
-                found = (numbers.float() @ rows.float().T).int()
-            yield found, Rows(self._ids[part], self._scales[part], self._priors[part])
+                found = (numbers.float() @ sketches.float().T).int()
+            rows = Rows(*(each[some].copy() for each in (self._ids, self._scales, self._priors)))
+            rank_rows(array_view(found), array_view(factors), rows, left_out, keys)
+        return keys
+
+
+def _wholes(sketches: Tensor) -> np.ndarray:
+    """The same memory with a sketch as one item, which NumPy copies much faster."""
+    return array_view(sketches).view(f"V{WIDTH}")[:, 0]
 
 
 def _views(sketches: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -48,10 +48,20 @@ def no_keys(shape: tuple[int, int]) -> np.ndarray:
     return np.full(shape, np.iinfo(np.int64).min, np.int64)
 
 
+def at_least(keys: np.ndarray) -> np.ndarray:
+    """Keys of no row that rows with at least the scores of these keys replace."""
+    return keys & ~np.int64(0xFFFFFFFF)
+
+
+def is_no_row(keys: np.ndarray) -> np.ndarray:
+    """Which keys are still those of `at_least` or of `no_keys`."""
+    return keys & _ROWS == 0
+
+
 def rows_of(keys: np.ndarray) -> np.ndarray:
     """The rows ``(B, k)`` int32 in heaps, the best first; -1 after the last one."""
     keys = np.sort(keys, axis=1)[:, ::-1]
-    return np.where(keys == np.iinfo(np.int64).min, -1, _ROWS - (keys & _ROWS)).astype(np.int32)
+    return np.where(is_no_row(keys), -1, _ROWS - (keys & _ROWS)).astype(np.int32)
 
 
 @helper
