@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from slide import ops
 from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, has_int8, on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
@@ -33,6 +32,7 @@ from slide.ops.kernels.sketches import (
     no_keys,
     rank_buckets,
     rank_rows,
+    round_rows,
     rows_of,
     sketch_rows,
 )
@@ -68,8 +68,8 @@ _TABLES, _PROBES = 4, 15
 # Products that are computed at a time: 4 MB, which stay in the caches of a core.
 _PRODUCTS = 2**20
 # Rows of a large head, by which a score is chosen that at least as many rows have as are looked
-# for: 3 standard deviations on the safe side. A large head has 8 times these rows.
-_SAMPLE, _UNSURE, _TIMES = 2048, 3, 8
+# for: 4 standard deviations on the safe side. A large head has 8 times these rows.
+_SAMPLE, _UNSURE, _TIMES = 2048, 4, 8
 # The other rows are in ranges by the largest score that they may have; each range ends at a row
 # number four times that of the range before.
 _GROWTH = 4
@@ -92,6 +92,9 @@ _OUTPUTS_PER_ROW, _STEPS = 8, 16
 _FEWEST, _MOST_ROWS = 0.75, 1.5
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
+# Rows are projected in multiples of this number, with zeros after the last one: oneDNN makes new
+# code for each product of another shape.
+_UNIT = 512
 # Tensors of a state, beside the projection.
 _KEPT = ("bounds", "sketches", "_offset", "_recent")
 # Rows of an input that are scored exactly, for each candidate. Dropout turns an input away from the
@@ -289,14 +292,14 @@ class LSHProposer(Proposer):
             x = self._recent - self.mean_input
             self.directions = principal_directions(x, self.directions, warm=self.rebuilds > 0)
             self.variances = (x @ self.directions).square().mean(0)
-        some = slice(None, None, -(-len(weight) // _MEAN_ROWS))
-        known = self._projected(weight[some], None if bias is None else bias[some])
+        rows = np.arange(len(weight), dtype=np.int32)
+        known = self._projected(weight, bias, rows[:: -(-len(weight) // _MEAN_ROWS)].copy())
         self._offset = known.nan_to_num(0, 0, 0).mean(0)
-        self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
+            self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
         for start in range(0, len(weight), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            added = None if bias is None else bias[rows]
-            self.sketches[rows] = self._sketched(weight[rows], added)
+            some = slice(start, start + _BLOCK)
+            self.sketches[some] = self._sketched(weight, bias, rows[some])
         self.rebuilds += 1
         self._outputs, self._steps = 0.0, 0
         self._followed = kept_state(weight, bias)
@@ -329,28 +332,30 @@ class LSHProposer(Proposer):
         for name in ("directions", "mean_input", "variances", *_KEPT):
             setattr(self, name, getattr(self, name).to(device))
 
-    def _projected(
-        self, weight: Tensor, bias: Tensor | None, rows: np.ndarray | None = None
-    ) -> Tensor:
+    def _projected(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
         """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
         # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
         kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
-        if rows is None:
-            exact, rounded = weight, weight.to(kind)
+        directions = self.directions[:, :CODES].to(kind)
+        out = torch.empty(len(rows), len(self._offset), device=weight.device)
+        read = not uses_reference(weight) and weight.is_contiguous()
+        if read and (weight.dtype, kind) == (torch.float32, torch.bfloat16):
+            bits = torch.empty(-(-len(rows) // _UNIT) * _UNIT, weight.shape[1], dtype=torch.uint16)
+            priors = np.empty(len(rows), np.float32)
+            vector = array_view(self.mean_input)
+            round_rows(array_view(weight), rows, vector, array_view(bits), priors)
+            out[:, :-1] = (bits.view(kind) @ directions)[: len(rows)]
+            out[:, -1] = torch.from_numpy(priors)
         else:
-            exact, rounded = ops.gather_rounded(weight, rows, kind)
-            bias = None if bias is None else bias[on_device(rows, bias.device)]
-        out = torch.empty(len(exact), len(self._offset), device=weight.device)
-        out[:, :-1] = (rounded @ self.directions[:, :CODES].to(kind))[: len(exact)]
-        out[:, -1] = exact.float() @ self.mean_input
+            some = weight[on_device(rows, weight.device).long()]
+            out[:, :-1] = some.to(kind) @ directions
+            out[:, -1] = some.float() @ self.mean_input
         if bias is not None:
-            out[:, -1] += bias
+            out[:, -1] += bias[on_device(rows, bias.device).long()]
         return out
 
-    def _sketched(
-        self, weight: Tensor, bias: Tensor | None, rows: np.ndarray | None = None
-    ) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of all or some rows; see `ops.kernels.sketches`."""
+    def _sketched(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
+        """The sketches ``(n, WIDTH)`` int8 of some rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias, rows)
         if uses_reference(projected):
             return reference.sketch_rows(projected, self._offset)
@@ -608,14 +613,11 @@ class _Head:
     """
 
     def __init__(self, ids: np.ndarray, sketches: Tensor):
-        # Rows with the largest priors come first: after them few rows are among the best so far.
-        priors = sketches.view(torch.float32)[torch.from_numpy(ids).long(), PRIOR]
-        order = priors.argsort(descending=True).numpy()
         self._at = np.full(len(sketches), -1, np.int32)
         self._ids = np.empty(0, np.int32)
         self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
         self._sketches, self._size = sketches[:0], 0
-        self._append(ids[order], sketches[torch.from_numpy(ids[order]).long()])
+        self._append(ids, _wholes(sketches)[ids])
 
     def __len__(self) -> int:
         return self._size
@@ -628,8 +630,8 @@ class _Head:
     def move(self, rows: np.ndarray, sketches: Tensor, inside: np.ndarray) -> None:
         """Take the new sketches of some rows, of which those ``inside`` belong to the head."""
         at = self._at[rows]
-        stay, new = inside & (at >= 0), inside & (at < 0)
-        self._put(at[stay], sketches[torch.from_numpy(stay)])
+        stay, new, wholes = inside & (at >= 0), inside & (at < 0), _wholes(sketches)
+        self._put(at[stay], wholes[stay])
         # The last rows move to the slots of those that leave.
         gone = at[~inside & (at >= 0)]
         size = self._size - len(gone)
@@ -637,11 +639,11 @@ class _Head:
         slots = gone[gone < size]
         self._at[self._ids[gone]] = -1
         self._assign(slots, self._ids[last])
-        self._put(slots, self._sketches[torch.from_numpy(last)])
+        self._put(slots, _wholes(self._sketches)[last])
         self._size = size
-        self._append(rows[new], sketches[torch.from_numpy(new)])
+        self._append(rows[new], wholes[new])
 
-    def _append(self, ids: np.ndarray, sketches: Tensor) -> None:
+    def _append(self, ids: np.ndarray, wholes: np.ndarray) -> None:
         size = self._size + len(ids)
         if size > len(self._ids):  # With room for what the next steps bring.
             room = min(len(self._at), size + size // 4)
@@ -652,15 +654,15 @@ class _Head:
             self._sketches[: self._size] = kept[: self._size]
         slots = np.arange(self._size, size, dtype=np.int32)
         self._assign(slots, ids)
-        self._put(slots, sketches)
+        self._put(slots, wholes)
         self._size = size
 
     def _assign(self, slots: np.ndarray, ids: np.ndarray) -> None:
         self._ids[slots], self._at[ids] = ids, slots
 
-    def _put(self, slots: np.ndarray, sketches: Tensor) -> None:
-        _wholes(self._sketches)[slots] = _wholes(sketches)
-        floats = sketches.view(torch.float32).numpy()
+    def _put(self, slots: np.ndarray, wholes: np.ndarray) -> None:
+        _wholes(self._sketches)[slots] = wholes
+        floats = wholes[:, None].view(np.float32)
         self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
 
     def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
@@ -670,7 +672,7 @@ class _Head:
         # time would go into rows that are among the best only so far.
         expected = most * _SAMPLE / max(1, self._size)
         least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
-        if _SAMPLE * _TIMES > self._size or _TIMES * least > _SAMPLE:
+        if self._size < _SAMPLE * _TIMES or _TIMES * least > _SAMPLE:
             return self._rank(*asked, every, no_keys((len(numbers), most)))
         part = slice(0, self._size, self._size // _SAMPLE)
         keys = self._rank(*asked, part, no_keys((len(numbers), least)))[:, :1]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import ask_for, helper, parallel, prange
+from slide.ops.kernels.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
+from slide.ops.kernels.products import bfloat16_bits
 from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
@@ -121,7 +122,8 @@ def rank_rows(products, factors, rows, left_out, keys):
 
     products (B, n) int32, of the rounded queries and the numbers of the sketches; factors (B,)
     float32, scales of the queries; rows `Rows`, n of them; left_out `Pattern` of B rows, ids
-    that are not kept; keys (B, k) int64, heaps of the best rows so far (see `no_keys`), written.
+    that are not kept; keys (B, k) int64, heaps of the best rows so far, written: `no_keys` or
+    `at_least` before the first ones.
     """
     ids, scales, priors = rows.ids, rows.scales, rows.priors
     n = len(ids)
@@ -129,6 +131,7 @@ def rank_rows(products, factors, rows, left_out, keys):
         known = left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]]
         numbers, factor, heap = products[b], factors[b], keys[b]
         least, scores = _least(heap), np.empty(BLOCK, np.float32)
+        none = heap[:0]
         for begin in range(0, n, BLOCK):
             if begin + BLOCK <= n:
                 found = rounded_scores(numbers, factor, scales, priors, begin, least, scores)
@@ -143,7 +146,7 @@ def rank_rows(products, factors, rows, left_out, keys):
                 found &= found - np.uint64(1)
                 row = np.int64(ids[begin + j])
                 key = _key(_ordered(scores[j]), row)
-                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(heap[:0], key, known, row):
+                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(none, key, known, row):
                     _replace_least(heap, key)
             least = _least(heap)
 
@@ -219,6 +222,25 @@ def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part
             if key > heap[0] and ordered > _NO_KEY and _is_new(heap, key, known, row):
                 _replace_least(heap, key)
     return looked
+
+
+@parallel
+def round_rows(rows, ids, vector, rounded, products):
+    """Write the `bfloat16_bits` of some rows, then zeros, and products of the rows and a vector.
+
+    rows (N, D) float32; ids (n,) int32; vector (D,) float32; rounded (at least n, D) uint16,
+    products (n,) float32, written.
+    """
+    bits = rows.view(np.uint32)
+    for u in prange(len(ids)):
+        if u + AHEAD < len(ids):
+            prefetch_row(rows, ids[u + AHEAD])
+        row, own, total = rows[ids[u]], bits[ids[u]], np.float32(0)
+        for d in range(len(row)):
+            total += row[d] * vector[d]
+            rounded[u, d] = bfloat16_bits(row[d], own[d])
+        products[u] = total
+    rounded[len(ids) :] = 0
 
 
 @parallel
