@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
-from slide.ops.kernels.products import bfloat16_bits
+from slide.ops.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
 from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
+from slide.ops.products import bfloat16_bits
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
