@@ -8,7 +8,6 @@ import pytest
 from helpers import corpus, damage, datafiles, job, naive_rows
 from helpers.damage import REPEAT, TEXTUAL
 
-from slide.data import DataError, xmc
 from slide.data.row_files import VARIANTS
 
 DATA = Path(os.environ.get("SLIDE_DATA", "nowhere"))  # real sets, where there are any
@@ -80,39 +79,3 @@ def accepts(data, variant, lenient):
     except naive_rows.BadLine:
         return False
     return True
-
-
-@pytest.mark.parametrize("format", VARIANTS)
-def test_sets_with_a_damaged_file(tmp_path, texts, format):
-    variant = VARIANTS[format]
-    outcomes = {True: 0, False: 0}
-    for seed in range(max(30, int(60 * REPEAT))):
-        rng = damage.rng_of("sets", format, seed)
-        contents = {"train": texts[format][0], "test": texts[format][0]}
-        part = rng.choice(["train", "test"])
-        contents[part] = damage.damage(rng, contents[part], TEXTUAL)
-        for other, data in contents.items():
-            (tmp_path / f"{other}.txt").write_bytes(data)
-        same = len({sizes_of(data) for data in contents.values()}) == 1
-        sound = same and accepts(contents[part], variant, False)
-        outcomes[sound] += 1
-        places = {"name": "x", "root": tmp_path, "cache": tmp_path / str(seed)}
-        if not sound:
-            # Where only the sizes disagree, the error is in the line of the one or of the other.
-            place = f"{tmp_path}/({part}.txt:|test.txt:1: )"
-            with pytest.raises(DataError, match=f"^{place}"):
-                xmc(**places, format=format)
-            assert not list(tmp_path.glob(f"{seed}/*/meta.json"))
-            continue
-        data = xmc(**places, format=format)
-        for other, split in (("train", data.train), ("test", data.test)):
-            read = naive_rows.parse(contents[other], variant)[0]
-            expected = [(own, [pair for pair in pairs if pair[1]]) for own, pairs in read]
-            assert naive_rows.to_lists(split.features, split.labels) == expected
-    assert min(outcomes.values()) > 0
-
-
-def sizes_of(data):
-    """Columns in a header; of a svmlight file, the same always."""
-    match = naive_rows.COUNTS.fullmatch(data.split(b"\n")[0])
-    return match and (int(match[2]), int(match[3]))
