@@ -1,7 +1,7 @@
 """Sparse linear one-vs-rest classifiers, trained on few negatives.
 
-They are those of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines for
-extreme multi-label classification", section 2), with fewer negatives: a row is a negative of a
+They are the classifiers of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines
+for extreme multi-label classification", section 2), with fewer negatives: a row is a negative of a
 label only if the label is one of its candidates. The re-ranker of Astec has the same negatives
 (Dahiya et al. 2021, "DeepXML: a deep extreme multi-label learning framework").
 
@@ -34,7 +34,7 @@ from slide.utils.array_checks import Stored
 
 # A thread copies the rows of a label side by side, up to a million entries (8 MB).
 MOST_COPIED = 1 << 20
-# 1,000 equal training rows are looked at for labels that are no negatives: the time of more would
+# The labels of 1,000 equal training rows at most are no negatives: the time of more would
 # grow with the square of their number.
 _MOST_EQUAL = 1000
 # 64 weights an item at most; |w|^2 counts 30 times; 20 passes over the weights of an item.
@@ -120,8 +120,8 @@ class LinearClassifiers(base.BaseScorer):
         Args:
             features: ``(R, D)`` training rows.
             labels: R rows of labels, in [0, N).
-            candidates: R rows of labels that may be mistaken for those of the row. Labels of the
-                row may be among them.
+            candidates: R rows of labels that may be mistaken for labels of the row, which may be
+                among them.
             num_features: D.
             num_labels: N.
             weights: ``(R,)`` factors of C, at least 0; None: all are 1.
@@ -195,7 +195,7 @@ class LinearClassifiers(base.BaseScorer):
         right = labels_and_items(train) if isinstance(seen, SeenItems) else train.labels
         if not isinstance(seen, SeenLabels):
             return right.slice
-        # The labels of a row are among those of equal rows.
+        # The labels of equal rows include its own.
         return lambda begin, end: seen.of(train.features.slice(begin, end), _MOST_EQUAL)
 
     def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
