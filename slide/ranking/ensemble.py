@@ -96,7 +96,8 @@ class EnsembleRanker:
             `slide.ranking.scorers.neighbours.num_near_rows`.
         voted: number of candidates of the nearest neighbours.
         associated: number of candidates that go with the features; see `Cooccurrence`.
-        negatives: number of labels of its neighbours that are negatives of a row in `fit`.
+        negatives: number of labels of its neighbours that are negatives of a row in `fit`; all
+            labels are where there are few (`slide.ranking.scorers.linear.num_negatives`).
         objective: ``"p"`` ranks by the probability of a label; ``"psp"`` by probability times
             inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
             loss functions for recommendation, tagging, ranking and other missing label

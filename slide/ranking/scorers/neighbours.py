@@ -45,8 +45,8 @@ _VISITED, _OWN_VISITED = 32, 4
 _LENGTH = 1.01
 # A deviation below a millionth of the mean may come from rounding.
 _ROUNDING = 1e-6
-# A thousandth is added to distances, whose squares are rounded to a millionth.
-_NO_DISTANCE = np.float32(1e-3)
+# A millionth is added to squared distances, which are rounded to as much.
+_NO_DISTANCE = np.float32(1e-6)
 # 5 passes of k-means over 39 rows a list; 8 million numbers are made dense at a time.
 _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
@@ -238,9 +238,9 @@ class DenseSearch:
         return Near(*map(np.concatenate, zip(*parts, strict=True)))
 
     def vote_weights(self, scores: np.ndarray, near: np.ndarray) -> np.ndarray:
-        """Inverse distances, at most 1: cosines of measurements are all near 1."""
-        distances = np.sqrt(np.maximum(2 - 2 * scores, 0)) + _NO_DISTANCE
-        return np.where(near >= 0, distances[:, :1] / distances, 0)
+        """Inverse squared distances, at most 1: cosines of measurements are all near 1."""
+        squares = np.maximum(2 - 2 * scores, 0) + _NO_DISTANCE
+        return np.where(near >= 0, squares[:, :1] / squares, 0)
 
     def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
         """The nearest other rows of all training rows, some at a time; few lists may miss some."""
