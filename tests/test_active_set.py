@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from slide.active_set import ActiveSet, Scratch
+from slide.active_set import ActiveSet
+from slide.ops.scratch import Scratch
 from slide.sparse import Pattern
 
 

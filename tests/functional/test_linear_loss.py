@@ -146,7 +146,7 @@ def test_rows_of_a_set_are_rounded_as_torch_does():
     bits = torch.arange(0, 2**32, 2**15 - 1, dtype=torch.int64).to(torch.int32)  # Halves, too.
     weight = bits[: len(bits) // 64 * 64].view(torch.float32).reshape(-1, 64).contiguous()
     weight[0, 0], weight[0, 1] = 1 + 2**-8, 1 + 3 * 2**-8  # To even: down, up.
-    ids = np.arange(len(weight), dtype=np.int32)[::-1].copy()
+    ids = torch.arange(len(weight), dtype=torch.int32).flip(0)
     rows, rounded = ops.gather_rounded(weight, ids, torch.bfloat16)
     wanted = weight.flip(0)
     torch.testing.assert_close(rows, wanted, rtol=0, atol=0, equal_nan=True)
@@ -157,7 +157,7 @@ def test_rows_of_a_set_are_rounded_as_torch_does():
 
 @pytest.mark.skipif(uses_reference(), reason="plain torch adds no rows")
 def test_sets_of_near_sizes_have_one_shape():
-    weight, ids = torch.ones(2048, 4), np.arange(2048, dtype=np.int32)
+    weight, ids = torch.ones(2048, 4), torch.arange(2048, dtype=torch.int32)
     sizes = {len(ops.gather_rounded(weight, ids[:n], torch.bfloat16)[1]) for n in (1990, 2010)}
     assert sizes == {2016}
 
