@@ -58,6 +58,12 @@ _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
 LABEL_LENGTH = 100
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
+_SYNONYMS |= {"k": "hashes_per_table", "l": "num_tables"}
+# Keys that users may call by the letters of the papers.
+LETTERS = {
+    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
+    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
+}
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 _NOWHERE = object()

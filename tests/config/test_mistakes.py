@@ -141,6 +141,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     [
         ("optimizer.lrr=1", "no key optimizer.lrr .*; did you mean optimizer.lr?"),
         ("optimizer.learning_rate=1", "did you mean optimizer.lr?$"),
+        ("hash.k=6", r"no key hash.k .*; did you mean hash.hashes_per_table?$"),
         ("learning_rate=1", "did you mean optimizer.lr?$"),
         ("trainer.num_epochs=1", "did you mean trainer.epochs?$"),
         ("optimiser.lr=1", "no key optimiser.lr .*; did you mean optimizer.lr?"),
