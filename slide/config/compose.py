@@ -37,7 +37,7 @@ INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
     *("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.file"),
-    *("dataset.train_file", "dataset.test_file"),
+    *("dataset.train_file", "dataset.test_file", "dataset.path", "dataset.test_path"),
     *("dataset.train_labels_file", "dataset.test_labels_file"),
 )
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
@@ -183,6 +183,11 @@ def readable(override: str, sweeps: bool = False) -> str:
 
     With ``sweeps``, commas stand between several paths; else they belong to the path.
     """
+    if any("\ud800" <= letter < "\ue000" for letter in override):  # Bytes that are no text.
+        raise ValueError(
+            f"{override!a} cannot be read as {sys.getfilesystemencoding()}, the encoding of the "
+            "locale: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        )
     key, equals, path = override.partition("=")
     if not equals or override_key(override) not in _PATHS:
         return override

@@ -44,6 +44,8 @@ def test_a_key_of_several_groups_brings_all_of_them():
 def test_paths_are_read_as_they_are(path):
     assert read_config([f"run_dir={path}", f"+dataset.root={path}"]).run_dir == path
     combinations([f"dataset.cache={path}"], sweeps=False)
+    for name in ("path", "test_path"):
+        assert read_config(["dataset=table", f"dataset.{name}={path}"]).dataset[name] == path
     for name in ("train_file", "test_file", "train_labels_file", "test_labels_file", "file"):
         words = "dataset=xmc", f"++dataset.{name}={path}"
         assert read_config(words).dataset[name] == path
@@ -158,6 +160,8 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("~hash.nothing", "no key hash.nothing"),
         ("~ranker", "the configuration has no ranker; was it removed with ~?"),
         ("seed", "seed"),
+        ("run_dir=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
+        ("dataset=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
         ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value"),
     ],
 )

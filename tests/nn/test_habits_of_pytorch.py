@@ -340,7 +340,6 @@ class TestOptionsOfCrossEntropy:
         with pytest.raises(ValueError, match=message):
             layer.loss(torch.randn(2, D), [[1, 2], [3]], ActiveLoss(name, **options))
 
-
     @pytest.mark.parametrize(
         "loss", [nn.CrossEntropyLoss(), nn.functional.cross_entropy, nn.BCEWithLogitsLoss(), None]
     )
