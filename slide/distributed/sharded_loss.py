@@ -15,8 +15,8 @@ from slide.functional.autograd import EarlyGradients
 from slide.functional.linear import LinearOptions, linear_loss_on_set, linear_on_set
 from slide.functional.losses import hardest_count
 from slide.nn import ActiveLoss
-from slide.ops.reference.losses import aimed_at, score_matrix
-from slide.ops.reference.products import samples_of
+from slide.ops.losses import aimed_at, score_matrix
+from slide.ops.products import samples_of
 from slide.row_gradients import take_row_gradients
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -54,10 +54,8 @@ def check_loss_of_group(loss: Any, group: Group) -> None:
 def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) -> Tensor:
     """The mean loss over the samples, of the active sets of all ranks together; a scalar.
 
-    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank. One
-    all-reduce adds up the gradients of ``x`` and the loss. The softmaxes exchange 2 B numbers of
-    each rank before, ``decoupled_softmax`` 4 B, and sums over outputs B if ``hard_fraction`` is
-    below 1.
+    One all-reduce adds up the gradients of ``x`` ``(B, H)`` and the loss; losses that need sums
+    over all outputs of a sample exchange 1 to 4 B numbers before.
     """
     check_active(task.active, len(x), None, targets=True)
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.ops.reference.random import random_bits, shifted
+from slide.ops.random import shifted, torch_random_bits
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 
@@ -116,10 +116,7 @@ _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 
 
 def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
-    """Weight rows ``(n, width)`` float32 in [-bound, bound), by a key and a row's number.
-
-    Each process draws its own rows alone, and they do not depend on the number of processes.
-    """
+    """Weight rows in [-bound, bound) by key and number, whatever the number of processes."""
     out = torch.empty(len(ids), width)
     for part, bits in _blocks(key, ids, width):
         out[part] = shifted(bits, 40).float()  # 24 bits, exactly.
@@ -146,4 +143,4 @@ def _blocks(key: int, ids: np.ndarray, width: int) -> Iterator[tuple[slice, Tens
     for begin in range(0, len(ids), step):
         part = slice(begin, begin + step)
         numbers = torch.from_numpy(ids[part].astype(np.int64))
-        yield part, random_bits(key, numbers[:, None] * width + columns)
+        yield part, torch_random_bits(key, numbers[:, None] * width + columns)

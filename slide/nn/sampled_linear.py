@@ -586,9 +586,9 @@ def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, A
         else (each if isinstance(each, Tensor) else np.asarray(each)).reshape(-1)
         for each in (labels, weights)
     )
-    if isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point():
-        if labels.layout == torch.strided and (labels % 1 > 0).any():
-            raise ValueError("labels have fractions: probabilities of labels are no targets here")
+    floats = isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point()
+    if floats and labels.layout == torch.strided and (labels % 1 > 0).any():
+        raise ValueError("labels have fractions: probabilities of labels are no targets here")
     if isinstance(labels, list) and labels and all(isinstance(i, int) for i in labels):
         labels = np.array(labels)
     if not isinstance(labels, np.ndarray | Tensor) or labels.shape != (len(x),):

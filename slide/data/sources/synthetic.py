@@ -15,7 +15,7 @@ import numpy as np
 
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
-from slide.ops.kernels.sources import draw_features, draw_labels
+from slide.ops.sources import draw_features, draw_labels
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
@@ -126,10 +126,7 @@ class RowShape(NamedTuple):
 
 
 class RowModel(NamedTuple):
-    """The parts that all rows share; arrays are by rank, the index in the order of popularity.
-
-    ``prototypes`` ``(labels, PROTOTYPE)`` int32 are ranks of features.
-    """
+    """The parts that all rows share, by rank of popularity; prototypes are ranks of features."""
 
     feature_names: np.ndarray
     label_names: np.ndarray
