@@ -381,7 +381,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(self.settings, dict | None):
             raise ValueError(f"settings must be a dict of keys and values, not {self.settings!r}")
         for given, value in (self.settings or {}).items():
-            key = LETTERS.get(given, given)
+            key = LETTERS.get(str(given), str(given))
             group, _, rest = key.partition(".")
             if key in arguments:
                 raise ValueError(f"{key} is the argument {arguments[key]}, not one of settings")
