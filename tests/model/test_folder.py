@@ -27,11 +27,6 @@ DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 NAMES = {"bfloat16": ["weight"], "int8": ["weight.int8", "weight.scales"]}
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
-
-
 @pytest.fixture(scope="module", params=["network alone", "with its ranker"])
 def folders(raw, request, tmp_path_factory):
     """A model in both types."""
@@ -180,6 +175,7 @@ def test_wrong_rows_get_the_same_sentence(folders, dtype):
         ("first.weight.scales", lambda t: None, "lacks first.weight.scales"),
         ("first.weight.int8", lambda t: None, "lacks first.weight"),
         ("hidden.0.bias", lambda t: t.half(), "float32, not .* float16"),
+        ("hidden.0.bias", lambda t: t[1:], r"hidden\.0\.bias must be \(7\) float32, not \(6,\)"),
     ],
 )
 def test_damaged_files(folders, tmp_path, name, change, message):

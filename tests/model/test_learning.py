@@ -23,11 +23,6 @@ from slide.training import DivergenceError
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
-
-
 def ranked(data, steps=(), **options):
     torch.manual_seed(0)
     train, held = holdout(data.train, 0.5, seed=0)

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.compile import ask_for, helper, parallel, prange
+from slide.ops.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
 from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
+from slide.ops.products import bfloat16_bits
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -48,10 +49,20 @@ def no_keys(shape: tuple[int, int]) -> np.ndarray:
     return np.full(shape, np.iinfo(np.int64).min, np.int64)
 
 
+def at_least(keys: np.ndarray) -> np.ndarray:
+    """Keys of no row that rows with at least the scores of these keys replace."""
+    return keys & ~np.int64(0xFFFFFFFF)
+
+
+def is_no_row(keys: np.ndarray) -> np.ndarray:
+    """Which keys are still those of `at_least` or of `no_keys`."""
+    return keys & _ROWS == 0
+
+
 def rows_of(keys: np.ndarray) -> np.ndarray:
     """The rows ``(B, k)`` int32 in heaps, the best first; -1 after the last one."""
     keys = np.sort(keys, axis=1)[:, ::-1]
-    return np.where(keys == np.iinfo(np.int64).min, -1, _ROWS - (keys & _ROWS)).astype(np.int32)
+    return np.where(is_no_row(keys), -1, _ROWS - (keys & _ROWS)).astype(np.int32)
 
 
 @helper
@@ -111,7 +122,8 @@ def rank_rows(products, factors, rows, left_out, keys):
 
     products (B, n) int32, of the rounded queries and the numbers of the sketches; factors (B,)
     float32, scales of the queries; rows `Rows`, n of them; left_out `Pattern` of B rows, ids
-    that are not kept; keys (B, k) int64, heaps of the best rows so far (see `no_keys`), written.
+    that are not kept; keys (B, k) int64, heaps of the best rows so far, written: `no_keys` or
+    `at_least` before the first ones.
     """
     ids, scales, priors = rows.ids, rows.scales, rows.priors
     n = len(ids)
@@ -119,6 +131,7 @@ def rank_rows(products, factors, rows, left_out, keys):
         known = left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]]
         numbers, factor, heap = products[b], factors[b], keys[b]
         least, scores = _least(heap), np.empty(BLOCK, np.float32)
+        none = heap[:0]
         for begin in range(0, n, BLOCK):
             if begin + BLOCK <= n:
                 found = rounded_scores(numbers, factor, scales, priors, begin, least, scores)
@@ -133,7 +146,7 @@ def rank_rows(products, factors, rows, left_out, keys):
                 found &= found - np.uint64(1)
                 row = np.int64(ids[begin + j])
                 key = _key(_ordered(scores[j]), row)
-                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(heap[:0], key, known, row):
+                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(none, key, known, row):
                     _replace_least(heap, key)
             least = _least(heap)
 
@@ -209,6 +222,25 @@ def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part
             if key > heap[0] and ordered > _NO_KEY and _is_new(heap, key, known, row):
                 _replace_least(heap, key)
     return looked
+
+
+@parallel
+def round_rows(rows, ids, vector, rounded, products):
+    """Write the `bfloat16_bits` of some rows, then zeros, and products of the rows and a vector.
+
+    rows (N, D) float32; ids (n,) int32; vector (D,) float32; rounded (at least n, D) uint16,
+    products (n,) float32, written.
+    """
+    bits = rows.view(np.uint32)
+    for u in prange(len(ids)):
+        if u + AHEAD < len(ids):
+            prefetch_row(rows, ids[u + AHEAD])
+        row, own, total = rows[ids[u]], bits[ids[u]], np.float32(0)
+        for d in range(len(row)):
+            total += row[d] * vector[d]
+            rounded[u, d] = bfloat16_bits(row[d], own[d])
+        products[u] = total
+    rounded[len(ids) :] = 0
 
 
 @parallel
