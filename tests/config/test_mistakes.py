@@ -51,6 +51,9 @@ def test_paths_are_read_as_they_are(path):
     names = "train_file", "test_file", "train_labels_file", "test_labels_file", "file"
     found = read_config(["dataset=xmc", *(f"++dataset.{name}={path}" for name in names)]).dataset
     assert [found[name] for name in names] == [path] * 5
+    words = "dataset=table", f"dataset.path={path}", f"dataset.test_path={path}"
+    found = read_config(words).dataset
+    assert [found.path, found.test_path] == [path] * 2
 
 
 def test_what_hydra_reads_as_text_stays():
@@ -145,6 +148,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     [
         ("optimizer.lrr=1", "no key optimizer.lrr .*; did you mean optimizer.lr?"),
         ("optimizer.learning_rate=1", "did you mean optimizer.lr?$"),
+        ("hash.k=6", r"no key hash.k .*; did you mean hash.hashes_per_table?$"),
         ("learning_rate=1", "did you mean optimizer.lr?$"),
         ("trainer.num_epochs=1", "did you mean trainer.epochs?$"),
         ("optimiser.lr=1", "no key optimiser.lr .*; did you mean optimizer.lr?"),
@@ -161,6 +165,8 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("~hash.nothing", "no key hash.nothing"),
         ("~ranker", "the configuration has no ranker; was it removed with ~?"),
         ("seed", "seed"),
+        ("run_dir=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
+        ("dataset=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
         ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value"),
     ],
 )

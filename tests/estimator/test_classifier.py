@@ -286,6 +286,10 @@ def test_arguments_are_those_of_the_command_line():
         ({"sampler": "lsh", "settings": {"hash": "dwta"}}, ["sampler=lsh", "hash=dwta"]),
         ({"settings": {"recipe": "slide2020"}}, ["recipe=slide2020"]),
         (
+            {"sampler": "lsh", "settings": {"hash.K": 4, "L": 2}},
+            ["sampler=lsh", "hash.hashes_per_table=4", "hash.num_tables=2"],
+        ),
+        (
             {"sampler": "index", "ranker": None, "settings": {"sampler.proposer.best": 3}},
             ["sampler=index", "ranker=none", "sampler.proposer.best=3"],
         ),
