@@ -15,6 +15,7 @@ from torch import Tensor
 from slide.backend import on_host
 from slide.ops.kernels import products as kernels
 from slide.sparse import Pattern, check_pattern
+from slide.utils.checks import Alone
 
 
 class Scratch:
@@ -27,22 +28,16 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._user, self._turns = threading.RLock(), threading.Condition()
+        self._user = Alone(
+            "another thread is training this layer now, and a layer has one set of scratch arrays: "
+            "give each thread a layer of its own, or hold a lock around forward, backward and step"
+        )
+        self._turns = threading.Condition()
         self._readers = self._changers = 0  # Threads that search an index; that wait to change it.
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """A part of a step that must not run in two threads at a time: RuntimeError."""
-        if not self._user.acquire(blocking=False):
-            raise RuntimeError(
-                "another thread is training this layer now, and a layer has one set of scratch "
-                "arrays: give each thread a layer of its own, or hold a lock around forward, "
-                "backward and step"
-            )
-        try:
-            yield
-        finally:
-            self._user.release()
+    def alone(self) -> Alone:
+        """For a part of a step that must not run in two threads at a time."""
+        return self._user
 
     @contextmanager
     def in_turn(self, first: bool = True) -> Iterator[None]:

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from threading import Lock
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakSet
 
 import numpy as np
+import torch
 
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.data.columns import Columns
@@ -25,6 +24,7 @@ from slide.model.resizing import (
     with_label_ids,
 )
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.nn.sampled_linear import check_finite
 from slide.nn.stored_layers import make_float32
@@ -42,10 +42,6 @@ from slide.utils.tensor_folder import SUFFIX
 # learnt already (see `slide.utils.sizes.output_scale`).
 _OUTPUT_SCALE = 0.1
 _BATCH = 1024
-# Networks that a thread is changing; the lock is held while one is looked up.
-_CHANGING: WeakSet[SlideNetwork] = WeakSet()
-_LOOK_UP = Lock()
-
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -58,18 +54,8 @@ def _alone(
 
     @wraps(change)
     def changed(self: "Model", *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        network = self.network
-        with _LOOK_UP:
-            if network in _CHANGING:
-                raise RuntimeError(
-                    f"another thread is training or resizing this model now, so {change.__name__} "
-                    "cannot: hold a lock around what changes a model"
-                )
-            _CHANGING.add(network)
-        try:
+        with changing(*self.network.layers()):
             return change(self, *args, **kwargs)
-        finally:
-            _CHANGING.discard(network)
 
     return changed
 
@@ -379,6 +365,12 @@ class Model:
         from slide.training.loop import TrainingLoop  # Here: predicting needs no training.
 
         checks.positive("lr", lr)
+        checks.positive("input_rate", input_rate)
+        options = _optimizer_options(self.settings)
+        if self.optimizer is not None:
+            options = {name: self.optimizer.param_groups[0][name] for name in options}
+        for rate in (lr, lr * input_rate):  # Refused before anything changes.
+            RowSparseAdam([torch.empty(1)], rate, **options)
         split = self._split(rows, labels, weights)
         size = batch_size(len(split)) if rows_in_step is None else rows_in_step
         batches = Batches(split, size, seed=0)
@@ -387,7 +379,7 @@ class Model:
         _make_trainable(network)
         groups = network.parameter_groups(lr, input_rate)
         if self.optimizer is None:
-            self.optimizer = RowSparseAdam(groups, lr, **_optimizer_options(self.settings))
+            self.optimizer = RowSparseAdam(groups, lr, **options)
         for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
             group["lr"] = rate["lr"]
         self.ranker = None

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view
+from slide.backend import array_view, on_host
 from slide.ops.kernels import losses as kernels
 from slide.ops.kernels.ragged import clear_rows as _clear_rows
 from slide.ops.reference import losses as reference
@@ -53,7 +53,7 @@ def _block(
         indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
     log_weights = np.empty(0, flat.dtype)
     if active.log_weights is not None:
-        log_weights = active.log_weights.astype(flat.dtype, copy=False)
+        log_weights = on_host(active.log_weights).astype(flat.dtype, copy=False)
     losses, flat_gradient = np.empty(len(bounds) - 1), array_view(gradient).reshape(-1)
     positions = active.targets.indices
     rows = kernels.Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
@@ -117,10 +117,18 @@ def _squared_hinge_in_one_visit(
     losses, none = np.empty(count), np.empty(0, np.float32)
     torch.mm(x, rows.T, out=products)
     bits = array_view(products.view(torch.uint16))
-    logs = none if active.log_weights is None else active.log_weights.astype(np.float32, copy=False)
+    logs = none if active.log_weights is None else on_host(active.log_weights)
     own = none if bias is None else array_view(bias)
     targets = active.targets
-    scored = kernels.Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
+    scored = kernels.Rows(
+        _NO_BOUNDS,
+        none,
+        targets.indptr,
+        targets.indices,
+        logs.astype(np.float32, copy=False),
+        True,
+        scale,
+    )
     kernels.squared_hinge_of_products(
         bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums
     )

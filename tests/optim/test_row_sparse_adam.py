@@ -2,6 +2,7 @@
 
 import copy
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -742,3 +743,22 @@ def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
 
     with pytest.raises(ValueError, match=said):
         goes_on()
+
+
+def test_one_thread_at_a_time_makes_a_step():
+    """PyTorch frees the gradient that another thread reads."""
+    weight = nn.Parameter(torch.ones(3, 2))
+    optimizer = RowSparseAdam([weight], lr=0.1)
+
+    def within():
+        optimizer.zero_grad()  # As a closure does in its own thread.
+        with ThreadPoolExecutor(1) as other:
+            for call in (optimizer.step, optimizer.zero_grad):
+                with pytest.raises(RuntimeError, match="another thread makes a step of this optim"):
+                    other.submit(call).result()
+            copied = copy.deepcopy(optimizer)
+            other.submit(copied.step).result()
+            weight.square().sum().backward()
+
+    optimizer.step(within)
+    assert (weight < 1).all()
