@@ -220,7 +220,15 @@ class RowSparseAdam(torch.optim.Optimizer):
 
         ValueError for the state of another optimizer, or of parameters of other shapes.
         """
-        groups, states = state_dict["param_groups"], state_dict["state"]
+        groups, states = state_dict.get("param_groups"), state_dict.get("state")
+        if not isinstance(states, dict) or not isinstance(groups, list):
+            raise ValueError("this is no state of a RowSparseAdam: it needs param_groups and state")
+        for each in (*groups, *states.values()):
+            if not isinstance(each, dict):
+                raise ValueError(
+                    "this is no state of a RowSparseAdam: its groups and the state of a parameter "
+                    f"must be dicts, not {type(each).__name__}"
+                )
         for group in groups:
             # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}
