@@ -16,7 +16,13 @@ from slide.data.row_transform import old_label_ids
 from slide.data.sources.table import features_of
 from slide.data.tables import read_table
 from slide.functional.losses import LOSSES
-from slide.model.folder import check_target, read_model_folder, restored_parts, write_model
+from slide.model.folder import (
+    MODEL_FILE,
+    check_target,
+    read_model_folder,
+    restored_parts,
+    write_model,
+)
 from slide.model.resizing import (
     extended_names,
     kept_network,
@@ -42,6 +48,8 @@ from slide.utils.tensor_folder import SUFFIX
 # learnt already (see `slide.utils.sizes.output_scale`).
 _OUTPUT_SCALE = 0.1
 _BATCH = 1024
+# A folder that is replaced while it is opened is opened again; one that is so 20 times is an error.
+_ATTEMPTS = 20
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -565,6 +573,15 @@ def _identity(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _identities(folder: Path) -> dict[Path, tuple[int, ...]]:
+    """Of the files of a model, its list among them."""
+    found = {}
+    for path in (*folder.glob(f"*{SUFFIX}"), folder / MODEL_FILE):
+        with suppress(OSError):  # It is being replaced, or is not there.
+            found[path] = _identity(path)
+    return found
+
+
 def load(path: str | Path, verify: bool = True) -> Model:
     """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
 
@@ -593,12 +610,26 @@ def load(path: str | Path, verify: bool = True) -> Model:
         FileNotFoundError: there is no model in results: no model.json
     """
     folder = Path(path)
-    before = {path: _identity(path) for path in folder.glob(f"*{SUFFIX}")}
+    for _ in range(_ATTEMPTS):
+        before = _identities(folder)
+        try:
+            model = _opened(folder, verify)
+        except (OSError, ValueError):
+            if _identities(folder) == before:
+                raise
+            continue
+        if _identities(folder) == before:
+            before.pop(folder / MODEL_FILE, None)  # It is not mapped.
+            model._files = before
+            return model
+    raise ValueError(f"{folder} is replaced again and again: open it when it stays")
+
+
+def _opened(folder: Path, verify: bool) -> Model:
+    """The model of a folder, unless another process replaces its files meanwhile."""
     content = read_model_folder(folder, verify)
     try:
-        model = Model(**restored_parts(folder, content, verify))
-        model._files = before
-        return model
+        return Model(**restored_parts(folder, content, verify))
     except MemoryError as error:
         raise ValueError(f"the model of {folder} takes more memory than there is") from error
     except ValueError as error:
