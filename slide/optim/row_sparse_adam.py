@@ -148,8 +148,8 @@ class RowSparseAdam(torch.optim.Optimizer):
 
         Returns the loss of ``closure``, as in PyTorch. ValueError for a parameter that is not
         contiguous or has other rows than its gradient, or a number of a group that is out of range;
-        RuntimeError after ``unscale_`` of a ``GradScaler``, with row gradients, if another optimizer
-        has made a step with the same gradient, or while another thread makes one.
+        RuntimeError after ``unscale_`` of a ``GradScaler``, with row gradients, if another
+        optimizer has made a step with the same gradient, or while another thread makes one.
         """
         with self._user:
             return self._step(closure)

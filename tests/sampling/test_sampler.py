@@ -419,5 +419,5 @@ def test_states_of_other_kinds_are_refused_in_a_sentence(path, value):
         del owner[path[-1]]
     else:
         owner[path[-1]] = value
-    with pytest.raises(ValueError, match="state of an? (ActiveSampler|LSHProposer)"):
+    with pytest.raises(ValueError, match=r"state of an? (ActiveSampler|LSHProposer)"):
         second.set_extra_state(state)
