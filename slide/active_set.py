@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from slide.backend import on_host
-from slide.ops.kernels import products as kernels
+from slide.ops.products import transpose_pattern
 from slide.sparse import Pattern, check_pattern
 from slide.utils.checks import Alone
 
@@ -112,7 +112,7 @@ def transpose(pattern: Pattern, num_rows: int) -> Transposed:
     touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
     entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
     groups = touched, starts, entries, samples
-    distinct = kernels.transpose_pattern(*pattern, num_rows, *groups)
+    distinct = transpose_pattern(*pattern, num_rows, *groups)
     return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples)
 
 

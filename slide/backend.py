@@ -1,7 +1,7 @@
 """Which backend computes, numba kernels or the reference in torch; devices of tensors.
 
 Kernels read the memory of the CPU; on other devices, and with ``SLIDE_BACKEND=torch``, the
-functions of `slide.ops.reference` compute the same.
+references of `slide.ops` compute the same.
 """
 
 import functools

@@ -24,8 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, uses_reference
-from slide.ops.kernels import products as kernels
-from slide.ops.reference.products import total_rows
+from slide.ops.products import total_rows, weighted_sum_kernel
 
 # Programs rarely accumulate 1,000 gradients. Probably no `RowSparseAdam` updates the weight.
 MANY_PENDING = 1_000
@@ -81,7 +80,7 @@ class FactoredRowGradient:
         t = self.transposed
         out = np.zeros((len(t.ids), self.vectors.shape[1]), self.vectors.dtype)
         grouped = self.coefficients[t.entries]
-        kernels.weighted_sum(t.starts, t.samples, grouped, self.vectors, out)
+        weighted_sum_kernel(t.starts, t.samples, grouped, self.vectors, out)
         return torch.from_numpy(out)
 
     def scaled(self, factor: float | torch.Tensor, copy: bool = False) -> "FactoredRowGradient":

@@ -23,8 +23,7 @@ from slide.functional import (
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.tables import fold
-from slide.ops.kernels import random as random_kernels
-from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.active_sets import RankedIds, torch_rank_all, torch_sketch_rows
 from slide.ops.kernels.sketches import (
     CODES,
     LINE,
@@ -41,8 +40,7 @@ from slide.ops.kernels.sketches import (
     rows_of,
     sketch_rows,
 )
-from slide.ops.reference import active_sets as reference
-from slide.ops.reference.random import random_below, random_bits
+from slide.ops.random import random_below, random_bits, torch_random_below, torch_random_bits
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
 from slide.sampling.protocol import best_of_voted
@@ -289,11 +287,13 @@ def _sorted(found: Pattern) -> np.ndarray:
 def _random_numbers(rng: np.random.Generator) -> None:
     counters = rng.integers(0, 1 << 62, 20)
     key, bound = int(rng.integers(1 << 62)), int(rng.integers(1, 1 << 31))
-    bits = [int(random_kernels.random_bits(np.uint64(key), each)) for each in counters]
-    below = [int(random_kernels.random_below(np.uint64(key), each, bound)) for each in counters]
-    expected = random_bits(key, torch.from_numpy(counters)).numpy().view(np.uint64)
+    bits = [int(random_bits(np.uint64(key), each)) for each in counters]
+    below = [int(random_below(np.uint64(key), each, bound)) for each in counters]
+    expected = torch_random_bits(key, torch.from_numpy(counters)).numpy().view(np.uint64)
     equal("random bits", bits, expected.tolist())
-    equal("random numbers", below, random_below(key, torch.from_numpy(counters), bound).tolist())
+    equal(
+        "random numbers", below, torch_random_below(key, torch.from_numpy(counters), bound).tolist()
+    )
 
 
 def _sets(rng: np.random.Generator) -> Found:
@@ -341,14 +341,14 @@ def _best_sketches(rng: np.random.Generator) -> None:
     looked = rank_buckets(queries, *arrays, *limits, keys)
     pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
     every = torch.from_numpy(queries[:, NUMBERS]), torch.from_numpy(sketches), pairs
-    equal("the best rows", rows_of(keys).tolist(), reference.rank_all(*every, 6).tolist())
+    equal("the best rows", rows_of(keys).tolist(), torch_rank_all(*every, 6).tolist())
     equal("the number of rows", looked.tolist(), [_OUTPUTS - half] * _ROWS)
 
 
 def _rounded_rows(rng: np.random.Generator) -> None:
     projected, found = torch.randn(_OUTPUTS, 9), np.empty((_OUTPUTS, WIDTH), np.int8)
     sketch_rows(projected.numpy(), projected[0].numpy(), (found, found.view(np.float32)))
-    expected = reference.sketch_rows(projected, projected[0]).numpy()
+    expected = torch_sketch_rows(projected, projected[0]).numpy()
     # A quotient that is nearly half a number may be rounded to either side.
     errors = np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS])
     equal("numbers of rounded rows", bool((errors <= 1).all()), True)

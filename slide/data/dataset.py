@@ -11,7 +11,7 @@ import numpy as np
 from slide.data.columns import NUMBER, Columns
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
-from slide.ops.kernels.ragged import select_rows
+from slide.ops.ragged import select_rows
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.names import Names

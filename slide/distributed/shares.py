@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.ops.reference.random import random_bits, shifted
+from slide.ops.random import shifted, torch_random_bits
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 
@@ -146,4 +146,4 @@ def _blocks(key: int, ids: np.ndarray, width: int) -> Iterator[tuple[slice, Tens
     for begin in range(0, len(ids), step):
         part = slice(begin, begin + step)
         numbers = torch.from_numpy(ids[part].astype(np.int64))
-        yield part, random_bits(key, numbers[:, None] * width + columns)
+        yield part, torch_random_bits(key, numbers[:, None] * width + columns)

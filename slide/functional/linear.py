@@ -25,8 +25,8 @@ from slide.functional.losses import (
     loss_of_scores,
     mean_loss,
 )
-from slide.ops.kernels.ragged import select_rows
-from slide.ops.reference.products import TotalRows, samples_on
+from slide.ops.products import TotalRows, samples_on
+from slide.ops.ragged import select_rows
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks

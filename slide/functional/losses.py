@@ -12,8 +12,7 @@ from torch import Tensor
 from slide import ops
 from slide.active_set import ActiveSet, check_active
 from slide.functional.autograd import FirstDerivatives
-from slide.ops.kernels import losses as kernels
-from slide.ops.reference import losses as reference
+from slide.ops import losses as formulas
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.profiling import untraced
@@ -24,9 +23,9 @@ class Loss:
     """A loss on scores of an active set.
 
     Attributes:
-        kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.kernels.losses.Rows`.
+        kernel: numba kernel ``(rows, losses, gradient)`` over `slide.ops.losses.Rows`.
         dense: the reference, ``dense(scores, targets, log_weights)``, for autograd; see
-            `slide.ops.reference.losses`.
+            `slide.ops.losses`.
         prior_score: from the probability that an output is a target to the score that minimises the
             loss.
         splits_target: whether the labels of a sample share a target of 1, as in a softmax.
@@ -56,8 +55,8 @@ def _hinge_score(p: Tensor) -> Tensor:
 
 
 def _smoothed_kernel(smoothing: float, rows: Any, losses: np.ndarray, gradient: np.ndarray) -> None:
-    kernels.softmax(rows, losses, gradient)
-    kernels.smooth_labels(rows, smoothing, losses, gradient)
+    formulas.softmax(rows, losses, gradient)
+    formulas.smooth_labels(rows, smoothing, losses, gradient)
 
 
 def _scaled_kernel(
@@ -80,20 +79,20 @@ def _scaled_prior(prior_score: Callable, factor: float, p: Tensor) -> Tensor:
 LOSSES = {
     loss.name: loss
     for loss in (
-        Loss("bce", kernels.bce, reference.bce, torch.logit),
+        Loss("bce", formulas.bce, formulas.torch_bce, torch.logit),
         # For samples with several labels the prior scores of softmaxes are an approximation.
         Loss(
             "decoupled_softmax",
-            kernels.decoupled_softmax,
-            reference.decoupled_softmax,
+            formulas.decoupled_softmax,
+            formulas.torch_decoupled_softmax,
             torch.log,
             splits_target=True,
         ),
-        Loss("softmax", kernels.softmax, reference.softmax, torch.log, splits_target=True),
+        Loss("softmax", formulas.softmax, formulas.torch_softmax, torch.log, splits_target=True),
         Loss(
             "squared_hinge",
-            kernels.squared_hinge,
-            reference.squared_hinge,
+            formulas.squared_hinge,
+            formulas.torch_squared_hinge,
             _hinge_score,
             score_range=(-1.0, 1.0),
         ),
@@ -282,7 +281,7 @@ class ActiveLoss:
                 record,
                 name=f"{record.name} with label_smoothing",
                 kernel=partial(_smoothed_kernel, label_smoothing),
-                dense=partial(reference.smoothed_softmax, label_smoothing),
+                dense=partial(formulas.torch_smoothed_softmax, label_smoothing),
             )
         if temperature != 1:
             factor, ends = 1 / temperature, record.score_range

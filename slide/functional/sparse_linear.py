@@ -11,7 +11,7 @@ from slide.backend import KERNEL_DTYPES, check_together
 from slide.functional.autograd import FirstDerivatives, check_takes_rows, outside_autocast
 from slide.functional.linear import pattern_gradient
 from slide.ops.csr import CSRMatrix
-from slide.ops.kernels.ragged import select_rows
+from slide.ops.ragged import select_rows
 from slide.row_gradients import hand_over
 from slide.sparse import CSR, as_csr, check_pattern
 from slide.utils.profiling import untraced

@@ -6,11 +6,19 @@ import numpy as np
 import torch
 
 from slide.backend import device_of, on_device, on_host, uses_reference
+from slide.ops import buckets as kernels
 from slide.ops import fold as fold
-from slide.ops.kernels import hashing as kernels
-from slide.ops.kernels.hashing import Buckets
-from slide.ops.reference import hashing as reference
-from slide.ops.reference.hashing import BucketTensors
+from slide.ops.buckets import (
+    Buckets,
+    BucketTensors,
+    torch_build,
+    torch_insert,
+    torch_insert_all,
+    torch_look_up,
+    torch_remove,
+    torch_remove_all,
+    widened,
+)
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays
@@ -99,7 +107,7 @@ class HashTables:
         if uses_reference(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
-            self.buckets = reference.build(shape, codes, self.bucket_capacity, *self._policy())
+            self.buckets = torch_build(shape, codes, self.bucket_capacity, *self._policy())
             return
         buckets = self.arrays()
         if buckets.pool.shape[1] < codes.shape[1]:
@@ -119,9 +127,9 @@ class HashTables:
             ids, codes = on_device(ids, device), on_device(codes, device)
             buckets = self.tensors(device)
             if self.bucket_capacity is None:
-                self.buckets = reference.insert_all(buckets, ids, codes)
+                self.buckets = torch_insert_all(buckets, ids, codes)
             else:
-                reference.insert(buckets, ids, codes, *self._policy())
+                torch_insert(buckets, ids, codes, *self._policy())
             return
         buckets, ids = self.arrays(), on_host(ids)
         codes = np.ascontiguousarray(on_host(codes))
@@ -155,9 +163,9 @@ class HashTables:
         ids, old, new = (on_device(each, device) for each in (ids, old, new))
         buckets, gone = self.tensors(device), torch.where(old == new, -1, old)
         if self.bucket_capacity is None:
-            self.buckets = reference.remove_all(buckets, ids, gone)
+            self.buckets = torch_remove_all(buckets, ids, gone)
         else:
-            reference.remove(buckets, ids, gone, self.bucket_capacity)
+            torch_remove(buckets, ids, gone, self.bucket_capacity)
         self._insert(ids, torch.where(old == new, -1, new))
 
     def query(self, codes: Any) -> Pattern:
@@ -170,7 +178,7 @@ class HashTables:
         if uses_reference(codes):
             device = device_of(codes)
             codes, most = on_device(codes, device), self.most_held()
-            found = reference.look_up(self.tensors(device), codes, most)
+            found = torch_look_up(self.tensors(device), codes, most)
             return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
         buckets, codes = self.arrays(), np.ascontiguousarray(on_host(codes))
         indptr = np.zeros(codes.shape[1] + 1, np.int64)
@@ -220,7 +228,7 @@ class HashTables:
         """The tables as tensors on a device, where they stay."""
         buckets = self.buckets
         if not isinstance(buckets, BucketTensors) or buckets.pool.device != device:
-            self.buckets = buckets = reference.widened(buckets, self.bucket_capacity, device)
+            self.buckets = buckets = widened(buckets, self.bucket_capacity, device)
         return buckets
 
     def arrays(self) -> Buckets:

@@ -1,8 +1,11 @@
-"""Each operation as numba kernel and as torch reference, and the table that picks.
+"""Each operation as numba kernel and as torch reference, in one file, and the table that picks.
 
-`slide.ops.kernels` has loops that numba compiles, `slide.ops.reference` the same operations in
-torch, with which tests and ``python -m slide.check`` compare them, and with which other devices
-compute.
+A kernel is a loop that numba compiles (`slide.ops.compile`). Its reference, ``torch_`` and its
+name, is the readable definition in torch, with which tests and ``python -m slide.check`` compare
+it, and with which other devices compute (`slide.ops.table`). References neither copy to the host
+nor wait for the device: all sizes follow from the shapes of the arguments. Where the number of
+results depends on the data, there is room for the most that there may be, and a mark or a count
+tells which results are real.
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from slide.backend import array_view, on_device, uses_reference
-from slide.ops.kernels.ragged import gather_entries
-from slide.ops.products import entry_products
-from slide.ops.reference import products as reference
+from slide.ops.products import entry_products, samples_of, torch_entry_products, torch_weighted_sum
+from slide.ops.ragged import gather_entries
 from slide.sparse import CSR, check_pattern, check_scipy
 from slide.utils import checks
 
@@ -116,7 +115,7 @@ class CSRMatrix:
         if uses_reference(x):
             m = self._on(x.device)
             own = m.own if values is None else values
-            found = reference.weighted_sum(m.indptr, m.columns, own, _as_columns(x))
+            found = torch_weighted_sum(m.indptr, m.columns, own, _as_columns(x))
             return found.view(num_rows, *x.shape[1:])
         used = self.values if values is None else values.contiguous()
         return _multiply(self.indptr, self.indices, used, x, num_rows)
@@ -126,7 +125,7 @@ class CSRMatrix:
         if uses_reference(grad):
             m = self._on(grad.device)
             ordered = (m.own if values is None else values)[m.order]
-            found = reference.weighted_sum(m.turned, m.rows[m.order], ordered, _as_columns(grad))
+            found = torch_weighted_sum(m.turned, m.rows[m.order], ordered, _as_columns(grad))
             return found.view(self.shape[1], *grad.shape[1:])
         total = None
         for block in self.transpose(values):
@@ -141,7 +140,7 @@ class CSRMatrix:
         grad, x = _as_columns(grad), _as_columns(x)
         if uses_reference(x):
             m = self._on(x.device)
-            return reference.entry_products(m.rows, m.columns, grad, x)
+            return torch_entry_products(m.rows, m.columns, grad, x)
         if not x.numel() or not grad.numel():
             return torch.zeros(len(self.indices), dtype=x.dtype)
         return entry_products(array_view(self.indptr), array_view(self.indices), grad, x)
@@ -155,7 +154,7 @@ class CSRMatrix:
             ascending, order = columns.sort(stable=True)
             numbers = torch.arange(self.shape[1] + 1, dtype=columns.dtype, device=device)
             turned = torch.searchsorted(ascending, numbers)
-            rows = reference.samples_of(indptr.diff(), len(columns))
+            rows = samples_of(indptr.diff(), len(columns))
             self._elsewhere[device] = _Elsewhere(indptr, rows, columns, order, turned, own)
         return self._elsewhere[device]
 

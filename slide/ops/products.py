@@ -1,19 +1,37 @@
 """Products of a layer with the rows that a pattern names, and gradients that are mostly zero.
 
+Entry ``p`` of sample ``b`` of a pattern names row ``ids[p]`` of a matrix with N rows. A layer needs
+two products (B samples, D columns, ``nnz`` entries), none in time proportional to N:
+
+* `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
+* `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
+
+The gradient of a row, ``sum_p coefficients[p] * vectors[b]`` over the entries with its id, is a
+`weighted_sum` over the transposed pattern.
+
 A pattern is an `slide.ActiveSet` with a set for each sample, or anything with its ``indptr``,
 ``ids`` and ``transposed``. Arrays are on the host; ids may be a tensor on the device of the rows.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
-from slide.backend import array_view, on_host, uses_reference
-from slide.ops.kernels import products as kernels
-from slide.ops.kernels import ragged
-from slide.ops.reference import products as reference
+from slide.backend import KERNEL_DTYPES, array_view, on_device, on_host, uses_reference
+from slide.ops import ragged
+from slide.ops.compile import (
+    AHEAD,
+    AHEAD_ENTRIES,
+    ask_for,
+    helper,
+    parallel,
+    prange,
+    prefetch_row,
+    serial,
+)
 from slide.ops.table import operation
 from slide.runtime import num_threads
 from slide.sparse import CSR
@@ -28,6 +46,14 @@ _SAMPLED = 16
 _LEAST_UNIT, _UNIT_BITS = 4, 6
 # Above this share of samples, a copy of them takes more time than a visit to all samples.
 DENSE_ROW_SHARE = 0.75
+# Bits of an id by which a pass of a radix sort orders: its counters stay in the first-level cache.
+_DIGIT_BITS = 11
+_ENTRY = (1 << 32) - 1
+# Rows that are only added up leave the cache soon, so more of them can be on their way: 2,048
+# numbers are 8 KB in float32, a sixth of a first-level cache of 48 KB.
+_NUMBERS_AHEAD = 2048
+# 2^27 numbers are gathered at a time: 512 MB.
+_MOST = 2**27
 
 
 def exact(values: Tensor) -> Tensor:
@@ -41,7 +67,80 @@ def _factors(values: np.ndarray | Tensor, others: Tensor) -> np.ndarray:
     return found.astype(np.float64, copy=False) if others.dtype == torch.float64 else found
 
 
-@operation(reference.sampled_product)
+def samples_of(counts: Tensor, total: int) -> Tensor:
+    """The sample of each entry, ``(total,)`` int64, from the numbers of entries ``(B,)``."""
+    numbers = torch.arange(len(counts), device=counts.device)
+    return torch.repeat_interleave(numbers, counts, output_size=total)
+
+
+def samples_on(indptr: np.ndarray, device: torch.device) -> Tensor:
+    """The sample of each entry of a pattern with these bounds, ``(nnz,)`` int64, on a device."""
+    return samples_of(on_device(np.diff(indptr), device), int(indptr[-1]))
+
+
+@parallel
+def sampled_product_kernel(indptr, ids, vectors, rows, bias, out):
+    """Write ``out[p] = <vectors[b], rows[ids[p]]> + bias[ids[p]]``; an empty bias is none."""
+    width = vectors.shape[1]
+    has_bias = bias.shape[0] > 0
+    for b in prange(len(indptr) - 1):
+        vector = vectors[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            if p + AHEAD < len(ids):
+                prefetch_row(rows, ids[p + AHEAD])
+            if has_bias and p + AHEAD_ENTRIES < len(ids):
+                ask_for(bias, ids[p + AHEAD_ENTRIES])
+            row = rows[ids[p]]
+            total = vector[0] * row[0]
+            for d in range(1, width):
+                total += vector[d] * row[d]
+            if has_bias:
+                total += bias[ids[p]]
+            out[p] = total
+
+
+@parallel
+def grouped_product_kernel(groups, vectors, rows, bias, num_chunks, out):
+    """`sampled_product` of grouped entries: each row is read once, vectors stay in the cache."""
+    width, num_rows = vectors.shape[1], len(groups.ids)
+    has_bias = bias.shape[0] > 0
+    for chunk in prange(num_chunks):
+        stop = (chunk + 1) * num_rows // num_chunks
+        for u in range(chunk * num_rows // num_chunks, stop):
+            if u + AHEAD < stop:
+                prefetch_row(rows, groups.ids[u + AHEAD])
+            if has_bias and u + AHEAD_ENTRIES < stop:
+                ask_for(bias, groups.ids[u + AHEAD_ENTRIES])
+            row = rows[groups.ids[u]]
+            for q in range(groups.starts[u], groups.starts[u + 1]):
+                vector = vectors[groups.samples[q]]
+                total = vector[0] * row[0]
+                for d in range(1, width):
+                    total += vector[d] * row[d]
+                if has_bias:
+                    total += bias[groups.ids[u]]
+                out[groups.entries[q]] = total
+
+
+def torch_sampled_product(
+    pattern: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, grouped: bool = True
+) -> Tensor:
+    ids, samples = on_device(pattern.ids, rows.device), samples_on(pattern.indptr, rows.device)
+    out = torch_entry_products(samples, ids, vectors, rows)
+    return out if bias is None else out + bias[ids]
+
+
+def torch_entry_products(samples: Tensor, ids: Tensor, vectors: Tensor, rows: Tensor) -> Tensor:
+    """``out[p] = <vectors[samples[p]], rows[ids[p]]>``, ``(nnz,)``."""
+    step = max(1, _MOST // max(1, vectors.shape[1]))
+    parts = [
+        (vectors[samples[begin : begin + step]] * rows[ids[begin : begin + step]]).sum(1)
+        for begin in range(0, len(ids), step)
+    ]
+    return torch.cat([vectors.new_empty(0), *parts])
+
+
+@operation(torch_sampled_product)
 def sampled_product(
     pattern: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, grouped: bool = True
 ) -> Tensor:
@@ -62,7 +161,7 @@ def sampled_product(
         bias = None if bias is None else bias.index_select(0, at).float()
         groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
     factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
-    kernels.grouped_product(groups, *factors, 4 * num_threads(), array_view(out))
+    grouped_product_kernel(groups, *factors, 4 * num_threads(), array_view(out))
     return out
 
 
@@ -72,7 +171,7 @@ def entry_products(
     """`sampled_product` by its kernel alone, of contiguous tensors on the CPU."""
     out = torch.empty(len(ids), dtype=vectors.dtype)
     factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
-    kernels.sampled_product(indptr, ids, *factors, array_view(out))
+    sampled_product_kernel(indptr, ids, *factors, array_view(out))
     return out
 
 
@@ -81,7 +180,51 @@ def _array_or_none(bias: Tensor | None, like: Tensor) -> np.ndarray:
     return array_view(like.new_empty(0) if bias is None else bias)
 
 
-@operation(reference.weighted_sum)
+@parallel
+def weighted_sum_kernel(indptr, ids, coefficients, rows, out):
+    """Add ``sum_p coefficients[p] * rows[ids[p]]`` to ``out[b]``; see `sampled_product`."""
+    width = rows.shape[1]
+    ahead = max(AHEAD, _NUMBERS_AHEAD // max(width, 1))
+    for b in prange(len(indptr) - 1):
+        total = out[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            if p + ahead < len(ids):
+                prefetch_row(rows, ids[p + ahead])
+            c = coefficients[p]
+            if c != 0:
+                row = rows[ids[p]]
+                for d in range(width):
+                    total[d] += c * row[d]
+
+
+def torch_weighted_sum(
+    indptr: np.ndarray | Tensor,
+    ids: Any,
+    coefficients: Any,
+    rows: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
+    indptr, ids, coefficients = (on_device(a, rows.device) for a in (indptr, ids, coefficients))
+    # Rows of shorter types, such as bfloat16, are summed up in the type of the coefficients.
+    dtype = rows.dtype if rows.dtype in KERNEL_DTYPES else coefficients.dtype
+    coefficients = coefficients.to(dtype)
+    if not len(ids) or not rows.shape[1]:  # PyTorch refuses rows without numbers.
+        out = coefficients.new_zeros(len(indptr) - 1, rows.shape[1])
+        return out if bias is None else out + bias
+    if rows.dtype != dtype:
+        rows, ids = rows[ids].to(dtype), torch.arange(len(ids), device=ids.device)
+    out = embedding_bag(
+        ids,
+        rows,
+        indptr.to(ids.dtype),
+        mode="sum",
+        per_sample_weights=coefficients,
+        include_last_offset=True,
+    )
+    return out if bias is None else out + bias
+
+
+@operation(torch_weighted_sum)
 def weighted_sum(
     indptr: np.ndarray | Tensor,
     ids: Any,
@@ -101,13 +244,47 @@ def weighted_sum(
     out = torch.zeros(len(indptr) - 1, rows.shape[1], dtype=rows.dtype)
     if bias is not None:
         out += bias
-    kernels.weighted_sum(
+    weighted_sum_kernel(
         indptr, ids, _factors(coefficients, rows), array_view(rows), array_view(out)
     )
     return out
 
 
-@operation(reference.row_gradient)
+class TotalRows(NamedTuple):
+    """The sums of rows with equal ids: each summand has the total of its id.
+
+    ids (n,), ascending; rows (n, D) totals; first (n,) bool, true for the first of equal ids.
+    """
+
+    ids: Tensor
+    rows: Tensor
+    first: Tensor
+
+
+def total_rows(ids: Tensor, rows: Tensor) -> TotalRows:
+    """The sums of ``rows`` ``(n, D)`` with equal ``ids`` ``(n,)``."""
+    ids, order = ids.sort(stable=True)
+    first = first_of_equal(ids)
+    position = first.cumsum(0) - 1
+    sums = torch.zeros_like(rows).index_add_(0, position, rows[order])
+    return TotalRows(ids, sums[position], first)
+
+
+def first_of_equal(ascending: Tensor) -> Tensor:
+    """Where a new value begins along the last axis of ascending values; bool, the same shape."""
+    first = torch.ones_like(ascending, dtype=torch.bool)
+    first[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
+    return first
+
+
+def torch_row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
+    device = vectors.device
+    ids, samples = on_device(pattern.ids, device), samples_on(pattern.indptr, device)
+    coefficients = on_device(coefficients, device).to(vectors.dtype)
+    return total_rows(ids, coefficients[:, None] * vectors[samples])
+
+
+@operation(torch_row_gradient)
 def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     """``sum_p coefficients[p] * vectors[b]`` over the entries with the same id.
 
@@ -118,7 +295,34 @@ def row_gradient(pattern: Any, coefficients: Any, vectors: Tensor) -> Any:
     return pattern.transposed, _factors(coefficients, vectors), array_view(vectors)
 
 
-@operation(reference.gather_rounded)
+@helper
+def bfloat16_bits(value, bits):
+    """The upper half of the ``bits`` of a float32, rounded to nearest, of equal ones to even."""
+    last = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = (bits + np.uint32(0x7FFF) + last) >> np.uint32(16)
+    return np.uint16(0x7FC0) if np.isnan(value) else np.uint16(rounded)
+
+
+@parallel
+def gather_rounded_kernel(rows, ids, out, rounded):
+    """Copy the rows ``ids`` of a float32 matrix, and write their `bfloat16_bits`, then zeros."""
+    bits = rows.view(np.uint32)
+    for u in prange(len(ids)):
+        if u + AHEAD < len(ids):
+            prefetch_row(rows, ids[u + AHEAD])
+        row, own = rows[ids[u]], bits[ids[u]]
+        for d in range(len(row)):
+            out[u, d] = row[d]
+            rounded[u, d] = bfloat16_bits(row[d], own[d])
+    rounded[len(ids) :] = 0
+
+
+def torch_gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+    rows = weight.index_select(0, on_device(ids, weight.device))
+    return rows, rows.to(rounded)
+
+
+@operation(torch_gather_rounded)
 def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
     """Copies ``(A, D)`` of the rows ``ids`` of a weight, in its type and in another one.
 
@@ -126,11 +330,11 @@ def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tens
     another shape, which takes as long as a third of it: sets of nearly the same size get one shape.
     """
     if (weight.dtype, rounded) != (torch.float32, torch.bfloat16) or not weight.is_contiguous():
-        return reference.gather_rounded(weight, ids, rounded)
+        return torch_gather_rounded(weight, ids, rounded)
     rows = torch.empty(len(ids), weight.shape[1])
     unit = 1 << max(_LEAST_UNIT, len(ids).bit_length() - _UNIT_BITS)
     bits = torch.empty(-(-len(ids) // unit) * unit, weight.shape[1], dtype=torch.uint16)
-    kernels.gather_rounded(array_view(weight), on_host(ids), array_view(rows), array_view(bits))
+    gather_rounded_kernel(array_view(weight), on_host(ids), array_view(rows), array_view(bits))
     return rows, bits.view(rounded)
 
 
@@ -176,10 +380,86 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     return CSR(indptr, columns, values)
 
 
+@serial
+def group_entries(indptr, ids, slots, starts, entries, samples):
+    """Group entries by the slot of their id, by a counting sort; see `Transposed`."""
+    starts[:] = 0
+    for p in range(indptr[-1]):
+        starts[slots[ids[p]] + 1] += 1
+    for u in range(len(starts) - 1):
+        starts[u + 1] += starts[u]
+    # `starts` is used as the write cursor, and is shifted back afterwards.
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            slot = slots[ids[p]]
+            q = starts[slot]
+            entries[q] = p
+            samples[q] = b
+            starts[slot] = q + 1
+    for u in range(len(starts) - 1, 0, -1):
+        starts[u] = starts[u - 1]
+    starts[0] = 0
+
+
 def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Bounds of all columns of a matrix, and positions and rows of their entries."""
     starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
     entries = np.empty(len(matrix.indices), np.int64)
     samples = np.empty(len(matrix.indices), np.int32)
-    kernels.group_entries(matrix.indptr, matrix.indices, slots, starts, entries, samples)
+    group_entries(matrix.indptr, matrix.indices, slots, starts, entries, samples)
     return starts, entries, samples
+
+
+@helper
+def _sorted_entries(ids, num_rows):
+    """Keys ``id << 32 | entry`` in ascending order: a radix sort of the bits that ids can have."""
+    keys, others = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    for p in range(len(ids)):
+        keys[p] = (np.int64(ids[p]) << 32) | p
+    bits = 1
+    while (1 << bits) < num_rows:
+        bits += 1
+    passes = (bits + _DIGIT_BITS - 1) // _DIGIT_BITS
+    digit = (bits + passes - 1) // passes
+    positions = np.empty(1 << digit, np.int64)
+    for i in range(passes):
+        shift, mask = 32 + i * digit, len(positions) - 1
+        positions[:] = 0
+        for p in range(len(keys)):
+            positions[(keys[p] >> shift) & mask] += 1
+        end = np.int64(0)
+        for c in range(len(positions)):
+            count = positions[c]
+            positions[c] = end
+            end += count
+        for p in range(len(keys)):
+            c = (keys[p] >> shift) & mask
+            others[positions[c]] = keys[p]
+            positions[c] += 1
+        keys, others = others, keys
+    return keys
+
+
+@serial
+def transpose_pattern(indptr, ids, num_rows, touched, starts, entries, samples):
+    """Group the entries of a pattern by id, ascending, in time linear in ``nnz``; returns R.
+
+    touched (nnz,) int32, the first R get the distinct ids, which then lie on the same page or a
+    near one; others see `slide.active_set.Transposed`.
+    """
+    keys, sample_of = _sorted_entries(ids, num_rows), np.empty(len(ids), np.int32)
+    for b in range(len(indptr) - 1):
+        for p in range(indptr[b], indptr[b + 1]):
+            sample_of[p] = b
+    distinct, last = 0, np.int64(-1)
+    for q in range(len(keys)):
+        p, row = keys[q] & _ENTRY, keys[q] >> 32
+        if row != last:
+            touched[distinct] = row
+            starts[distinct] = q
+            distinct += 1
+            last = row
+        entries[q] = p
+        samples[q] = sample_of[p]
+    starts[distinct] = len(keys)
+    return distinct

@@ -10,10 +10,14 @@ from torch import Tensor
 
 from slide.active_set import Transposed
 from slide.backend import array_view, on_device, on_host, uses_reference
-from slide.ops.kernels import products as kernels
-from slide.ops.kernels.products import AdamHyper, AdamRows
-from slide.ops.reference.products import AdamTensors
-from slide.ops.reference.products import adam_rows as reference_adam_rows
+from slide.ops.adam import (
+    AdamHyper,
+    AdamRows,
+    AdamTensors,
+    adam_factored,
+    adam_rows,
+    torch_adam_rows,
+)
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
@@ -121,7 +125,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         with self._user:
             _UNWRAPPED["zero_grad"](self, set_to_none)
             for p in self._parameters():
-                p.row_gradients = []
+                p.row_gradients = []  # type: ignore[attr-defined]
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -379,18 +383,18 @@ def _update_rows(
         positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
-        reference_adam_rows(_in_rows(tensors), hyper, positions, values)
+        torch_adam_rows(_in_rows(tensors), hyper, positions, values)
         return
     chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
         factors = gradient.transposed, gradient.coefficients, gradient.vectors
-        kernels.adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
+        adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
         return
     if not isinstance(ids, np.ndarray):
         ids = np.arange(rows, dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
         assert isinstance(gradient, RowGradient)
-        kernels.adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
+        adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at, tensors = torch.from_numpy(ids).long(), _in_rows(tensors)
@@ -398,7 +402,7 @@ def _update_rows(
     touched = touched._replace(weight=touched.weight.float())
     values = array_view(gradient.values().float().contiguous())
     every = np.arange(len(at), dtype=np.int32)
-    kernels.adam_rows(_as_arrays(touched), hyper, every, values, chunks)
+    adam_rows(_as_arrays(touched), hyper, every, values, chunks)
     for tensor, changed in zip(tensors, touched, strict=True):
         if tensor is not None and changed is not None:
             tensor.index_copy_(0, at, changed.to(tensor.dtype))

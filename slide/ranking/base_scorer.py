@@ -14,7 +14,7 @@ import numpy as np
 
 from slide.data import SeenItems, SeenLabels, Split, labels_and_items
 from slide.nn import SlideNetwork
-from slide.ops.kernels.base_scorers import rank_scores
+from slide.ops.base_scorers import rank_scores
 from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.sparse import CSR, Pattern, hits, row_bounds
 from slide.utils.array_checks import Stored

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from slide.ops.kernels.trees import LEAVES, Splits, Trees, splits_of, sum_trees
+from slide.ops.trees import LEAVES, Splits, Trees, splits_of, sum_trees
 from slide.utils.array_checks import Expected, Stored
 
 # 50 true labels among the candidates at least suffice to fit trees.

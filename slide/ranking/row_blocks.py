@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.base_scorers import count_labels
-from slide.ops.kernels.ragged import RowRoom, gather_ragged
+from slide.ops.base_scorers import count_labels
+from slide.ops.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
 from slide.search import column_lists
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds

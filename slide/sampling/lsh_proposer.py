@@ -16,7 +16,7 @@ from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.ops.kernels.active_sets import RankedIds
+from slide.ops.active_sets import RankedIds, torch_rank_all, torch_sketch_rows
 from slide.ops.kernels.sketches import (
     CODES,
     FIRST,
@@ -33,7 +33,6 @@ from slide.ops.kernels.sketches import (
     rows_of,
     sketch_rows,
 )
-from slide.ops.reference import active_sets as reference
 from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
@@ -329,7 +328,7 @@ class LSHProposer(Proposer):
         """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
         projected = self._projected(weight, bias)
         if uses_reference(projected):
-            return reference.sketch_rows(projected, self._offset)
+            return torch_sketch_rows(projected, self._offset)
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
         sketch_rows(array_view(projected), array_view(self._offset), _views(out))
         return out
@@ -455,7 +454,7 @@ class LSHProposer(Proposer):
             self.looked = float(self.out_features)
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = F.pad(z, (0, CODES - z.shape[1]))
-            return reference.rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
+            return torch_rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
         keys = no_keys((len(z), most))
         if not keys.size:
             return torch.from_numpy(rows_of(keys))

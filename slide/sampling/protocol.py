@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, array_view, on_host, uses_reference
-from slide.ops.kernels.active_sets import RankedIds, best_of_lists
+from slide.ops.active_sets import RankedIds, best_of_lists
 from slide.search import index_top_k
 from slide.sparse import CSR, Pattern, check_pattern, hits
 

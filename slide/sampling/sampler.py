@@ -15,9 +15,8 @@ from torch import Tensor
 
 from slide.active_set import ActiveSet, Scratch
 from slide.backend import CPU, native, on_device, on_host, uses_reference
-from slide.ops.kernels import active_sets as kernels
-from slide.ops.kernels.active_sets import RankedIds
-from slide.ops.reference.active_sets import assemble, stratified_log_weights
+from slide.ops import active_sets as kernels
+from slide.ops.active_sets import RankedIds, torch_assemble, torch_stratified_log_weights
 from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
@@ -336,7 +335,9 @@ class ActiveSampler(Sampler):
         if isinstance(known, Tensor):
             sizes = np.diff(indptr)
             wanted, width = on_device(sizes, known.device), int(sizes.max(initial=0))
-            return _flat(stratified_log_weights(known, wanted, width, self.out_features), sizes)
+            return _flat(
+                torch_stratified_log_weights(known, wanted, width, self.out_features), sizes
+            )
         out = np.empty(indptr[-1], np.float32)
         kernels.stratified_log_weights(indptr, known, self.out_features, out)
         return out
@@ -402,7 +403,7 @@ def _reference_ids(
     """Ids of sets, set after set, and how many of each are not drawn; -1 is no label, no id."""
     device, width = proposed.device, int(sizes.max(initial=0))
     wanted, own = on_device(sizes, device), on_device(labels, device)
-    ids, known = assemble(own, proposed, wanted, width, num_rows, int(key))
+    ids, known = torch_assemble(own, proposed, wanted, width, num_rows, int(key))
     return _flat(ids, sizes), known
 
 

@@ -5,9 +5,9 @@ from weakref import ref
 
 import numpy as np
 
-from slide.ops.kernels.base_scorers import count_votes
+from slide.ops.base_scorers import count_votes
 from slide.ops.kernels.largest import top_products
-from slide.ops.kernels.ragged import shorten_rows
+from slide.ops.ragged import shorten_rows
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils import checks

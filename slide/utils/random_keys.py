@@ -6,7 +6,7 @@ _MASK = (1 << 64) - 1
 
 
 def random_key(*parts: int) -> np.uint64:
-    """A 64-bit key that depends on all of ``parts``, for `slide.ops.kernels.random`.
+    """A 64-bit key that depends on all of ``parts``, for `slide.ops.random`.
 
     Each part takes two rounds of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
     number generators").

@@ -163,7 +163,7 @@ def _become(words: list[str], said: Path) -> None:
 def one_process() -> Iterator[None]:
     """Inside of it, a process from which others can be forked at any time: it has no threads."""
     # Threads of parallel kernels do not survive a fork. In a child kernels are serial
-    # (slide/ops/kernels/compile.py); the caller ends with the status of the child.
+    # (slide/ops/compile.py); the caller ends with the status of the child.
     child = os.fork()
     if child:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

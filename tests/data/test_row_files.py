@@ -26,7 +26,7 @@ from slide.data.row_files import (
     read_npz_sizes,
     read_text_blocks,
 )
-from slide.ops.kernels.text_rows import TABLE_SIZE
+from slide.ops.text_rows import TABLE_SIZE
 from slide.sparse import CSR, Pattern
 
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from slide.distributed.shares import Shares, normal_rows, uniform_rows
-from slide.ops.kernels.random import random_bits
+from slide.ops.random import random_bits
 from slide.sparse import CSR, Pattern
 
 N = 5000

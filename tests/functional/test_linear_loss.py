@@ -13,7 +13,7 @@ from slide.backend import uses_reference
 from slide.functional import active_linear, active_linear_loss, loss_on_active
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.ops import losses
-from slide.ops.kernels import losses as kernels
+from slide.ops import losses as kernels
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 

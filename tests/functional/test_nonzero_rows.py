@@ -12,7 +12,7 @@ from slide.functional.linear import active_linear
 from slide.functional.losses import LOSSES, hardest_count
 from slide.functional.sparse_linear import sparse_linear
 from slide.nn import ActiveLoss, hardest
-from slide.ops.kernels.ragged import select_rows
+from slide.ops.ragged import select_rows
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern

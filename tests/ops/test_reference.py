@@ -14,12 +14,26 @@ from slide.backend import backend
 from slide.functional.losses import LOSSES
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
-from slide.ops.kernels import active_sets as set_kernels
-from slide.ops.kernels import hashing as code_kernels
-from slide.ops.kernels import products as adam_kernels
-from slide.ops.kernels.active_sets import RankedIds
-from slide.ops.kernels.products import AdamHyper, AdamRows
-from slide.ops.kernels.random import random_below as kernel_below
+from slide.ops import active_sets
+from slide.ops.active_sets import (
+    RankedIds,
+    assemble_per_sample,
+    stratified_log_weights,
+    torch_assemble,
+    torch_rank_all,
+    torch_sketch_rows,
+    torch_stratified_log_weights,
+)
+from slide.ops.adam import (
+    AdamHyper,
+    AdamRows,
+    AdamTensors,
+    adam_factored,
+    adam_rows,
+    torch_adam_rows,
+)
+from slide.ops.buckets import widened
+from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
 from slide.ops.kernels.sketches import (
     CODES,
     LINE,
@@ -34,12 +48,8 @@ from slide.ops.kernels.sketches import (
     rows_of,
     sketch_rows,
 )
-from slide.ops.reference import active_sets as reference
-from slide.ops.reference import hashing, products
-from slide.ops.reference.active_sets import assemble, rank_all, stratified_log_weights
-from slide.ops.reference.hashing import widened
-from slide.ops.reference.products import AdamTensors, total_rows
-from slide.ops.reference.random import random_below
+from slide.ops.products import total_rows
+from slide.ops.random import random_below, torch_random_below
 from slide.row_gradients import FactoredRowGradient
 from slide.sparse import CSR, Pattern, as_csr
 
@@ -58,8 +68,8 @@ def assert_near(found, expected, dtype=np.float64):
 @pairs(key=[0, 7, 2**63 + 5, 2**64 - 1], bound=[1, 10, 2**31 - 1])
 def test_random_numbers(key, bound):
     counters = np.concatenate([np.arange(50), 2**40 + np.arange(50)])
-    expected = [kernel_below(np.uint64(key), c, bound) for c in counters]
-    assert random_below(key, tensor(counters), bound).tolist() == expected
+    expected = [random_below(np.uint64(key), c, bound) for c in counters]
+    assert torch_random_below(key, tensor(counters), bound).tolist() == expected
 
 
 class TestProducts:
@@ -224,12 +234,12 @@ class TestAdam:
         state, twin = draw_adam(rng, num_rows, width, dtype, corrected, rowwise, hyper)
         ids = rng.permutation(num_rows)[:num_touched].astype(np.int32)
         grads = rng.standard_normal((num_touched, width)).astype(dtype)
-        adam_kernels.adam_rows(state, hyper, ids, grads, 2)
+        adam_rows(state, hyper, ids, grads, 2)
         summands = tensor(ids), tensor(grads)
         if repeated:  # Each row has a sum of two.
             half = torch.cat([tensor(grads) * 0.25, tensor(grads) * 0.75])
             summands = total_rows(torch.cat([tensor(ids)] * 2), half)[:2]
-        products.adam_rows(twin, hyper, *summands)
+        torch_adam_rows(twin, hyper, *summands)
         assert_states_equal(state, twin, dtype)
 
     @pairs(lengths=[[3, 0, 5, 2], [1], [], [0, 0]], num_chunks=[1, 3, 16], width=[1, 3], **VARIANTS)
@@ -240,10 +250,10 @@ class TestAdam:
         coefficients = rng.standard_normal(len(pattern.indices)).astype(dtype)
         vectors = rng.standard_normal((len(lengths), width)).astype(dtype)
         factors = transpose(pattern, 8), coefficients, vectors
-        adam_kernels.adam_factored(state, hyper, *factors, num_chunks)
+        adam_factored(state, hyper, *factors, num_chunks)
         active = ActiveSet(8, *pattern[::-1])
-        total = products.row_gradient(active, coefficients, tensor(vectors))
-        products.adam_rows(twin, hyper, total.ids, total.rows)
+        total = ops.row_gradient.reference(active, coefficients, tensor(vectors))
+        torch_adam_rows(twin, hyper, total.ids, total.rows)
         assert_states_equal(state, twin, dtype)
 
 
@@ -252,8 +262,8 @@ def test_adam_of_all_rows():
     _, twin = draw_adam(rng, 8, 3, np.float64, True, False, HYPER)
     _, other = draw_adam(np.random.default_rng(0), 8, 3, np.float64, True, False, HYPER)
     grads = torch.randn(8, 3).double()
-    products.adam_rows(twin, HYPER, None, grads)
-    products.adam_rows(other, HYPER, torch.arange(8), grads)
+    torch_adam_rows(twin, HYPER, None, grads)
+    torch_adam_rows(other, HYPER, torch.arange(8), grads)
     for one, two in zip(twin, other, strict=True):
         assert torch.equal(one, two)
 
@@ -274,17 +284,15 @@ def test_sets_of_each_sample(num_rows):
     ids, known = np.empty(indptr[-1], np.int32), np.empty(count, np.int64)
     marks = np.zeros((2, num_rows), np.uint8)
     ranked = RankedIds(proposed, taken)
-    set_kernels.assemble_per_sample(
-        *(labels, ranked, num_rows, np.uint64(key), marks, indptr, ids, known)
-    )
+    assemble_per_sample(*(labels, ranked, num_rows, np.uint64(key), marks, indptr, ids, known))
     weights = np.empty(len(ids), np.float32)
-    set_kernels.stratified_log_weights(indptr, known, num_rows, weights)
+    stratified_log_weights(indptr, known, num_rows, weights)
     rows = np.full((count, 3), -1, np.int32)
     rows[np.arange(3) < counts[:, None]] = labels.indices
     best = np.where(np.arange(6) < taken[:, None], proposed, np.int32(-1))
     args = tensor(rows), tensor(best), tensor(sizes), 20, num_rows, key
-    found, own_known = assemble(*args)
-    own_weights = stratified_log_weights(own_known, tensor(sizes), 20, num_rows)
+    found, own_known = torch_assemble(*args)
+    own_weights = torch_stratified_log_weights(own_known, tensor(sizes), 20, num_rows)
     assert own_known.tolist() == known.tolist()
     for b in range(count):
         part, expected = found[b, : sizes[b]].tolist(), ids[indptr[b] : indptr[b + 1]].tolist()
@@ -299,7 +307,7 @@ def test_sets_of_each_sample(num_rows):
 
 def test_a_fill_of_nearly_all_rows_is_uniform():
     empty, sizes = torch.empty(3000, 0, dtype=torch.int32), torch.full((3000,), 3)
-    ids, _ = assemble(torch.zeros(3000, 1).int(), empty, sizes, 3, 8, key=5)
+    ids, _ = torch_assemble(torch.zeros(3000, 1).int(), empty, sizes, 3, 8, key=5)
     assert (ids[:, 0] == 0).all()
     counts = torch.bincount(ids[:, 1:].flatten(), minlength=8)[1:]
     assert (counts - 6000 / 7).abs().max() < 5 * np.sqrt(6000 / 7)
@@ -311,8 +319,8 @@ def test_signs(num_vectors, k, tables, dtype):
     rng = np.random.default_rng(0)
     projections = rng.integers(-2, 3, (num_vectors, tables * k)).astype(dtype)
     out = np.full((tables, num_vectors), -1, np.int32)
-    code_kernels.pack_signs(projections, k, out)
-    assert out.tolist() == hashing.pack_signs(tensor(projections), k).tolist()
+    pack_signs_kernel(projections, k, out)
+    assert out.tolist() == ops.pack_signs.reference(tensor(projections), k).tolist()
     for (table, i), code in np.ndenumerate(out):
         bits = projections[i, table * k : (table + 1) * k] > 0
         assert code == sum(1 << j for j in np.flatnonzero(bits).tolist())
@@ -343,8 +351,8 @@ def test_maxima(bin_size, num_vectors, dtype):
     bits = bin_size.bit_length() - 1
     bins, costs = family.coordinates, np.empty((num_vectors, 12), dtype)
     flips = np.empty((num_vectors, 12), np.int32)
-    code_kernels.dwta_runners(vectors.numpy(), bins, 3, bits, costs, flips)
-    wanted = hashing.dwta_runners(vectors, bins, 3, bits)
+    dwta_runners_kernel(vectors.numpy(), bins, 3, bits, costs, flips)
+    wanted = ops.dwta_runners.reference(vectors, bins, 3, bits)
     assert (costs.tolist(), flips.tolist()) == tuple(each.tolist() for each in wanted)
 
 
@@ -358,16 +366,16 @@ def test_codes_at_the_least_cost(tables, k, count, probes):
     flips = rng.integers(1, 4, (count, tables * k)) << np.tile(2 * np.arange(k), tables)
     probes = min(probes, 2**k - 1)
     sets, out = flip_sets(k, probes), np.full(((1 + probes) * tables, count), -1, np.int32)
-    code_kernels.probe_codes(codes, costs, flips.astype(np.int32), sets, out)
+    probe_codes_kernel(codes, costs, flips.astype(np.int32), sets, out)
     words = codes, tensor(costs), flips.astype(np.int32), sets, probes
-    assert out.tolist() == hashing.probe_codes(*words).tolist()
+    assert out.tolist() == ops.probe_codes.reference(*words).tolist()
 
 
 @pytest.mark.parametrize("wrong", [np.inf, np.nan, 0.0])
 def test_buckets_are_distinct_whatever_the_costs(wrong):
     costs, flips = np.full((1, 4), wrong), np.array([[1, 2, 4, 8]], np.int32)
     out = np.empty((16, 1), np.int32)
-    code_kernels.probe_codes(np.array([[5]], np.int32), costs, flips, flip_sets(4, 15), out)
+    probe_codes_kernel(np.array([[5]], np.int32), costs, flips, flip_sets(4, 15), out)
     assert out[0, 0] == 5
     assert sorted(out[:, 0].tolist()) == list(range(16))
 
@@ -440,12 +448,12 @@ def draw_ranking(rng, count=7, num_rows=90):
 
 @pairs(most=[1, 9, 90, 95], at_a_time=[1, 200, 2**24], count=[0, 1, 7])
 def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
-    monkeypatch.setattr(reference, "_SCORES", at_a_time)
+    monkeypatch.setattr(active_sets, "_SCORES", at_a_time)
     rng = np.random.default_rng(most)
     queries, sketches, scores = draw_ranking(rng, count)
     labels = [rng.choice(90, n, False).tolist() for n in rng.integers(0, 20, count)]
     pairs = np.array([(b, row) for b, own in enumerate(labels) for row in own]).reshape(-1, 2)
-    found = rank_all(tensor(queries), tensor(sketches), tensor(pairs.astype(np.int64)), most)
+    found = torch_rank_all(tensor(queries), tensor(sketches), tensor(pairs.astype(np.int64)), most)
     assert (found.dtype, found.shape) == (torch.int32, (count, most))
     for b, own in enumerate(labels):
         scores[b, own] = -np.inf
@@ -460,7 +468,7 @@ def test_sketches_of_rows():
     projected[3, 2], projected[4, 20], projected[5] = np.nan, np.inf, offset
     found = np.full((50, WIDTH), 7, np.int8)
     sketch_rows(projected, offset, (found, found.view(np.float32)))
-    expected = reference.sketch_rows(tensor(projected), tensor(offset)).numpy()
+    expected = torch_sketch_rows(tensor(projected), tensor(offset)).numpy()
     # A quotient that is nearly half a number may be rounded to either side.
     assert np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS]).max() <= 1
     np.testing.assert_allclose(*(x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected)))
@@ -477,5 +485,5 @@ def test_ranking_of_all_rows_as_in_the_head():
     products = queries.astype(np.int32) @ sketches[:, NUMBERS].T.astype(np.int32)
     head = Rows(np.arange(90, dtype=np.int32), *floats[:, [SCALE, PRIOR]].T.copy())
     rank_rows(products, np.ones(7, np.float32), head, labels, keys)
-    found = rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
+    found = torch_rank_all(tensor(queries), tensor(sketches), tensor(pairs), 12)
     np.testing.assert_array_equal(found.numpy(), rows_of(keys))

@@ -15,7 +15,7 @@ import numpy as np
 
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset
-from slide.ops.kernels.sources import draw_features, draw_labels
+from slide.ops.sources import draw_features, draw_labels
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar

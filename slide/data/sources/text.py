@@ -27,7 +27,7 @@ from slide.data.cache import cached
 from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
-from slide.ops.kernels.sources import subsample_words
+from slide.ops.sources import subsample_words
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.files import file_state

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import AHEAD, helper, parallel, prange, prefetch_row, serial
-from slide.ops.kernels.ragged import sort_pairs
+from slide.ops.compile import AHEAD, helper, parallel, prange, prefetch_row, serial
+from slide.ops.ragged import sort_pairs
 
 # What a sum of 0 is kept as, because 0 means that an output was not seen.
 _SEEN = -np.finfo(np.float32).tiny

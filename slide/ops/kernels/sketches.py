@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import ask_for, helper, parallel, prange
+from slide.ops.compile import ask_for, helper, parallel, prange
 from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then

@@ -6,7 +6,7 @@ import numpy as np
 
 from slide.data.dataset import take_labels
 from slide.data.row_transform import keep_labels, mix_bits
-from slide.ops.kernels.base_scorers import Questions, ask_similar
+from slide.ops.base_scorers import Questions, ask_similar
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads

@@ -8,8 +8,8 @@ import numpy as np
 from slide.data import Split
 from slide.data.kind import DENSE
 from slide.data.row_transform import keep_labels, mix_bits
-from slide.ops.kernels.conjunctions import list_sets, mix_shares
-from slide.ops.kernels.ragged import select_rows
+from slide.ops.conjunctions import list_sets, mix_shares
+from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads

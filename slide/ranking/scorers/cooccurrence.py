@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data.row_transform import keep_labels
-from slide.ops.kernels.base_scorers import relate_candidates
+from slide.ops.base_scorers import relate_candidates
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.runtime import num_threads

@@ -7,7 +7,7 @@ import torch
 
 from slide.data import first_unseen, labels_and_items
 from slide.data.dataset import take_labels
-from slide.ops.kernels.item_factors import solve_factors, sum_products
+from slide.ops.item_factors import solve_factors, sum_products
 from slide.ranking import base_scorer as base
 from slide.ranking.scorers.network import rows_by_depth
 from slide.runtime import num_threads

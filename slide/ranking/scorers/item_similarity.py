@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide.ops.kernels.base_scorers import shrunk_cosines
-from slide.ops.kernels.linear_classifiers import score_labels
-from slide.ops.kernels.ragged import select_rows
+from slide.ops.base_scorers import shrunk_cosines
+from slide.ops.linear_classifiers import score_labels
+from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import ItemPairs
 from slide.runtime import num_threads

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data import Split, first_unseen
-from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
-from slide.ops.kernels.ragged import RowRoom
+from slide.ops.label_clusters import halve_nodes, sum_rows
+from slide.ops.ragged import RowRoom
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import collect_rows, sums_over
 from slide.ranking.scorers.linear import LinearClassifiers

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data import SeenItems, SeenLabels, labels_and_items
-from slide.ops.kernels.base_scorers import regress_items
-from slide.ops.kernels.linear_classifiers import (
+from slide.ops.base_scorers import regress_items
+from slide.ops.linear_classifiers import (
     DualScratch,
     Solver,
     TrainingRows,
@@ -24,7 +24,7 @@ from slide.ops.kernels.linear_classifiers import (
     list_training_rows,
     score_labels,
 )
-from slide.ops.kernels.ragged import RowRoom, select_rows
+from slide.ops.ragged import RowRoom, select_rows
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import ItemPairs, collect_rows, sums_over
 from slide.runtime import num_threads

@@ -12,8 +12,8 @@ import numpy as np
 from slide.data import Split, labels_and_items
 from slide.data.kind import DENSE
 from slide.data.row_transform import keep_labels
-from slide.ops.kernels.base_scorers import look_up_lists
-from slide.ops.kernels.ragged import select_rows
+from slide.ops.base_scorers import look_up_lists
+from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.runtime import openmp_threads
 from slide.search import column_lists, faiss_index, shortened, sparse_top_k, top_votes

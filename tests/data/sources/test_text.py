@@ -8,8 +8,8 @@ import pytest
 
 from slide.data import DataError, text
 from slide.data.sources import text as text_module
-from slide.ops.kernels.random import random_bits
-from slide.ops.kernels.sources import subsample_words
+from slide.ops.random import random_bits
+from slide.ops.sources import subsample_words
 from slide.utils.random_keys import random_key
 
 

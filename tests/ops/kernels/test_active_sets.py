@@ -9,9 +9,9 @@ from helpers.grids import pairs
 from helpers.matrices import chi_square_p, make_pattern, rows_of
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels import active_sets as kernels
-from slide.ops.kernels.active_sets import RankedIds
-from slide.ops.kernels.random import random_below
+from slide.ops import active_sets as kernels
+from slide.ops.active_sets import RankedIds
+from slide.ops.random import random_below
 from slide.sparse import Pattern
 from slide.utils.random_keys import random_key
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
 
-from slide.ops.kernels.base_scorers import (
+from slide.ops.base_scorers import (
     Questions,
     ask_similar,
     count_labels,
@@ -13,7 +13,7 @@ from slide.ops.kernels.base_scorers import (
     rank_scores,
     regress_items,
 )
-from slide.ops.kernels.ragged import RowRoom
+from slide.ops.ragged import RowRoom
 from slide.sparse import CSR, Pattern
 
 ITEMS, INPUTS = 14, 11

@@ -6,8 +6,8 @@ from helpers.buckets import as_codes
 from helpers.matrices import chi_square_p
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels import hashing as kernels
-from slide.ops.kernels.random import random_below, random_bits
+from slide.ops import buckets as kernels
+from slide.ops.random import random_below, random_bits
 from slide.utils.random_keys import random_key
 
 

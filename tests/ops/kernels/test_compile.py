@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numba.core.caching import FunctionCache
 
-from slide.ops.kernels import compile as compiling
-from slide.ops.kernels.compile import parallel, prange, prefetch_entries, prefetch_row
+from slide.ops import compile as compiling
+from slide.ops.compile import parallel, prange, prefetch_entries, prefetch_row
 
 
 @parallel
@@ -43,7 +43,7 @@ def test_without_a_folder_to_write_to_kernels_are_compiled_in_each_process(monke
 SOURCE = """
 from typing import NamedTuple
 import numpy as np
-from slide.ops.kernels.compile import parallel, prange
+from slide.ops.compile import parallel, prange
 
 class Pair(NamedTuple):
     first: np.ndarray

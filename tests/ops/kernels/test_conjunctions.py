@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern
 
-from slide.ops.kernels.conjunctions import list_sets, mix_shares
+from slide.ops.conjunctions import list_sets, mix_shares
 
 FEATURES, LABELS, SETS = 13, 8, 20
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from slide.check.self_test import SELF_TESTS, equal, near, random_csr
-from slide.ops.kernels.active_sets import count_distinct
-from slide.ops.kernels.base_scorers import relate_candidates
-from slide.ops.kernels.item_factors import solve_factors, sum_products
-from slide.ops.kernels.label_clusters import halve_nodes, sum_rows
-from slide.ops.kernels.products import group_entries
-from slide.ops.kernels.ragged import RowRoom, gather_entries
+from slide.ops.active_sets import count_distinct
+from slide.ops.base_scorers import relate_candidates
+from slide.ops.item_factors import solve_factors, sum_products
+from slide.ops.label_clusters import halve_nodes, sum_rows
+from slide.ops.products import group_entries
+from slide.ops.ragged import RowRoom, gather_entries
 from slide.sparse import CSR, Pattern
 
 _ROWS, _WIDTH, _COLUMNS, _LABELS, _OUTPUTS = 12, 12, 30, 9, 40

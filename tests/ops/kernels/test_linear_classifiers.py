@@ -5,9 +5,9 @@ import pytest
 import torch
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ops.kernels import linear_classifiers as kernels
-from slide.ops.kernels.linear_classifiers import DualScratch, Solver, TrainingRows
-from slide.ops.kernels.ragged import RowRoom
+from slide.ops import linear_classifiers as kernels
+from slide.ops.linear_classifiers import DualScratch, Solver, TrainingRows
+from slide.ops.ragged import RowRoom
 from slide.sparse import Pattern
 
 # Training rows of each classifier; among them none, and one.

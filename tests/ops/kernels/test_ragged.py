@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from slide.ops.kernels import ragged as kernels
-from slide.ops.kernels.ragged import STRIDE
+from slide.ops import ragged as kernels
+from slide.ops.ragged import STRIDE
 from slide.sparse import CSR, row_bounds
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, rows_of
 
-from slide.ops.kernels import text_rows as kernels
-from slide.ops.kernels.sources import draw_features, draw_labels
+from slide.ops import text_rows as kernels
+from slide.ops.sources import draw_features, draw_labels
 from slide.sparse import CSR, Pattern
 
 EXTREMES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 1.0, 1e5, 1e6]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.grids import pairs
 
-from slide.ops.kernels.trees import LEAVES, Trees, splits_of, sum_trees
+from slide.ops.trees import LEAVES, Trees, splits_of, sum_trees
 
 
 def random_trees(rng, count, columns, leaves, exact=False):

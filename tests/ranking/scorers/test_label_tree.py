@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-from slide.ops.kernels.label_clusters import halve_nodes
+from slide.ops.label_clusters import halve_nodes
 from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.sparse import CSR, Pattern

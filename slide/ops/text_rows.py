@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, serial
+from slide.ops.compile import helper, serial
 
 TAB, LF, CR, SPACE = 9, 10, 13, 32
 HASH, PLUS, COMMA, MINUS, DOT, COLON = 35, 43, 44, 45, 46, 58

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import AHEAD, helper, parallel, prange, prefetch_entries, serial
-from slide.ops.kernels.ragged import add_row, clear_row, row_product, sort_pairs
-from slide.ops.kernels.random import random_below
+from slide.ops.compile import AHEAD, helper, parallel, prange, prefetch_entries, serial
+from slide.ops.ragged import add_row, clear_row, row_product, sort_pairs
+from slide.ops.random import random_below
 
 
 class TrainingRows(NamedTuple):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import (
+from slide.ops.compile import (
     AHEAD,
     helper,
     parallel,

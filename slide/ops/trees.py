@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.ops.kernels.compile import parallel, prange
+from slide.ops.compile import parallel, prange
 
 # Rows at a time, whose numbers stay in the first-level cache.
 _BLOCK = 64

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, serial
-from slide.ops.kernels.random import random_bits
+from slide.ops.compile import helper, serial
+from slide.ops.random import random_bits
 
 
 @serial

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, parallel, prange
+from slide.ops.compile import helper, parallel, prange
 
 
 @helper

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from slide.ops.kernels.base_scorers import forget_candidates, number_candidates
-from slide.ops.kernels.compile import parallel, prange
+from slide.ops.base_scorers import forget_candidates, number_candidates
+from slide.ops.compile import parallel, prange
 
 
 @parallel

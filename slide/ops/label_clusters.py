@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from slide.ops.kernels.compile import helper, parallel, prange
-from slide.ops.kernels.ragged import add_row, clear_row, row_product, sort_pairs, sorted_order
+from slide.ops.compile import helper, parallel, prange
+from slide.ops.ragged import add_row, clear_row, row_product, sort_pairs, sorted_order
 
 
 @helper
