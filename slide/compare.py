@@ -1,8 +1,5 @@
 """``slide-compare RUN RUN ...``, also ``python -m slide.compare``: runs side by side."""
 
-import argparse
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +14,8 @@ from slide.report.run_files import (
     referring_keys,
     text_table,
 )
-from slide.utils import checks
-from slide.utils.progress_bar import until_reader_goes
+from slide.utils.checks import printable
+from slide.utils.commands import command_parser, ending_errors
 
 _ABOUT = """\
 Compares runs of slide-train: the settings that differ, precision, what the look-ups found, time and
@@ -56,31 +53,17 @@ _WIDTH = 100
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compares runs; errors end the process with a sentence, Ctrl-C with the exit status 130.
-
-    Args:
-        words: the arguments; None: those of the process.
-    """
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.compare" if sys.argv[0].endswith("compare.py") else "slide-compare",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    """Compares runs; errors end the process with a sentence, Ctrl-C with the exit status 130."""
+    parser = command_parser("compare", _ABOUT)
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folder of a run, or of runs")
     about = "draw loss and precision over steps and over seconds; .png, .svg or .pdf"
     parser.add_argument("--plot", metavar="FILE", help=about)
     options = parser.parse_args(words)
-    try:
+    with ending_errors():
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
-        with until_reader_goes():
-            print(checks.printable(compare(runs)))
+        print(printable(compare(runs)), flush=True)
         if options.plot is not None:
             draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError) as error:
-        sys.exit(f"error: {checks.error_message(error)}")
 
 
 def find_runs(folders: Any) -> list[Path]:
@@ -97,22 +80,7 @@ def find_runs(folders: Any) -> list[Path]:
 def compare(runs: Sequence[RunFiles]) -> str:
     """A table of the settings that differ, and of what the runs have reached.
 
-    Args:
-        runs: the runs, each from `slide.report.read_run`.
-
-    Returns:
-        The table: a line for each run, or a column for each if that is narrower.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from slide.compare import compare
-        >>> from slide.report import RunFiles
-        >>> one = RunFiles(Path("a"), {"p_at_1": 0.5}, {"optimizer.lr": 1, "seed": 3}, [])
-        >>> other = RunFiles(Path("b"), {"p_at_1": 0.25}, {"optimizer.lr": 2, "seed": 3}, [])
-        >>> print(compare([one, other]))
-        run  optimizer.lr  P@1
-        a    1             0.5000
-        b    2             0.2500
+    It has a line for each run, or a column for each if that is narrower.
     """
     columns = {"run": names_of(runs)}
     columns |= differing(runs) | figure_columns([run.summary for run in runs], _FACTS)
@@ -124,10 +92,9 @@ def compare(runs: Sequence[RunFiles]) -> str:
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """The keys that differ between runs as a user types them, each with its values.
+    """The keys that differ between runs as a user types them, with their values.
 
-    What follows from other keys is left out: where runs have different choices of a group, the keys
-    of this group that nobody typed, and everywhere keys that refer to another one.
+    Those that follow from others are left out.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [str(run.settings.get(key, _UNKNOWN)) for run in runs] for key in keys}

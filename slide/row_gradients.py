@@ -1,8 +1,8 @@
 """Gradients that are zero outside of some rows: a backward pass leaves them on the weight.
 
 `slide.RowSparseAdam` takes them from there (`take_row_gradients`). Two marks lie on parameters,
-too: `numbering` changes when rows get other numbers, which operations compare with that of the
-forward pass, and `mark_shared` notes the group whose processes have other rows each, whenever a
+too: how often rows got other numbers (`renumber_rows`), which operations compare with that of the
+forward pass, and the group whose processes have other rows each (`mark_shared`), noted whenever a
 layer is used, because a copy has new parameters.
 """
 
@@ -324,14 +324,8 @@ def as_rows(*tensors: torch.Tensor | None) -> list[Any]:
 
 def renumber_rows(parameter: torch.Tensor) -> None:
     """Note that the rows of a parameter have other numbers from now on."""
-    parameter.times_renumbered = numbering(parameter)[0][0] + 1  # type: ignore[attr-defined]
-
-
-def numbering(*parameters: torch.Tensor) -> list[tuple[int, int]]:
-    """Marks of the present row numbers, which are other ones after they change."""
-    return [
-        (getattr(each, "times_renumbered", 0), len(each) if each.ndim else 1) for each in parameters
-    ]
+    times = getattr(parameter, "times_renumbered", 0)
+    parameter.times_renumbered = times + 1  # type: ignore[attr-defined]
 
 
 def mark_shared(group: Any, *parameters: torch.Tensor | None) -> None:

@@ -31,7 +31,16 @@ VERSION = "0.1.0"
 # glibc's options, as environment variables and in bytes: the size from which the system provides
 # an array's memory directly, and the size of free memory from which glibc gives memory back.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
-_PROCESS, _LOCAL = os.getpid(), threading.local()
+_PROCESS = os.getpid()
+
+
+class _Thread(threading.local):
+    """What a Python thread notes: the process in which `start_threads` started its threads."""
+
+    process = 0
+
+
+this_thread = _Thread()
 
 if hasattr(os, "register_at_fork"):
     # A child has no OpenMP threads, and its first parallel product would wait for them forever.
@@ -117,8 +126,8 @@ def start_threads() -> bool:
     """
     if forked():
         return False
-    if not hasattr(_LOCAL, "started"):
-        _LOCAL.started = True
+    if this_thread.process != _PROCESS:
+        this_thread.process = _PROCESS
         threads = torch.get_num_threads()
         numba.set_num_threads(min(numba.get_num_threads(), core_limit() or sys.maxsize))
         torch.set_num_threads(threads)

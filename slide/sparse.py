@@ -160,6 +160,15 @@ def row_bounds(sizes: np.ndarray | Sequence[int]) -> np.ndarray:
     return bounds
 
 
+def stacked(parts: Sequence[_Rows]) -> _Rows:
+    """The rows of all parts, of which there is one at least, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    bounds = row_bounds(np.concatenate([np.diff(part.indptr) for part in parts]))
+    entries = list(zip(*parts, strict=True))[1:]
+    return type(parts[0])(bounds, *map(np.concatenate, entries))  # pyright: ignore[reportReturnType]
+
+
 def check_pattern(
     name: str, pattern: Pattern | CSR, num_rows: int | None, num_columns: int
 ) -> None:

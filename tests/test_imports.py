@@ -42,10 +42,7 @@ ROOMS = {
 ONLY = {
     "numba": ("slide.ops.compile", "slide.ops.kernels", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
-    "faiss": (
-        "slide.ranking.scorers.neighbours",
-        "slide.search.faiss_bytes",
-    ),
+    "faiss": ("slide.ranking.scorers.neighbours", "slide.search.faiss_bytes"),
     "tensorboard": (),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),

@@ -29,14 +29,6 @@ def test_layers_refuse_it(sampler, lists):
         layer.loss(torch.randn(2, D), labels, ActiveLoss("bce"))
 
 
-@pytest.mark.parametrize(
-    "lists",
-    [[], [[]], [[], [], [1]], [[1], []], [[5, 1, 3], [3]], [[1], [1], [], [1]], [[0, 2], [2, 1]]],
-)
-def test_others_pass(lists):
-    check_labels("labels", Pattern.from_lists(lists), len(lists), 10)
-
-
 def test_against_sets():
     rng = np.random.default_rng(0)
     found = []

@@ -6,47 +6,11 @@ import torch
 from helpers.active_sets import B, D, N, draw, make_active
 from helpers.grids import pairs
 from helpers.matrices import make_csr
-from helpers.products import draw_product
 
-from slide.active_set import transpose
 from slide.backend import backend
 from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
 from slide.optim import resize_rows
-from slide.row_gradients import (
-    FactoredRowGradient,
-    RowGradient,
-    add_row_gradient,
-    as_rows,
-    dense_gradient,
-)
 from slide.sparse import Pattern
-
-
-class TestGradients:
-    def test_factored_values(self):
-        pattern, coefficients, vectors, rows, _ = draw_product("ordinary", np.float64, 3)
-        gradient = FactoredRowGradient(transpose(pattern, len(rows)), coefficients, vectors)
-        expected = np.zeros_like(rows)
-        added = coefficients[:, None] * vectors[pattern.entry_rows()]
-        np.add.at(expected, pattern.indices, added)
-        assert gradient.ids.tolist() == sorted({*pattern.indices.tolist()})
-        np.testing.assert_allclose(gradient.values(), expected[gradient.ids], atol=1e-12)
-
-    def test_pending_gradients_add_up(self):
-        weight = torch.nn.Parameter(torch.zeros(4, 2))
-        assert not dense_gradient(weight).any()
-        rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-        add_row_gradient(weight, RowGradient(np.array([3, 1], np.int32), rows))
-        add_row_gradient(weight, RowGradient(np.array([1, 0], np.int32), rows))
-        assert dense_gradient(weight).tolist() == [[3, 4], [4, 6], [0, 0], [1, 2]]
-
-    def test_bias_counts_as_one_column(self):
-        bias = torch.nn.Parameter(torch.zeros(3))
-        add_row_gradient(bias, RowGradient(np.array([2], np.int32), torch.tensor([[5.0]])))
-        assert dense_gradient(bias).tolist() == [0, 0, 5]
-        as_rows(bias)[0][1, 0] = 4
-        assert bias.tolist() == [0, 4, 0]
-
 
 # A backward pass after a change of the row numbers is an error, whatever the operation.
 

@@ -1,10 +1,59 @@
 """``python -m slide.check``: the report; the exit status is 1 if a kernel is wrong here."""
 
+import os
+import platform
 import sys
+from pathlib import Path
 
-from slide.check.machine import describe_machine
+import torch
+
+from slide.backend import has_bfloat16
 from slide.check.self_test import run_self_tests
+from slide.runtime import num_threads, versions
 from slide.utils.progress_bar import until_reader_goes
+from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory_mb
+
+
+def describe_machine() -> dict[str, str]:
+    """What slide finds here; what the system does not report is left out."""
+    found = {
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "processor": _processor(),
+        "instruction sets": _instruction_sets(),
+        "bfloat16 products": "faster than float32" if has_bfloat16() else "not faster than float32",
+        "threads": f"{num_threads()} of {os.cpu_count()} cores",
+        "memory": _memory(),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _instruction_sets() -> str:
+    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
+    names = [name for name, there in known.items() if there is True]
+    used = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
+    return f"{', '.join(names) or 'unknown'}; torch uses {used}"
+
+
+def _memory() -> str:
+    parts, free, limit = [], free_memory(), memory_limit()
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        parts.append(in_gib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    if free is not None:
+        parts.append(f"{in_gib(free)} free")
+    if limit is not None:
+        parts.append(f"limited to {in_gib(limit)}")
+    peak = peak_memory_mb()
+    return ", ".join([*parts, f"{peak} MiB used by this process"] if peak else parts)
 
 
 def main() -> None:

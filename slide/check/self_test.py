@@ -92,16 +92,9 @@ def random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, 
 def run_self_tests(
     seconds: float = SECONDS, seed: int = 0
 ) -> Iterator[tuple[str, int, str | None]]:
-    """Each test on random inputs for its share of ``seconds``, compiling not counted; at least
-    once.
+    """Each test on random inputs for its share of ``seconds``, without compiling; at least once.
 
     Yields the name of the test, the number of trials, and what was wrong or None.
-
-    Example:
-        >>> from slide.check import run_self_tests
-        >>> name, trials, error = next(run_self_tests(seconds=0))  # The first test.
-        >>> error is None
-        True
     """
     rng = np.random.default_rng(seed)
     with torch.random.fork_rng(devices=[]):

@@ -24,7 +24,7 @@ from slide.config.processes import (
     share_threads,
 )
 from slide.data import SparseDataset, transform
-from slide.data.transforms import check_transform
+from slide.data.transforms import StepOptions
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_rank_device, find_rank_info
 from slide.functional.linear import PRECISIONS
@@ -75,7 +75,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
         40
     """
     checks.filled_text("dataset.name", config.dataset.name)
-    check_transform(**config.transform)  # This comes first, because reading may take hours.
+    StepOptions(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
     return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
 
@@ -118,11 +118,9 @@ def run_device(config: DictConfig) -> torch.device:
 
 
 def looks_up(config: DictConfig) -> bool:
-    """Whether ``sampler=auto`` builds hash tables: where something must be found by inputs alone.
+    """Whether ``sampler=auto`` builds hash tables: neurons or answers are found by inputs alone.
 
-    Neurons of hidden layers are found so, and answers. With a good recipe, looked-up outputs in a
-    set for the whole batch teach no more than uniform draws, and cost time; for the small sets of
-    single samples the labels of recent samples are the better source.
+    With a good recipe, looked-up outputs in a shared set teach no more than uniform draws.
     """
     widths = config.network.hidden_active
     hidden = OmegaConf.is_list(widths) and any(width is not None for width in widths)
@@ -229,11 +227,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
 
 
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
-    """What makes the samplers of the output layer, and of hidden layers with active sets.
-
-    They are called with the numbers of inputs and outputs of their layer. Samplers of hidden layers
-    have other sizes and seeds, and do not weight the set.
-    """
+    """What makes the samplers of the output layer, and of hidden layers with active sets."""
     hidden, active = config.network.hidden, config.network.hidden_active
     checks.listing("hidden_active", active)
     if active and len(active) != len(hidden):

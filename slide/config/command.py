@@ -159,10 +159,7 @@ def _compose_and_run(
 def run_job(
     composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Trains to the end and prints the scores; returns the summary and the folder of the run.
-
-    The overrides that differ from job to job of a sweep, ``swept``, are in the folder's name.
-    """
+    """Trains to the end and prints the scores; returns the summary and the folder of the run."""
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
         composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
@@ -334,10 +331,7 @@ class Sweep:
             raise
 
     def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
-        """Let a launcher of Hydra run the jobs, which the words ``own`` choose.
-
-        What cannot be built is not given to it: it would refuse all of them.
-        """
+        """Let a launcher of Hydra run the jobs that can be built; of others it would refuse all."""
         if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
             sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
         mistakes = [mistake(run) for run in runs]

@@ -27,13 +27,13 @@ from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import check_links, check_plain_yaml
-from slide.utils.sizes import find_conf
+from slide.utils.sizes import find_conf, flat
 
 # The configuration in the folder of a run.
 CONFIG = "config.yaml"
 USER_ERRORS = (ValueError, TypeError, OSError)
-# Keys that name what a file builds; they are not settings.
-INTERNAL = ("_target_", "_partial_", "_args_", "look_up")
+# Last parts of keys that name what a file builds or explain it.
+_NO_SETTINGS = ("_target_", "_partial_", "_args_", "look_up", "hint", "defaults")
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
     *("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.file"),
@@ -173,10 +173,7 @@ def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
 
 
 def readable(override: str, sweeps: bool = False) -> str:
-    """An override as Hydra takes it: a path that Hydra would not read as a text is quoted.
-
-    With ``sweeps``, commas stand between several paths; else they belong to the path.
-    """
+    """An override as Hydra takes it: a path that it would not read as a text is quoted."""
     key, equals, path = override.partition("=")
     if not equals or override_key(override) not in _PATHS:
         return override
@@ -208,10 +205,7 @@ def as_dict(config: DictConfig) -> dict[str, Any]:
 
 
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
-    """The overrides of each run of a sweep; of a single run if none has several values.
-
-    What is wrong with some of them is logged; if none fits ``conf/``, it is an error.
-    """
+    """The overrides of each run of a sweep; mistakes are logged, and raised if no run fits."""
     runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
     mistakes = [said for words in runs if (said := mistake(words))]
     if runs and len(mistakes) == len(runs):
@@ -301,14 +295,12 @@ def _own_keys(group: str, choice: str) -> list[str]:
 
 def leaves(tree: object, above: str = "") -> dict[str, Any]:
     """The settings in a mapping by dotted key, without values that refer to another key."""
-    found: dict[str, Any] = {}
     assert isinstance(tree, dict)
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= leaves(value, f"{above}{key}.")
-        elif key not in (*INTERNAL, "hint", "defaults") and not str(value).startswith("${"):
-            found[f"{above}{key}"] = value
-    return found
+    return {
+        key: value
+        for key, value in flat(tree, above).items()
+        if key.rpartition(".")[2] not in _NO_SETTINGS and not str(value).startswith("${")
+    }
 
 
 def _near_key(key: str, known: Sequence[str]) -> str:
@@ -434,10 +426,7 @@ def _saved(path: Path) -> DictConfig:
 
 
 def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> None:
-    """A folder from elsewhere does not choose where arrays are written, and nothing is fetched.
-
-    A cache that is there already is used, wherever it is.
-    """
+    """A folder from elsewhere chooses no place to write to, unless a cache is there already."""
     dataset = config.get("dataset")
     for key in ("cache", "root") if isinstance(dataset, DictConfig) else ():
         cache = dataset.get(key)

@@ -158,10 +158,7 @@ def _pairs(split: Split) -> tuple[int, int]:
 
 
 def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
-    """Say how much memory the run needs, by an estimate, and how much is free.
-
-    Too little is no error unless not even the weights fit: a system can move memory to its disk.
-    """
+    """Say how much memory the run needs and what is free; ValueError if not even weights fit."""
     held, free, group = resident_memory(), free_memory(), ranks.group
     kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
     data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.

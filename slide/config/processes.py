@@ -88,10 +88,9 @@ def join_ranks(config: DictConfig) -> Ranks:
 
 @contextmanager
 def parting() -> Iterator[None]:
-    """After it, this process has left the others of its run.
+    """After it, this process has left the others of its run: threads of gloo would abort it.
 
-    Threads of gloo that are still there when a process ends abort it at random. An operation of
-    NCCL that one process has not joined would be waited for, so after an error it is left as it is.
+    After an error it stays in NCCL, which would wait for an operation that others have not joined.
     """
     ended_well = False
     try:
@@ -126,10 +125,7 @@ class LostExit(SystemExit):
 
 @contextmanager
 def one_voice() -> Iterator[None]:
-    """Inside of it, an error that ends several processes is written by one of them.
-
-    Before they have met, each that finds an error writes it.
-    """
+    """Inside of it, an error that ends several processes is written by one, once they have met."""
     try:
         yield
     except SystemExit as end:
@@ -185,8 +181,7 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
 def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
     """Raise ValueError unless all processes have the same settings, data and packages.
 
-    Weights that all of them keep stay the same because all compute them in the same way. Where one
-    may round otherwise, a warning says so. There may be no more processes than labels or features.
+    What may only round otherwise is a warning.
     """
     if ranks.group.size == 1:
         return
@@ -262,10 +257,9 @@ def _differences(found: list[dict[str, str]]) -> Iterator[str]:
 
 
 def share_threads(ranks: Ranks, asked: int) -> None:
-    """Give this process its share of the cores; with ``asked`` that number of threads.
+    """Give this process its share of the cores, or the threads that are ``asked`` for.
 
-    ``torchrun`` tells each process to use one thread, which slide does not follow. Slurm and others
-    may bind each process to cores of its own, which it need not share.
+    ``torchrun`` says one thread; Slurm may bind each process to cores that it need not share.
     """
     runtime.set_threads(asked)
     if ranks.group.size == 1:
@@ -291,10 +285,9 @@ def _cores() -> list[int]:
 
 
 class FolderNote:
-    """A file that says where the folder of a run is, to processes that are started again.
+    """A file that tells processes which are started again where the folder of their run is.
 
-    It lies in ``place``, the folder of the run or the one in which it is made. Its name is a digest
-    of the words, of what ``torchrun`` calls the run, and of the place where the processes meet.
+    A digest of the words and of what ``torchrun`` says of the run names it.
     """
 
     def __init__(self, ranks: Ranks, place: Path, words: Sequence[str]):
@@ -331,11 +324,7 @@ class FolderNote:
 def restarted(
     ranks: Ranks, composed: DictConfig, overrides: Sequence[str], note: FolderNote
 ) -> tuple[DictConfig, Sequence[str]]:
-    """Configuration and overrides of processes that ``torchrun`` has started again: a resumed run.
-
-    Both stay as they are unless the run has got to its first step before. A folder that was there
-    before the run is in no note, so `build_trainer` refuses it also after a restart.
-    """
+    """Configuration and overrides of a run that ``torchrun`` has started again: it is resumed."""
     if ranks.group.size == 1 or composed.resume is not None:
         return composed, overrides
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

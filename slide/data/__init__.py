@@ -17,9 +17,9 @@ from slide.data.kind import labels_and_items as labels_and_items
 from slide.data.kind import row_keys as row_keys
 from slide.data.row_files import write_xmc as write_xmc
 from slide.data.row_transform import RowTransform as RowTransform
-from slide.data.sources.documents import documents as documents
 from slide.data.sources.mnist import mnist as mnist
 from slide.data.sources.synthetic import synthetic as synthetic
+from slide.data.sources.table import documents as documents
 from slide.data.sources.table import table as table
 from slide.data.sources.text import text as text
 from slide.data.sources.xmc import xmc as xmc

@@ -42,10 +42,7 @@ def unpack(
     name: str | None = None,
     limit: int = MAX_BYTES,
 ) -> None:
-    """Unpacks ``members``, paths in an archive by their names in ``folder``.
-
-    A single compressed file holds one member: the file's name without the suffix.
-    """
+    """Unpacks ``members``, paths in an archive or the name of a compressed file, by target name."""
     wanted = {member: folder / target for target, member in members.items()}
     if len(wanted) < len(members):
         raise ValueError(f"one member cannot become two files: {dict(members)}")

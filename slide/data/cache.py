@@ -56,10 +56,7 @@ Count = int | Callable[[], int]
 
 
 class CacheFile(NamedTuple):
-    """A file, as the list of its folder names it.
-
-    The checksum, CRC-32, covers the data first and then the header, whose length is known last.
-    """
+    """A file in the list of its folder; the CRC-32 is of the data first, then of the header."""
 
     size: int
     header: int
@@ -126,11 +123,10 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
 
 
 def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Reads files, side by side, and compares them with what was written.
+    """Compare all files of a folder with their list, every time: bits of a disk change silently.
 
-    All of them, every time: bits of a disk change without the time of a file. The list must name
-    all that is there, as what it leaves out would be read unchecked. Whoever wrote the files,
-    kernels may read the arrays: columns are below ``sizes``, bounds rise, values are finite.
+    Whoever wrote them, kernels may read the arrays: columns are below ``sizes``, bounds rise,
+    values are finite.
     """
     found = (path for path in folder.rglob("[!.]*") if not path.is_dir())
     there = {path.relative_to(folder).as_posix() for path in found}
@@ -252,13 +248,9 @@ def cached(
 ) -> SparseDataset:
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
-    ``key`` is what is asked for, and ``state`` the present sizes and times of the source;
-    both are JSON values. A digest of the key names the folder in ``cache``, and a cache of another
-    state is replaced. If there is none, ``train`` and ``test`` produce the rows, then ``extra``
-    what lies beside them: arrays as ``<name>.npy``, and texts. Numbers of columns that are
-    functions are called last. ``size`` is the expected size of the cache in bytes.
-
-    It raises OSError if the cache cannot be written; an older one stays as it was.
+    A digest of ``key`` (what is asked for) names the folder; one of another ``state`` (sizes and
+    times of the source) is replaced. ``extra`` is called after the rows, numbers of columns last.
+    If the cache cannot be written, it raises OSError, and an older one stays as it was.
     """
     constants = check_propensity(propensity)
     source = json.loads(json.dumps({"key": key, "state": state}, default=operator.index))

@@ -36,11 +36,7 @@ class Row(NamedTuple):
 
 
 def likely_separator(cells: Iterable[str]) -> str | None:
-    """The character that most likely parts the names in cells; None: a cell is one name.
-
-    Cells are lists if at least a third of the distinct ones has the character, and the parts repeat
-    so often that there are fewer parts than cells.
-    """
+    """The character that parts the names in cells, if there are fewer parts than cells."""
     distinct = set(cells)
     for separator in _SEPARATORS:
         lists = [cell for cell in distinct if separator in cell]
@@ -144,8 +140,7 @@ class Columns:
     def found_in(self, cells: Mapping[str, Any], complete: bool = False) -> Mapping[str, Any]:
         """The cells of a row to answer, in which ``text`` may stand for all columns of texts.
 
-        A missing column is an error if the row must be ``complete``, as in a table, or if another
-        one is called nearly so; else it is empty. Other columns, such as an id, are ignored.
+        A missing column is an error in a ``complete`` row, or if another one is called nearly so.
         """
         if self.text and "text" in cells and not any(name in cells for name in self.text):
             cells = {**cells, **dict.fromkeys(self.text), self.text[0]: cells["text"]}
@@ -215,12 +210,7 @@ def understood(
     numbers: Sequence[str] | None = None,
     without: Iterable[str] = (),
 ) -> tuple[Columns, int]:
-    """Finds out what the columns of a table hold; reads all rows.
-
-    ``text`` and ``numbers`` name columns; None: all others that hold such cells, but for those in
-    ``without``. ``labels`` is None for the first column that is called so, and ``separator`` is
-    ``"auto"`` for `likely_separator`. Returns the columns and the number of rows.
-    """
+    """Finds out what the columns of a table hold, and counts its rows; see `slide.data.table`."""
     kinds: dict[str, str] = {}  # "", "number", "text", or "other" as far as cells tell.
     cells: dict[str, set[str]] = {}
     count = 0

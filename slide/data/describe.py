@@ -11,10 +11,7 @@ QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99
 
 
 def describe(data: SparseDataset) -> str:
-    """A table of a data set: a heading, one line a fact, and what a table is understood as.
-
-    It reads the labels, but not the features.
-    """
+    """A table of a data set, without reading its features, and what a table is understood as."""
     splits = data.train, data.test
     seen, asked = map(_label_counts, splits)
     counts = np.quantile(seen, list(QUANTILES.values()), method="lower") if len(seen) else []

@@ -61,10 +61,7 @@ class FetchError(OSError):
 def ensure_files(
     root: Path, names: Sequence[str], fetch: Fetch | None, check: Check, hint: str
 ) -> None:
-    """Fetches missing files into ``root``, under a lock; if all are there, nothing is written.
-
-    What is missing then is a FileNotFoundError with ``hint``, which tells what was tried.
-    """
+    """Fetches missing files into ``root``, under a lock; FileNotFoundError says what was tried."""
 
     def missing() -> Path | None:
         return next((root / name for name in names if not (root / name).is_file()), None)
@@ -104,10 +101,7 @@ def check_folders(**folders: object) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[bool]:
-    """Waits until no other process or thread holds the lock, and says so if it has to wait.
-
-    The system releases the lock of a process that was killed.
-    """
+    """Waits for the lock of a file, which the system releases if its process is killed."""
     path.open("ab").close()  # Errors of the folder are raised here, and errors of its locks below.
     # A soft lock is a file that stays after a crash: no lock at all is better.
     lock, held = FileLock(path, fallback_to_soft=False), True
@@ -135,9 +129,9 @@ class _UnreachableServerError(_InterruptedTransferError):
 
 
 def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
-    """Fetches a file, or goes on with the part of it that is there; returns whether it went on.
+    """Fetches a file, or goes on with a part of it, while connections bring more.
 
-    After a cut connection there is another one, as long as connections bring more bytes.
+    Returns whether it went on.
     """
     most = _length(path)
     resumed, failures = most > 0, 0
@@ -295,12 +289,7 @@ def _length(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Remote:
-    """A file on a server; `download` explains the fields.
-
-    A value of ``saves`` may also be ``{member: path, rows: path}``, for selected rows
-    (`slide.data.row_files.copy_numbered_rows`). The hash git-sha1 is that of ``blob <length>``, a
-    zero byte and the file.
-    """
+    """A file on a server; `download` explains the fields. git-sha1 is the hash of a blob of git."""
 
     url: str
     saves: Mapping[str, str | Mapping[str, str] | None]

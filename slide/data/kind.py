@@ -60,10 +60,7 @@ def row_keys(features: CSR) -> np.ndarray:
 
 
 class Proposal(NamedTuple):
-    """What rows may be: ``"graph"`` or ``"items"``, and ``why``, by counts.
-
-    If they are ``likely``, held-out rows must not speak against it; else they must speak for it.
-    """
+    """``"graph"`` or ``"items"``, and ``why``; held-out rows decide what is not ``likely``."""
 
     kind: str
     likely: bool
@@ -73,24 +70,12 @@ class Proposal(NamedTuple):
 def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
     """What training rows may be, and the counts because of which they are nothing else.
 
-    Rows list all labels seen with their features, as in a knowledge graph, if
+    In a graph a row is a question, such as head and relation, and lists all known answers: rows
+    have the same few non-zeros, which fill slots (no feature is a head here and a relation there),
+    and rows of equal features have other labels. Short texts have no slots; measurements are dense.
 
-    * they have the same number of non-zeros, 4 at most and at most half of the features, and these
-      fill slots: no feature is a head in one row and a relation in another;
-    * some features have several labels, in one row or in several;
-    * rows that repeat the features of another row have other labels: at most a twentieth as many
-      equal ones as by chance, or, where hardly any row does, as there are pairs of labels.
-
-    There a row stands for a question, such as head and relation, and its labels for all known
-    answers. Short texts have no slots, rows of a few measurements are dense, and rows of a
-    classification have one label each: an equal row has the same answer there.
-
-    Features and labels are the same items, as in a recommender, if features are labels of their own
-    row at most a twentieth as often as by chance, and chance would make some. What chance would do
-    must not hang on a few labels, because a feature may be an answer that never holds, or on rows
-    that are copies.
-
-    Up to half in place of a twentieth, or by a few labels, either is possible but not likely.
+    In a recommender features and labels are the same items, and an item that a row has is hardly
+    ever its label. What chance would do must not hang on a few labels, or on rows that are copies.
     """
     keys = row_keys(train.features)
     found = {"graph": _look_for_graph(train, keys), "items": _look_for_items(train, keys)}

@@ -49,11 +49,7 @@ class Sizes(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What the lines of a file mean; ``first_feature``: the number of the first column.
-
-    With a ``header`` the first line is ``rows features labels``. Without it, the text after a ``#``
-    is a comment, and a line that is empty, or a comment, is not a row; one of white space alone is.
-    """
+    """What the lines of a file mean; the module explains files with and without a header."""
 
     header: bool
     first_feature: int = 0
@@ -109,11 +105,9 @@ def read_text_blocks(
     lenient: bool = False,
     chunk_bytes: int = PARSED_BYTES,
 ) -> Iterator[Block]:
-    """Parses a text file in chunks of whole lines.
+    """Parses a text file in chunks of whole lines; a header replaces ``sizes``.
 
-    Memory is bounded by a few times the chunk, or the longest line. A header replaces ``sizes``, of
-    which unknown ones are not checked. ``lenient`` leaves malformed lines out and counts them; else
-    they raise DataError, as another number of rows than expected does.
+    ``lenient`` leaves malformed lines out and counts them, which else raise DataError.
     """
     path = Path(path)
     with open_text(path) as file:
@@ -134,8 +128,7 @@ def parse_text(
 ) -> Iterator[Block]:
     """Parses an open file or a pipe, from its first line; see `read_text_blocks`.
 
-    ``path`` is its name, and ``num_bytes`` its size for the bar, if that is known. A ``cut`` file
-    is a part of another one, whose header it does not have.
+    A ``cut`` file is a part of another one, whose header it does not have.
     """
     headed = variant.header and not cut
     header = file.readline() if headed else b""
@@ -261,12 +254,7 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
-    """Yields all rows of two matrices of any sparse kind, as float32.
-
-    Entries of ``labels`` that are not zero are labels; None: no row has any. A stored zero is
-    neither. DataError: a file is no sparse matrix, a value is not finite, an entry occurs twice, or
-    the two differ in their rows.
-    """
+    """All rows of two matrices of any sparse kind; non-zeros of ``labels`` are labels."""
     if labels is None:
         read_npz_shape(features)
         rows = _read_matrix(features)

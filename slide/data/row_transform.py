@@ -51,9 +51,9 @@ def normalize_rows(features: CSR) -> CSR:
 
 
 def standardize_rows(features: CSR, means: np.ndarray, scales: np.ndarray) -> CSR:
-    """Brings features to mean 0 and deviation 1, and adds one that is the same in all rows.
+    """Brings features to mean 0 and deviation 1, and adds a constant one.
 
-    Without the constant, rows of length 1 would have lost how far they lie from the mean.
+    Without it, rows of length 1 would have lost how far they lie from the mean.
     """
     rows, width = features.num_rows, len(means)
     dense = np.zeros((rows, width + 1))

@@ -30,12 +30,7 @@ def open_text(path: Path) -> IO[bytes]:
 
 
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
-    """Yields the rows of a table, each with its position for messages.
-
-    ``source`` is the path of a file; or a frame (of pandas, polars), a table of pyarrow, a data set
-    of Hugging Face, or any iterable of rows as dicts that can be read repeatedly. ``encoding`` is
-    that of CSV.
-    """
+    """Yields the rows of a file, a frame or an iterable of dicts, with positions for messages."""
     if not isinstance(source, str | Path):
         for number, row in enumerate(_memory_rows(source)):
             yield f"row {number}", row

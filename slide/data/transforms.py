@@ -34,7 +34,7 @@ References:
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +103,9 @@ def transform(
         >>> data.num_features, small.num_features, small.num_labels < data.num_labels
         (10000, 100, True)
     """
-    arguments: dict[str, Any] = {"tf_idf": tf_idf, "standardize": standardize, "l2_norm": l2_norm}
-    arguments |= {"hashed_features": hashed_features, "min_label_count": min_label_count}
-    check_transform(**arguments)
-    if not _decided(data.train, arguments)["standardize"]:
+    options = StepOptions(tf_idf, standardize, l2_norm, hashed_features, min_label_count)
+    arguments = asdict(options.decided(data.train))
+    if not arguments["standardize"]:
         del arguments["standardize"]
     if not any(arguments.values()):
         return data
@@ -138,51 +137,49 @@ def transform(
     return replace(found, steps=steps_of, **kept)
 
 
-def check_transform(
-    *,
-    tf_idf: bool = False,
-    standardize: bool | str = False,
-    l2_norm: bool = False,
-    hashed_features: int = 0,
-    min_label_count: int = 0,
-) -> None:
-    """Raises ValueError unless these can be arguments of `transform`."""
-    checks.flag("tf_idf", tf_idf)
-    if standardize != "auto":
-        checks.flag("standardize", standardize)
-    checks.flag("l2_norm", l2_norm)
-    checks.whole("hashed_features", hashed_features, 0)
-    checks.whole("min_label_count", min_label_count, 0)
+@dataclass(frozen=True)
+class StepOptions:
+    """The arguments of `transform`, which explains them."""
+
+    tf_idf: bool = False
+    standardize: bool | str = False
+    l2_norm: bool = False
+    hashed_features: int = 0
+    min_label_count: int = 0
+
+    def __post_init__(self) -> None:
+        checks.flag("tf_idf", self.tf_idf)
+        if self.standardize != "auto":
+            checks.flag("standardize", self.standardize)
+        checks.flag("l2_norm", self.l2_norm)
+        checks.whole("hashed_features", self.hashed_features, 0)
+        checks.whole("min_label_count", self.min_label_count, 0)
+
+    def decided(self, train: Split) -> "StepOptions":
+        """The same, in which true or false stands for ``standardize="auto"``."""
+        if self.standardize != "auto":
+            return self
+        return replace(self, standardize=should_standardize(train, self))
 
 
 def count_steps(train: Split, **arguments: Any) -> RowTransform:
     """The steps of some arguments of `transform`, with what they count in training rows."""
-    weights = kept = means = scales = None
-    if _decided(train, arguments).get("standardize"):
-        means, scales = feature_moments(train)
-    if arguments.get("tf_idf"):
+    options, weights, kept = StepOptions(**arguments).decided(train), None, None
+    means, scales = feature_moments(train) if options.standardize else (None, None)
+    if options.tf_idf:
         weights = tf_idf_weights(_counts(train, "features"), len(train))
-    if least := arguments.get("min_label_count"):
-        kept = frequent_labels(_counts(train, "labels"), least)
+    if options.min_label_count:
+        kept = frequent_labels(_counts(train, "labels"), options.min_label_count)
     return RowTransform(
         train.num_features,
         train.num_labels,
-        l2_norm=arguments.get("l2_norm", False),
-        hashed_features=arguments.get("hashed_features", 0),
+        l2_norm=options.l2_norm,
+        hashed_features=options.hashed_features,
         tf_idf_weights=weights,
         label_ids=kept,
         feature_means=means,
         feature_scales=scales,
     )
-
-
-def _decided(train: Split, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, in which true or false now stands for ``standardize="auto"``."""
-    if arguments.get("standardize") == "auto":
-        names = {"tf_idf", "l2_norm", "hashed_features"} & arguments.keys()
-        own = {name: arguments[name] for name in names}
-        arguments["standardize"] = should_standardize(train, **own)
-    return arguments
 
 
 def _counts(train: Split, part: str) -> np.ndarray:
@@ -224,17 +221,13 @@ def feature_moments(train: Split) -> tuple[np.ndarray, np.ndarray]:
     return means, np.where(varies, 1 / np.where(varies, deviations, 1), 0)
 
 
-def should_standardize(
-    train: Split, *, tf_idf: bool = False, l2_norm: bool = False, hashed_features: int = 0
-) -> bool:
+def should_standardize(train: Split, options: StepOptions) -> bool:
     """Whether ``standardize="auto"`` standardizes features; the log says why.
 
-    The nearest neighbours of training rows, by cosine, vote for their labels. Features are
-    standardized if the first answer of these neighbours is right more often then, by more than a
-    standard error of the difference. Rows that are not dense, and rows that other steps change or
-    leave at their length, are not standardized.
+    Nearest neighbours of dense training rows must then be right more often, by more than a
+    standard error of the difference.
     """
-    if not l2_norm or tf_idf or hashed_features:
+    if not options.l2_norm or options.tf_idf or options.hashed_features:
         return False
     if usual_kind(train) != "dense" or len(train) < 2 or not len(train.labels.indices):
         return False

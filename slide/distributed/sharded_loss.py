@@ -54,10 +54,8 @@ def check_loss_of_group(loss: Any, group: Group) -> None:
 def loss_over_ranks(x: Tensor, weight: Tensor, bias: Tensor | None, task: Task) -> Tensor:
     """The mean loss over the samples, of the active sets of all ranks together; a scalar.
 
-    ``x`` ``(B, H)`` is the same on all ranks; ``weight`` ``(n, H)`` has the rows of this rank. One
-    all-reduce adds up the gradients of ``x`` and the loss. The softmaxes exchange 2 B numbers of
-    each rank before, ``decoupled_softmax`` 4 B, and sums over outputs B if ``hard_fraction`` is
-    below 1.
+    One all-reduce adds up the gradients of ``x`` ``(B, H)`` and the loss; losses that need sums
+    over all outputs of a sample exchange 1 to 4 B numbers before.
     """
     check_active(task.active, len(x), None, targets=True)
     task = task._replace(weights=checks.row_weights("weights", task.weights, len(x)))

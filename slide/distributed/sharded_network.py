@@ -140,9 +140,8 @@ def single_name(name: str) -> str:
 def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
     """Inside of it, the first process uses a network as if it had all of its rows.
 
-    The others compute with it until it leaves, so that training the re-ranker needs no schedule
-    that all follow. Yields a `MainProcessNetwork` there and None on the others; with one process,
-    ``network``. The time-out of ``group`` bounds the time between two calls.
+    The others compute its calls until it leaves. Yields a `MainProcessNetwork` there, None on the
+    others, ``network`` to a process alone.
     """
     if group.size == 1:
         yield network
@@ -163,10 +162,7 @@ def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
 
 
 class MainProcessNetwork:
-    """A network and its last layer as the first process's re-ranker uses them.
-
-    The layer takes only what ``embed`` has returned last; see `run_on_main_process`.
-    """
+    """The network of `run_on_main_process`; its layer takes only what ``embed`` returned last."""
 
     def __init__(self, network: ShardedNetwork, group: Group):
         self._network, self._group = network, group
@@ -250,10 +246,7 @@ def full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
 
 
 def full_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
-    """Rows of all parameters in the order of `full_shapes`, float32, each valid until the next.
-
-    All processes of the network's group must go through the blocks at the same time.
-    """
+    """Rows of all parameters in the order of `full_shapes`; all processes must go through them."""
     shared = network.shared_rows()
     for name, weight in network.named_parameters():
         if name in shared:

@@ -116,10 +116,7 @@ _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 
 
 def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
-    """Weight rows ``(n, width)`` float32 in [-bound, bound), by a key and a row's number.
-
-    Each process draws its own rows alone, and they do not depend on the number of processes.
-    """
+    """Weight rows in [-bound, bound) by key and number, whatever the number of processes."""
     out = torch.empty(len(ids), width)
     for part, bits in _blocks(key, ids, width):
         out[part] = shifted(bits, 40).float()  # 24 bits, exactly.

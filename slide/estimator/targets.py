@@ -21,10 +21,7 @@ from slide.utils.names import Names, check_columns
 
 
 class Targets(NamedTuple):
-    """The labels of R rows, and ``classes`` ``(N,)``, what each label is called.
-
-    If they are not ``multilabel``, each row has one.
-    """
+    """The labels of R rows, one in each unless ``multilabel``, and the names ``(N,)`` of labels."""
 
     labels: Pattern
     classes: np.ndarray
@@ -104,11 +101,9 @@ def _is_missing(label: Any) -> bool:
 
 
 def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
-    """Targets as numbers of labels.
+    """A matrix, a frame, lists of names or a name for each row, as numbers of labels.
 
-    ``y`` is a matrix ``(R, N)`` of zeros and ones, also a frame whose columns are the names; a list
-    of label names for each row; or one name for each row ``(R,)``. Names that are not among the
-    ``classes`` are an error, or skipped; None: all that occur.
+    Names that are not among the ``classes`` are an error, or skipped; None: all that occur.
     """
     if y is None:
         raise ValueError("SlideClassifier requires y to be passed, but the target y is None")
@@ -230,10 +225,7 @@ def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Target
 
 
 def name_array(names: Any) -> np.ndarray:
-    """Names as an array ``(N,)``; of objects where numpy would change what they are.
-
-    It makes text of texts and numbers, and float64 of whole numbers beyond int64.
-    """
+    """Names as an array ``(N,)``; of objects where numpy would make them texts or floats."""
     if isinstance(names, np.ndarray):
         return names
     names = list(names)

@@ -15,8 +15,8 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from slide.backend import CPU, on_device
-from slide.row_gradients import hand_over, numbering
-from slide.utils.profiling import untraced
+from slide.row_gradients import hand_over
+from slide.utils.profiling import untraced_twin
 
 
 class FirstDerivatives(torch.autograd.Function):
@@ -31,7 +31,7 @@ class FirstDerivatives(torch.autograd.Function):
     def __init_subclass__(cls, **keywords: Any):
         super().__init_subclass__(**keywords)
         if "backward" in vars(cls):
-            cls.backward = staticmethod(untraced(_guarded(cls.backward)))
+            cls.backward = staticmethod(_guarded(cls.backward))
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:
@@ -39,12 +39,19 @@ class FirstDerivatives(torch.autograd.Function):
         node = out.grad_fn  # type: ignore[union-attr]
         if node is not None:  # It is the context of the backward pass.
             node.sources = [_edge(each) for each in inputs if _learns(each)]
-            node.numbering = numbering(*node.sources)
+            node.numbering = _numbering(node.sources)
         return out
 
 
 def _learns(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
+
+
+def _numbering(sources: list[Tensor]) -> list[tuple[int, int]]:
+    """Marks of the present row numbers, which are other ones after they change."""
+    return [
+        (getattr(each, "times_renumbered", 0), len(each) if each.ndim else 1) for each in sources
+    ]
 
 
 def _edge(tensor: Tensor) -> Tensor:
@@ -58,9 +65,8 @@ def _edge(tensor: Tensor) -> Tensor:
 def _guarded(backward: Callable) -> Callable:
     """A backward pass whose gradients depend on all that they are computed from."""
 
-    @functools.wraps(backward)
-    def call(ctx: Any, *grads: Tensor) -> tuple:
-        now = numbering(*ctx.sources)
+    def checked(ctx: Any, *grads: Tensor) -> tuple:
+        now = _numbering(ctx.sources)
         for source, old, new in zip(ctx.sources, ctx.numbering, now, strict=True):
             if old != new:
                 raise RuntimeError(
@@ -78,6 +84,10 @@ def _guarded(backward: Callable) -> Callable:
         return tuple(
             None if each is None else _Refused.apply(name, each, *sources) for each in found
         )
+
+    @functools.wraps(backward)
+    def call(ctx: Any, *grads: Tensor) -> tuple:
+        return untraced_twin(checked)(ctx, *grads)
 
     return call
 

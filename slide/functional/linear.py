@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.active_set import ActiveSet, Scratch, Transposed, check_active
+from slide.active_set import ActiveSet, Transposed, check_active
 from slide.backend import array_view, check_together, has_bfloat16, on_device
 from slide.functional.autograd import (
     EarlyGradients,
@@ -20,6 +20,7 @@ from slide.functional.autograd import (
 )
 from slide.functional.losses import (
     Loss,
+    check_fraction,
     find_loss,
     hardest_count,
     loss_of_scores,
@@ -27,6 +28,7 @@ from slide.functional.losses import (
 )
 from slide.ops.products import TotalRows, samples_on
 from slide.ops.ragged import select_rows
+from slide.ops.scratch import Scratch
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks
@@ -309,6 +311,7 @@ def active_linear_loss(
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
+    check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
@@ -354,9 +357,9 @@ class _SharedLinearLoss(EarlyGradients):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
         x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
-        rows, rounded_rows = ops.gather_rounded(weight.detach(), active.ids, rounded)
-        exact, rounded_x = x.dtype, x.to(rounded)
         at = on_device(active.ids, weight.device)
+        rows, rounded_rows = ops.gather_rounded(weight.detach(), at, rounded)
+        exact, rounded_x = x.dtype, x.to(rounded)
         added = None if bias is None else bias.detach().index_select(0, at)
         losses, gradient, rounded_gradient, sums = ops.losses_of_products(
             rounded_x, rounded_rows, added, active, loss, scale, weights, exact

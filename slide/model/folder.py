@@ -1,24 +1,37 @@
-"""The folder of a model: ``model.json``, and files of tensors that are opened as memory maps."""
+"""The folder of a model: ``model.json``, and files of tensors that are opened as memory maps.
 
+A network, the index of its sampler and a re-ranker are numbers and tensors there. Lists of a
+re-ranker are searched as they lie in their file; only the index of FAISS over dense rows is copied.
+"""
+
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from slide.data import RowTransform, TextVectorizer
-from slide.model.ranker_state import ranker_state, restored_ranker
-from slide.model.state import (
-    index_settings,
-    index_tensors,
-    network_settings,
-    network_tensors,
-    restored_index,
-    restored_network,
+from slide.hashing import DWTA, SimHash
+from slide.nn import SlideNetwork
+from slide.nn.stored_layers import StoredInputLinear, StoredLinear
+from slide.ranking import EnsembleRanker
+from slide.ranking.base_scorer import FIRST_FEATURES
+from slide.sampling import (
+    ActiveSampler,
+    FullSampler,
+    IndexProposer,
+    LSHProposer,
+    Sampler,
+    never,
 )
+from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.files import alone_in
 from slide.utils.names import KINDS, Names
+from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 from slide.utils.run_folders import resume_word
 from slide.utils.tensor_folder import (
     NEW_FILES,
@@ -66,22 +79,19 @@ def check_target(folder: Path) -> None:
 def write_model(
     folder: Path, model: Any, dtype: str = "float32", weights: Written | None = None
 ) -> None:
-    """Write a `slide.model.Model` beside what is in a folder; see `Model.save`.
-
-    ``weights`` is the file ``network``, if several processes have written it together, in float32.
-    """
+    """Write a `slide.model.Model`; ``weights``: the file that several processes have written."""
     network, ranker = model.network, model.ranker
-    files = {} if weights else {"network": network_tensors(network, dtype)}
+    layers, own_weights = network_parts(network, dtype)
+    files = {} if weights else {"network": own_weights}
     numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)
-    sampler = None
-    if not weights:  # Of several processes each has an index of its own rows, of no use to one.
-        sampler = network.output.sampler
+    # Of several processes each has an index of its own rows, of no use to one.
+    index_numbers, index = index_parts(None if weights else network.output.sampler)
     content: dict[str, Any] = {
         "name": model.name,
         "features": model.num_features,
         "labels": model.num_labels,
-        "network": network_settings(network, dtype),
-        "index": index_settings(sampler),
+        "network": layers,
+        "index": index_numbers,
         "ranker": numbers,
         "steps": [step.settings() for step in model.steps],
         "settings": model.settings,
@@ -92,7 +102,7 @@ def write_model(
             content["vectorizer"]["terms"] = model.vectorizer.num_features
         if model.vectorizer.idf is not None:
             files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
-    if index := index_tensors(sampler):
+    if index:
         files["index"] = index
     if tensors is not None:
         files["ranker"] = tensors
@@ -172,3 +182,240 @@ def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
         return TextVectorizer.restored(settings, terms, idf)
     except (ValueError, TypeError) as error:
         return stored.refuse(f"be a vectorizer of texts: {error}")
+
+
+# Rows of int8 have other names than weights, so that an older slide does not take them for these.
+_CODES, _SCALES = ".int8", ".scales"
+# How a network is trained, for one that learns on.
+_TRAINING = ("dropout", "input_dropout", "precision")
+
+
+def network_parts(network: SlideNetwork, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The shape of a network and how it is trained, and its weights in the type of the file.
+
+    Biases, and scales of rows of int8, are float32. Rows that were opened in the type stay.
+    """
+    checks.one_of("dtype", dtype, DTYPES_OF_FILES)
+    widths = [layer.out_features for layer in network.layers()]
+    settings = {"features": network.first.in_features, "widths": widths, "dtype": dtype}
+    training = network.dropout, network.input_dropout, network.output.precision
+    found = {}
+    for name, layer in _named_layers(network):
+        assert layer.bias is not None
+        found[f"{name}.bias"] = layer.bias.detach().float()
+        stored = layer.rows if isinstance(layer, StoredInputLinear | StoredLinear) else None
+        if dtype == "float32":
+            found[f"{name}.weight"] = layer.weight.detach().float()
+            continue
+        if stored is None or stored.codes.dtype != DTYPES_OF_FILES[dtype]:
+            stored = QuantizedRows.of(layer.weight.detach(), dtype)
+        if stored.scales is None:
+            found[f"{name}.weight"] = stored.codes
+        else:
+            found[f"{name}.weight{_CODES}"] = stored.codes
+            found[f"{name}.weight{_SCALES}"] = stored.scales
+    return settings | dict(zip(_TRAINING, training, strict=True)), found
+
+
+def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
+    """The network that had these settings and tensors, for prediction: it computes all outputs.
+
+    With ``finite`` all weights are read, and refused where they are not finite.
+    """
+    widths = [stored.count("features", 1), *stored.list_of("widths", whole=True)]
+    if len(widths) < 3:
+        raise ValueError("a network needs the widths of two layers at least")
+    *hidden, outputs = widths[1:]
+    names = ["first", *(f"hidden.{number}" for number in range(len(hidden) - 1)), "output"]
+    # Compared before layers of these widths are made, which take as much memory.
+    parts = {
+        name: _taken_layer(stored, name, fan, width, finite)
+        for name, fan, width in zip(names, widths, widths[1:], strict=False)
+    }
+    # Made with one feature and one output, since drawing the first weights of all takes seconds,
+    # and so does PyTorch's device "meta", which imports the compiler.
+    options = {name: stored.get(name) for name in _TRAINING}
+    network = SlideNetwork(1, hidden, 1, FullSampler, **options)
+    first, output = network.first, network.output
+    first.in_features = widths[0]
+    output.out_features, output.sampler = outputs, FullSampler(hidden[-1], outputs)
+    kinds = {"first": StoredInputLinear, "output": StoredLinear}
+    precision = output.precision
+    for name, layer in _named_layers(network):
+        rows, bias = parts[name]
+        if isinstance(rows, QuantizedRows) and name in kinds:
+            setattr(network, name, kinds[name](rows, bias))
+        else:
+            layer.weight = nn.Parameter(rows.float(), requires_grad=False)
+            layer.bias = nn.Parameter(bias, requires_grad=False)
+    network.output.precision = precision
+    return network.eval()
+
+
+def _named_layers(network: SlideNetwork) -> Iterator[tuple[str, Any]]:
+    yield "first", network.first
+    for number, layer in enumerate(network.hidden):
+        yield f"hidden.{number}", layer
+    yield "output", network.output
+
+
+def _taken_layer(
+    stored: Stored, layer: str, fan: int, width: int, finite: bool
+) -> tuple[Tensor | QuantizedRows, Tensor]:
+    """The weights of a layer, which may be quantized, and its biases."""
+    name, shape = f"{layer}.weight", (width, fan)
+    if layer == "first":  # It has a row for each feature.
+        shape = fan, width
+    bias = stored.tensor(f"{layer}.bias", Expected((width,), "float32"))
+    if f"{name}{_CODES}" in stored:
+        codes = stored.tensor(f"{name}{_CODES}", Expected(shape, "int8"))
+        scales = stored.tensor(f"{name}{_SCALES}", Expected(shape[:1], "float32", 0))
+        return QuantizedRows(codes, scales), bias
+    short = str(getattr(stored.arrays.get(name), "dtype", "")) == "torch.bfloat16"
+    kind = "bfloat16" if short else "float32"
+    found = stored.tensor(name, Expected(shape, kind, finite=finite))
+    return QuantizedRows(found) if short else found, bias
+
+
+_FAMILIES = {"simhash": SimHash, "dwta": DWTA}
+# What is built again, and from which numbers.
+_REBUILT = {
+    "index": (IndexProposer, ("best", "most_seen")),
+    "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
+}
+
+
+def index_parts(sampler: Sampler | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+    """The numbers of an index, None unless it can be kept, and what it has of its inputs.
+
+    The rest of it follows from the weights.
+    """
+    proposer = getattr(sampler, "proposer", None)
+    known = {made: kind for kind, (made, _) in _REBUILT.items()}
+    if type(sampler) is not ActiveSampler or type(proposer) not in known:
+        return None, {}
+    kind = known[type(proposer)]
+    found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
+    if not isinstance(proposer, LSHProposer):
+        return {"proposer": kind} | found, {}
+    family: Any = proposer.family
+    names = {made: name for name, made in _FAMILIES.items()}
+    name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
+    # Where sets hold all outputs there is no index.
+    if name is None or sampler.active >= sampler.out_features:
+        return None, {}
+    found |= {"family": name, "options": dict(options)}
+    return {"proposer": kind} | found, proposer.projection()
+
+
+def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampler:
+    """A sampler for prediction; its index does not follow changes of the weights."""
+    kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
+    made = {name: stored.get(name) for name in names}
+    if kind is LSHProposer:
+        family = _FAMILIES[stored.one_of("family", _FAMILIES)]
+        made["family"] = partial(family, **stored.mapping("options"))
+    # No set is chosen: the size of a set must only be below the number of outputs.
+    options = {"active": 1, "rebuild": never, "seed": stored.get("seed")}
+    sampler = ActiveSampler(in_features, out_features, partial(kind, **made), **options)
+    if isinstance(sampler.proposer, LSHProposer):
+        own = sampler.proposer.projection()
+        shapes = {name: Expected(tuple(each.shape), "float32") for name, each in own.items()}
+        sampler.proposer.project_by(**{n: stored.tensor(n, each) for n, each in shapes.items()})
+    return sampler
+
+
+# Where the numbers of earlier models are now; "." stands between a scorer and its number.
+_NUMBERS = {
+    "depth": ("network.proposed",),
+    "voted": ("neighbours.proposed",),
+    "associated": ("cooccurrence.proposed",),
+    "negatives": ("linear.negatives",),
+    "neighbours": ("neighbours.count",),
+    "idf": ("neighbours.weighted",),
+    "num_rows": ("neighbours.num_rows", "cooccurrence.num_rows"),
+    "longest": ("cooccurrence.longest",),
+    "bias": ("linear.bias",),
+    "counts_items": ("linear.counts_items",),
+    "judge_base": ("final_ranker.base",),
+    "judge_slope": ("final_ranker.slope",),
+    "judge_trust": ("final_ranker.weights",),
+    "excludes_known": ("excludes_seen",),
+}
+# Where their arrays are now, by what the names begin with.
+_ARRAYS = {
+    "classifiers.": ("linear.weights.",),
+    "neighbours.": ("neighbours.search.",),
+    "row_labels.": ("neighbours.labels.", "analogous.labels.", "seen.labels."),
+    "associations.unseen": ("cooccurrence.unseen",),
+    "associations.label_shares": ("cooccurrence.label_shares",),
+    "associations.": ("cooccurrence.lists.",),
+    "feature_weights": ("neighbours.feature_weights",),
+    "judge.": ("final_ranker.",),
+    "known.": ("seen.",),
+    "substitutes.": ("analogous.similar.",),
+    "questions.rests": ("analogous.rests",),
+    "questions.": ("analogous.questions.",),
+}
+
+
+def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The numbers of a trained ranker, and its arrays by name; of the same ones the first."""
+    numbers, arrays = ranker.state()
+    same = _same_arrays(arrays)
+    first = {name: array for name, array in arrays.items() if name not in same}
+    whole = {name: np.require(array, requirements=("C", "W")) for name, array in first.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in whole.items()}
+    return {**numbers, "same": same}, tensors
+
+
+def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
+    """The ranker that had this `ranker_state`; the arrays are views."""
+    numbers, arrays = stored.numbers, dict(stored.arrays)
+    if "scorers" not in numbers:
+        for name in ("objective", "known", "kind"):  # An error names the one that is not there.
+            stored.get(name)
+        numbers, arrays = _renamed(numbers, arrays, num_labels, num_features)
+    for name, first in stored.of(numbers, arrays).mapping("same").items():
+        if first not in arrays:
+            stored.refuse_array(str(first), f"be there, as {name} is the same")
+        arrays[name] = arrays[first]
+    return EnsembleRanker.restored(stored.of(numbers, arrays), num_labels, num_features)
+
+
+def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """For arrays that equal an earlier one, such as labels of training rows, its name."""
+    same: dict[str, str] = {}
+    firsts: list[str] = []
+    for name in (each for each in arrays if ".labels." in each):
+        first = next((n for n in firsts if np.array_equal(arrays[name], arrays[n])), None)
+        if first is None:
+            firsts.append(name)
+        else:
+            same[name] = first
+    return same
+
+
+def _renamed(
+    settings: dict[str, Any], arrays: dict[str, Any], labels: int, features: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    graph = settings["kind"] == "graph"
+    found: dict[str, Any] = {
+        "neighbours": {"num_labels": labels},
+        "linear": {"num_features": features},
+        **({"analogous": {"num_labels": labels}} if graph else {}),
+    }
+    kept = {name: settings[name] for name in ("objective", "known", "kind")}
+    for name, value in settings.items():
+        for new in _NUMBERS.get(name, ()):
+            scorer, _, key = new.rpartition(".")
+            (found.setdefault(scorer, {}) if scorer else kept)[key] = value
+    # Features of analogous queries were 0 where there were none; they are the last ones.
+    names = [name for name in FIRST_FEATURES if graph or not name.startswith("analogous")]
+    final = found.pop("final_ranker")
+    kept |= {"features": names, "final_ranker": final, "scorers": found, "same": {}}
+    moved: dict[str, Any] = {}
+    for name, array in arrays.items():
+        prefix = next((each for each in _ARRAYS if name.startswith(each)), "")
+        moved |= {new + name.removeprefix(prefix): array for new in _ARRAYS.get(prefix, ("",))}
+    return kept, moved

@@ -37,13 +37,9 @@ def with_label_ids(
 def with_features(
     steps: Sequence[RowTransform], count: int
 ) -> tuple[tuple[RowTransform, ...], int]:
-    """The steps for rows with more features, and how many more the network sees.
+    """The steps for rows with ``count`` more features, and how many more the network sees.
 
-    A new feature weighs in tf-idf as much as the rarest one. Where features are hashed, the network
-    sees no more of them.
-
-    Raises:
-        ValueError: where features are standardized: nothing is known of the new ones.
+    A new feature weighs in tf-idf as the rarest one; standardized features have no new ones.
     """
     found = []
     for step in steps:

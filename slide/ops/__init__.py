@@ -1,11 +1,15 @@
 """Each operation as numba kernel and as torch reference, in one file, and the table that picks.
 
-A kernel is a loop that numba compiles (`slide.ops.compile`). Its reference, ``torch_`` and its
-name, is the readable definition in torch, with which tests and ``python -m slide.check`` compare
-it, and with which other devices compute (`slide.ops.table`). References neither copy to the host
-nor wait for the device: all sizes follow from the shapes of the arguments. Where the number of
-results depends on the data, there is room for the most that there may be, and a mark or a count
-tells which results are real.
+A kernel is a loop that numba compiles (`slide.ops.compile`). It knows no class, no configuration
+and no global state: its inputs, outputs, scratch arrays and random keys are arguments. It is
+compiled once for each type of its arguments, so callers pass contiguous arrays of one integer type,
+and a `Pattern` where values have no part in it.
+
+Its reference, ``torch_`` and its name, is the readable definition in torch, with which tests and
+``python -m slide.check`` compare it, and with which other devices compute (`slide.ops.table`).
+References neither copy to the host nor wait for the device: all sizes follow from the shapes of the
+arguments. Where the number of results depends on the data, there is room for the most that there
+may be, and a mark or a count tells which results are real.
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix

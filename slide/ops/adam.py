@@ -201,7 +201,7 @@ def adam_factored(state, hyper, groups, coefficients, vectors, num_chunks):
 
 
 class AdamTensors(NamedTuple):
-    """`AdamRows` as tensors; None for what is not kept."""
+    """`AdamRows` as tensors, in the same shapes; None for what is not kept."""
 
     weight: Tensor
     first: Tensor | None

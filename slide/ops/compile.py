@@ -5,6 +5,7 @@ a fixed order. So results do not depend on the number of threads.
 """
 
 import functools
+import os
 import warnings
 from types import FunctionType
 from typing import Any
@@ -15,7 +16,7 @@ from numba import prange as prange
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from slide.runtime import start_threads
+from slide.runtime import start_threads, this_thread
 
 # All of fast-math except "no NaN" and "no infinity", which divergence checks and -inf masks need.
 FASTMATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
@@ -67,7 +68,10 @@ def parallel(function):
 
     @functools.wraps(function)
     def call(*arguments):
-        return (threaded if start_threads() else alone())(*arguments)
+        # The first comparison saves two calls for each kernel.
+        if this_thread.process == os.getpid() or start_threads():
+            return threaded(*arguments)
+        return alone()(*arguments)
 
     return call
 

@@ -276,7 +276,7 @@ def dwta_runners(
     costs = vectors.new_empty(len(vectors), len(coordinates))
     flips = np.empty(costs.shape, np.int32)
     words = array_view(vectors.contiguous()), coordinates, hashes_per_table, bits
-    dwta_runners_kernel(*words, array_view(costs), flips)
+    dwta_runners_kernel(*words, costs.numpy(), flips)
     return costs, torch.from_numpy(flips)
 
 

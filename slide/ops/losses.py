@@ -357,27 +357,28 @@ def loss_rows(
     """
     gradient = torch.empty_like(scores)
     part = slice(0, len(active.targets.indptr) - 1)
-    return _block(scores, active, loss, scale, weights, part, gradient), gradient
+    flat, own = array_view(scores), gradient.numpy()
+    return _block(flat, own, active, loss, scale, weights, part), gradient
 
 
 def _block(
-    scores: Tensor,
+    scores: np.ndarray,
+    gradient: np.ndarray,
     active: Any,
     loss: Any,
     scale: float,
     weights: np.ndarray | None,
     part: slice,
-    gradient: Tensor,
 ) -> Tensor:
     """The losses of the samples ``part``; their gradient is written."""
-    bounds, flat = active.targets.indptr[part.start : part.stop + 1], array_view(scores).reshape(-1)
+    bounds, flat = active.targets.indptr[part.start : part.stop + 1], scores.reshape(-1)
     indptr = active.indptr
     if indptr is None:
         indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
     log_weights = np.empty(0, flat.dtype)
     if active.log_weights is not None:
         log_weights = on_host(active.log_weights).astype(flat.dtype, copy=False)
-    losses, flat_gradient = np.empty(len(bounds) - 1), array_view(gradient).reshape(-1)
+    losses, flat_gradient = np.empty(len(bounds) - 1), gradient.reshape(-1)
     positions = active.targets.indices
     rows = Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
     loss.kernel(rows, losses, flat_gradient)
@@ -453,7 +454,8 @@ def losses_of_products(
             torch.add(product, bias, out=z)
         elif x.dtype != exact:
             z.copy_(product)
-        blocks.append(_block(z, active, loss, scale, weights, part, gradient[part]))
+        own = gradient[part].numpy()
+        blocks.append(_block(z.numpy(), own, active, loss, scale, weights, part))
     return ProductLosses(torch.cat(blocks), gradient)
 
 
@@ -467,12 +469,12 @@ def _squared_hinge_in_one_visit(
     sums = np.empty((_CHUNKS, size), np.float32)
     losses, none = np.empty(count), np.empty(0, np.float32)
     torch.mm(x, rows.T, out=products)
-    bits = array_view(products.view(torch.uint16))
+    bits = products.view(torch.uint16).numpy()
     logs = none if active.log_weights is None else on_host(active.log_weights).astype(np.float32)
     own = none if bias is None else array_view(bias)
     targets = active.targets
     scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
-    squared_hinge_of_products(bits, own, scored, _CHUNKS, losses, array_view(gradient), bits, sums)
+    squared_hinge_of_products(bits, own, scored, _CHUNKS, losses, gradient.numpy(), bits, sums)
     with np.errstate(invalid="ignore"):  # Infinite sums are for the trainer to notice.
         totals = torch.from_numpy(sums.sum(0))
     return ProductLosses(torch.from_numpy(losses), gradient, products, totals)

@@ -161,7 +161,7 @@ def sampled_product(
         bias = None if bias is None else bias.index_select(0, at).float()
         groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
     factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
-    grouped_product_kernel(groups, *factors, 4 * num_threads(), array_view(out))
+    grouped_product_kernel(groups, *factors, 4 * num_threads(), out.numpy())
     return out
 
 
@@ -171,7 +171,7 @@ def entry_products(
     """`sampled_product` by its kernel alone, of contiguous tensors on the CPU."""
     out = torch.empty(len(ids), dtype=vectors.dtype)
     factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
-    sampled_product_kernel(indptr, ids, *factors, array_view(out))
+    sampled_product_kernel(indptr, ids, *factors, out.numpy())
     return out
 
 
@@ -317,13 +317,15 @@ def gather_rounded_kernel(rows, ids, out, rounded):
     rounded[len(ids) :] = 0
 
 
-def torch_gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
-    rows = weight.index_select(0, on_device(ids, weight.device))
+def torch_gather_rounded(
+    weight: Tensor, ids: Tensor, rounded: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    rows = weight.index_select(0, ids)
     return rows, rows.to(rounded)
 
 
 @operation(torch_gather_rounded)
-def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
+def gather_rounded(weight: Tensor, ids: Tensor, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
     """Copies ``(A, D)`` of the rows ``ids`` of a weight, in its type and in another one.
 
     The second one may have rows of zeros at its end. oneDNN makes new code for each product of
@@ -334,7 +336,7 @@ def gather_rounded(weight: Tensor, ids: Any, rounded: torch.dtype) -> tuple[Tens
     rows = torch.empty(len(ids), weight.shape[1])
     unit = 1 << max(_LEAST_UNIT, len(ids).bit_length() - _UNIT_BITS)
     bits = torch.empty(-(-len(ids) // unit) * unit, weight.shape[1], dtype=torch.uint16)
-    gather_rounded_kernel(array_view(weight), on_host(ids), array_view(rows), array_view(bits))
+    gather_rounded_kernel(array_view(weight), on_host(ids), rows.numpy(), bits.numpy())
     return rows, bits.view(rounded)
 
 

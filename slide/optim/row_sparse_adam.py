@@ -169,12 +169,13 @@ class RowSparseAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        chunks = 4 * num_threads()
         for group in self.param_groups:
             for p in group["params"]:
                 # Removed here, because PyTorch's own zero_grad ignores row gradients.
                 gradient = take_row_gradients(p, factor)
                 if gradient is not None:
-                    self._update(p, group, gradient)
+                    self._update(p, group, gradient, chunks)
                     # Kernels write behind autograd's back. A backward pass through activations of
                     # the old weights must raise, as it does with PyTorch's optimizers.
                     torch.autograd.graph.increment_version(p)
@@ -195,13 +196,16 @@ class RowSparseAdam(torch.optim.Optimizer):
             )
         return None if infinities.item() else 1 / scale.item()
 
-    def _update(self, p: Tensor, group: dict[str, Any], gradient: AnyRowGradient) -> None:
+    def _update(
+        self, p: Tensor, group: dict[str, Any], gradient: AnyRowGradient, chunks: int
+    ) -> None:
         if not p.is_contiguous():
             raise ValueError(
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
-        state, rows = self.state[p], num_rows(p)
+        (weight,) = as_rows(p)
+        state, rows = self.state[p], len(weight)
         _prepare(state, p, rows, group)
         state["step"] += 1
         beta1, beta2 = group["betas"]
@@ -213,10 +217,16 @@ class RowSparseAdam(torch.optim.Optimizer):
             weight_decay=float(group["weight_decay"]),
             step=int(state["step"]),
         )
-        tensors = AdamTensors(p, state.get("exp_avg"), state["exp_avg_sq"], state.get("last_step"))
-        _update_rows(tensors, hyper, gradient, rows)
+        first, second = state.get("exp_avg"), state["exp_avg_sq"]
+        tensors = AdamTensors(
+            weight=weight,
+            first=None if first is None else first.view(weight.shape),
+            second=second.view(rows, second.numel() // max(rows, 1)),
+            last_step=state.get("last_step"),
+        )
+        _update_rows(tensors, hyper, gradient, chunks)
         if group.get("every_row") and gradient.ids is not None:
-            _update_rows(tensors, hyper, _no_gradient(p, gradient.ids, rows), rows)
+            _update_rows(tensors, hyper, _no_gradient(p, gradient.ids, rows), chunks)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -375,29 +385,29 @@ def _has_infinities(gradient: Tensor) -> bool:
 
 
 def _update_rows(
-    tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient, rows: int
+    tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient, chunks: int
 ) -> None:
-    """Adam on the rows of a gradient, of a parameter of ``rows`` rows."""
+    """Adam on the rows of a gradient; kernels share them out in ``chunks``."""
     p, ids = tensors.weight, gradient.ids
     if uses_reference(p):
         positions = None if ids is None else on_device(ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
-        torch_adam_rows(_in_rows(tensors), hyper, positions, values)
+        torch_adam_rows(tensors, hyper, positions, values)
         return
-    chunks = 4 * num_threads()
     if isinstance(gradient, FactoredRowGradient) and p.dtype != torch.bfloat16:
-        factors = gradient.transposed, gradient.coefficients, gradient.vectors
-        adam_factored(_as_arrays(tensors), hyper, *factors, chunks)
+        groups, coefficients = gradient.transposed, gradient.coefficients
+        adam_factored(_as_arrays(tensors), hyper, groups, coefficients, gradient.vectors, chunks)
         return
     if not isinstance(ids, np.ndarray):
-        ids = np.arange(rows, dtype=np.int32) if ids is None else on_host(ids)
+        ids = np.arange(len(p), dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
         assert isinstance(gradient, RowGradient)
-        adam_rows(_as_arrays(tensors), hyper, ids, array_view(gradient.rows), chunks)
+        grads = gradient.rows.detach().contiguous().numpy()
+        adam_rows(_as_arrays(tensors), hyper, ids, grads, chunks)
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
-    at, tensors = torch.from_numpy(ids).long(), _in_rows(tensors)
+    at = torch.from_numpy(ids).long()
     touched = AdamTensors._make(t if t is None else t.index_select(0, at) for t in tensors)
     touched = touched._replace(weight=touched.weight.float())
     values = array_view(gradient.values().float().contiguous())
@@ -422,20 +432,17 @@ def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:
 
 def _as_arrays(tensors: AdamTensors) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
-    weight, first, second, last = _in_rows(tensors)
-    array = array_view(weight)
+    weight, first, second, last = tensors
+    for moments in (first, second):
+        if moments is not None and not moments.is_contiguous():
+            raise ValueError(f"a contiguous tensor is needed; got strides {moments.stride()}")
+    array = weight.numpy()
     return AdamRows(
-        array,
-        np.empty((0, 0), array.dtype) if first is None else array_view(first),
-        array_view(second),
-        _EMPTY if last is None else array_view(last),
+        weight=array,
+        first=np.empty((0, 0), array.dtype) if first is None else first.numpy(),
+        second=second.numpy(),
+        last_step=_EMPTY if last is None else last.numpy(),
     )
-
-
-def _in_rows(tensors: AdamTensors) -> AdamTensors:
-    """The same memory as rows ``(N, D)``."""
-    weight, first, second = as_rows(tensors.weight, tensors.first, tensors.second)
-    return AdamTensors(weight, first, second, tensors.last_step)
 
 
 def check_has(optimizer: torch.optim.Optimizer | None, *parameters: Tensor | None) -> None:

@@ -2,8 +2,9 @@
 
 import argparse
 import json
-import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,17 +18,14 @@ from slide.model import Model, Names, load
 from slide.model.model import SEARCHES
 from slide.predict.rows import ROW_FORMATS, Numbering, read_rows
 from slide.sparse import Pattern, row_bounds
-from slide.training.coordination import exit_status
 from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
+from slide.utils.commands import add_model, command_parser, ending_errors
 from slide.utils.files import replacing
-from slide.utils.progress_bar import until_reader_goes
 
 # Metrics are of the first 1, 3 and 5 answers.
 _CUTOFFS = (1, 3, 5)
 ANSWER_FORMATS = ("jsonl", "xmc", "npz")
-# 20 digits hold any number of rows, which is written into the first line of text in the end.
-_ROOM = 20
 
 ABOUT = """\
 Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.
@@ -73,27 +71,24 @@ class Scores:
 
 
 class AnswerWriter:
-    """Writes answers block by block."""
+    """Writes answers block by block; xmc and npz, which begin with the number of rows, at the end.
+
+    Until then lines of xmc wait in the file ``waiting``, and matrices in memory.
+    """
 
     def __init__(
         self,
         file: IO[bytes],
+        waiting: IO[bytes],
         format: str,
         num_labels: int,
         names: Names | None,
         first_label: int = 0,
     ):
-        if format != "jsonl" and not file.seekable():
-            raise ValueError(f"{format} needs a file: --output")
-        if format != "jsonl" and _only_appends(file):
-            raise ValueError(f"{format} cannot be appended to a file: --output")
         self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
         self.first_label, self.rows = first_label, 0
-        self._parts: list[Any] = []
-        # Others may have written before into the file that is standard output, and may after.
-        self._begin = file.tell() if format == "xmc" else 0
-        if format == "xmc":
-            self._write_header()
+        self._matrices: list[Any] = [scipy.sparse.csr_array((0, num_labels))]
+        self._lines = waiting if format == "xmc" else file
 
     def write(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Write the answers to some rows."""
@@ -101,11 +96,11 @@ class AnswerWriter:
         known = ids >= 0
         if self.format == "npz":
             parts = scores[known], ids[known], row_bounds(known.sum(1))
-            self._parts.append(scipy.sparse.csr_array(parts, (len(ids), self.num_labels)))
+            self._matrices.append(scipy.sparse.csr_array(parts, (len(ids), self.num_labels)))
             return
         lines = [self._line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
-        self.file.write("".join(f"{line}\n" for line in lines).encode())
-        self.file.flush()
+        self._lines.write("".join(f"{line}\n" for line in lines).encode())
+        self._lines.flush()
 
     def _line(self, ids: np.ndarray, scores: np.ndarray) -> str:
         shown, labels = [f"{score:.6g}" for score in scores], ids + self.first_label
@@ -115,45 +110,24 @@ class AnswerWriter:
         answer = {"labels": names.tolist(), "scores": [*map(float, shown)]}
         return json.dumps(answer, ensure_ascii=False)
 
-    def _write_header(self) -> None:
-        self.file.seek(self._begin)
-        self.file.write(f"{self.rows} {self.num_labels}".ljust(_ROOM + _ROOM).encode() + b"\n")
-
     def close(self) -> None:
         """Write what needs the number of all rows."""
         if self.format == "xmc":
-            end = self.file.tell()
-            self._write_header()
-            self.file.seek(end)
+            self.file.write(f"{self.rows} {self.num_labels}\n".encode())
+            self._lines.seek(0)
+            shutil.copyfileobj(self._lines, self.file)
         elif self.format == "npz":
-            empty = scipy.sparse.csr_array((0, self.num_labels))
-            matrix: Any = scipy.sparse.vstack([empty, *self._parts], "csr")
+            matrix: Any = scipy.sparse.vstack(self._matrices, "csr")
             matrix.sort_indices()
             scipy.sparse.save_npz(self.file, matrix)
         self.file.flush()
 
 
-def _only_appends(file: IO[bytes]) -> bool:
-    """Whether all that is written goes to the end of the file, as after ``>>`` in a shell."""
-    try:
-        import fcntl  # Not on Windows.
-
-        return bool(fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_APPEND)
-    except (ImportError, OSError):  # A file in memory has no number.
-        return False
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Predicts; errors end the process with a sentence, Ctrl-C with the exit status 130."""
     options = _parser().parse_args(words)
-    try:
-        with until_reader_goes():
-            scores = predict_file(options)
-    except KeyboardInterrupt as error:
-        print("interrupted", file=sys.stderr)
-        sys.exit(exit_status(error))
-    except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {checks.error_message(error)}")
+    with ending_errors():
+        scores = predict_file(options)
     if scores:
         said = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
         print(said.replace("ndcg_at_", "nDCG@").replace("p_at_", "P@"), file=sys.stderr)
@@ -172,8 +146,8 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
     scores, first = Scores(k), Numbering.of(model).first_label
-    with _output(options.output) as file:
-        writer = AnswerWriter(file, format, model.num_labels, names, first)
+    with _output(options.output) as file, tempfile.TemporaryFile() as waiting:
+        writer = AnswerWriter(file, waiting, format, model.num_labels, names, first)
         for block in read_rows(options.input, model, options.format, options.labels):
             try:
                 ids, found = model.predict_ids(block.features, k, options.search)
@@ -194,13 +168,9 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.predict" if sys.argv[0].endswith("__main__.py") else "slide-predict",
-        description=ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predict", ABOUT)
+    add_model(parser)
     add = parser.add_argument
-    add("model", metavar="MODEL", help="folder of a model")
     add("input", metavar="INPUT", help="file of rows; -: standard input")
     add("-k", "--k", type=int, default=5, help="number of labels of a row (5)")
     add("--threshold", type=float, metavar="SCORE", help="leave out answers with lower scores")
@@ -221,13 +191,6 @@ def _parser() -> argparse.ArgumentParser:
         "--search",
         choices=SEARCHES,
         help="how outputs are found (exact; index for more than 20,000 labels and a re-ranker)",
-    )
-    add("--threads", type=int, default=0, help="cores to use; 0: all that the process may use")
-    add(
-        "--no-verify",
-        dest="verify",
-        action="store_false",
-        help="open the model without comparing the SHA-256 of its files first: a faster start",
     )
     return parser
 
@@ -251,18 +214,16 @@ def _read_labels(path: Path, model: Model) -> list[Any]:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from error
     # Names may have what `splitlines` takes for the end of a line.
     lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
-    if model.label_names is not None and model.label_names.kind == "text":
+    names, first = model.label_names, Numbering.of(model).first_label
+    if names is not None and names.kind == "text":
         return lines
-    whole = model.label_names is None or model.label_names.kind == "number"
-    bad = next((line for line in lines if not line.strip().lstrip("-").isdecimal()), None)
-    if whole and bad is not None:
-        raise ValueError(f"{path}: {bad!r} is no number of a label")
-    if model.label_names is not None:
-        return [model.label_names.parsed(line.strip()) for line in lines]
-    numbers = [int(line) for line in lines]
-    first = Numbering.of(model).first_label
-    end = first + model.num_labels
-    outside = next((number for number in numbers if not first <= number < end), None)
-    if outside is not None:
-        raise ValueError(f"{path}: label {outside} is not in [{first}, {end})")
-    return [number - first for number in numbers]
+    found = []
+    for line in map(str.strip, lines):
+        whole = names is None or names.kind == "number"
+        if whole and not line.lstrip("-").isdecimal():
+            raise ValueError(f"{path}: {line!r} is no number of a label")
+        found.append(int(line) - first if names is None else names.parsed(line))
+        if names is None and not 0 <= found[-1] < model.num_labels:
+            end = first + model.num_labels
+            raise ValueError(f"{path}: label {line} is not in [{first}, {end})")
+    return found

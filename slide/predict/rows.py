@@ -28,7 +28,7 @@ from slide.data.row_files import (
 from slide.data.sources.table import features_of
 from slide.data.tables import BYTE_ORDER_MARK, read_lines, read_table
 from slide.model import Model, Names
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, stacked
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar, log
 
@@ -48,10 +48,9 @@ _Row = tuple[dict[int, float] | Row, list[int]]
 
 
 class Beginning:
-    """Gives the bytes of a file from the first one on, but for a byte order mark.
+    """A file without byte order mark, of which the ``first`` line is known before it is read.
 
-    ``first`` is the first line, and ``telling`` the first one that is not blank; empty: there is
-    none. Of a pipe, a line may come in several pieces.
+    ``telling`` is the first line that is not blank; empty: there is none.
     """
 
     def __init__(self, file: IO[bytes]):
@@ -84,11 +83,7 @@ class Beginning:
 
 
 class Numbering(NamedTuple):
-    """How a model's training files count; rows to predict, and answers, count in the same way.
-
-    ``format`` is None if the files were no text of rows. First columns are 0 in matrices and
-    generated rows.
-    """
+    """How a model's training files count, and so do rows to predict; ``format`` None: no text."""
 
     format: str | None = None
     first_feature: int = 0
@@ -123,6 +118,17 @@ def number_features(
     return features
 
 
+def one_row(pairs: dict[int, float]) -> CSR:
+    """A row of values by column."""
+    columns, values = np.array([*pairs], np.int32), np.array([*pairs.values()], np.float32)
+    return CSR(np.array([0, len(columns)]), columns, values)
+
+
+def each_row(rows: CSR | None) -> Iterator[CSR]:
+    """The rows one by one; None: there are none."""
+    return (rows.slice(at, at + 1) for at in range(rows.num_rows)) if rows else iter(())
+
+
 def _check_finite(value: Any, feature: Any) -> None:
     if not isinstance(value, int | float) or not abs(value) < 3.4e38:
         raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
@@ -154,11 +160,10 @@ def _whole(name: Any) -> int | None:
 def read_rows(
     source: str, model: Model, format: str | None = None, labels: str | None = None
 ) -> Iterator[Block]:
-    """Yields the rows of a file, or of standard input (``-``), in blocks.
+    """Yields the rows of a file or of standard input (``-``), in blocks.
 
-    The format is one of `ROW_FORMATS`; None: by the file's name, else by its first line. ``labels``
-    is the file of the labels beside a matrix. Elsewhere rows may have them; a label that the model
-    does not know gets a number that is none of its labels.
+    The format is one of `ROW_FORMATS`, or None; ``labels`` is the file beside a matrix. Labels that
+    the model does not know get numbers that are none of its labels.
     """
     path, piped = Path(source), source == "-"
     checks.encodable("file", path)
@@ -281,11 +286,9 @@ class _RowReader:
         while part := list(islice(rows, _LINES)):
             cells = [features for features, _ in part if isinstance(features, Row)]
             made = features_of(cells, self.model.vectorizer, self.columns) if cells else None
-            vectors = iter(_as_dicts(made) if made else ())
-            features = [next(vectors) if isinstance(each, Row) else each for each, _ in part]
-            pattern = Pattern.from_lists([list(each) for each in features])
-            values = np.array([x for each in features for x in each.values()], np.float32)
-            yield Block(CSR(*pattern, values), Pattern.from_lists([each for _, each in part]))
+            own = each_row(made)
+            found = [next(own) if isinstance(each, Row) else one_row(each) for each, _ in part]
+            yield Block(stacked(found), Pattern.from_lists([each for _, each in part]))
 
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
@@ -346,9 +349,3 @@ def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 value = math.inf
         found[name] = value
     return found
-
-
-def _as_dicts(rows: CSR) -> Iterator[dict[int, float]]:
-    for begin, end in zip(rows.indptr[:-1], rows.indptr[1:], strict=True):
-        values = rows.values[begin:end].tolist()
-        yield dict(zip(rows.indices[begin:end].tolist(), values, strict=True))

@@ -10,7 +10,7 @@ import yaml
 
 from slide.utils.checks import shortened
 from slide.utils.run_folders import check_plain_yaml
-from slide.utils.sizes import find_conf
+from slide.utils.sizes import find_conf, flat
 
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 
@@ -97,7 +97,7 @@ def read_run(folder: Path) -> RunFiles:
     if (folder / _SUMMARY).is_file():
         found = _read_object(folder / _SUMMARY, json.loads)
         summary = _with_parts(_known(folder / _SUMMARY, found))
-    return RunFiles(folder, summary, _flat(settings), _read_log(folder / _LOG))
+    return RunFiles(folder, summary, flat(settings), _read_log(folder / _LOG))
 
 
 def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def referring_keys() -> tuple[str, ...]:
     found, conf = [], find_conf()
     for path in conf.rglob("*.yaml"):
         above = "" if path.parent == conf else f"{path.parent.name}."
-        values = _flat(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, above)
+        values = flat(yaml.safe_load(path.read_text(encoding="utf-8")) or {}, above)
         found += [key for key, value in values.items() if str(value).startswith("${")]
     return tuple(sorted(set(found)))
 
@@ -165,16 +165,6 @@ def _too_large(value: Any) -> bool:
 
 def _is_figure(value: Any) -> bool:
     return isinstance(value, _Number) and not _too_large(value)
-
-
-def _flat(tree: Any, above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{above}{key}.")
-        else:
-            found[f"{above}{key}"] = value
-    return found
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.active_set import Scratch
 from slide.backend import on_host, uses_reference
 from slide.hashing import DWTA, HashFamily, HashTables
 from slide.hashing.tables import bucket_count
 from slide.ops.active_sets import RankedIds, vote_per_sample
+from slide.ops.scratch import Scratch
 from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, num_queries

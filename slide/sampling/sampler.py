@@ -13,17 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.active_set import ActiveSet, Scratch
+from slide.active_set import ActiveSet
 from slide.backend import CPU, native, on_device, on_host, uses_reference
 from slide.ops import active_sets as kernels
 from slide.ops.active_sets import RankedIds, torch_assemble, torch_stratified_log_weights
+from slide.ops.scratch import Scratch
 from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
 from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import check_counter
-from slide.utils.profiling import clock, profiled
+from slide.utils.profiling import clock, span
 from slide.utils.random_keys import random_key
 
 MODES = ("per_sample", "shared")
@@ -203,7 +204,6 @@ class ActiveSampler(Sampler):
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
 
-    @profiled("assemble")
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`; sets that are not for training do not move its draws on."""
         if self._full is not None:
@@ -220,7 +220,7 @@ class ActiveSampler(Sampler):
             key = random_key(self.seed, self.asides, _ASIDE)
             self.asides += 1
         assemble = self._per_sample if self.mode == "per_sample" else self._shared
-        with self._scratch.alone():
+        with span("assemble"), self._scratch.alone():
             if self.proposer is None:
                 return assemble(queries, known, labels is not None, key)
             with self._scratch.beside():  # A prediction may bring the index up to date.

@@ -12,7 +12,7 @@ import numpy as np
 
 from slide import runtime
 from slide.model import Predicted
-from slide.sparse import CSR, row_bounds
+from slide.sparse import CSR, stacked
 from slide.utils import checks
 
 # Rows, k and search; answers with numbers of labels.
@@ -72,14 +72,10 @@ class _Job(NamedTuple):
 
 
 class Batcher:
-    """Answers requests in batches.
+    """Answers requests in batches; those with the same k and search are one product.
 
-    A request waits for others only if the batch before had several: a client that asks one request
-    after the other does not wait. Requests with the same k and search are one product. Answers do
-    not depend on the other requests of a batch, but for the rounding of the products.
-
-    Attributes:
-        waiting: number of rows that wait.
+    A request waits for others only if the batch before had several. Answers do not depend on the
+    other requests, but for the rounding of products. ``waiting`` is the number of rows that wait.
     """
 
     def __init__(
@@ -110,11 +106,7 @@ class Batcher:
         return self._task is not None and self._task.done() and not self._stopping
 
     async def ask(self, rows: CSR, k: int, search: str) -> Predicted:
-        """The answers to some rows.
-
-        It starts if nobody has started it: an application that is mounted in another one is not
-        told when that starts.
-        """
+        """The answers to some rows; it starts, if nobody has started it."""
         if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self.start()
         if self.failed:
@@ -195,7 +187,7 @@ class Batcher:
     def _answer_together(self, jobs: list[_Job]) -> list[Predicted | Exception]:
         """The answers to jobs of one product; if they fail, each for itself."""
         try:
-            rows = _stack([job.rows for job in jobs])
+            rows = stacked([job.rows for job in jobs])
             with np.errstate(over="ignore", invalid="ignore"):  # Of values that are too large.
                 ids, scores = self.answer(rows, jobs[0].k, jobs[0].search)
             self.observe(rows.num_rows)
@@ -210,12 +202,3 @@ class Batcher:
 
 def _product(job: _Job) -> tuple[int, str]:
     return job.k, job.search
-
-
-def _stack(parts: list[CSR]) -> CSR:
-    """All rows as one matrix."""
-    if len(parts) == 1:
-        return parts[0]
-    sizes = np.concatenate([np.diff(part.indptr) for part in parts])
-    indices, values = (np.concatenate(each) for each in zip(*(p[1:] for p in parts), strict=True))
-    return CSR(row_bounds(sizes), indices, values)

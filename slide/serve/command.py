@@ -13,6 +13,7 @@ from slide import runtime
 from slide.model import Model, load
 from slide.serve.batcher import Limits
 from slide.utils import checks
+from slide.utils.commands import add_model, command_parser
 
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
@@ -73,11 +74,7 @@ def create_app(
 
 
 def impatient(protocol: Any, seconds: float) -> Any:
-    """A protocol of uvicorn that closes a connection whose request has no complete header in time.
-
-    uvicorn itself waits for the first request, and for the rest of a header, without an end. What
-    comes after the header is a matter of `slide.serve.routes.Guard`.
-    """
+    """A protocol of uvicorn that closes connections without a complete header in time."""
 
     class Impatient(protocol):
         _deadline: asyncio.TimerHandle | None = None
@@ -175,19 +172,14 @@ def make_server(options: argparse.Namespace) -> Any:
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
     """The arguments of the command; None: those of the process."""
     default = Limits()
-    parser = argparse.ArgumentParser(
-        prog="python -m slide.serve" if sys.argv[0].endswith("__main__.py") else "slide-serve",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("serve", _ABOUT)
+    add_model(parser)
 
     def add(name: str, value: Any, about: str) -> None:
         parser.add_argument(name, type=type(value), default=value, help=f"{about} ({value})")
 
-    parser.add_argument("model", metavar="MODEL", help="folder of a model")
     add("--host", "127.0.0.1", "address to listen at; 0.0.0.0: all")
     add("--port", 8000, "port; 0: any that is free")
-    add("--threads", 0, "cores to use; 0: all that the process may use")
     about = "how labels are found if a request does not say it (exact; index for more than "
     about += "20,000 labels and a re-ranker)"
     parser.add_argument("--search", choices=("exact", "index"), help=about)
@@ -200,6 +192,4 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--max-connections", 1024, "connections at a time; more are refused")
     add("--timeout", default.timeout, "seconds for header, for body, and for an answer")
     parser.add_argument("--access-log", action="store_true", help="a line for each request")
-    about = "open the model without comparing the SHA-256 of its files first: a faster start"
-    parser.add_argument("--no-verify", dest="verify", action="store_false", help=about)
     return parser.parse_args(words)

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
@@ -34,17 +33,16 @@ from starlette.exceptions import HTTPException as HTTPError
 
 from slide import runtime
 from slide.model import Model, Predicted
-from slide.predict.rows import Numbering, number_features
+from slide.predict.rows import Numbering, each_row, number_features, one_row
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
-from slide.sparse import CSR, row_bounds
+from slide.sparse import CSR, stacked
 
 _Index = Annotated[int, Field(ge=0, lt=2**31)]
 # 3.4e38 is about the largest float32.
 _Value = Annotated[float, Field(ge=-3.4e38, le=3.4e38, allow_inf_nan=False)]
 _Name = Annotated[str | int, Field(union_mode="left_to_right")]
 _STRICT = ConfigDict(extra="forbid", strict=True)
-_Arrays = tuple[np.ndarray, np.ndarray]
 
 # Bounds of the histograms of Prometheus: seconds of a request, and rows of a product.
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -202,14 +200,7 @@ class _Json:
 
 
 def read_query(body: bytes, most: int, form: type[Row] = Row) -> Query:
-    """The query in a body. It is parsed row by row, and between two rows other threads go on.
-
-    ``form`` is what a row may be, from `row_form`.
-
-    Raises:
-        HTTPException: with its status, for a body that is no query, or has more rows than ``most``;
-            the rows that follow are not parsed.
-    """
+    """The query in a body, parsed row by row: between two rows other threads go on."""
     try:
         parsed = _Json(body.decode(json.detect_encoding(body), "surrogatepass"))
         if body and parsed.skips("{"):
@@ -265,20 +256,16 @@ def _unknown_key(where: str, known: type[BaseModel]) -> str:
 
 def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up."""
-    counted, texts = Numbering.of(model), iter(())
-    given = [cells for row in rows if (cells := _cells(row))]
-    if given and model.columns is not None:  # All texts in one call.
-        indptr, indices, values = model.rows_of(given)
-        texts = ((indices[start:end], values[start:end]) for start, end in pairwise(indptr))
+    counted, given = Numbering.of(model), [cells for row in rows if (cells := _cells(row))]
+    # All texts in one call.
+    texts = each_row(model.rows_of(given) if given and model.columns is not None else None)
     found = []
     for number, row in enumerate(rows):
         try:
             found.append(_row(row, model, counted, texts))
         except (ValueError, TypeError) as error:
             raise ValueError(f"row {number}: {error}") from error
-    indptr = row_bounds([len(indices) for indices, _ in found])
-    indices, values = (np.concatenate(each) for each in zip(*found, strict=True))
-    return CSR(indptr, indices, values)
+    return stacked(found)
 
 
 def _cells(row: Row) -> dict[str, Any]:
@@ -290,8 +277,8 @@ def _cells(row: Row) -> dict[str, Any]:
     return found
 
 
-def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -> _Arrays:
-    """Numbers of features, int32, and their values, float32; those of a text are the next."""
+def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[CSR]) -> CSR:
+    """The features of a row; those of a text are the next."""
     cells = _cells(row)
     if [row.indices, row.features, cells or None].count(None) != 2:
         columns = " and columns" if type(row) is not Row else ""
@@ -303,8 +290,7 @@ def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -
             raise ValueError("the model takes rows of features, not texts")
         return next(texts)
     if row.features is not None:
-        pairs = number_features(row.features, model, counted)  # They are finite.
-        return np.array([*pairs], np.int32), np.array([*pairs.values()], np.float32)
+        return one_row(number_features(row.features, model, counted))  # They are finite.
     columns = np.array(row.indices, np.int32)
     values = np.ones(len(columns)) if row.values is None else np.array(row.values)
     if len(values) != len(columns):
@@ -316,7 +302,7 @@ def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[_Arrays]) -
     sums = np.bincount(at, values, len(columns))
     if (np.abs(sums) > np.finfo(np.float32).max).any():
         raise ValueError("the values of a feature add up to more than a float32 holds")
-    return columns, sums.astype(np.float32)
+    return CSR(np.array([0, len(columns)]), columns, sums.astype(np.float32))
 
 
 class Metrics:

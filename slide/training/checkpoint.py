@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,9 +69,8 @@ Files = dict[str, dict[str, Tensor]]
 class Checkpoint:
     """The checkpoints of a run: network, samplers, optimizer, random state, schedule, counters.
 
-    Learning rates follow from the number of steps. A checkpoint is a folder of tensors
-    (`slide.utils.tensor_folder`), which gets its name when it is complete. It must agree on the
-    ``facts`` with the run that reads it; the ``keep`` newest ones stay.
+    Learning rates follow from the number of steps. A checkpoint and the run that reads it must
+    agree on ``facts``; the ``keep`` newest ones stay.
     """
 
     def __init__(
@@ -154,11 +153,7 @@ class Checkpoint:
         self._start(fill)
 
     def begin(self, counters: Counters) -> None:
-        """Copy everything, and write the copy in the background, as `write` does.
-
-        The copy takes as much memory as the checkpoint, until the run ends. If the checkpoint
-        before is still being written, that is waited for.
-        """
+        """Write a copy in the background, once the checkpoint before is written."""
         if not self._is_new(counters):
             return
         values, files = self._packed(counters)
@@ -336,14 +331,6 @@ def _number(path: Path) -> int:
     return int(path.name.partition("-")[0])
 
 
-class StatePart(NamedTuple):
-    """The states of the network and optimizer of one process, and its rows by layer; None: all."""
-
-    rows: dict[str, np.ndarray] | None
-    network: dict[str, Any]
-    optimizer: dict[str, Any]
-
-
 def write_state(
     kind: FolderKind,
     group: Group,
@@ -352,10 +339,7 @@ def write_state(
     values: Mapping[str, Any],
     files: Mapping[str, Mapping[str, Tensor]],
 ) -> None:
-    """Write a state; of several processes each its values and tensors, the first one the list.
-
-    If one process cannot write, all raise OSError. ``content`` are JSON values beside the state.
-    """
+    """Write a state; of several processes each its own, the first one the list, or all raise."""
     if group.size == 1:
         write_folder(kind, folder, {**content, "state": values}, files)
         return
@@ -386,8 +370,7 @@ def read_states(
 ) -> list[dict[str, Any]]:
     """The states in a checkpoint, one of each process that wrote it; tensors are memory maps.
 
-    What is not used is not read, but for its hash, and each file is hashed by one process.
-    Raises ValueError if a file is not the one that was written, or a fact differs from the run's.
+    ValueError: a file is not the one that was written, or a fact differs from the run's.
     """
     try:
         content = read_checked(CHECKPOINT, folder, group or Group.alone())
@@ -451,26 +434,22 @@ def state_for(
     network: SlideNetwork,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, Any]:
-    """The state of the process that had the rows of this one; else it is put together.
-
-    Raises KeyError if a row or a parameter is in none of the states from `joined_parts`.
-    """
-    parts, rows = [part_of(state) for state in states], own_rows(network)
-    for state, part in zip(states, parts, strict=True):
-        if same_rows(part, rows):
+    """The state of the process that had the rows of this one; else it is put together."""
+    rows = own_rows(network)
+    for state in states:
+        if same_rows(rows_in(state), rows):
             return state
     sizes = {"first": network.first.in_features, "output": network.output.out_features}
     known = {id(each): single_name(name) for name, each in network.named_parameters()}
     groups = [] if optimizer is None else optimizer.param_groups
     names = [known[id(each)] for group in groups for each in group["params"]]
-    own_network, own_optimizer = assembled(parts, rows, sizes, names)
+    own_network, own_optimizer = assembled(states, rows, sizes, names)
     return {**states[0], "network": own_network, "optimizer": own_optimizer}
 
 
-def part_of(state: Mapping[str, Any]) -> StatePart:
-    """The rows in the state of one process, and the states of its network and optimizer."""
-    rows = {name: ids.numpy() for name, ids in state.get("rows", {}).items()}
-    return StatePart(rows or None, state["network"], state.get("optimizer", {"state": {}}))
+def rows_in(state: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
+    """The ids of the rows in the state of a process, by layer; None: all of them."""
+    return {name: np.asarray(ids) for name, ids in state.get("rows", {}).items()} or None
 
 
 def own_rows(network: Any) -> dict[str, np.ndarray] | None:
@@ -495,10 +474,7 @@ def _named_state(network: nn.Module) -> dict[str, Any]:
 
 
 def network_files(network: Any) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """`network_state` and the rows of this process, as values and as tensors by file.
-
-    The file ``network`` is as in the folder of a model.
-    """
+    """`network_state` and this process's rows, as values and as tensors by file, as in a model."""
     values, tensors = split_state(network_state(network), "")
     found = {"network": values}
     weights = {single_name(name) for name, _ in network.named_parameters()}
@@ -522,39 +498,38 @@ def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
     network.load_state_dict({names.get(name, name): value for name, value in found.items()})
 
 
-def same_rows(one: StatePart, rows: Mapping[str, np.ndarray] | None) -> bool:
-    """Whether a part is of a process that owned these rows."""
-    if one.rows is None or rows is None:
-        return one.rows is None and rows is None
-    return all(np.array_equal(one.rows[name], rows[name]) for name in _OF_ROWS)
+def same_rows(one: Mapping[str, np.ndarray] | None, other: Mapping[str, np.ndarray] | None) -> bool:
+    """Whether two processes own the same rows."""
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(one[name], other[name]) for name in _OF_ROWS)
 
 
 def assembled(
-    parts: Sequence[StatePart],
+    parts: Sequence[Mapping[str, Any]],
     rows: Mapping[str, np.ndarray] | None,
     sizes: Mapping[str, int],
     parameters: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of a network and its optimizer for a process that owns these rows.
+    """The states of a network and its optimizer for a process that owns these rows; None: all.
 
-    ``rows`` are ids by layer (None: all), ``sizes`` the numbers of all rows by layer, and
-    ``parameters`` the names in the order of the optimizers. A row that is not in exactly one
-    part raises KeyError.
+    ``parameters`` are names in the optimizer's order. KeyError: a row is not in exactly one part.
     """
     own = rows or {name: np.arange(size) for name, size in sizes.items()}
     network: dict[str, Any] = {}
-    for name, value in parts[0].network.items():
+    for name, value in parts[0]["network"].items():
         layer = _layer_of(name)
         if layer is not None:
-            network[name] = _taken(parts, own, layer, [part.network[name] for part in parts])
+            network[name] = _taken(parts, own, layer, [part["network"][name] for part in parts])
         elif name == _EXTRA:  # The index of a sampler is over rows that have other owners now.
             network[name] = {**value, "proposer": {}} if "proposer" in value else value
         elif name != "first._extra_state":  # A layer of shared rows has none, and needs none.
             network[name] = value
+    optimizers = [part.get("optimizer", {"state": {}}) for part in parts]
     moments: dict[int, dict[str, Any]] = {}
     for number, name in enumerate(parameters):
         # A part without a state has had no gradient of the parameter yet.
-        states = [part.optimizer["state"].get(number) for part in parts]
+        states = [optimizer["state"].get(number) for optimizer in optimizers]
         if not any(states):
             continue
         known, layer = next(state for state in states if state), _layer_of(name)
@@ -564,11 +539,11 @@ def assembled(
                 each = [None if state is None else state[key] for state in states]
                 found[key] = _taken(parts, own, layer, each)
         moments[number] = found
-    return network, {**parts[0].optimizer, "state": moments}
+    return network, {**optimizers[0], "state": moments}
 
 
 def _taken(
-    parts: Sequence[StatePart],
+    parts: Sequence[Mapping[str, Any]],
     own: Mapping[str, np.ndarray],
     layer: str,
     tensors: Sequence[Tensor | None],
@@ -578,10 +553,10 @@ def _taken(
     like = next(tensor for tensor in tensors if tensor is not None)
     out, found = like.new_zeros(len(wanted), *like.shape[1:]), np.zeros(len(wanted), np.int64)
     for part, tensor in zip(parts, tensors, strict=True):
-        if part.rows is None:
+        if (rows := rows_in(part)) is None:
             positions, at = np.arange(len(wanted)), wanted
         else:
-            _, positions, at = np.intersect1d(wanted, part.rows[layer], return_indices=True)
+            _, positions, at = np.intersect1d(wanted, rows[layer], return_indices=True)
         found[positions] += 1
         if tensor is not None:
             out[torch.from_numpy(positions)] = tensor[torch.from_numpy(at)]

@@ -63,8 +63,7 @@ def noted_interrupts() -> Iterator[Interrupt]:
 def raised_terminations() -> Iterator[None]:
     """Inside of it, SIGTERM raises `Terminated`, so that files are closed and messages written.
 
-    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it. So
-    it does in place of another error, which what was interrupted may raise while it tidies up.
+    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it.
     """
 
     def stop(*_: Any) -> None:
@@ -100,9 +99,8 @@ _MOST_STEPS = 1000
 class Coordinator:
     """Lets the processes of a run make the same steps: what depends on time or signals is agreed.
 
-    A step must not depend on the clock of one process, or on a signal that reaches some processes
-    earlier than others: they would wait for each other in different operations. So they agree on
-    both, about every half second, after a step that all of them know beforehand.
+    Else they would wait for each other in different operations. They agree about every half second,
+    after a step that all of them know beforehand.
     """
 
     def __init__(self, group: Group | None = None, step: int = 0):

@@ -218,10 +218,7 @@ def check_search(sampler: Any, search: str) -> None:
 def predict_split(
     network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
 ) -> Ranked:
-    """The 5 best labels of each sample; 20 of a ranker of a knowledge graph or a recommender.
-
-    Without a ranker, the scores are the network's.
-    """
+    """The best labels of each sample: 5, or 20 of a ranker of a graph or a recommender."""
     if not len(split):
         raise ValueError("there are no rows to evaluate")
     top = _FURTHER if ranker is not None and ranker.kind in ("graph", "items") else TOP

@@ -28,10 +28,9 @@ LastCheckpoint = Callable[[], Path | None]
 
 
 class TrainingLoop:
-    """Makes the steps of training and counts them.
+    """Makes the steps of training and counts them; without a scheduler the rates stay.
 
-    Without a scheduler the rates stay; ``last_checkpoint`` gives what an error about a loss that is
-    not finite names. ``inspected`` is the number of samples of a measurement of the active set.
+    An error about a loss names ``last_checkpoint()``. ``inspected`` samples measure an active set.
     """
 
     def __init__(
@@ -51,10 +50,9 @@ class TrainingLoop:
         self._active = 0.0  # Outputs that this process computed and that `counters` lack.
 
     def steps(self, batches: Iterable[Batch], inspect_every: int = 0) -> Iterator[dict[str, float]]:
-        """Make a step with each batch: forward, backward, update.
+        """Make a step with each batch; yields scalars, measured every ``inspect_every`` steps.
 
-        Yields scalars that were measured in the step, every ``inspect_every`` steps; else none. A
-        loss that is NaN or infinite raises DivergenceError before the update.
+        A loss that is NaN or infinite raises DivergenceError before the update.
         """
         counters, begin = self.counters, clock()  # The time of a step includes making its batch.
         for batch in batches:
@@ -128,10 +126,7 @@ def is_due(step: int, every: int) -> bool:
 
 
 def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
-    """Start the biases of the outputs from label frequencies: frequent labels score higher.
-
-    The loss has the scores that fit them (`slide.ActiveLoss.prior_scores`); else they stay at zero.
-    """
+    """Start the biases of the outputs from label frequencies, if the loss has scores that fit."""
     if not hasattr(loss, "prior_scores"):
         return
     output = network.output

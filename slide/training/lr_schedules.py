@@ -115,10 +115,7 @@ class AutoSchedule:
 
     So the number of steps need not be known at the start (Hu et al. 2024, "MiniCPM", section 4;
     Haegele et al. 2024, "Scaling laws and compute-optimal training beyond fixed training
-    durations", section 3).
-
-    The limits include the fall; 0 seconds: no limit. ``steps`` and ``scores`` are of the
-    validation steps. ``decay_from`` and ``total`` are 0 until they are known.
+    durations", section 3). The limits include the fall; 0 seconds: no limit.
     """
 
     steps_per_epoch: int
@@ -155,10 +152,8 @@ class AutoSchedule:
     def add_score(self, step: int, score: float, baseline: float = 0.0) -> None:
         """Note a precision in [0, 1]; the rate begins to fall if little more is expected.
 
-        Gains shrink about geometrically. So the gain of the next epoch is expected to be smaller
-        than that of the last one by the same factor as this one was smaller than that before it.
-        Where a network begins to learn its samples by heart, an epoch later would be too late. The
-        ``baseline`` is the precision without any learning, which is no gain of the first epoch.
+        Gains shrink about geometrically, so the next is to the last as this is to that before it.
+        The ``baseline``, precision without any learning, is no gain of the first epoch.
         """
         self.steps.append(step)
         self.scores.append(score)
@@ -171,10 +166,7 @@ class AutoSchedule:
                 self.begin_decay(step)
 
     def check_limits(self, step: int, seconds: float) -> None:
-        """Let the rate begin to fall, if the run would otherwise pass a limit of steps or seconds.
-
-        If it falls, the run ends where it reaches a limit: a resumed run may have lower limits.
-        """
+        """Let the rate fall so that the run ends where it reaches a limit of steps or seconds."""
         if not self.decay_from:
             late = step * (1 + DECAY_SHARE) > self.most_steps - 1
             slow = 0 < self.most_seconds <= seconds * (1 + DECAY_SHARE)
@@ -191,10 +183,9 @@ class AutoSchedule:
         self.total = min(self.total, max(most, step))
 
     def apply_lower_limits(self, step: int, seconds: float) -> str:
-        """Apply the limits that are lower than in the state that was loaded.
+        """Apply limits that are lower than the loaded ones; a sentence if others come too late.
 
-        While the rate falls, others are left alone: at the pace of now, a run would not end as one
-        without a break. Returns a sentence if a limit is higher and the rate falls already.
+        While the rate falls, others are left alone: a run must end as one without a break.
         """
         pairs = list(zip(self._limits(), self._saved_limits, strict=True))
         lower = tuple(new if new < old else math.inf for new, old in pairs)

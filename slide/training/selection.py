@@ -43,10 +43,9 @@ _EMPTY, _FULL = 0.15, 0.5
 
 
 class Recall(NamedTuple):
-    """Shares of the k largest inner products of an input that its active set holds, in [0, 1].
+    """Shares of the k largest inner products that an active set holds, in [0, 1].
 
-    With all outputs; without the labels of the sample, which are in its set however it is chosen;
-    and what the second would be if all of the set but labels had been drawn uniformly.
+    Of all outputs; without labels of the sample; and these if the set had been drawn uniformly.
     """
 
     with_labels: float
@@ -58,10 +57,7 @@ class Recall(NamedTuple):
 def selection_recall(
     layer: SampledLinear, inputs: Tensor, active: ActiveSet, k: int = 10, samples: int = 16
 ) -> Recall:
-    """What an active set holds of the outputs with the largest inner products.
-
-    The function computes all outputs of each sample, so it is slow.
-    """
+    """What an active set holds of the outputs with the largest inner products; it is slow."""
     if active.complete:
         return Recall(1.0, 1.0, 1.0)
     inputs, rows = inputs[:samples], layer.out_features
@@ -90,10 +86,7 @@ def selection_recall(
 def inspect_selection(
     layer: SampledLinear, inputs: Tensor, active: ActiveSet, samples: int = 16
 ) -> dict[str, float]:
-    """Scalars for the log: `selection_recall`, and the statistics of the sampler.
-
-    Of a set of all outputs, which nobody has chosen, there are none.
-    """
+    """Scalars for the log: `selection_recall`, and the statistics of the sampler."""
     if active.complete:
         return {}
     layer = getattr(layer, "local", layer)

@@ -47,10 +47,7 @@ _BATCH = 512
 
 
 class HeldOutSamples:
-    """At most 2,000 held-out samples, and what training samples tell of them.
-
-    ``kind`` is `slide.data.kind_of` all of them: a part can look like another kind.
-    """
+    """At most 2,000 held-out samples of a ``kind``, and what training samples tell of them."""
 
     def __init__(self, train: Split, held: Split, kind: str):
         # Files may be sorted, so the samples come from all of them.
@@ -71,10 +68,7 @@ class HeldOutSamples:
         return found
 
     def precision(self, network: SlideNetwork) -> float:
-        """The mean of P@1, P@3 and P@5 by exact search, in [0, 1]; fewer with fewer labels.
-
-        Seen items are left out of the predictions (`slide.data.find_seen`).
-        """
+        """The mean of P@1, P@3 and P@5, or fewer, by exact search without seen items."""
         found, count = [], self.cutoffs[-1]
         for batch in Batches(self.split, _BATCH, seed=0, shuffle=False).epoch(0):
             if self.known is None:
@@ -147,9 +141,8 @@ class AutoValidation:
 class EarlyStopping:
     """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
-    Weights that were the best up to the last checkpoint stay in a second folder while ``best``
-    holds later ones: a run that goes on from that checkpoint goes on with them, and a ``best`` of a
-    later step than the checkpoint does not count. All processes validate at the same steps.
+    Weights that were the best up to the last checkpoint stay in a second folder: a run that goes on
+    from there goes on with them. All processes validate at the same steps.
     """
 
     def __init__(
@@ -226,11 +219,7 @@ class EarlyStopping:
         return score
 
     def finish(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> None:
-        """After the last step and its checkpoint: load the best weights, which may be the last.
-
-        A run ends where its epochs do, so steps may follow the last validation step. They are
-        evaluated here, unless there is nothing to compare them with.
-        """
+        """After the last checkpoint: evaluate steps since validation, and load the best weights."""
         step = counters.step
         if 0 < self.best_step < step and step % self.interval:
             self._evaluate(network, counters, monitor)

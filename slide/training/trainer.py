@@ -439,10 +439,7 @@ class Trainer:
         self._stop_if_asked(interrupt, at_once=True)
 
     def _measure_held(self, exact: float | None) -> None:
-        """A point of the curve of held-out precision, if due and not ``exact`` by validation.
-
-        It is the precision of some rows, less their distance from all at the last validation.
-        """
+        """A point of the curve of held-out precision, if due and not ``exact`` by validation."""
         if self.held_part is None or not self.held_every:
             return
         if self.ended and self.early_stopping is not None:

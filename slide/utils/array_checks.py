@@ -3,15 +3,6 @@
 Kernels trust their arguments: a number of a row that is too large is memory outside of an array. So
 whatever a state or a folder holds is described once, by shape, type and range, and compared when it
 is opened. What a folder holds is taken out of a `Stored`, which checks all that it gives.
-
-Example:
-    >>> import numpy as np
-    >>> from slide.utils.array_checks import Expected, check_arrays
-    >>> expected = {"ids": Expected((None,), "int64", 0, 5)}
-    >>> check_arrays("the state", {"ids": np.array([3, 9])}, expected)
-    Traceback (most recent call last):
-    ...
-    ValueError: the state is damaged: ids must lie in [0, 5], not in [3, 9]
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,12 +17,7 @@ from slide.utils.checks import shortened
 
 
 class Expected(NamedTuple):
-    """What an array must be.
-
-    shape a number for each dimension; dtype: its name, such as "int32", or how it begins, such as
-    "float"; least: the smallest value; most: the largest value; finite: whether floats must be
-    finite.
-    """
+    """What an array must be; ``dtype`` is how its type's name begins, None any size or number."""
 
     shape: tuple[int | None, ...]
     dtype: str
@@ -102,11 +88,7 @@ def _ends(array: np.ndarray | Tensor) -> tuple[float, float]:
 
 
 class Stored:
-    """Numbers and arrays of a part of a folder, each of which is checked when it is taken.
-
-    All methods raise ValueError, which names the file and what is wrong in it, unless the number or
-    array is there and as it must be.
-    """
+    """Numbers and arrays of a part of a folder; a ValueError names the file and what is wrong."""
 
     def __init__(
         self,
@@ -139,10 +121,7 @@ class Stored:
 
     def objects(self, name: str) -> list[Any]:
         """A list of JSON objects."""
-        found = self.get(name)
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            self._refuse(name, "be a list of objects")
-        return found
+        return self._listed(name, dict, "objects")
 
     def text(self, name: str) -> str:
         """A text."""
@@ -153,9 +132,12 @@ class Stored:
 
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
+        return self._listed(name, str, "texts")
+
+    def _listed(self, name: str, kind: type, what: str) -> list[Any]:
         found = self.get(name)
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            self._refuse(name, "be a list of texts")
+        if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
+            self._refuse(name, f"be a list of {what}")
         return found
 
     def get(self, name: str) -> Any:

@@ -1,14 +1,4 @@
-"""Checks of numbers and names that users set.
-
-Each check raises an error of one sentence, which names the value and its bound.
-
-Example:
-    >>> from slide.utils import checks
-    >>> checks.whole("batch_size", 0, least=1)
-    Traceback (most recent call last):
-    ...
-    ValueError: batch_size must be a whole number of at least 1, not 0
-"""
+"""Checks of numbers and names that users set: errors of one sentence name value and bound."""
 
 import operator
 import os

@@ -20,11 +20,7 @@ _READERS = 4
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Replace the file ``path`` by what ``write`` writes into a temporary file beside it.
-
-    The new file is complete on the disk before it gets its name, so a crash at any point leaves the
-    old file as it was.
-    """
+    """Replace a file by what ``write`` writes beside it; a crash leaves the old file as it was."""
     try:
         with replacing(path) as file:
             write(file)

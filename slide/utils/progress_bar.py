@@ -23,11 +23,7 @@ _silenced = ContextVar("silenced", default=False)  # Of this thread.
 
 
 class ProgressBar(tqdm):
-    """A bar of `tqdm <https://tqdm.github.io>`_ on standard error for phases over two seconds.
-
-    If standard error is not a terminal (a file, a pipe, a service), a line about every ten seconds
-    takes its place.
-    """
+    """A bar of tqdm on standard error for phases over two seconds; without a terminal, lines."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self._lines = not sys.stderr.isatty()

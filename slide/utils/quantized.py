@@ -23,21 +23,14 @@ _BLOCK = 16_384
 
 
 class QuantizedRows(NamedTuple):
-    """N rows of D quantized numbers, which are read as float32.
-
-    codes (N, D) bfloat16 or int8; scales (N,) float32, by which the codes of a row are multiplied.
-    """
+    """N rows of bfloat16 or int8, with ``(N,)`` float32 scales, which are read as float32."""
 
     codes: Tensor
     scales: Tensor | None = None
 
     @classmethod
     def of(cls, weight: Tensor, dtype: str) -> "QuantizedRows":
-        """Round rows ``(N, D)``.
-
-        An entry of int8 is off by at most half of the scale of its row, which is a 127th of the
-        largest entry.
-        """
+        """Round rows; int8 is off by half of a 127th of a row's largest entry at most."""
         checks.one_of("dtype", dtype, ("bfloat16", "int8"))
         if dtype == "bfloat16":
             return cls(weight.bfloat16())
@@ -95,11 +88,7 @@ class QuantizedRows(NamedTuple):
     def some(
         self, ids: np.ndarray, bias: Tensor | None
     ) -> tuple[Tensor, Tensor | None, np.ndarray]:
-        """A weight and a bias with these rows, and where they are in them.
-
-        ids: numbers of rows, of any shape; bias (N,) or None. Returns each of the rows once, as
-        float32, their entries of the bias, and int32 numbers in the shape of ``ids``.
-        """
+        """The rows that occur in ``ids``, their biases, and where the ids are among them, int32."""
         distinct, positions = np.unique(ids, return_inverse=True)
         at = torch.from_numpy(distinct.astype(np.int64)).to(self.codes.device)
         positions = positions.reshape(ids.shape).astype(np.int32)

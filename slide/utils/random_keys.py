@@ -6,11 +6,7 @@ _MASK = (1 << 64) - 1
 
 
 def random_key(*parts: int) -> np.uint64:
-    """A 64-bit key that depends on all of ``parts``, for `slide.ops.random`.
-
-    Each part takes two rounds of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
-    number generators").
-    """
+    """A 64-bit key of ``parts``, two rounds of SplitMix64 (Steele, Lea, Flood 2014) for each."""
     key = 0
     for part in parts:
         key = ((key ^ (int(part) & _MASK)) + 0x9E3779B97F4A7C15) & _MASK

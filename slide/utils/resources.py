@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 try:
@@ -22,28 +23,19 @@ GIB = 1 << 30
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may take without swapping; None: the system does not tell.
-
-    That is what the machine has left, or, in a container or another control group with a limit,
-    what is left of that limit.
-    """
-    found = [available, *_left_in_groups()] if (available := _available()) is not None else []
+    """Bytes that this process, or its control group, has left without swapping; None: unknown."""
+    left = [limit - used for limit, used in _group_limits() if used is not None]
+    found = [available, *left] if (available := _available()) is not None else []
     return max(min(found), 0) if found else None
 
 
 def memory_limit() -> int | None:
     """The lowest limit of the control groups of this process, in bytes; None: there is none."""
-    found = [_number(folder / names[0]) for folder in _folders() for names in _FILES]
-    limits = [limit for limit in found if limit is not None and limit < _UNLIMITED]
-    return min(limits, default=None)
+    return min((limit for limit, _ in _group_limits()), default=None)
 
 
 def core_limit() -> int | None:
-    """The number of cores that the control groups of this process give it, rounded up.
-
-    None: they give all. A container with the time of one core may still run on all of them, and
-    then stands still for the rest of each period.
-    """
+    """Cores that the control groups of this process give it, rounded up; None: all."""
     limits = []
     for folder in _folders():
         quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
@@ -74,14 +66,14 @@ def _available() -> int | None:
     return None
 
 
-def _left_in_groups() -> list[int]:
-    left = []
+def _group_limits() -> Iterator[tuple[int, int | None]]:
+    """The limits of groups, and what they use and the system cannot take back; None: unknown."""
     for folder in _folders():
         for limit, used, idle in _FILES:
             most, now = _number(folder / limit), _number(folder / used)
-            if most is not None and now is not None and most < _UNLIMITED:
-                left.append(most - now + _fields(folder / "memory.stat").get(idle, 0))
-    return left
+            if most is not None and most < _UNLIMITED:
+                free = _fields(folder / "memory.stat").get(idle, 0)
+                yield most, None if now is None else now - free
 
 
 def _folders() -> list[Path]:

@@ -59,10 +59,7 @@ def check_links(folder: Path) -> None:
 
 
 def check_plain_yaml(text: str) -> None:
-    """Raise YAMLError unless the configuration in a folder has values alone, as a run writes them.
-
-    References may stand for very many values, and a tag for a value that its text does not have.
-    """
+    """Raise YAMLError for references, which may stand for very many values, tags, many levels."""
     depth = 0
     for event in yaml.parse(text):
         if isinstance(event, yaml.AliasEvent):
@@ -101,10 +98,7 @@ def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
 
 
 def hold_folder(folder: Path) -> None:
-    """Keep the folder of a run for this process; a killed process holds nothing.
-
-    It is kept until the process ends, or until `release_folder` was called as often as this.
-    """
+    """Keep the folder of a run for this process until it ends, or until `release_folder`."""
     lock = _lock_of(folder)
     try:
         lock.acquire(blocking=False)

@@ -1,5 +1,6 @@
 """The default recipe: the values in ``conf/``, and sizes that follow from rows and labels."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,26 +32,27 @@ def find_conf() -> Path:
     )
 
 
+def flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """The values in nested mappings, by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        whole = f"{above}{key}"
+        found |= flat(value, f"{whole}.") if isinstance(value, dict) else {whole: value}
+    return found
+
+
 def _read_defaults() -> dict[str, Any]:
     """The defaults of the command line: of each dotted key, and the choice of each group."""
     conf, found = find_conf(), {}
     load = partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-    def add(tree: dict[str, Any], above: str) -> None:
-        for key, value in tree.items():
-            if isinstance(value, dict):
-                add(value, f"{above}{key}.")
-            else:
-                found[above + key] = value
-
     main = load((conf / "train.yaml").read_text())
     for entry in main.pop("defaults"):
         for group, choice in entry.items() if isinstance(entry, dict) else ():
             found[group] = choice
             if choice is not None and (conf / group).is_dir():
-                add(load((conf / group / f"{choice}.yaml").read_text()) or {}, f"{group}.")
-    add(main, "")
-    return found
+                page = load((conf / group / f"{choice}.yaml").read_text()) or {}
+                found |= flat(page, f"{group}.")
+    return found | flat(main)
 
 
 # The defaults of the recipe: of each key of the command line, and the choices of groups.
@@ -58,11 +60,7 @@ DEFAULTS = _read_defaults()
 
 
 def batch_size(num_rows: int) -> int:
-    """Rows in a step: a power of two in [64, 512]; an epoch has at least 128 steps if it can.
-
-    A network learns in steps, so small data sets need small batches. On large data sets, large
-    batches save time.
-    """
+    """Rows in a step: a power of two in [64, 512]; small sets need steps, large ones save time."""
     checks.whole("num_rows", num_rows, 0)
     return min(max(1 << max(num_rows // 128, 1).bit_length() - 1, 64), 512)
 
@@ -74,37 +72,26 @@ def active_outputs(num_labels: int) -> int:
 
 
 def hidden_width(num_labels: int) -> int:
-    """Width of the hidden layer: 512, and 256 for more than 100,000 labels.
-
-    With a re-ranker the wider one gains little, and with many labels it takes twice the time
-    and memory.
-    """
+    """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain."""
     checks.whole("num_labels", num_labels, 1)
     return 256 if num_labels > _MANY_LABELS else 512
 
 
 def default_search(num_labels: int, ranked: bool) -> str:
-    """How the best outputs are found: by an index for more than 20,000 labels and a re-ranker.
-
-    An index misses few of the best and is many times as fast. A network alone is scored exactly.
-    """
+    """How outputs are found: by an index, which misses few, for many labels and a re-ranker."""
     return "index" if ranked and num_labels > _SEARCHED_LABELS else "exact"
 
 
 def output_scale(num_labels: int, shared: bool) -> float:
     """Size of the first weights of the outputs, 1 as in ``nn.Linear``.
 
-    It is 0.1 for more than 100,000 labels and shared sets. Most labels still have their
-    first weights when the hidden layer has already learnt. Each shared set has thousands of them,
-    and the hidden layer would learn to avoid their noise. Sets per sample have only few of them.
+    It is 0.1 for more than 100,000 labels and shared sets: most labels still have their first
+    weights when the hidden layer has learnt, and each set has the noise of thousands of them.
     """
     checks.whole("num_labels", num_labels, 1)
     return 0.1 if shared and num_labels > _MANY_LABELS else 1.0
 
 
 def validation_cutoffs(num_labels: int) -> list[int]:
-    """The cut-offs k of the precision on held-out rows: 1, 3 and 5, if there are more labels.
-
-    With a cut-off as large as the number of labels, all answers are equally good.
-    """
+    """The cut-offs 1, 3, 5 below the number of labels: with all of them any answer is right."""
     return [k for k in (1, 3, 5) if k == 1 or k < num_labels]

@@ -56,14 +56,11 @@ def write_folder(
     files: Mapping[str, Mapping[str, Tensor]],
     there: Iterable["Written"] = (),
 ) -> None:
-    """Write tensors; files that an older list does not name stay.
+    """Write tensors, by file and name, beside the files ``there`` that belong to the folder, too.
 
-    What the folder held stays whole until all new files are on the disk, so there must be room for
-    both. Then the old list is removed, and the new one is written last. If the process is
-    killed in between, `read_folder` does the rest. Two processes write one after the other.
-
-    ``files`` are tensors by name, by the name of their file without its suffix, and ``there`` files
-    that were written before and belong to the folder.
+    What the folder held stays whole until all new files are on the disk; then the old list is
+    removed, and the new one written last. If the process is killed there, `read_folder` goes on.
+    Two processes write one after the other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
@@ -114,11 +111,7 @@ def written_file(path: Path) -> Written:
 def stream_file(
     folder: Path, name: str, shapes: Mapping[str, Sequence[int]], blocks: Iterable[Tensor]
 ) -> Written:
-    """Write one file of a folder of tensors without having all of it in memory.
-
-    ``shapes`` has the tensors by name, and ``blocks`` consecutive rows of the first one, then of
-    the second one, and so on; all are float32.
-    """
+    """Write float32 tensors of these shapes from consecutive blocks of rows."""
     path, begin, header = folder / f"{name}{SUFFIX}", 0, {}
     for key, shape in shapes.items():
         end = begin + 4 * math.prod(shape)
@@ -279,12 +272,7 @@ def _hash_file(path: Path) -> str:
 
 
 def split_state(state: Any, name: str = "state") -> tuple[Any, dict[str, Tensor]]:
-    """Split a state into JSON values and tensors.
-
-    The state has nested dicts, lists and tuples of tensors, numbers, texts, bools and None. Returns
-    the JSON values, in which names stand for tensors, and the tensors by name, ``<name>.<key>``, or
-    ``<key>`` without a name.
-    """
+    """JSON values of nested dicts, lists and tuples, with names for tensors, and the tensors."""
     tensors: dict[str, Tensor] = {}
     return _packed(state, name, tensors), tensors
 

@@ -8,8 +8,7 @@ import torch
 
 from slide import ops
 from slide.check import self_test
-from slide.check.__main__ import main
-from slide.check.machine import describe_machine
+from slide.check.__main__ import describe_machine, main
 from slide.check.self_test import SELF_TESTS, run_self_tests
 
 pytestmark = pytest.mark.usefixtures("one_thread")

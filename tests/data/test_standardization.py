@@ -7,7 +7,13 @@ import slide
 from slide.data.cache import cached
 from slide.data.dataset import Block, Split
 from slide.data.row_transform import RowTransform
-from slide.data.transforms import count_steps, feature_moments, should_standardize, transform
+from slide.data.transforms import (
+    StepOptions,
+    count_steps,
+    feature_moments,
+    should_standardize,
+    transform,
+)
 from slide.model.resizing import with_features
 from slide.sparse import CSR, Pattern, as_csr
 from slide.utils.array_checks import Stored
@@ -28,7 +34,9 @@ def measurements(rows=300, seed=0):
 
 def test_features_of_other_scales_are_standardized(capsys):
     dense, labels = measurements()
-    assert should_standardize(make_split(dense, labels[:, None].tolist()), l2_norm=True)
+    assert should_standardize(
+        make_split(dense, labels[:, None].tolist()), StepOptions(l2_norm=True)
+    )
     said = capsys.readouterr().err
     assert "features are standardized: " in said
     assert "transform.standardize=false overrides it" in said
@@ -39,7 +47,9 @@ def test_features_whose_scale_says_how_much_they_tell_stay(capsys):
     labels = rng.integers(0, 3, 300)
     dense = rng.normal(size=(300, 12)).astype(np.float32)
     dense[:, :3] += 5 * np.eye(3)[labels]
-    assert not should_standardize(make_split(dense, labels[:, None].tolist()), l2_norm=True)
+    assert not should_standardize(
+        make_split(dense, labels[:, None].tolist()), StepOptions(l2_norm=True)
+    )
     assert "transform.standardize=true overrides it" in capsys.readouterr().err
 
 
@@ -50,7 +60,9 @@ def test_other_steps_and_sparse_rows_are_not_asked(steps, capsys):
     dense, labels = measurements()
     wide = np.hstack([dense, np.zeros((len(dense), steps.get("zeros", 0)), np.float32)])
     options = {"l2_norm": True} | {name: each for name, each in steps.items() if name != "zeros"}
-    assert not should_standardize(make_split(wide, labels[:, None].tolist()), **options)
+    assert not should_standardize(
+        make_split(wide, labels[:, None].tolist()), StepOptions(**options)
+    )
     assert not capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.torchrun import torchruns
 
 import slide
-from slide.training.checkpoint import assembled, last_checkpoint, part_of, read_states
+from slide.training.checkpoint import assembled, last_checkpoint, read_states
 from slide.utils.tensor_folder import read_tensors
 
 pytestmark = [
@@ -137,7 +137,7 @@ def test_moments_come_along_exactly(runs):
     assert (len(whole), len(parts)) == (2, 1)
     sizes, names = {"first": 90, "output": 60}, ["output.weight", "output.bias", "first.weight"]
     names.append("first.bias")
-    _, found = assembled([part_of(state) for state in whole], None, sizes, names)
+    _, found = assembled(whole, None, sizes, names)
     for number, state in parts[0]["optimizer"]["state"].items():
         for name in ("exp_avg", "exp_avg_sq"):
             assert (found["state"][number][name] - state[name]).abs().max() < 1e-6

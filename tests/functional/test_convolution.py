@@ -202,25 +202,6 @@ class TestActiveConv2dFunction:
         with pytest.raises(error, match=message):
             active_conv2d(**({"x": draw(2, I, 5, 5), "weight": weight, "bias": bias} | change))
 
-    @pytest.mark.parametrize("stride", [1, 2])
-    def test_numerical_gradient_of_weight_and_bias(self, stride):
-        (weight, bias), x = parameters(), draw(2, I, 5, 5)
-        ins, outs = (np.array(ids) for ids in CHOICES["some"])
-
-        def value():
-            return torch.sin(active_conv2d(x, weight, bias, ins, outs, stride, 1)).sum()
-
-        value().backward()
-        for parameter in (weight, bias):
-            gradient, flat = dense_gradient(parameter).view(-1), parameter.detach().view(-1)
-            for i in range(0, len(flat), 1 if parameter is bias else 7):
-                flat[i] += 1e-5
-                above = value().item()
-                flat[i] -= 2e-5
-                below = value().item()
-                flat[i] += 1e-5
-                assert gradient[i].item() == pytest.approx((above - below) / 2e-5, abs=1e-7)
-
 
 def test_a_step_does_not_depend_on_the_number_of_channels():
     """Of what the step makes; the weight itself is made before."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 
 import slide
 from slide import ops
@@ -18,7 +19,6 @@ from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
 
 N = 40
-every_loss = pytest.mark.parametrize("name", LOSSES)
 
 
 def draw_linear(mode, weighted, dtype):
@@ -54,10 +54,13 @@ def loss_and_gradients(loss, x, weight, bias):
     return found
 
 
-@every_loss
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(("with_bias", "hard"), [(False, 1.0), (True, 1.0), (True, 0.3)])
+@pairs(
+    name=LOSSES,
+    mode=["shared", "per_sample"],
+    weighted=[False, True],
+    with_bias=[False, True],
+    hard=[1.0, 0.3],
+)
 def test_loss_of_a_linear_layer_equals_the_two_steps(
     monkeypatch, name, mode, weighted, with_bias, hard
 ):
@@ -73,9 +76,7 @@ def test_loss_of_a_linear_layer_equals_the_two_steps(
         torch.testing.assert_close(one, other)
 
 
-@every_loss
-@pytest.mark.parametrize("hard", [1.0, 0.5])
-@pytest.mark.parametrize("least", [2, 64])
+@pairs(name=LOSSES, hard=[1.0, 0.5], least=[2, 64])
 def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
     monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
     monkeypatch.setattr(losses, "_LEAST_SAMPLES", least)
@@ -153,7 +154,7 @@ def test_rows_of_a_set_are_rounded_as_torch_does():
     bits = torch.arange(0, 2**32, 2**15 - 1, dtype=torch.int64).to(torch.int32)  # Halves, too.
     weight = bits[: len(bits) // 64 * 64].view(torch.float32).reshape(-1, 64).contiguous()
     weight[0, 0], weight[0, 1] = 1 + 2**-8, 1 + 3 * 2**-8  # To even: down, up.
-    ids = np.arange(len(weight), dtype=np.int32)[::-1].copy()
+    ids = torch.arange(len(weight), dtype=torch.int32).flip(0)
     rows, rounded = ops.gather_rounded(weight, ids, torch.bfloat16)
     wanted = weight.flip(0)
     torch.testing.assert_close(rows, wanted, rtol=0, atol=0, equal_nan=True)
@@ -164,7 +165,7 @@ def test_rows_of_a_set_are_rounded_as_torch_does():
 
 @pytest.mark.skipif(uses_reference(), reason="plain torch adds no rows")
 def test_sets_of_near_sizes_have_one_shape():
-    weight, ids = torch.ones(2048, 4), np.arange(2048, dtype=np.int32)
+    weight, ids = torch.ones(2048, 4), torch.arange(2048, dtype=torch.int32)
     sizes = {len(ops.gather_rounded(weight, ids[:n], torch.bfloat16)[1]) for n in (1990, 2010)}
     assert sizes == {2016}
 

@@ -92,9 +92,7 @@ def test_backward_of_a_loss(layer, monkeypatch, hard, factor, sparse_grad):
     for few in (False, True):
         use(monkeypatch, few)
         loss = active_linear_loss(
-            *(x, weight, bias, active, "squared_hinge"),
-            hard_fraction=hard,
-            sparse_grad=sparse_grad,
+            *(x, weight, bias, active, "squared_hinge"), hard_fraction=hard, sparse_grad=sparse_grad
         )
         if sparse_grad:
             found[few] = torch.autograd.grad(factor * loss, (x, weight, bias))

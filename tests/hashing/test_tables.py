@@ -58,12 +58,6 @@ class Dictionaries:
 
 @pairs(seed=[0, 1], capacity=[1, 4, 100, None], policy=POLICIES)
 class TestContents:
-    def test_build(self, policy, capacity, seed):
-        codes = as_codes(draw_codes(seed))
-        tables = HashTables(3, 5, capacity, policy, seed)
-        tables.build(codes)
-        assert contents(tables) == Dictionaries(tables, codes).contents()
-
     def test_insert_many_after_build(self, policy, capacity, seed):
         codes = as_codes(draw_codes(seed))
         ids = np.random.default_rng(seed).permutation(1_000)[:40].astype(np.int32)

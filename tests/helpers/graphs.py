@@ -1,9 +1,8 @@
 """A small knowledge graph: relations between people in groups."""
 
-import numpy as np
-
+from helpers.matrices import ones_of
 from slide.data import Split
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 PEOPLE, RELATIONS = 60, 6
 
@@ -23,6 +22,5 @@ def make_graph(rng, share=0.6):
     ]
     asked = sorted({triple[:2] for triple in triples})
     answers = [[t for h, r, t in triples if (h, r) == question] for question in asked]
-    features = Pattern.from_lists([[head, PEOPLE + relation] for head, relation in asked])
-    rows = CSR(*features, np.ones(len(features.indices), np.float32))
+    rows = ones_of([[head, PEOPLE + relation] for head, relation in asked])
     return Split(rows, Pattern.from_lists(answers), PEOPLE + RELATIONS, PEOPLE)

@@ -23,6 +23,12 @@ def make_csr(rng, lengths, num_columns, dtype=np.float32):
     return CSR(*pattern, rng.standard_normal(len(pattern.indices)).astype(dtype))
 
 
+def ones_of(pattern, value=1.0):
+    """A `CSR` with one value at all entries of a `Pattern`, or of a list of rows."""
+    pattern = pattern if isinstance(pattern, Pattern) else Pattern.from_lists(pattern)
+    return CSR(*pattern, np.full(len(pattern.indices), value, np.float32))
+
+
 def rows_of(pattern):
     """The columns of each row, as lists."""
     return [pattern.indices[a:b].tolist() for a, b in pairwise(pattern.indptr)]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from helpers.matrices import ones_of
 from slide.data import Split
 from slide.sparse import CSR, Pattern
 
@@ -19,9 +20,7 @@ def make_split(num_rows=23, seed=0):
 
 def split_of(rows, labels, features, outputs):
     """Rows of ones at some features, with their labels."""
-    pattern = Pattern.from_lists(rows)
-    csr = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
-    return Split(csr, Pattern.from_lists(labels), features, outputs)
+    return Split(ones_of(rows), Pattern.from_lists(labels), features, outputs)
 
 
 def row(features, labels, index):

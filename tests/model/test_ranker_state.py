@@ -8,7 +8,7 @@ from helpers.graphs import make_graph
 
 from slide import FullSampler, SlideNetwork
 from slide.data import divide, holdout
-from slide.model.ranker_state import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
+from slide.model.folder import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
 from slide.ranking import EnsembleRanker
 from slide.utils.array_checks import Stored
 

@@ -1,17 +1,14 @@
 """Layers in torch's DistributedDataParallel: refused, because it would not average their rows."""
 
-import os
 import pickle
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from helpers.matrices import make_csr
+from helpers.ranks import run_ranks, several
 from helpers.sparse_layers import B, D, N, draw_labels, make_layer
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -154,45 +151,37 @@ def test_rows_that_processes_share_out():
 
 
 ADVICE = f"""
-import os, sys, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from slide import RowSparseAdam, SampledLinear
-folder, other = sys.argv[1], os.fork()  # Importing takes longer than all else.
-rank = int(other == 0)
-dist.init_process_group("gloo", init_method=f"file://{{folder}}/store", rank=rank, world_size=2)
-torch.manual_seed(0)
-encoder = DistributedDataParallel(torch.nn.Linear(3, {D}))
-output = SampledLinear({D}, {N}, sparse_grad=True)
-sgd = torch.optim.SGD(encoder.parameters(), lr=0.1)
-optimizers = [sgd, RowSparseAdam(output.parameters(), lr=0.1)]
-x = torch.randn(2, {B}, 3)
-for step in range(3):
-    output(encoder(x[rank])).values.square().mean().backward()
-    for parameter in output.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= 2
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
-torch.save([*encoder.module.parameters(), *output.parameters()], f"{{folder}}/{{rank}}")
-dist.destroy_process_group()
-if other:
-    sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+
+def work(group):
+    if group.size == 1:
+        return None
+    torch.manual_seed(0)
+    encoder = DistributedDataParallel(torch.nn.Linear(3, {D}))
+    output = SampledLinear({D}, {N}, sparse_grad=True)
+    sgd = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    optimizers = [sgd, RowSparseAdam(output.parameters(), lr=0.1)]
+    x = torch.randn(2, {B}, 3)
+    for step in range(3):
+        output(encoder(x[group.rank])).values.square().mean().backward()
+        for parameter in output.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= 2
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return [p.tolist() for p in (*encoder.module.parameters(), *output.parameters())]
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@several
 def test_what_the_message_advises(tmp_path):
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-W", "ignore", "-c", ADVICE, str(tmp_path)]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    done = subprocess.run(command, env=environment, timeout=200, check=False)
-    assert done.returncode == 0
-    first, second = (torch.load(tmp_path / str(rank)) for rank in (0, 1))
+    first, second = run_ranks(ADVICE, tmp_path, 2)[2]
+    assert first == second
     torch.manual_seed(0)
     encoder = nn.Linear(3, D)
     output = SampledLinear(D, N, sparse_grad=True)
-    begin = [p.detach().clone() for p in (*encoder.parameters(), *output.parameters())]
-    for one, other, old in zip(first, second, begin, strict=True):
-        assert torch.equal(one, other)
-        assert not torch.equal(one, old)
+    begin = [p.tolist() for p in (*encoder.parameters(), *output.parameters())]
+    assert all(one != old for one, old in zip(first, begin, strict=True))

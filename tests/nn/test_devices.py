@@ -9,15 +9,7 @@ import torch
 from helpers.buckets import contents
 from helpers.matrices import make_csr
 from helpers.samplers import uniform_sampler
-from helpers.sparse_layers import (
-    B,
-    D,
-    N,
-    draw_labels,
-    every_mode,
-    every_output,
-    make_layer,
-)
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode, every_output, make_layer
 from torch import nn
 
 import slide
@@ -174,35 +166,6 @@ def test_what_only_the_cpu_computes():
         slide.SampledLinear(4, 9, listed).to("meta")(x)
 
 
-def compare(work):
-    """The results of ``work`` by kernels and by the reference, which are equal but for rounding."""
-    found = []
-    for way in ("kernels", "torch"):
-        torch.manual_seed(0)
-        with backend(way):
-            found.append(work())
-    torch.testing.assert_close(*found)
-    return found
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("last", [False, True])
-def test_convolutions_both_ways(groups, last):
-    def work():
-        conv = slide.SampledConv2d(4, 6, 3, groups=groups).double()
-        x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
-        x = x.to(memory_format=torch.channels_last) if last else x
-        x.requires_grad_()
-        out = slide.active_conv2d(
-            x, conv.weight, conv.bias, np.array([0, 3]), np.array([5, 1, 2]), groups=groups
-        )
-        out.square().sum().backward()
-        rows = slide.row_gradients.dense_gradient(conv.weight)
-        return [out.detach(), x.grad, rows, conv(x.detach()).values.detach()]
-
-    compare(work)
-
-
 def test_convolutions_do_not_wait_for_values():
     conv, x = slide.SampledConv2d(4, 6, 3, device="meta"), torch.ones(2, 4, 6, 5, device="meta")
     conv(x.requires_grad_()).values.sum().backward()
@@ -213,23 +176,6 @@ def test_convolutions_do_not_wait_for_values():
     sampled = slide.SampledConv2d(4, 6, 3, sampler=slide.ActiveSampler(36, 6, active=3)).to("meta")
     with pytest.raises(NotImplementedError, match="meta"):  # The host asks which were drawn.
         sampled(x)
-
-
-@pytest.mark.parametrize("trainable", [False, True])
-def test_sparse_weights_both_ways(trainable):
-    csr = make_csr(np.random.default_rng(0), [3, 0, 5, 1], 7)
-
-    def work():
-        layer = slide.SparseWeightLinear(slide.CSRMatrix(csr, 7), trainable=trainable)
-        x = torch.randn(5, 7, requires_grad=True)
-        layer(x).square().sum().backward()
-        return [x.grad, layer.bias.grad, *([layer.values.grad] if trainable else [])]
-
-    compare(work)
-    vector = [slide.csr_matmul(slide.CSRMatrix(csr, 7), torch.ones(7))]
-    with backend("torch"):
-        vector.append(slide.csr_matmul(slide.CSRMatrix(csr, 7), torch.ones(7)))
-    torch.testing.assert_close(*vector)
 
 
 def outputs_of(out):

@@ -32,10 +32,7 @@ B, D, N = 5, 6, 40
 MODES = ["per_sample", "shared"]
 SAMPLERS = {
     "uniform": uniform_sampler,
-    "lsh": partial(
-        lsh_sampler,
-        rebuild=partial(fixed, every=2 * B),
-    ),
+    "lsh": partial(lsh_sampler, rebuild=partial(fixed, every=2 * B)),
     "published": partial(
         published_sampler, family=SimHash, hashes_per_table=3, num_tables=4, fill=0
     ),
@@ -90,21 +87,6 @@ class TestSampledLinear:
         assert layer.weight.std().item() == pytest.approx(1 / 4 / math.sqrt(3), rel=0.05)
         assert not layer.bias.any()
 
-    @every_mode
-    def test_only_the_set_is_updated(self, mode):
-        layer = make_layer("uniform", mode)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
-        before = layer.weight.detach().clone(), layer.bias.detach().clone()
-        out = layer(torch.randn(B, D), draw_labels())
-        ActiveLoss("bce")(out.values, out.active).backward()
-        optimizer.step()
-        touched = np.zeros(N, bool)
-        touched[out.active.ids] = True
-        assert not touched.all()
-        for old, new in zip(before, (layer.weight, layer.bias), strict=True):
-            changed = (old != new).view(N, -1).any(1).numpy()
-            np.testing.assert_array_equal(changed, touched)
-
     def test_evaluation_does_not_move_the_schedule(self):
         layer = make_layer("lsh", "shared")
         layer.eval()
@@ -115,18 +97,6 @@ class TestSampledLinear:
         for _ in range(3):
             layer(torch.randn(B, D))
         assert (layer.sampler.rebuilds, layer.sampler.samples) == (2, 3 * B)
-
-    @pairs(name=["uniform", "lsh"], mode=["shared", "per_sample"], hard=[1.0, 0.4])
-    def test_loss_is_that_of_the_values(self, name, mode, hard):
-        layer, x, labels = make_layer(name, mode), torch.randn(B, D), draw_labels()
-        twin, loss = copy.deepcopy(layer), ActiveLoss("softmax", hard)
-        found, active = layer.loss(x.requires_grad_(), labels, loss)
-        (grad,) = torch.autograd.grad(found, x)
-        out = twin(x, labels)
-        np.testing.assert_array_equal(active.ids, out.active.ids)
-        wanted = loss(out.values, out.active)
-        torch.testing.assert_close(found, wanted)
-        torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
 
     def test_errors(self):
         with pytest.raises(ValueError, match="sampler of 7 outputs does not fit a layer of 8"):
@@ -143,24 +113,6 @@ class TestSampledLinear:
         assert repr(make_layer("lsh", "shared")) == f"SampledLinear(6, 40, sampler={chosen})"
         every = "SampledLinear(6, 40, bias=False, sampler=FullSampler(all 40 outputs))"
         assert repr(SampledLinear(D, N, bias=False)) == every
-
-    @every_mode
-    @every_sampler
-    @pytest.mark.usefixtures("one_thread")
-    def test_training_lowers_the_loss(self, name, mode):
-        layer = make_layer(name, mode)
-        optimizer = RowSparseAdam(layer.parameters(), lr=0.1)
-        labels = draw_labels()
-        x = torch.randn(B, D)
-        losses = []
-        for _ in range(30):
-            optimizer.zero_grad()
-            out = layer(x, labels)
-            loss = ActiveLoss("softmax")(out.values, out.active)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
 
 
 class TestSparseInputLinear:
@@ -205,20 +157,6 @@ class TestSparseInputLinear:
         layer(x).values.sum().backward()
         assert layer.bias.grad is not None
         assert not hasattr(layer.weight, "row_gradients")
-
-
-def test_labels_that_cover_all_outputs():
-    """A shared set of all N outputs in another order is no complete set."""
-    layer = SampledLinear(D, 4, uniform_sampler(D, 4, active=2))
-    labels = Pattern(np.array([0, 2, 4]), np.array([3, 1, 0, 2], np.int32))
-    x = torch.randn(2, D)
-    out = layer(x, labels)
-    ids = out.active.ids.astype(np.int64)
-    assert ids.tolist() == [3, 1, 0, 2]
-    torch.testing.assert_close(out.values, (x @ layer.weight.T)[:, ids])
-    torch.testing.assert_close(out.to_dense(), x @ layer.weight.T)
-    out.values[0, 0].backward()
-    assert dense_gradient(layer.weight).any(1).tolist() == [False, False, False, True]
 
 
 D, N = 6, 40
@@ -517,12 +455,3 @@ class TestLossOfUsers:
         ):
             with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
                 call(layer(x))
-
-
-@pytest.mark.not_as_python
-def test_threads_may_search_at_the_same_time():
-    layer, x = make_large(), inputs()
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
-    for ids in found:
-        assert torch.equal(ids, found[0])

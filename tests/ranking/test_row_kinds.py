@@ -4,12 +4,45 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.recommenders import recommender
+from helpers.matrices import ones_of
 
 from slide.data import Split
 from slide.data.kind import propose_kinds
 from slide.ranking import choose_kind
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
+
+
+def recommender(
+    rows: int,
+    items: int,
+    groups: int = 50,
+    own: int = 4,
+    asked: int = 3,
+    skew: float = 1.0,
+    loyal: float = 0.7,
+    seed: int = 0,
+) -> Split:
+    """Rows of items that a user has (on average ``own``), and further items of the same user.
+
+    The n-th most popular item of all has a weight of ``(n + 10)^-skew``. Items are in ``groups`` at
+    random. A share ``loyal`` of the items of a user are of two groups, the others of any.
+    """
+    rng = np.random.default_rng(seed)
+    weight = (np.arange(items) + 10.0) ** -skew
+    group = rng.integers(groups, size=items)
+    members = [np.flatnonzero(group == number) for number in range(groups)]
+    sums = [np.cumsum(weight[each]) for each in [*members, np.arange(items)]]
+    features, labels = [], []
+    for _ in range(rows):
+        first, second = 1 + rng.poisson([own - 1, asked - 1])
+        tastes, drawn = rng.integers(groups, size=2), {}
+        while len(drawn) < first + second:  # Each item once, in the order of the draws.
+            taste = tastes[rng.integers(2)] if rng.random() < loyal else groups
+            index = np.searchsorted(sums[taste], rng.random() * sums[taste][-1], side="right")
+            drawn[int(index if taste == groups else members[taste][index])] = None
+        features.append(sorted(list(drawn)[:first]))
+        labels.append(sorted(list(drawn)[first:]))
+    return Split(ones_of(features), Pattern.from_lists(labels), items, items)
 
 
 def proposed(train):
@@ -34,8 +67,7 @@ def questions(rows, entities, repeats, other=True, seed=0):
     again = np.tile(np.arange(len(asked)), repeats)
     turn = np.repeat(np.arange(repeats), len(asked)) if other else 0
     labels = (first[again] + turn) % entities
-    pattern = Pattern.from_lists(asked[again].tolist())
-    features = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+    features = ones_of(asked[again].tolist())
     answers = Pattern.from_lists(labels[:, None].tolist())
     return Split(features, answers, entities + 8, entities)
 
@@ -62,8 +94,7 @@ def test_numbers_that_seem_to_be_items_are_none_if_held_out_rows_say_so():
     tags = [sorted({40 * t + 20 + int(w) for w in rng.integers(3, size=2)}) for t in topic]
     labels = [sorted({*own, int(rng.integers(1600))}) for own in tags]  # Chance would make some.
     rows = zip(words, labels, rng.integers(1600, size=2000).tolist(), strict=True)
-    pattern = Pattern.from_lists([sorted({*own, one} - set(asked)) for own, asked, one in rows])
-    features = CSR(*pattern, np.ones(len(pattern.indices), np.float32))
+    features = ones_of([sorted({*own, one} - set(asked)) for own, asked, one in rows])
     train = Split(features, Pattern.from_lists(labels), 1600, 1600)
     assert proposed(train) == {"items": True}
     kind, why = choose_kind(train)
@@ -113,7 +144,5 @@ def test_what_rows_are_said_to_be_is_not_weighed(kind):
 
 
 def test_no_rows_are_other_rows():
-    nothing = Split(
-        CSR(*Pattern.from_lists([]), np.ones(0, np.float32)), Pattern.from_lists([]), 5, 5
-    )
+    nothing = Split(ones_of([]), Pattern.from_lists([]), 5, 5)
     assert choose_kind(nothing).kind == "other"

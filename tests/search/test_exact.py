@@ -1,13 +1,13 @@
-"""Search of all rows, or of candidates, against full products and FAISS."""
+"""Search of all rows, or of candidates, against full products."""
 
-import faiss
 import numpy as np
 import pytest
 import torch
+from helpers.grids import pairs
 from helpers.matrices import make_pattern
 
 from slide.backend import backend
-from slide.search import RowIndex, index_top_k
+from slide.search import index_top_k
 from slide.search.exact import exact_top_k, rounded_top_k
 from slide.sparse import Pattern
 
@@ -21,10 +21,9 @@ def draw(num_rows=70, width=5, num_queries=23, dtype=torch.float64):
     )
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("k", [1, 6, 70])
-@pytest.mark.parametrize(("rows", "queries"), [(16, 7), (70, 23), (1, 1), (4, 100), (69, 22)])
-def test_exact_in_blocks(rows, queries, k, has_bias, monkeypatch):
+@pairs(blocks=[(16, 7), (70, 23), (1, 1), (4, 100), (69, 22)], k=[1, 6, 70], has_bias=[False, True])
+def test_exact_in_blocks(blocks, k, has_bias, monkeypatch):
+    rows, queries = blocks
     monkeypatch.setattr("slide.search.exact._ROW_BLOCK", rows)
     monkeypatch.setattr("slide.search.exact._QUERY_BLOCK", queries)
     x, weight, bias = draw()
@@ -57,28 +56,6 @@ def test_k_out_of_range(k):
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize(("rows", "width", "k"), [(1, 3, 1), (500, 16, 10), (5000, 32, 100)])
-def test_inner_products(rows, width, k, with_bias):
-    generator = torch.Generator().manual_seed(rows)
-    weight = torch.randn(rows, width, generator=generator)
-    bias = torch.randn(rows, generator=generator) if with_bias else None
-    queries = torch.randn(20, width, generator=generator)
-    # FAISS knows no bias: it is one more coordinate.
-    added = torch.zeros(rows) if bias is None else bias
-    index = faiss.IndexFlatIP(width + 1)
-    index.add(torch.cat([weight, added[:, None]], 1).numpy())
-    expected, ids = index.search(torch.cat([queries, torch.ones(20, 1)], 1).numpy(), k)
-    scores, found = exact_top_k(queries, weight, bias, k)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-    # Rounding may swap two that are nearly equal.
-    assert (found.numpy() == ids).mean() > 0.99
-    if rows <= 4096:  # Then the index sees all rows.
-        scores, found = RowIndex(weight, bias).top_k(queries, k)
-        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-        assert (found.numpy() == ids).mean() > 0.99
-
-
 def draw_long(num_rows=3000, width=48, num_queries=70, seed=0):
     """Queries, rows of very different lengths, and biases."""
     generator = torch.Generator().manual_seed(seed)
@@ -95,10 +72,9 @@ def scores_of(x, weight, bias):
     return scores if bias is None else scores + bias
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize(("rows", "queries"), [(100, 7), (3000, 70), (2999, 69)])
-@pytest.mark.parametrize("k", [1, 5, 50])
-def test_what_is_proven_is_right(rows, queries, k, has_bias, monkeypatch):
+@pairs(blocks=[(100, 7), (3000, 70), (2999, 69)], k=[1, 5, 50], has_bias=[False, True])
+def test_what_is_proven_is_right(blocks, k, has_bias, monkeypatch):
+    rows, queries = blocks
     monkeypatch.setattr("slide.search.exact._ROW_BLOCK", rows)
     monkeypatch.setattr("slide.search.exact._QUERY_BLOCK", queries)
     x, weight, bias = draw_long()

@@ -1,7 +1,6 @@
 """The index over weight rows, and its lists, against exact search."""
 
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from helpers.inner_products import ROWS, draw_clusters, queries_for, recall
 
 from slide.search import RowIndex, exact_top_k
 from slide.search.exact import rounded_top_k
-from slide.search.row_index import GROWTH, LEAST_ROWS, SHARE, _inverted_lists, _WeightRows
+from slide.search.row_index import GROWTH, LEAST_ROWS, SHARE
 from slide.utils.quantized import QuantizedRows
 
 D = 24
@@ -224,62 +223,18 @@ class TestBounds:
         assert limits == [round(SHARE * 200_000), 20_000, 4_096, 77]
 
 
-class Lists(NamedTuple):
-    starts: torch.Tensor
-    order: torch.Tensor
+def test_a_row_that_is_not_finite_moves_no_other():
+    weight, bias = draw_clusters()
+    bias[7], weight[9, 3] = -torch.inf, torch.nan
+    zeros = weight.clone(), bias.clone()
+    for tensor in zeros:
+        tensor[[7, 9]] = 0
+    orders = [RowIndex(*rows).state_dict()["ids"] for rows in ((weight, bias), zeros)]
+    np.testing.assert_array_equal(*orders)
 
 
-def lists_of(weight, bias, seed=0, numbers=None):
-    numbers = torch.arange(len(weight)) if numbers is None else numbers
-    return Lists(*_inverted_lists(_WeightRows(weight, bias), numbers, seed))
-
-
-class TestNearRows:
-    @pytest.mark.parametrize("rows", [1, 7, GROWTH * LEAST_ROWS - 1, GROWTH * LEAST_ROWS, 9_000])
-    @pytest.mark.parametrize("has_bias", [True, False])
-    def test_each_row_is_in_one_list(self, rows, has_bias):
-        weight, bias = draw_clusters(rows, 3)
-        lists = lists_of(weight, bias if has_bias else None)
-        assert lists.order.sort().values.tolist() == list(range(rows))
-        assert lists.starts[0] == 0
-        assert lists.starts[-1] == rows
-        assert (lists.starts.diff() > 0).all()
-        assert (len(lists.starts) > 2) == (rows >= GROWTH * LEAST_ROWS)
-
-    def test_rows_of_a_list_are_near(self, rounded):
-        weight, bias = draw_clusters()
-        rows, lists = torch.cat([weight, bias[:, None]], 1), lists_of(weight, bias)
-        sizes = lists.starts.diff()
-        means = torch.stack([own.mean(0) for own in rows[lists.order].split(sizes.tolist())])
-        own = torch.repeat_interleave(torch.arange(len(means)), sizes)
-        far = (rows[lists.order] - means[own]).square().sum(1)
-        lengths = (rows[lists.order] - rows.mean(0)).square().sum(1)
-        others = lists.starts[-2]
-        assert far[:others].sum() < 0.4 * lengths[:others].sum()
-        # Lengths are those from the mean of a sample.
-        assert lengths[others:].min() >= 0.97 * lengths[:others].max(), "the last list is another"
-        assert LEAST_ROWS <= len(lengths[others:]) < GROWTH * LEAST_ROWS
-
-    def test_some_rows_alone(self):
-        weight, bias = draw_clusters()
-        numbers = torch.arange(5, ROWS, 3)
-        lists = lists_of(weight, bias, 0, numbers)
-        assert torch.equal(lists.order.sort().values, numbers)
-        alone = lists_of(weight[numbers], bias[numbers])
-        assert torch.equal(numbers[alone.order], lists.order)
-        assert torch.equal(alone.starts, lists.starts)
-
-    def test_a_row_that_is_not_finite_moves_no_other(self):
-        weight, bias = draw_clusters()
-        bias[7], weight[9, 3] = -torch.inf, torch.nan
-        zeros = weight.clone(), bias.clone()
-        for tensor in zeros:
-            tensor[[7, 9]] = 0
-        assert torch.equal(lists_of(weight, bias).order, lists_of(*zeros).order)
-
-    def test_equal_rows(self):
-        """Lists that no row is nearest to are left out."""
-        assert len(lists_of(torch.ones(5_000, 3), None).starts) == 3
+def test_lists_that_no_row_is_nearest_to_are_left_out():
+    assert len(RowIndex(torch.ones(5_000, 3), None).state_dict()["starts"]) == 3
 
 
 class TestRegroup:
@@ -308,6 +263,7 @@ class TestRegroup:
         assert seen[1] < 0.7 * seen[0]
         assert seen[1] < 1.3 * fresh.seen
 
+    @pytest.mark.not_as_python
     def test_few_levels(self):
         """A level is left as it is only if it has at least as many rows as the new one."""
         weight, bias = draw_clusters()

@@ -76,6 +76,27 @@ def test_top_k_is_that_of_the_dense_product():
         assert (own[len(best) :] == 0).all()
 
 
+def test_sums_that_pass_zero_on_the_way_count_once():
+    """Zero is the mark of an output that was not seen yet."""
+    lists = CSR(np.array([0, 12]), np.arange(12, dtype=np.int32), np.zeros(12, np.float32))
+    lists.values[3] = 2
+    x = CSR(np.array([0, 60]), np.zeros(60, np.int32), np.ones(60, np.float32))
+    scores, ids = sparse_top_k(x, lists, 12, k=2)
+    assert (ids.tolist(), scores.tolist()) == ([[3, -1]], [[120, 0]])
+    x.values[1::2], x.values[0] = -1, 4
+    assert sparse_top_k(x, lists, 12, k=2)[0].tolist() == [[6, 0]]
+
+
+def test_sums_below_all_numbers_are_no_answers():
+    """A sum that was minus infinity stays it."""
+    most = np.float32(3e38)
+    x = CSR(np.array([0, 3]), np.arange(3, dtype=np.int32), np.array([2, 1, 1], np.float32))
+    values = np.array([-most, most, most], np.float32)
+    scores, ids = sparse_top_k(x, CSR(np.arange(4), np.zeros(3, np.int32), values), 12, k=2)
+    assert ids.tolist() == [[-1, -1]]
+    assert not scores.any()
+
+
 def test_outputs_of_each_row_are_left_out():
     rng = np.random.default_rng(1)
     x, lists = make_csr(rng, [7] * 10, 8), make_csr(rng, [14] * 8, 15)

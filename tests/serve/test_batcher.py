@@ -115,7 +115,7 @@ def test_a_bad_request_does_not_spoil_the_others():
 
 
 def test_an_error_anywhere_is_the_answer_of_its_requests_and_not_the_end(monkeypatch):
-    stack, faults = batcher_module._stack, ["while it is stacked", "while it is stacked"]
+    stack, faults = batcher_module.stacked, ["while it is stacked", "while it is stacked"]
 
     def faulty(parts):
         if faults:
@@ -123,7 +123,7 @@ def test_an_error_anywhere_is_the_answer_of_its_requests_and_not_the_end(monkeyp
         return stack(parts)
 
     async def work(batcher):
-        monkeypatch.setattr(batcher_module, "_stack", faulty)
+        monkeypatch.setattr(batcher_module, "stacked", faulty)
         first = await asyncio.gather(*asked(batcher, 2), return_exceptions=True)
         monkeypatch.setattr(batcher, "_answer_all", lambda jobs: 1 / 0)
         second = await asyncio.gather(*asked(batcher, 2), return_exceptions=True)

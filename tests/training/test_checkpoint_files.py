@@ -17,10 +17,10 @@ from slide.training import checkpoint
 from slide.training.checkpoint import (
     CHECKPOINT,
     Checkpoint,
-    StatePart,
     assembled,
     load_network_state,
     read_states,
+    rows_in,
     same_rows,
     state_for,
 )
@@ -163,6 +163,12 @@ def deal(size, seed):
     return found
 
 
+def dealt(parts, own):
+    """The state of a process that owns these rows."""
+    network, optimizer = assembled(parts, own, SIZES, NAMES)
+    return {"rows": own, "network": network, "optimizer": optimizer}
+
+
 def make_parts(size):
     """The states of a network and its optimizer, and the parts that processes would write."""
     shapes = {"output.weight": (5, 3), "output.bias": (5,), "first.weight": (7, 3)}
@@ -174,17 +180,17 @@ def make_parts(size):
         for number, name in enumerate(NAMES)
     }
     optimizer = {"state": moments, "param_groups": [{"lr": 0.1}]}
-    one = [StatePart(None, network, optimizer)]
-    parts = [StatePart(own, *assembled(one, own, SIZES, NAMES)) for own in deal(size, 0)]
+    one = [{"network": network, "optimizer": optimizer}]
+    parts = [dealt(one, own) for own in deal(size, 0)]
     return network, optimizer, parts
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (4, 2)])
 def test_rows_and_moments_come_along_exactly(before, after):
     network, optimizer, parts = make_parts(before)
-    again = [StatePart(own, *assembled(parts, own, SIZES, NAMES)) for own in deal(after, 1)]
+    again = [dealt(parts, own) for own in deal(after, 1)]
     # Counters come along, and an index does not.
-    assert again[0].network["output._extra_state"] == {"samples": 9, "proposer": {}}
+    assert again[0]["network"]["output._extra_state"] == {"samples": 9, "proposer": {}}
     found, moments = assembled(again, None, SIZES, NAMES)
     for name, weight in network.items():
         if torch.is_tensor(weight):
@@ -197,19 +203,19 @@ def test_rows_and_moments_come_along_exactly(before, after):
 
 def test_a_part_without_gradients_has_zeros():
     *_, parts = make_parts(2)
-    del parts[0].optimizer["state"][0]
+    del parts[0]["optimizer"]["state"][0]
     _, moments = assembled(parts, None, SIZES, NAMES)
-    own = parts[0].rows["output"]
+    own = parts[0]["rows"]["output"]
     assert not moments["state"][0]["exp_avg"][own].any()
     assert moments["state"][0]["exp_avg"].abs().sum(1).count_nonzero() == 5 - len(own)
 
 
 def test_which_part_has_the_same_rows_and_which_are_missing():
     *_, (one, other) = make_parts(2)
-    assert same_rows(one, one.rows)
-    assert not same_rows(one, other.rows)
-    assert not same_rows(one, None)
-    assert same_rows(StatePart(None, {}, {}), None)
+    assert same_rows(rows_in(one), one["rows"])
+    assert not same_rows(rows_in(one), other["rows"])
+    assert not same_rows(rows_in(one), None)
+    assert same_rows(rows_in({}), None)
     with pytest.raises(KeyError, match="rows of the layer"):
         assembled([one], None, SIZES, NAMES)
 
@@ -217,8 +223,8 @@ def test_which_part_has_the_same_rows_and_which_are_missing():
 def test_a_row_of_two_parts_does_not_stand_for_one_of_none():
     """Their number is right, and the rows of no part were zeros."""
     *_, (one, other) = make_parts(2)
-    count = len(other.rows["output"])
-    again = other._replace(rows=other.rows | {"output": one.rows["output"][:count]})
+    count = len(other["rows"]["output"])
+    again = other | {"rows": other["rows"] | {"output": one["rows"]["output"][:count]}}
     with pytest.raises(KeyError, match="rows of the layer output"):
         assembled([one, again], None, SIZES, NAMES)
 

@@ -11,6 +11,7 @@ References:
 """
 
 import gzip
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,18 +93,17 @@ def mnist(
 
 def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
     """Reads the rows of a split, in chunks."""
-    count, found = _idx_rows(images, (SIDE, SIDE)), _idx_rows(labels, ())
-    if not 0 < count <= _MOST_IMAGES:
-        raise DataError(f"{images}: it must have 1 to {_MOST_IMAGES} images, not {count}")
-    if count != found:
-        raise DataError(f"{labels}: it has {found} labels for the {count} images of {images}")
-    classes = _read_idx(labels, 1, count).ravel()
+    pixels, classes = _read_idx(images, (SIDE, SIDE)), _read_idx(labels, ()).ravel()
+    count = len(pixels)
+    if len(classes) != count:
+        raise DataError(
+            f"{labels}: it has {len(classes)} labels for the {count} images of {images}"
+        )
     if classes.max() >= NUM_LABELS:
         bad = int(np.argmax(classes >= NUM_LABELS))
         raise DataError(
             f"{labels}: label {classes[bad]} of image {bad} is not in [0, {NUM_LABELS})"
         )
-    pixels = _read_idx(images, SIDE**2, count)
     for start in range(0, count, IMAGE_CHUNK):
         label = classes[start : start + IMAGE_CHUNK].astype(np.int32)
         part = pixels[start : start + IMAGE_CHUNK]
@@ -114,27 +114,26 @@ def read_idx_blocks(images: Path, labels: Path) -> Iterator[Block]:
         yield Block(features, Pattern(np.arange(len(label) + 1), label))
 
 
-def _idx_rows(path: Path, shape: tuple[int, ...]) -> int:
-    header = _unpacked(path, 8 + 4 * len(shape))
-    magic, found = bytes([0, 0, 8, 1 + len(shape)]), header[:4]
+def _read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """The items of a file, which have this shape, as rows of bytes."""
+    begin, magic = 8 + 4 * len(shape), bytes([0, 0, 8, 1 + len(shape)])
+    header = _unpacked(path, begin)
+    found = header[:4]
     if found != magic and len(found) == 4:
         raise DataError(f"{path}: it begins with {found.hex(' ')} instead of {magic.hex(' ')}")
-    if len(header) < 8 + 4 * len(shape):
+    if len(header) < begin:
         raise DataError(f"{path}: it is cut off")
     rows, *sides = map(int, np.frombuffer(header[4:], ">u4"))
     if sides != list(shape):
         raise DataError(f"{path}: its rows are of shape {tuple(sides)} instead of {shape}")
-    return rows
-
-
-def _read_idx(path: Path, width: int, rows: int) -> np.ndarray:
-    begin = 8 if width == 1 else 16
-    end = begin + rows * width
+    if not 0 < rows <= _MOST_IMAGES:
+        raise DataError(f"{path}: it must have 1 to {_MOST_IMAGES} images, not {rows}")
+    end = begin + rows * math.prod(shape)
     values = _unpacked(path, end + 1)
     if len(values) != end:
         said = f"it is longer than its {rows} rows" if len(values) > end else "it is cut off"
         raise DataError(f"{path}: {said}")
-    return np.frombuffer(values, np.uint8, offset=begin).reshape(rows, width)
+    return np.frombuffer(values, np.uint8, offset=begin).reshape(rows, -1)
 
 
 def _unpacked(path: Path, most: int) -> bytes:

@@ -126,10 +126,7 @@ class RowShape(NamedTuple):
 
 
 class RowModel(NamedTuple):
-    """The parts that all rows share; arrays are by rank, the index in the order of popularity.
-
-    ``prototypes`` ``(labels, PROTOTYPE)`` int32 are ranks of features.
-    """
+    """The parts that all rows share, by rank of popularity; prototypes are ranks of features."""
 
     feature_names: np.ndarray
     label_names: np.ndarray

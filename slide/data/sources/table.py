@@ -1,9 +1,12 @@
-"""Tables with texts, numbers and labels: CSV, JSON, Parquet, frames, Hugging Face data sets.
+"""Texts, numbers and labels: tables of any form, and texts with labels in lines of JSON.
 
-A row of the table is a row. Its features are the words of its texts, weighted by tf-idf
+A row of a table is a row. Its features are the words of its texts, weighted by tf-idf
 (`slide.data.TextVectorizer`), and after them its numbers, brought to mean 0 and deviation 1
 over the training rows; an empty cell of numbers is the mean. Its labels are names, and the
 names of both parts are numbered in alphabetical order.
+
+A line of JSON is ``{"text": "...", "labels": ["...", ...]}``. Without ``labels``, or with null, it
+is a row without any, and other keys of a line do not count.
 """
 
 import functools
@@ -18,19 +21,19 @@ import numpy as np
 
 from slide.data.cache import cached, check_propensity
 from slide.data.columns import Columns, Row, understood
-from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
+from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, Block, SparseDataset, Split
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_files
-from slide.data.tables import read_table
+from slide.data.tables import counted_lines, json_rows, read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
-from slide.sparse import CSR, Pattern, as_csr, row_bounds
+from slide.sparse import CSR, Pattern, as_csr, stacked
 from slide.utils import checks
 from slide.utils.files import file_state
 from slide.utils.names import Names
 from slide.utils.progress_bar import log
 
-# Part of the cache's key. Increase it when the same arguments give other rows.
-_VERSION = 3
+# Parts of the cache's keys. Increase one when the same arguments give other rows.
+_VERSION, _DOCUMENTS_VERSION = 3, 1
 # Texts that become rows at a time.
 _ROWS = 4096
 _COLUMNS = "columns.json"
@@ -176,6 +179,105 @@ def table(
     return data
 
 
+def documents(
+    *,
+    name: str,
+    root: str | Path,
+    cache: str | Path,
+    train_file: str = "train.jsonl",
+    test_file: str | None = "test.jsonl",
+    ngrams: int = 1,
+    min_rows: int = 2,
+    max_features: int | None = None,
+    lower: bool = True,
+    sublinear: bool = True,
+    propensity: Sequence[float] = PROPENSITY,
+    hint: str = "",
+) -> SparseDataset:
+    """Opens texts with labels. The first time it reads the files twice, to count and to read.
+
+    `slide.data.sources.table` describes the lines.
+
+    Args:
+        train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
+            the training rows is set aside.
+        ngrams, min_rows, max_features, lower, sublinear: see `slide.data.TextOptions`.
+        propensity, hint: see `slide.data.xmc`.
+
+    Raises:
+        DataError: a line is malformed.
+        ValueError: an argument is out of range, or no word is in enough rows.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from slide.data import documents
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> line = '{"text": "a red fox", "labels": ["animal", "red"]}'
+        >>> for part in ("train", "test"):
+        ...     _ = (folder / f"{part}.jsonl").write_text(f"{line}\\n{line}\\n")
+        >>> data = documents(name="mine", root=folder, cache=folder)
+        >>> list(data.label_names), data.num_features
+        (['animal', 'red'], 2)
+    """
+    check_folders(root=root, cache=cache)
+    options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
+    names = {"train": train_file, "test": test_file or train_file}
+    paths = {part: Path(root) / file for part, file in names.items()}
+    if test_file is None:
+        log(ASIDE)
+    elif paths["train"].is_file():
+        hint = f"{hint} {SETS_ASIDE}".lstrip()
+    ensure_files(Path(root), list(dict.fromkeys(names.values())), None, lambda _: None, hint)
+    chosen = functools.cache(lambda: drawn(sum(1 for _ in read_documents(paths["train"]))))
+
+    def rows(part: str) -> Iterator[Row]:
+        every = read_documents(paths[part])
+        if test_file is not None:
+            return every
+        return (
+            row for row, aside in zip(every, chosen(), strict=True) if aside == (part == "test")
+        )
+
+    key: dict[str, Any] = {"reader": "documents", "version": _DOCUMENTS_VERSION}
+    key["files"] = {part: str(path.resolve()) for part, path in paths.items()}
+    if test_file is None:
+        key["set aside"] = True
+    return texts_and_labels(
+        {part: functools.partial(rows, part) for part in paths},
+        options,
+        lambda: None,
+        str(paths["train"]),
+        name=name,
+        cache=cache,
+        key=key | asdict(options),
+        state={part: file_state(path) for part, path in paths.items()},
+        propensity=propensity,
+    )
+
+
+def document_of(row: Mapping[str, Any]) -> Row:
+    """An object of JSON as a document."""
+    if not isinstance(row.get("text"), str):
+        raise ValueError('a line must be {"text": "...", "labels": ["...", ...]}')
+    labels = [] if row.get("labels") is None else row["labels"]
+    if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
+        raise ValueError(f"labels must be a list of names, not {labels!r}")
+    found = Row(row["text"], list(dict.fromkeys(map(str, labels))))
+    for each in (found.text, *found.labels):
+        each.encode()  # Half a pair of surrogates is no text. Here its line is known.
+    return found
+
+
+def read_documents(path: Path) -> Iterator[Row]:
+    """The documents of a file, one after the other."""
+    with counted_lines(path, "reading") as lines:
+        for position, row in json_rows(lines, str(path)):
+            try:
+                yield document_of(row)._replace(name=Path(position).name)
+            except ValueError as error:
+                raise DataError(f"{position}: {error}") from error
+
+
 def drawn(count: int, share: float = 0.1, seed: int = 0) -> np.ndarray:
     """Which rows are drawn for testing, ``(count,)`` bool; one is left to train on."""
     aside = min(max(round(share * count), 1), max(count - 1, 0))
@@ -236,11 +338,9 @@ def texts_and_labels(
     state: Mapping[str, Any],
     propensity: Sequence[float],
 ) -> SparseDataset:
-    """The data set of rows of texts, numbers and labels, which are read twice.
+    """The data set of rows of texts, numbers and labels, which are read twice; see `cached`.
 
-    ``columns`` is asked for only if there is no cache; ``source`` names the training rows in
-    messages. `slide.data.cache.cached` explains the others; without a cache the arrays are in
-    memory.
+    ``columns`` is asked for only if there is no cache; without a cache arrays are in memory.
     """
     counted = functools.cache(lambda: _count(parts, options, columns(), source))
     if cache is None:
@@ -316,13 +416,8 @@ def _count(
 def _in_memory(blocks: Iterable[Block], num_features: int, num_labels: int) -> Split:
     none = Pattern.from_lists([])
     found = [Block(CSR(*none, np.empty(0, np.float32)), none), *blocks]
-
-    def joined(rows: Sequence[CSR | Pattern]) -> list[np.ndarray]:
-        bounds = row_bounds(np.concatenate([np.diff(each.indptr) for each in rows]))
-        return [bounds, *map(np.concatenate, list(zip(*rows, strict=True))[1:])]
-
-    features = CSR(*joined([block.features for block in found]))
-    labels = Pattern(*joined([block.labels for block in found]))
+    features = stacked([block.features for block in found])
+    labels = stacked([block.labels for block in found])
     return Split(features, labels, num_features, num_labels)
 
 

@@ -10,7 +10,7 @@ from helpers.naive_rows import BadLine
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from slide.data import DataError, TextOptions, TextVectorizer, documents, transform
-from slide.data.sources.documents import document_of, read_documents
+from slide.data.sources.table import document_of, read_documents
 
 LINES = {
     "train": [

@@ -1,4 +1,4 @@
-"""Proposed ids, and active sets from them. `test_reference.py` compares the draws of the fill."""
+"""Proposed ids, and active sets from them; `slide.check` compares the draws of the fill."""
 
 from collections import Counter
 
@@ -27,7 +27,6 @@ def known_first(labels, proposed, size):
 
 @pytest.mark.parametrize("seed", [0, 1])
 class TestAssembly:
-    @pytest.mark.parametrize("runs", [1, 3])
     @pytest.mark.parametrize(
         ("labels", "proposed", "sizes"),
         [
@@ -38,13 +37,13 @@ class TestAssembly:
             ([3, 4], [30, 30], [30, 12]),
         ],
     )
-    def test_per_sample(self, labels, proposed, sizes, runs, seed):
+    def test_per_sample(self, labels, proposed, sizes, seed):
         rng = np.random.default_rng(seed)
         known, pattern = (make_pattern(rng, counts, NUM_ROWS) for counts in (labels, proposed))
         best = np.zeros((len(sizes), max(proposed, default=0)), np.int32)
         best[np.arange(best.shape[1]) < np.array(proposed, int)[:, None]] = pattern.indices
         ranked = RankedIds(best, np.array(proposed, np.int64))
-        marks = np.zeros((runs, NUM_ROWS), np.uint8)
+        marks = np.zeros((1 + seed, NUM_ROWS), np.uint8)
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         ids, num_known = np.full(indptr[-1], -1, np.int32), np.empty(len(sizes), np.int64)
         words = known, ranked, NUM_ROWS, random_key(seed), marks, indptr, ids, num_known
@@ -163,12 +162,3 @@ def test_best_of_lists(best, has_bias, dtype):
         left = [i for i in own[3:] if i != 4]
         wanted = sorted(left, key=lambda i, own=scores[b]: -own[i])[:best]
         assert out[b].tolist() == wanted + [-1] * (best - len(wanted))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_stratified_log_weights(dtype):
-    """Of a set with uniform ids, one without them, and one without ids."""
-    out = np.full(7, np.nan, dtype)
-    indptr, num_known = np.array([0, 4, 7, 7]), np.array([1, 3, 0])
-    kernels.stratified_log_weights(indptr, num_known, NUM_ROWS, out)
-    np.testing.assert_allclose(out, [0, *3 * [np.log(29 / 3)], 0, 0, 0], rtol=1e-6)

@@ -20,6 +20,7 @@ def _squares(values, out):
 
 
 def test_a_forked_process_runs_the_same_source(monkeypatch):
+    monkeypatch.setattr(compiling.this_thread, "process", 0)
     monkeypatch.setattr(compiling, "start_threads", lambda: False)
     values, out = np.arange(5), np.zeros(5, np.int64)
     _squares(values, out)

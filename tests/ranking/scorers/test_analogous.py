@@ -5,11 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from helpers.graphs import PEOPLE, RELATIONS, make_graph
+from helpers.matrices import ones_of
 
 from slide.data import divide, kind_of
 from slide.ranking import AnalogousQueries
 from slide.ranking.scorers.analogous import MOST_SIMILAR
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 FEATURES = PEOPLE + RELATIONS
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,12 +67,15 @@ def test_weights_and_answers_are_those_of_loops(graph):
         values = [expected[c] for c in sorted(expected)]
         np.testing.assert_allclose(model.similar.values[begin:end], values, rtol=1e-6)
     asked = [(head, PEOPLE + relation) for head in range(9) for relation in range(RELATIONS)]
-    rows = CSR(*Pattern.from_lists(asked), np.ones(2 * len(asked), np.float32))
+    rows = ones_of(asked)
     found = model.relate(rows, np.tile(np.arange(PEOPLE), (len(asked), 1)))
     found = found.reshape(len(asked), PEOPLE, 2)
     for row, own in zip(asked, found, strict=True):
         np.testing.assert_allclose(own, naive_answers(questions, weights, row), rtol=1e-5)
     assert (found > 0).any((0, 1)).all()
+    kept = np.random.default_rng(2).random((len(asked), PEOPLE)) < 0.5
+    some = np.where(kept, np.arange(PEOPLE), -1)
+    np.testing.assert_array_equal(model.relate(rows, some), found[kept])
 
 
 def test_held_out_answers_are_found(graph):
@@ -112,7 +116,7 @@ def test_equal_rows_with_equal_answers_count_once(graph):
 
 def test_no_more_features_than_asked_for_among_equal_ones():
     rows = [[head, 20 + relation] for head in range(20) for relation in range(2)]
-    features = CSR(*Pattern.from_lists(rows), np.ones(80, np.float32))
+    features = ones_of(rows)
     model = AnalogousQueries(longest=2).fit(features, Pattern.from_lists([[0]] * 40), 22, 1)
     assert np.diff(model.similar.indptr).max() == 2
 
@@ -121,19 +125,27 @@ def test_places_that_many_features_share_do_not_count():
     """One answer to one relation is that of 101 heads, or of 100."""
     for heads, similar in ((101, 0), (100, 99)):
         rows = [[head, 200] for head in range(heads)]
-        features = CSR(*Pattern.from_lists(rows), np.ones(2 * heads, np.float32))
+        features = ones_of(rows)
         model = AnalogousQueries().fit(features, Pattern.from_lists([[0]] * heads), 201, 1)
         assert np.diff(model.similar.indptr).max() == similar
 
 
 def test_rows_of_one_feature_and_rows_without_any():
-    features = CSR(*Pattern.from_lists([[0], [1], [], [2]]), np.ones(3, np.float32))
+    features = ones_of([[0], [1], [], [2]])
     labels = Pattern.from_lists([[3, 4], [3, 5], [6], [0]])
     model = AnalogousQueries().fit(features, labels, 3, 7)
     found = model.relate(features, np.tile(np.arange(7), (4, 1))).reshape(4, 7, 2)
     assert found[0, :, 0].tolist() == [0, 0, 0, 1, 0, 1, 0]
     np.testing.assert_allclose(found[0, 5, 1], 1 / (2 + 3))
     assert not found[2:].any()
+
+
+def test_a_question_may_have_its_answers_in_several_rows():
+    features = ones_of([[0, 5], [1, 5], [1, 5]])
+    model = AnalogousQueries().fit(features, Pattern.from_lists([[3], [3], [4]]), 6, 7)
+    found = model.relate(features.slice(0, 1), np.arange(7)[None])[:, 0]
+    assert found.tolist() == [0, 0, 0, 0.5, 0.5, 0, 0]
+    assert not model.relate(ones_of([[0, 4]]), np.arange(7)[None]).any(), "nobody asked so"
 
 
 def test_impossible_inputs_are_refused(graph):

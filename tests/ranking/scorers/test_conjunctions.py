@@ -5,14 +5,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from helpers.matrices import make_pattern, rows_of
+from helpers.matrices import make_pattern, ones_of, rows_of
 
 from slide import FullSampler, SlideNetwork
 from slide.data import Split
 from slide.ranking import Conjunctions, EnsembleRanker
 from slide.ranking.base_scorer import Queries
 from slide.ranking.scorers import conjunctions
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 from slide.utils.array_checks import Stored
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -21,7 +21,7 @@ FEATURES, LABELS, ROWS = 9, 6, 60
 
 def ones(pattern):
     """Rows whose values do not count."""
-    return CSR(*pattern, np.full(len(pattern.indices), 0.3, np.float32))
+    return ones_of(pattern, 0.3)
 
 
 @pytest.fixture
@@ -75,6 +75,9 @@ def test_probabilities_are_means_of_the_shares(rows, model):
             mean[model.lists.indices[part]] += model.weights[place] * model.lists.values[part]
         mean /= max(model.weights[own].sum(), 1e-9)
         np.testing.assert_allclose(found[b], np.log(mean + 0.01 * of_all), rtol=1e-4)
+    kept = np.random.default_rng(2).random(found.shape) < 0.5
+    some = np.where(kept, np.arange(LABELS), -1)
+    np.testing.assert_array_equal(model.relate(sets, some), found[kept])
 
 
 def both_of_two(rng, count):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.matrices import ones_of, to_dense
 
 from slide.data import Split
 from slide.ranking.base_scorer import Candidates, Queries, Training
@@ -23,7 +24,7 @@ def baskets():
 
 
 def rows_of(items):
-    return CSR(*items, np.full(len(items.indices), 0.3, np.float32))  # Values do not count.
+    return ones_of(items, 0.3)  # Values do not count.
 
 
 def learnt(baskets, **more):
@@ -31,9 +32,7 @@ def learnt(baskets, **more):
 
 
 def dense(items):
-    found = np.zeros((items.num_rows, ITEMS))
-    found[items.entry_rows(), items.indices] = 1
-    return found
+    return to_dense(ones_of(items), ITEMS).double().numpy()
 
 
 def naive_loss(model, items):
@@ -133,7 +132,7 @@ def test_rows_and_items_of_which_nothing_is_known_have_no_score():
     nothing = CSR(*Pattern.from_lists([[]]), np.empty(0, np.float32))
     model = ItemFactors(factors=2).fit(Pattern.from_lists([[0, 1], [0, 1]]), 2, 4)
     assert not model.scores(nothing, np.arange(4)[None]).any()
-    row = CSR(*Pattern.from_lists([[0]]), np.ones(1, np.float32))
+    row = ones_of([[0]])
     assert not model.scores(row, np.array([[2, 3]])).any()
     assert len(model.own) == 2
     assert "own" not in model.state()[1], "they are the first labels, which are stored once"

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from helpers.matrices import ones_of, to_dense
 
 from slide.ranking import row_blocks
 from slide.ranking.base_scorer import Candidates, Queries
 from slide.ranking.scorers.item_similarity import ItemSimilarity
-from slide.sparse import CSR, Pattern, row_bounds
+from slide.sparse import Pattern, row_bounds
 
 ITEMS = 30
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -20,9 +21,7 @@ def baskets():
 
 
 def dense(items):
-    found = np.zeros((items.num_rows, ITEMS))
-    found[items.entry_rows(), items.indices] = 1
-    return found
+    return to_dense(ones_of(items), ITEMS).double().numpy()
 
 
 def naive_similarities(baskets, shrink):
@@ -36,7 +35,7 @@ def naive_similarities(baskets, shrink):
 @pytest.mark.parametrize("shrink", [0, 10.0])
 def test_scores_are_sums_of_similarities(baskets, shrink):
     model = ItemSimilarity(shrink).fit(row_blocks.count_pairs(baskets, ITEMS), ITEMS)
-    rows = CSR(*baskets, np.full(len(baskets.indices), 0.3, np.float32))  # Values do not count.
+    rows = ones_of(baskets, 0.3)  # Values do not count.
     ids = np.tile(np.arange(ITEMS), (200, 1))
     ids[3, 4] = -1
     found = model.scores(rows, ids)
@@ -48,7 +47,7 @@ def test_scores_are_sums_of_similarities(baskets, shrink):
 
 def test_the_most_similar_items_are_candidates(baskets):
     model = ItemSimilarity(proposed=4).fit(row_blocks.count_pairs(baskets, ITEMS), ITEMS)
-    rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
+    rows = ones_of(baskets)
     seen = Pattern(baskets.indptr, baskets.indices)
     queries = Queries(rows, seen, None, "exact", 1, ITEMS)
     ids = np.where((named := model.propose(queries).ids) < 0, -1, named).astype(np.int64)
@@ -80,6 +79,6 @@ def test_items_beyond_the_features_have_no_similarity(baskets):
 def test_impossible_inputs_are_refused(baskets):
     with pytest.raises(ValueError, match=r"items must lie in \[0, 20\)"):
         row_blocks.count_pairs(baskets, 20)
-    rows = CSR(*baskets, np.ones(len(baskets.indices), np.float32))
+    rows = ones_of(baskets)
     with pytest.raises(RuntimeError, match="call fit first"):
         ItemSimilarity().scores(rows, np.zeros((200, 1), int))

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from helpers.matrices import to_dense
-from sklearn.svm import LinearSVC
+from helpers.matrices import ones_of, to_dense
 
 from slide.ranking import row_blocks
-from slide.ranking.row_blocks import count_pairs
+from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.ranking.scorers import linear
-from slide.ranking.scorers.linear import LinearClassifiers, _training_lists, item_regressions
-from slide.sparse import CSR, Pattern
+from slide.ranking.scorers.linear import LinearClassifiers, item_regressions
+from slide.sparse import CSR, Pattern, row_bounds
 
 
 def random_rows(rng, rows, columns, share=0.4):
@@ -94,6 +93,20 @@ def test_labels_of_many_rows_learn_the_same(problem, monkeypatch, copied):
         np.testing.assert_allclose(each, other, rtol=1e-4)
 
 
+@pytest.mark.parametrize("copied", [0, 1 << 20])
+def test_values_of_repeated_columns_add_up(problem, monkeypatch, copied):
+    """As in a dense row; each entry stands twice, with parts of its value."""
+    monkeypatch.setattr(linear, "MOST_COPIED", copied)
+    _, features, *others = problem
+    parts = np.repeat(features.values, 2) * np.tile([1.5, -0.5], len(features.values))
+    twice = CSR(2 * features.indptr, np.repeat(features.indices, 2), parts.astype(np.float32))
+    found, expected = (
+        LinearClassifiers(threshold=0.0, tol=1e-5, max_iter=1000).fit(x, *others, 12, 6).weights
+        for x in (twice, features)
+    )
+    np.testing.assert_allclose(to_dense(found, 12), to_dense(expected, 12), atol=1e-3)
+
+
 def test_scores_are_products(problem, ids):
     dense, features, labels, candidates = problem
     model = LinearClassifiers(threshold=0.1).fit(features, labels, candidates, 12, 6)
@@ -168,10 +181,8 @@ def baskets():
     return Pattern.from_lists(rows)
 
 
-def dense_items(items, width=30):
-    found = np.zeros((items.num_rows, width))
-    found[items.entry_rows(), items.indices] = 1
-    return found
+def dense_items(items):
+    return to_dense(ones_of(items), 30).double().numpy()
 
 
 def test_few_items_have_the_weights_of_ridge_regressions(baskets):
@@ -184,6 +195,19 @@ def test_few_items_have_the_weights_of_ridge_regressions(baskets):
         matrix = products[np.ix_(others, others)] + 30 * np.eye(len(others))
         expected = np.linalg.solve(matrix, products[others, item])
         np.testing.assert_allclose(values[own], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_product_that_one_of_two_lists_lacks_is_that_of_the_other(baskets):
+    counts, lists = count_pairs(baskets, 30)
+    rows = lists.entry_rows()
+    kept = (rows != 5) | (lists.indices != 7)
+    bounds = row_bounds(np.bincount(rows[kept], minlength=30))
+    short = CSR(bounds, lists.indices[kept], lists.values[kept])
+    found, expected = (
+        to_dense(item_regressions(ItemPairs(counts, each), 30), 30) for each in (short, lists)
+    )
+    others = np.arange(30) != 5
+    np.testing.assert_allclose(found[others], expected[others], rtol=1e-3, atol=1e-5)
 
 
 def test_items_beyond_the_features_have_no_weights(baskets):
@@ -225,7 +249,7 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     model = LinearClassifiers().fit_items(count_pairs(baskets, 30), 30)
     assert model.counts_items
     ids = np.tile(np.arange(30), (400, 1))
-    rows = [CSR(*baskets, np.full(len(baskets.indices), x, np.float32)) for x in (1.0, 0.2)]
+    rows = [ones_of(baskets, value) for value in (1.0, 0.2)]
     one, other = (model.scores(row, ids) for row in rows)
     np.testing.assert_array_equal(one, other)
     weights = np.zeros((30, 30))
@@ -233,25 +257,3 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     np.testing.assert_allclose(one, dense_items(baskets) @ weights.T - 1, rtol=1e-4, atol=1e-5)
     model.fit(rows[1], baskets, baskets, 30, 30)
     assert not model.counts_items
-
-
-def test_lists_equal_the_naive_ones(problem):
-    _, _, labels, candidates = problem
-    lists = _training_lists(labels, candidates, 6)
-    for label, expected in naive_lists(labels, candidates, 6).items():
-        part = slice(lists.indptr[label], lists.indptr[label + 1])
-        own = zip(lists.rows[part].tolist(), lists.signs[part].tolist(), strict=True)
-        assert dict(own) == expected
-
-
-@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
-def test_fit_is_that_of_linear_svc(problem, cost):
-    """LinearSVC has no fixed bias, so it is 0 here."""
-    dense, features, labels, candidates = problem
-    model = LinearClassifiers(cost, bias=0.0, threshold=0.0, max_iter=3000, tol=1e-6)
-    model.fit(features, labels, candidates, 12, 6)
-    found = to_dense(model.weights, 12)
-    for label, own in naive_lists(labels, candidates, 6).items():
-        theirs = LinearSVC(C=cost, fit_intercept=False, dual=True, tol=1e-6, max_iter=100_000)
-        theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
-        np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)

@@ -1,0 +1,42 @@
+"""What commands have in common: how they are called, and how errors end them."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from slide.utils.checks import error_message
+from slide.utils.progress_bar import until_reader_goes
+
+
+def command_parser(name: str, about: str) -> argparse.ArgumentParser:
+    """A parser of ``slide-<name>``, which is ``python -m slide.<name>``, too."""
+    module = sys.argv[0].endswith(("__main__.py", f"{name}.py"))
+    return argparse.ArgumentParser(
+        prog=f"python -m slide.{name}" if module else f"slide-{name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The arguments of commands that open a model."""
+    parser.add_argument("model", metavar="MODEL", help="folder of a model")
+    about = "cores to use; 0: all that the process may use"
+    parser.add_argument("--threads", type=int, default=0, help=about)
+    about = "open the model without comparing the SHA-256 of its files first: a faster start"
+    parser.add_argument("--no-verify", dest="verify", action="store_false", help=about)
+
+
+@contextmanager
+def ending_errors() -> Iterator[None]:
+    """Inside of it, a user's errors end the process with a sentence, Ctrl-C with status 130."""
+    try:
+        with until_reader_goes():
+            yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except (ValueError, TypeError, OSError) as error:
+        sys.exit(f"error: {error_message(error)}")
