@@ -443,6 +443,8 @@ def check_scipy(matrix: Any, name: str) -> None:
     try:
         if hasattr(matrix, "check_format"):
             matrix.check_format(full_check=True)
+            if (np.diff(matrix.indptr) < 0).any():  # Not seen if the last one is 0.
+                raise ValueError("index pointers decrease")
         if matrix.format == "coo":
             for numbers, size in zip((matrix.row, matrix.col), matrix.shape, strict=True):
                 if len(numbers) and not 0 <= numbers.min() <= numbers.max() < size:

@@ -379,11 +379,14 @@ def outside(layout):
         matrix = scipy.sparse.csc_array(np.ones((2, 2000))[:1].repeat(2, 0))
         if layout == "csr":
             matrix = matrix.tocsr()
+        if layout == "falls":
+            matrix.indptr[-1] = 0
+            return matrix
         matrix.indices = matrix.indices + 10**7
     return matrix
 
 
-LAYOUTS = ["csr", "csc", "bsr", "coo", torch.sparse_csc, torch.sparse_coo]
+LAYOUTS = ["csr", "csc", "falls", "bsr", "coo", torch.sparse_csc, torch.sparse_coo]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
