@@ -87,7 +87,7 @@ _FIGURES = {**_PRECISION, "seconds": "train_seconds", **SELECTION_COLUMNS}
 @contextmanager
 def _announced_compilation() -> Iterator[None]:
     """Inside of it, the first kernel that compiles is announced."""
-    tell_first(lambda: log("compiling kernels, once: later runs find them on the disk"))
+    tell_first(lambda: log("compiling kernels, as a first run does"))
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
 """The trainer: resuming bit by bit, what is due when, learning, re-ranker, tiny data."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,8 @@ import slide
 from slide import FullSampler, SlideNetwork
 from slide.data import SparseDataset, validation_split
 from slide.functional.losses import Loss
-from slide.nn import ActiveLoss
+from slide.model import Model
+from slide.nn import ActiveLoss, add_outputs
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
 from slide.sparse import Pattern
@@ -410,3 +412,30 @@ def test_labels_that_training_never_sees(tmp_path, ranked):
     assert np.isfinite([v for k, v in summary.items() if "_at_" in k]).all()
     assert np.isfinite(trainer.inverse).all()
     assert np.isfinite(trainer.answers.scores[trainer.answers.ids >= 0]).all()
+
+
+def test_one_thread_at_a_time_trains_a_network(tmp_path, monkeypatch):
+    """Two of them ended the process: PyTorch frees gradients that the other one adds to."""
+    data = job.make_data(tmp_path)
+    trainer = job.make_trainer(tmp_path, data, epochs=1)
+    (tmp_path / "other").mkdir()
+    second = job.make_trainer(tmp_path / "other", data, network=trainer.network)
+    model, done = Model(trainer.network), []
+    calls = (
+        second.fit,
+        lambda: model.partial_fit(data.test.features, data.test.labels),
+        lambda: add_outputs(trainer.network.output, 1),
+    )
+
+    def between_steps():
+        with ThreadPoolExecutor(1) as other:
+            for call in () if done else calls:
+                with pytest.raises(RuntimeError, match="another thread is training or resizing"):
+                    other.submit(call).result()
+                done.append(call)
+            other.submit(model.predict, data.test.features).result()
+
+    monkeypatch.setattr(trainer.checkpoint, "check", between_steps)
+    assert trainer.fit()["steps"] == 8
+    assert len(done) == 3
+    assert second.fit()["steps"] == 16  # As what was refused has changed nothing.
