@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.ops.compile import helper, parallel, prange, prefetch_entries
-from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
+from slide.ops.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.ragged import shorten, sorted_order
 
 # Fewer ids than this are sorted by comparing them; of more, that takes most of the time.

@@ -16,8 +16,8 @@ from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.ops.active_sets import RankedIds, torch_rank_all, torch_sketch_rows
-from slide.ops.kernels.sketches import (
+from slide.ops.active_sets import RankedIds
+from slide.ops.sketches import (
     CODES,
     FIRST,
     PRIOR,
@@ -35,6 +35,8 @@ from slide.ops.kernels.sketches import (
     round_rows,
     rows_of,
     sketch_rows,
+    torch_rank_all,
+    torch_sketch_rows,
 )
 from slide.sampling.protocol import (
     Proposer,
@@ -354,7 +356,7 @@ class LSHProposer(Proposer):
         return out
 
     def _sketched(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of some rows; see `slide.ops.kernels.sketches`."""
+        """The sketches ``(n, WIDTH)`` int8 of some rows; see `slide.ops.sketches`."""
         projected = self._projected(weight, bias, rows)
         if uses_reference(projected):
             return torch_sketch_rows(projected, self._offset)

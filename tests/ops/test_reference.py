@@ -13,11 +13,22 @@ from slide.backend import backend
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
 from slide.ops import active_sets
-from slide.ops.active_sets import torch_assemble, torch_rank_all, torch_sketch_rows
+from slide.ops.active_sets import torch_assemble
 from slide.ops.buckets import widened
 from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
-from slide.ops.kernels.sketches import CODES, LINE, NUMBERS, PRIOR, REST, SCALE, WIDTH, sketch_rows
 from slide.ops.random import random_below, torch_random_below
+from slide.ops.sketches import (
+    CODES,
+    LINE,
+    NUMBERS,
+    PRIOR,
+    REST,
+    SCALE,
+    WIDTH,
+    sketch_rows,
+    torch_rank_all,
+    torch_sketch_rows,
+)
 from slide.sparse import CSR, as_csr
 
 TYPES = [np.float32, np.float64]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import slide
 from slide.backend import uses_reference
 from slide.hashing import DWTA, SimHash
-from slide.ops.kernels.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
+from slide.ops.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 

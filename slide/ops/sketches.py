@@ -8,10 +8,12 @@ the numbers in its second line, which says how much that line may add to a score
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from slide.ops.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
-from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
 from slide.ops.products import bfloat16_bits
+from slide.ops.vectors import BLOCK, lowest_bit, rounded_scores
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -29,6 +31,8 @@ _AHEAD = 16
 # in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
 UNLIKELY = 3 / 8
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
+# Numbers of rows and queries whose scores are held at a time.
+_SCORES = 2**24
 # A shorter row is rounded to zeros.
 SMALLEST = np.float32(1e-30)
 
@@ -290,3 +294,44 @@ def largest_scores(sketches, variances, deviations, out):
             number = np.float32(numbers[i, j])
             total += number * number * variances[j]
         out[i] = floats[i, PRIOR] + deviations * floats[i, SCALE] * np.sqrt(total)
+
+
+def torch_rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> Tensor:
+    """The rows with the largest rounded scores, the best first; equal ones in the order of rows.
+
+    queries (B, CODES) float32 inputs in few directions; sketches (N, WIDTH) int8; left_out (n, 2)
+    int64, pairs of a query and a row that it does not get; most: number of rows of a query. Returns
+    ``(B, most)`` int32; -1 after the last row that has a score.
+    """
+    floats = sketches.view(torch.float32)
+    codes, scales, priors = sketches[:, NUMBERS].float(), floats[:, SCALE], floats[:, PRIOR]
+    found = []
+    block = max(1, _SCORES // max(1, len(sketches)))
+    for start in range(0, len(queries), block):
+        scores = queries[start : start + block] @ codes.T * scales + priors
+        scores = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        mine = left_out[(left_out[:, 0] >= start) & (left_out[:, 0] < start + block)]
+        scores[mine[:, 0] - start, mine[:, 1]] = -torch.inf
+        best, ids = scores.sort(dim=1, descending=True, stable=True)
+        found.append(torch.where(best > -torch.inf, ids, -1)[:, :most])
+    if not found:
+        return torch.empty(0, most, dtype=torch.int32, device=queries.device)
+    rows = torch.cat(found).int()
+    return torch.nn.functional.pad(rows, (0, most - rows.shape[1]), value=-1)
+
+
+def torch_sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
+    """The sketches ``(n, WIDTH)`` int8 of projected rows; see the kernel of this name."""
+    projected = projected - offset
+    rows, prior = projected[:, :-1], projected[:, -1]
+    lengths = rows.abs().amax(1)
+    known = lengths.isfinite() & prior.isfinite()
+    scale = torch.where(known, lengths / 127, 0)
+    out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
+    rounded = (rows / scale.clamp(min=float(SMALLEST))[:, None]).nan_to_num(0, 0, 0)
+    rounded = torch.where(known[:, None], rounded.round_().clamp_(-127, 127), 0)
+    out[:, FIRST : FIRST + rows.shape[1]] = rounded.to(torch.int8)
+    floats = out.view(torch.float32)
+    floats[:, REST] = out[:, LINE:].float().norm(dim=1)
+    floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
+    return out
