@@ -19,6 +19,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # pages by default.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
+# The most processors that Linux has; with 100,000 threads the first kernel ends the process.
+_MOST_THREADS = 8192
+if (_threads := os.environ.get("NUMBA_NUM_THREADS", "")).lstrip("-").isdecimal():  # Else it warns.
+    if not 1 <= int(_threads) <= _MOST_THREADS:
+        raise ValueError(f"NUMBA_NUM_THREADS must be in [1, {_MOST_THREADS}], not {_threads}")
+
 import numba
 import torch
 from numba.core import config
