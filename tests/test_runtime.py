@@ -89,7 +89,7 @@ def test_variables_that_cannot_be(variable, value, said):
     variables = os.environ | {variable: value}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == (said is not None), done.stderr
-    assert said is None or done.stderr.endswith(f"ValueError: {said}\n")
+    assert said is None or done.stderr.endswith(f"ValueError: {variable}{said}\n")
 
 
 def test_what_an_import_changes():

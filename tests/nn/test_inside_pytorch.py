@@ -27,7 +27,7 @@ from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern
 
 
 class TestSequential:
@@ -192,6 +192,24 @@ class Hashed(Dataset):
     def __getitem__(self, i):
         x = torch.full((1, D), float(i))
         return self.layer(x, draw_labels(1)).to_dense()[0].detach()
+
+
+@pytest.mark.compiled_only
+def test_spawned_workers_of_a_data_loader():
+    """Layers, rows and labels are pickled for them, and batches on the way back."""
+    layer, features = make_layer(), make_csr(np.random.default_rng(0), [3, 0, 5], 30)
+    labels = draw_labels(3)
+    items = [(layer, features.slice(n, n + 1), labels.slice(n, n + 1)) for n in range(3)]
+    loader = DataLoader(items, None, num_workers=1, multiprocessing_context="spawn")
+    for (own, row, label), (_, wanted_row, wanted_label) in zip(loader, items, strict=True):
+        assert isinstance(row, CSR)
+        assert isinstance(label, Pattern)
+        for found, wanted in zip((*row, *label), (*wanted_row, *wanted_label), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        torch.testing.assert_close(own.weight, layer.weight)
+    layer(torch.randn(B, D), draw_labels())
+    loader = DataLoader(Hashed(layer), 6, num_workers=1, multiprocessing_context="spawn")
+    torch.testing.assert_close(next(iter(loader))[0], Hashed(copy.deepcopy(layer))[0])
 
 
 @needs_fork
