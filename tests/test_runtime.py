@@ -73,13 +73,9 @@ print(sorted(set(after[0].items()) - set(before[0].items())))
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        (
-            "SLIDE_BACKEND",
-            "nonsense",
-            "SLIDE_BACKEND must be one of kernels, torch, not 'nonsense'",
-        ),
-        ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS must be in [1, 8192], not 0"),
-        ("NUMBA_NUM_THREADS", "100000", "NUMBA_NUM_THREADS must be in [1, 8192], not 100000"),
+        ("SLIDE_BACKEND", "nonsense", " must be one of kernels, torch, not 'nonsense'"),
+        ("NUMBA_NUM_THREADS", "0", "=0: Number of threads specified must be > 0."),
+        ("NUMBA_NUM_THREADS", "100000", " must be at most 8192, not 100000"),
         ("OMP_NUM_THREADS", "abc", None),  # OpenMP says so itself, and goes on.
     ],
 )
