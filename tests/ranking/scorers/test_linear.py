@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.matrices import ones_of, to_dense
+from sklearn.svm import LinearSVC
 
 from slide.ranking import row_blocks
 from slide.ranking.row_blocks import ItemPairs, count_pairs
@@ -257,3 +258,16 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     np.testing.assert_allclose(one, dense_items(baskets) @ weights.T - 1, rtol=1e-4, atol=1e-5)
     model.fit(rows[1], baskets, baskets, 30, 30)
     assert not model.counts_items
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+def test_fit_is_that_of_linear_svc(problem, cost):
+    """LinearSVC has no fixed bias, so it is 0 here."""
+    dense, features, labels, candidates = problem
+    model = LinearClassifiers(cost, bias=0.0, threshold=0.0, max_iter=3000, tol=1e-6)
+    model.fit(features, labels, candidates, 12, 6)
+    found = to_dense(model.weights, 12)
+    for label, own in naive_lists(labels, candidates, 6).items():
+        theirs = LinearSVC(C=cost, fit_intercept=False, dual=True, tol=1e-6, max_iter=100_000)
+        theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
+        np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
