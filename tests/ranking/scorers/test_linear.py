@@ -198,6 +198,27 @@ def test_few_items_have_the_weights_of_ridge_regressions(baskets):
         np.testing.assert_allclose(values[own], expected, rtol=1e-3, atol=1e-5)
 
 
+def test_of_many_items_the_closest_have_weights(monkeypatch):
+    """The closest are most often with an item, for the number of their rows; one has no rows."""
+    monkeypatch.setattr(linear, "WEIGHTS", 4)
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", 9)
+    rng = np.random.default_rng(0)
+    rows = (rng.random((200, 30)) < rng.uniform(0.01, 0.5, 30)) & (np.arange(30) != 3)
+    items = Pattern.from_lists([np.flatnonzero(row).tolist() for row in rows])
+    indptr, columns, values = item_regressions(count_pairs(items, 30), 20)
+    products = rows.T.astype(float) @ rows
+    closeness = products / np.sqrt(products.diagonal() + 5)
+    for item in range(30):
+        own = slice(indptr[item], indptr[item + 1])
+        others = [n for n in np.flatnonzero(products[item]) if n != item and n < 20]
+        near, best = columns[own], np.sort(closeness[item, others])[-4:]
+        assert set(near) <= set(others)
+        np.testing.assert_allclose(np.sort(closeness[item, near]), best, rtol=1e-6)
+        matrix = products[np.ix_(near, near)] + 30 * np.eye(len(near))
+        expected = np.linalg.solve(matrix, products[near, item])
+        np.testing.assert_allclose(values[own], expected, rtol=1e-3, atol=1e-5)
+
+
 def test_a_product_that_one_of_two_lists_lacks_is_that_of_the_other(baskets):
     counts, lists = count_pairs(baskets, 30)
     rows = lists.entry_rows()
