@@ -17,6 +17,7 @@ FROM python:3.12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/slide /opt/slide
-ENV PATH=/opt/slide/bin:$PATH NUMBA_CACHE_DIR=/tmp/numba PYTHONUNBUFFERED=1
+ENV PATH=/opt/slide/bin:$PATH NUMBA_CACHE_DIR=/tmp/numba MPLCONFIGDIR=/tmp/matplotlib \
+    PYTHONUNBUFFERED=1
 WORKDIR /runs
 ENTRYPOINT ["slide-train"]

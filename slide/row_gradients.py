@@ -265,6 +265,10 @@ def _from_sparse(grad: torch.Tensor, shape: torch.Size) -> RowGradient:
     if not uses_reference(grad):  # Elsewhere it would wait for the device.
         grad = grad.coalesce()
     ids, values = grad._indices(), grad._values()
+    if ids.is_cpu and ids.numel():  # PyTorch does not check what it is given.
+        for numbers, size in zip(ids, shape, strict=True):
+            if not 0 <= numbers.min() <= numbers.max() < size:
+                raise ValueError(f"a sparse gradient has rows outside of {tuple(shape)}")
     for_rows = values.reshape(values.shape[0], math.prod(values.shape[1:])).contiguous()
     if len(shape) == 2:
         ids = ids[:1] * shape[1] + ids[1:]

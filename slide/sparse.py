@@ -430,7 +430,7 @@ def _check_matrix(shape: tuple[int, ...], num_columns: int | None, name: str) ->
 
 
 def _from_scipy(matrix: Any, name: str, cast: _Cast) -> CSR:
-    matrix = as_wide(matrix).tocsr()
+    matrix = as_wide(matrix, name).tocsr()
     if not matrix.has_canonical_format:
         summed = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         summed.sum_duplicates()  # It sorts; without duplicates the order of the columns stays.
@@ -438,8 +438,24 @@ def _from_scipy(matrix: Any, name: str, cast: _Cast) -> CSR:
     return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
 
 
-def as_wide(matrix: Any) -> Any:
-    """A SciPy matrix whose whole numbers are float64, unless it is CSR: `tocsr` adds up."""
+def check_scipy(matrix: Any, name: str) -> None:
+    """Raise ValueError for a SciPy matrix with entries outside of it, where `tocsr` would write."""
+    try:
+        if hasattr(matrix, "check_format"):
+            matrix.check_format(full_check=True)
+            if (np.diff(matrix.indptr) < 0).any():  # Not seen if the last one is 0.
+                raise ValueError("index pointers decrease")
+        if matrix.format == "coo":
+            for numbers, size in zip((matrix.row, matrix.col), matrix.shape, strict=True):
+                if len(numbers) and not 0 <= numbers.min() <= numbers.max() < size:
+                    raise ValueError(f"numbers of rows or columns are outside of {matrix.shape}")
+    except ValueError as error:
+        raise ValueError(f"{name} are no sparse matrix: {error}") from error
+
+
+def as_wide(matrix: Any, name: str = "features") -> Any:
+    """A SciPy matrix, checked, whose whole numbers are float64 unless it is CSR: `tocsr` adds."""
+    check_scipy(matrix, name)
     wide = matrix.format == "csr" or not _is_short(matrix.dtype)
     return matrix if wide else matrix.astype(np.float64)
 
@@ -449,7 +465,27 @@ def _is_short(dtype: Any) -> bool:
     return np.dtype(dtype).kind in "biu"
 
 
+def _check_torch(x: torch.Tensor, name: str) -> None:
+    """`check_scipy` of a sparse tensor of PyTorch."""
+    try:
+        if x.layout == torch.sparse_coo:
+            torch.sparse_coo_tensor(x._indices(), x._values(), x.shape, check_invariants=True)
+            return
+        by_column = x.layout in (torch.sparse_csc, torch.sparse_bsc)
+        torch.sparse_compressed_tensor(
+            x.ccol_indices() if by_column else x.crow_indices(),
+            x.row_indices() if by_column else x.col_indices(),
+            x.values(),
+            x.shape,
+            layout=x.layout,
+            check_invariants=True,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"{name} are no sparse matrix: {error}") from error
+
+
 def _from_torch(x: torch.Tensor, name: str, cast: _Cast) -> CSR:
+    _check_torch(x, name)
     if x.layout == torch.sparse_csr:
         bounds, columns = x.crow_indices().numpy(), x.col_indices().numpy()
     else:  # By numpy, as PyTorch's own conversion is slow and warns.

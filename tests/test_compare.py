@@ -107,6 +107,8 @@ def test_many_runs_are_lines(runs, capsys):
         *[[compare.read_run(runs / "one")] * 12, [str(i) for i in range(12)]]
     )
     assert len({str(line.get_color()) for line in figure.axes[0].lines}) == 12
+    solid, dashed, dotted = (line.get_zorder() for line in figure.axes[0].lines[:3])
+    assert solid < dashed < dotted, "equal curves hide each other"
     (legend,) = figure.legends
     FigureCanvasAgg(figure).draw()
     assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in figure.axes)

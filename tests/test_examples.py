@@ -1,6 +1,7 @@
 """The examples run, briefly, on a little data made up here, and print what they say they do."""
 
 import json
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,16 @@ def example(tmp_path, monkeypatch):
         return module
 
     return load
+
+
+def test_the_guide_says_how_long_they_are():
+    said, page = {}, (ROOT / "docs/whole-programs.md").read_text()
+    for names, lines in re.findall(r"^\| (\[.*?) \| ([\d, ]+) \|", page, re.MULTILINE):
+        said |= dict(
+            zip(re.findall(r"\[(\w+\.py)\]", names), map(int, lines.split(",")), strict=True)
+        )
+    programs = [path for path in (ROOT / "examples").glob("*.py") if path.name != "common.py"]
+    assert said == {path.name: len(path.read_text().splitlines()) for path in programs}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ ROOMS = {
 }
 # Who alone may import these packages; (): nobody in the library.
 ONLY = {
-    "numba": ("slide.ops.compile", "slide.ops.kernels", "slide.runtime", "slide.utils.profiling"),
+    "numba": ("slide.ops.compile", "slide.ops.vectors", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
     "faiss": ("slide.ranking.scorers.neighbours", "slide.search.faiss_bytes"),
     "tensorboard": (),

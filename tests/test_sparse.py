@@ -357,3 +357,46 @@ def test_other_forms_that_are_taken():
     assert Pattern.from_padded(torch.tensor([[4, -1]])).indices.tolist() == [4]
     assert hits(torch.tensor([[1], [2]]), [[1], [3]]).tolist() == [[True], [False]]
     assert Pattern(BOUNDS, int32s(1, 2)).keep(torch.tensor([True, False])).indices.tolist() == [1]
+
+
+def outside(layout):
+    """A matrix of two rows and 2,000 columns whose numbers lie outside of it, as a file may say."""
+    ones, numbers, bounds = np.ones(2000), np.full(2000, 10**7), np.arange(2001)
+    if isinstance(layout, torch.layout):
+        parts = [torch.from_numpy(part) for part in (bounds, numbers, ones)]
+        if layout == torch.sparse_coo:
+            places = torch.stack([parts[1], torch.arange(2000)])
+            return torch.sparse_coo_tensor(places, parts[2], (2, 2000), check_invariants=False)
+        options = {"layout": layout, "check_invariants": False}
+        return torch.sparse_compressed_tensor(*parts, (2, 2000), **options)
+    if layout == "coo":
+        matrix = scipy.sparse.coo_array((2, 2000))
+        matrix.data, matrix.coords = ones, (numbers, np.arange(2000))
+    elif layout == "bsr":
+        matrix = scipy.sparse.bsr_array(np.ones((2, 2000)), blocksize=(2, 2))
+        matrix.indptr = np.array([0, 10**8, 1000])[:2]
+    else:
+        matrix = scipy.sparse.csc_array(np.ones((2, 2000))[:1].repeat(2, 0))
+        if layout == "csr":
+            matrix = matrix.tocsr()
+        if layout == "falls":
+            matrix.indptr[-1] = 0
+            return matrix
+        matrix.indices = matrix.indices + 10**7
+    return matrix
+
+
+LAYOUTS = ["csr", "csc", "falls", "bsr", "coo", torch.sparse_csc, torch.sparse_coo]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_numbers_outside_of_a_matrix_are_refused_before_it_is_converted(layout):
+    """The conversions of SciPy and PyTorch write where these numbers say."""
+    matrix = outside(layout)
+    with pytest.raises(ValueError, match="features are no sparse matrix: "):
+        slide.as_csr(matrix)
+    with pytest.raises(ValueError, match="labels are no sparse matrix: "):
+        slide.as_pattern(matrix, 2000)
+    if isinstance(layout, str):
+        with pytest.raises(ValueError, match="the entries are no sparse matrix: "):
+            slide.CSRMatrix(matrix)

@@ -23,8 +23,9 @@ from slide.functional import (
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.tables import fold
-from slide.ops.active_sets import RankedIds, torch_rank_all, torch_sketch_rows
-from slide.ops.kernels.sketches import (
+from slide.ops.active_sets import RankedIds
+from slide.ops.random import random_below, random_bits, torch_random_below, torch_random_bits
+from slide.ops.sketches import (
     CODES,
     LINE,
     NUMBERS,
@@ -39,8 +40,9 @@ from slide.ops.kernels.sketches import (
     rank_rows,
     rows_of,
     sketch_rows,
+    torch_rank_all,
+    torch_sketch_rows,
 )
-from slide.ops.random import random_below, random_bits, torch_random_below, torch_random_bits
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
 from slide.sampling.protocol import best_of_voted

@@ -468,8 +468,10 @@ def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
     if how and (proposer := sampler.get("proposer")):
         how += f"looked up by {proposer._target_.rpartition('.')[2]} and "
     how += "drawn uniformly" if how else ""
+    # Without a share of candidates all that are found are in a set.
+    least = "at least " if "looked up" in how and sampler.candidate_share is None else ""
     hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
-    log(f"network   hidden: {hidden}; active: {chosen:,} of {labels:,}{how}")
+    log(f"network   hidden: {hidden}; active: {least}{chosen:,} of {labels:,}{how}")
     most = "" if trainer.max_epochs is None else f", at most {trainer.max_epochs}"
     epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
     batch, threads = trainer.batch_size, runtime.num_threads()

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from slide.config.build import build_trainer, folder_parent, open_dataset
 from slide.config.compose import (
     CONFIG,
+    LETTERS,
     as_dict,
     asked_for,
     combinations,
@@ -77,11 +78,6 @@ describe prints a table of the data set; prepare prints the folder of its arrays
 The keys are the ones that {train} has: {train} --help explains them.
 """
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
-# Keys that a command line may call by the letters of the papers.
-_LETTERS = {
-    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
-    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
-}
 # Scores of rows of all kinds, as a run prints them.
 _PRECISION = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5"}
 # Columns of the table of a sweep.
@@ -91,7 +87,7 @@ _FIGURES = {**_PRECISION, "seconds": "train_seconds", **SELECTION_COLUMNS}
 @contextmanager
 def _announced_compilation() -> Iterator[None]:
     """Inside of it, the first kernel that compiles is announced."""
-    tell_first(lambda: log("compiling kernels, once: later runs find them on the disk"))
+    tell_first(lambda: log("compiling kernels, as a first run does"))
     try:
         yield
     finally:
@@ -145,7 +141,7 @@ def _of_hydra(word: str) -> bool:
 def full_key(word: str) -> str:
     """A word of a command line; the key of an override in full, if it is a letter of the papers."""
     key, equals, value = word.partition("=")
-    return f"{_LETTERS.get(key, key)}{equals}{value}"
+    return f"{LETTERS.get(key, key)}{equals}{value}"
 
 
 def _compose_and_run(

@@ -37,7 +37,7 @@ _NO_SETTINGS = ("_target_", "_partial_", "_args_", "look_up", "hint", "defaults"
 # Keys of paths, in which a character may stand that has a meaning in Hydra's grammar.
 _PATHS = (
     *("resume", "run_dir", "dataset.root", "dataset.cache", "dataset.file"),
-    *("dataset.train_file", "dataset.test_file"),
+    *("dataset.train_file", "dataset.test_file", "dataset.path", "dataset.test_path"),
     *("dataset.train_labels_file", "dataset.test_labels_file"),
 )
 # Settings that may change when a run is resumed. Other settings would not fit its checkpoint.
@@ -58,6 +58,12 @@ _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
 LABEL_LENGTH = 100
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
+_SYNONYMS |= {"k": "hashes_per_table", "l": "num_tables"}
+# Keys that users may call by the letters of the papers.
+LETTERS = {
+    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
+    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
+}
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 _NOWHERE = object()
@@ -174,6 +180,11 @@ def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
 
 def readable(override: str, sweeps: bool = False) -> str:
     """An override as Hydra takes it: a path that it would not read as a text is quoted."""
+    if any("\ud800" <= letter < "\ue000" for letter in override):  # Bytes that are no text.
+        raise ValueError(
+            f"{override!a} cannot be read as {sys.getfilesystemencoding()}, the encoding of the "
+            "locale: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        )
     key, equals, path = override.partition("=")
     if not equals or override_key(override) not in _PATHS:
         return override

@@ -26,7 +26,7 @@ from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_s
 from slide.ranking.scorers.cooccurrence import MOST_LABELS
 from slide.ranking.scorers.item_factors import ItemFactors
 from slide.ranking.scorers.label_tree import LabelTree
-from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items
+from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_negatives
 from slide.ranking.scorers.neighbours import count_as_dense
 from slide.utils.progress_bar import log
 from slide.utils.resources import free_memory, in_gib, resident_memory
@@ -101,7 +101,8 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     rows, features, labels = max(len(split), 1), split.num_features, split.num_labels
     entries, targets = len(split.features.indices), len(split.labels.indices)
     pairs, associated = _pairs(split)
-    learnt, classifiers, similarities = targets + rows * negatives, pairs, 0
+    learnt = targets + rows * num_negatives(split, kind, negatives)
+    classifiers, similarities = pairs, 0
     tree = LabelTree()
     if kind in (tree.kinds or ()) and tree.suits(split):
         height = max(math.ceil(math.log2(labels / tree.cluster)), 0)

@@ -135,7 +135,7 @@ def _look_for_lists(groups: np.ndarray, labels: Pattern, num_labels: int) -> Pro
     if repeated < _ENOUGH:
         if not few:
             return "too few rows"
-        why = "features fill slots as in questions, and rows do not repeat those of others"
+        why = "features fill slots as in questions, and rows do not repeat the labels of others"
         return Proposal("graph", True, why)
     # Of pairs of labels of two rows of equal features, how many are equal.
     both = (np.bincount(groups, sizes) ** 2 - np.bincount(groups, sizes**2)).sum() / 2
@@ -163,7 +163,7 @@ class SeenLabels:
 
     Attributes:
         keys: ``(R,)`` uint64, `row_keys` of the training rows, ascending.
-        rows: ``(R,)`` int64, the rows of these keys.
+        rows: ``(R,)`` int64, the rows of the keys.
         labels: R rows, the labels of the training rows.
 
     Example:
@@ -183,7 +183,7 @@ class SeenLabels:
 
     @classmethod
     def restored(cls, keys: np.ndarray, rows: np.ndarray, labels: Pattern) -> "SeenLabels":
-        """The object with these attributes."""
+        """The object from its attributes."""
         seen = cls.__new__(cls)
         seen.keys, seen.rows, seen.labels = keys, rows, labels
         return seen

@@ -19,7 +19,7 @@ from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_not_compressed, out_of_range
 from slide.data.tables import open_text
 from slide.ops import text_rows as kernel
-from slide.sparse import CSR, Pattern
+from slide.sparse import CSR, Pattern, check_scipy
 from slide.utils import checks
 from slide.utils.files import write_atomic
 from slide.utils.progress_bar import ProgressBar, counted_bytes
@@ -306,12 +306,8 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
     with _opened_matrix(path) as file:
         with counted_bytes(file, path.stat().st_size, str(path)) as counted:
             matrix = sparse.load_npz(counted)
-        # SciPy's compiled conversions trust these numbers as addresses in memory.
-        if hasattr(matrix, "indptr"):
-            matrix.check_format(full_check=True)
-            if np.any(np.diff(matrix.indptr) < 0):
-                raise ValueError("index pointers decrease")
-        elif matrix.format == "dia":
+        check_scipy(matrix, "its arrays")
+        if matrix.format == "dia":
             if np.any(np.abs(matrix.offsets.astype(np.int64)) > max(matrix.shape)):
                 raise ValueError("an offset is beyond the matrix")
         elif matrix.format == "coo":

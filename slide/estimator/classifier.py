@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, check_used, put_together
-from slide.config.compose import as_dict, choose, plain_errors
+from slide.config.compose import LETTERS, as_dict, choose, plain_errors
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import count_steps
 from slide.estimator.targets import (
@@ -124,8 +124,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         run_dir: folder for log, checkpoint and model of `fit`; None: a temporary one.
         mode: ``"shared"``: one active set for the batch; ``"per_sample"``: one for each row.
         settings: further keys of ``python train.py --help`` with their values, such as
-            ``{"hash.num_tables": 16, "schedule": "fixed"}``, of all groups but dataset, transform
-            and runtime.
+            ``{"hash.num_tables": 16}``, or ``{"hash.L": 16}`` by the letter of the papers, of all
+            groups but dataset, transform and runtime.
 
     Attributes:
         model_: `slide.Model`, which can be saved.
@@ -380,7 +380,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         arguments |= {"sampler": "sampler", "ranker": "ranker", "seed": "random_state"}
         if not isinstance(self.settings, dict | None):
             raise ValueError(f"settings must be a dict of keys and values, not {self.settings!r}")
-        for key, value in (self.settings or {}).items():
+        for given, value in (self.settings or {}).items():
+            key = LETTERS.get(str(given), str(given))
             group, _, rest = key.partition(".")
             if key in arguments:
                 raise ValueError(f"{key} is the argument {arguments[key]}, not one of settings")

@@ -115,6 +115,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
     if hasattr(y, "columns"):
         names, y = list(y.columns), without_frame(y)
         if len(names) != 1:
+            _check_marks(y, names)
             if classes is not None:
                 check_columns("labels", names, classes)
             return _from_matrix(y, names if classes is None else classes)
@@ -125,11 +126,15 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
         rows = [list(row) for row in y]
         _check_no_matrix(rows)
         return _from_names(_known(rows, classes) if skip_unknown else rows, classes, True)
-    array = np.asarray(y)
+    array = name_array(y) if isinstance(y, list) else np.asarray(y)
     if array.ndim == 2 and array.shape[1] > 1:
+        _check_marks(array, range(array.shape[1]))
         return _from_matrix(array, classes)
     array = column_or_1d(array, warn=True)
-    check_classification_targets(array)
+    if isinstance(y, list) or array.dtype == object:
+        _check_kinds(y if isinstance(y, list) else array)
+    if array.dtype != object:
+        check_classification_targets(array)
     if classes is None:
         found, numbers = np.unique(array, return_inverse=True)
         labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
@@ -145,6 +150,24 @@ def _column(y: Any) -> Any:
     if hasattr(y, "to_numpy"):  # pandas, polars
         return y.to_numpy()
     return list(y) if isinstance(y, Sequence) and not isinstance(y, str | bytes) else y
+
+
+def _check_kinds(names: Iterable[Any]) -> None:
+    """Raise ValueError for names that are no texts or numbers, or that numpy would make equal."""
+    first = {type(name): name for name in names}
+    kinds = {}
+    for kind, name in first.items():
+        if issubclass(kind, bytes):
+            continue  # Which scikit-learn refuses.
+        if not issubclass(kind, str | int | float | np.generic):
+            raise ValueError(f"names of labels must be texts or numbers, not {name!r}")
+        truth = issubclass(kind, bool | np.bool_)
+        kinds["text" if issubclass(kind, str) else "truth" if truth else "number"] = kind.__name__
+    if len(kinds) > 1:
+        raise ValueError(
+            "names of labels must be of one kind, text or numbers, not "
+            f"{' and '.join(sorted(kinds.values()))}"
+        )
 
 
 def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
@@ -165,6 +188,8 @@ def _holds_lists(y: Any) -> bool:
         return False
     if not isinstance(y, Sequence | np.ndarray) or isinstance(y, str | bytes):
         return False
+    if any(isinstance(row, dict) for row in y):
+        raise ValueError("y holds dicts: give a list of label names for each row, or a matrix")
     return len(y) > 0 and all(
         isinstance(row, Iterable) and not isinstance(row, str | bytes) for row in y
     )
@@ -185,6 +210,18 @@ def _check_no_matrix(rows: list[list[Any]]) -> None:
             f"y holds {width} zeros and ones in each row, which as lists of names would be the "
             "labels 0 and 1: give a matrix, np.array(y)"
         )
+
+
+def _check_marks(y: np.ndarray, names: Sequence[Any]) -> None:
+    """Raise ValueError for a table of names, or one with gaps, instead of zeros and ones."""
+    if y.dtype.kind in "OUST":
+        raise ValueError(
+            f"y has {len(names)} columns of names: give a list of names for each row, or a column "
+            "of zeros and ones for each label"
+        )
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        row, column = np.argwhere(np.isnan(y))[0]
+        raise ValueError(f"row {row} of y has a gap in the column {names[column]!r}")
 
 
 def _from_matrix(y: Any, classes: Any) -> Targets:

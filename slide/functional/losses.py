@@ -297,6 +297,9 @@ class ActiveLoss:
             )
         self.record, self.hard_fraction, self.class_weights = record, hard_fraction, class_weights
 
+    def __repr__(self) -> str:
+        return f"ActiveLoss({self.record.name!r}, hard_fraction={self.hard_fraction})"
+
     def __call__(self, scores: Tensor, active: ActiveSet) -> Tensor:
         """The loss of scores ``(B, A)`` or ``(nnz,)`` of ``active``; a scalar."""
         weights = self.sample_weights(active, None)

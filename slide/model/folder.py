@@ -29,6 +29,7 @@ from slide.sampling import (
 )
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
+from slide.utils.files import alone_in
 from slide.utils.names import KINDS, Names
 from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 from slide.utils.run_folders import resume_word
@@ -67,11 +68,12 @@ def check_target(folder: Path) -> None:
     """Raise ValueError if a model cannot be saved as ``folder``: something else is there."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a model needs a folder")
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    # An interrupted call may have left the others.
-    others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
-    if others and listed_files(folder / MODEL_FILE) is None:
-        raise ValueError(f"{folder} holds something else than a model: name a new folder")
+    with alone_in(folder):  # While another process replaces a model there is no list.
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        # An interrupted call may have left the others.
+        others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
+        if others and listed_files(folder / MODEL_FILE) is None:
+            raise ValueError(f"{folder} holds something else than a model: name a new folder")
 
 
 def write_model(

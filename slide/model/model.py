@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from threading import Lock
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakSet
 
 import numpy as np
+import torch
 
 from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.data.columns import Columns
@@ -17,7 +16,13 @@ from slide.data.row_transform import old_label_ids
 from slide.data.sources.table import features_of
 from slide.data.tables import read_table
 from slide.functional.losses import LOSSES
-from slide.model.folder import check_target, read_model_folder, restored_parts, write_model
+from slide.model.folder import (
+    MODEL_FILE,
+    check_target,
+    read_model_folder,
+    restored_parts,
+    write_model,
+)
 from slide.model.resizing import (
     extended_names,
     kept_network,
@@ -25,6 +30,7 @@ from slide.model.resizing import (
     with_label_ids,
 )
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.nn.sampled_linear import check_finite
 from slide.nn.stored_layers import make_float32
@@ -42,10 +48,8 @@ from slide.utils.tensor_folder import SUFFIX
 # learnt already (see `slide.utils.sizes.output_scale`).
 _OUTPUT_SCALE = 0.1
 _BATCH = 1024
-# Networks that a thread is changing; the lock is held while one is looked up.
-_CHANGING: WeakSet[SlideNetwork] = WeakSet()
-_LOOK_UP = Lock()
-
+# A folder that is replaced while it is opened is opened again; one that is so 20 times is an error.
+_ATTEMPTS = 20
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -58,18 +62,8 @@ def _alone(
 
     @wraps(change)
     def changed(self: "Model", *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        network = self.network
-        with _LOOK_UP:
-            if network in _CHANGING:
-                raise RuntimeError(
-                    f"another thread is training or resizing this model now, so {change.__name__} "
-                    "cannot: hold a lock around what changes a model"
-                )
-            _CHANGING.add(network)
-        try:
+        with changing(*self.network.layers()):
             return change(self, *args, **kwargs)
-        finally:
-            _CHANGING.discard(network)
 
     return changed
 
@@ -379,6 +373,12 @@ class Model:
         from slide.training.loop import TrainingLoop  # Here: predicting needs no training.
 
         checks.positive("lr", lr)
+        checks.positive("input_rate", input_rate)
+        options = _optimizer_options(self.settings)
+        if self.optimizer is not None:
+            options = {name: self.optimizer.param_groups[0][name] for name in options}
+        for rate in (lr, lr * input_rate):  # Refused before anything changes.
+            RowSparseAdam([torch.empty(1)], rate, **options)
         split = self._split(rows, labels, weights)
         size = batch_size(len(split)) if rows_in_step is None else rows_in_step
         batches = Batches(split, size, seed=0)
@@ -387,7 +387,7 @@ class Model:
         _make_trainable(network)
         groups = network.parameter_groups(lr, input_rate)
         if self.optimizer is None:
-            self.optimizer = RowSparseAdam(groups, lr, **_optimizer_options(self.settings))
+            self.optimizer = RowSparseAdam(groups, lr, **options)
         for group, rate in zip(self.optimizer.param_groups, groups, strict=True):
             group["lr"] = rate["lr"]
         self.ranker = None
@@ -573,6 +573,15 @@ def _identity(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def _identities(folder: Path) -> dict[Path, tuple[int, ...]]:
+    """Of the files of a model, its list among them."""
+    found = {}
+    for path in (*folder.glob(f"*{SUFFIX}"), folder / MODEL_FILE):
+        with suppress(OSError):  # It is being replaced, or is not there.
+            found[path] = _identity(path)
+    return found
+
+
 def load(path: str | Path, verify: bool = True) -> Model:
     """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
 
@@ -601,12 +610,26 @@ def load(path: str | Path, verify: bool = True) -> Model:
         FileNotFoundError: there is no model in results: no model.json
     """
     folder = Path(path)
-    before = {path: _identity(path) for path in folder.glob(f"*{SUFFIX}")}
+    for _ in range(_ATTEMPTS):
+        before = _identities(folder)
+        try:
+            model = _opened(folder, verify)
+        except (OSError, ValueError):
+            if _identities(folder) == before:
+                raise
+            continue
+        if _identities(folder) == before:
+            before.pop(folder / MODEL_FILE, None)  # It is not mapped.
+            model._files = before
+            return model
+    raise ValueError(f"{folder} is replaced again and again: open it when it stays")
+
+
+def _opened(folder: Path, verify: bool) -> Model:
+    """The model of a folder, unless another process replaces its files meanwhile."""
     content = read_model_folder(folder, verify)
     try:
-        model = Model(**restored_parts(folder, content, verify))
-        model._files = before
-        return model
+        return Model(**restored_parts(folder, content, verify))
     except MemoryError as error:
         raise ValueError(f"the model of {folder} takes more memory than there is") from error
     except ValueError as error:

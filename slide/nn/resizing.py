@@ -1,7 +1,10 @@
 """Layers that get more or fewer outputs, or features, while they are trained."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Lock
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -14,6 +17,26 @@ from slide.utils import checks
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.
 _RARE = 0.1
+# Of each layer, for the thread that trains or resizes it; `_LOOK_UP` is held to find one.
+_CHANGED: WeakKeyDictionary[torch.nn.Module, checks.Alone] = WeakKeyDictionary()
+_LOOK_UP = Lock()
+
+
+@contextmanager
+def changing(*layers: torch.nn.Module) -> Iterator[None]:
+    """A block that trains or resizes layers; RuntimeError while another thread does so."""
+    with ExitStack() as held:
+        for layer in layers:
+            with _LOOK_UP:
+                alone = _CHANGED.setdefault(
+                    layer,
+                    checks.Alone(
+                        "another thread is training or resizing this model now: hold a lock around "
+                        "what changes a model"
+                    ),
+                )
+            held.enter_context(alone)
+        yield
 
 
 def add_outputs(
@@ -51,16 +74,17 @@ def add_outputs(
     checks.whole("count", count, 1)
     checks.positive("init_scale", init_scale)
     check_has(optimizer, layer.weight, layer.bias)  # Before one of them changes.
-    bound = init_scale / math.sqrt(layer.in_features)
-    weight = layer.weight.detach()
-    added = weight.new_empty(count, layer.in_features).uniform_(-bound, bound)
-    if layer.bias is not None:
-        known = layer.bias.detach().float()
-        low = float(known.kthvalue(max(1, round(_RARE * len(known)))).values)
-        first = layer.bias.new_full((count,), low if bias is None else bias)
-        resize_rows(layer.bias, None, first, optimizer)
-    resize_rows(layer.weight, None, added, optimizer)
-    _take_outputs(layer)
+    with changing(layer):
+        bound = init_scale / math.sqrt(layer.in_features)
+        weight = layer.weight.detach()
+        added = weight.new_empty(count, layer.in_features).uniform_(-bound, bound)
+        if layer.bias is not None:
+            known = layer.bias.detach().float()
+            low = float(known.kthvalue(max(1, round(_RARE * len(known)))).values)
+            first = layer.bias.new_full((count,), low if bias is None else bias)
+            resize_rows(layer.bias, None, first, optimizer)
+        resize_rows(layer.weight, None, added, optimizer)
+        _take_outputs(layer)
 
 
 def remove_outputs(
@@ -95,11 +119,12 @@ def remove_outputs(
     if not len(kept):
         raise ValueError(f"one of the {layer.out_features} outputs must stay")
     check_has(optimizer, layer.weight, layer.bias)  # Before one of them changes.
-    at = torch.from_numpy(kept)
-    for p in (layer.weight, layer.bias):
-        if p is not None:
-            resize_rows(p, at, p.detach()[:0], optimizer)
-    _take_outputs(layer)
+    with changing(layer):
+        at = torch.from_numpy(kept)
+        for p in (layer.weight, layer.bias):
+            if p is not None:
+                resize_rows(p, at, p.detach()[:0], optimizer)
+        _take_outputs(layer)
     return kept
 
 
@@ -134,8 +159,9 @@ def add_features(
         raise ValueError("the sampler of the layer hashes its features, so they cannot become more")
     scale = init_scale / math.sqrt(layer.out_features)
     added = layer.weight.detach().new_empty(count, layer.out_features).normal_(0, scale)
-    resize_rows(layer.weight, None, added, optimizer)
-    layer.in_features += count
+    with changing(layer):
+        resize_rows(layer.weight, None, added, optimizer)
+        layer.in_features += count
 
 
 def _take_outputs(layer: SampledLinear) -> None:

@@ -59,6 +59,7 @@ class Activation(NamedTuple):
             ``(B, A, H, W)`` from a convolution.
         active: the active set, out of N outputs.
         num_samples: B.
+        lead: the leading dimensions of the inputs, whose product is B; None: ``(B,)``.
 
     Example:
         >>> import slide, torch
@@ -71,13 +72,15 @@ class Activation(NamedTuple):
     values: Tensor
     active: ActiveSet
     num_samples: int
+    lead: tuple[int, ...] | None = None
 
     def to_dense(self) -> Tensor:
-        """``(B, N)`` with zeros outside of the set.
+        """``(..., N)`` with zeros outside of the set, for inputs ``(..., D)``.
 
         This is for hidden layers, where N is some thousands: it takes B x N numbers.
         """
-        return F.scatter_active(self.values, self.active, self.num_samples)
+        dense = F.scatter_active(self.values, self.active, self.num_samples)
+        return dense if self.lead is None else dense.view(*self.lead, *dense.shape[1:])
 
     @classmethod
     def __torch_function__(cls, function: Any, *_: Any) -> Any:
@@ -246,7 +249,7 @@ class SampledLayer(nn.Module):
     ) -> Activation | EveryOutput:
         """The outputs for inputs of leading dimensions; in ``eval()`` without labels, a tensor."""
         if learns(self) or active.targets is not None or not active.complete:
-            return Activation(values, active, math.prod(lead))
+            return Activation(values, active, math.prod(lead), tuple(lead))
         return every_output(values, active, lead)
 
     def extra_repr(self) -> str:
@@ -465,11 +468,12 @@ class SampledLinear(SampledLayer):
         Errors: see `slide.functional.active_linear_loss`.
         """
         loss = _named_loss(loss) if isinstance(loss, str) else loss
-        if not callable(loss) or isinstance(loss, nn.modules.loss._Loss):
+        of_torch = getattr(loss, "__module__", "") == "torch.nn.functional"
+        if not callable(loss) or of_torch or isinstance(loss, nn.modules.loss._Loss):
             raise TypeError(
                 "loss must be a name such as 'softmax' (cross-entropy), an ActiveLoss, which has "
                 "label_smoothing, class_weights and temperature, or a function of scores and "
-                f"active set, not {loss!r}"
+                f"active set, not {getattr(loss, '__name__', loss)}"
             )
         if weights is not None and not isinstance(loss, ActiveLoss):
             raise TypeError("weights of samples need an ActiveLoss")
@@ -577,9 +581,14 @@ def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, A
         return x, labels, weights  # Which is an error.
     x, lead = _in_rows(x)
     labels, weights = (
-        each.reshape(-1) if getattr(each, "shape", None) == lead else each
+        each
+        if getattr(each, "shape", None) != lead
+        else (each if isinstance(each, Tensor) else np.asarray(each)).reshape(-1)
         for each in (labels, weights)
     )
+    floats = isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point()
+    if floats and labels.layout == torch.strided and (labels % 1 > 0).any():
+        raise ValueError("labels have fractions: probabilities of labels are no targets here")
     if isinstance(labels, list) and labels and all(isinstance(i, int) for i in labels):
         labels = np.array(labels)
     if not isinstance(labels, np.ndarray | Tensor) or labels.shape != (len(x),):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.ops.compile import helper, parallel, prange, prefetch_entries
-from slide.ops.kernels.largest import add_to_sum, best_first, leave_out, replace_least
+from slide.ops.largest import add_to_sum, best_first, leave_out, replace_least
 from slide.ops.ragged import shorten, sorted_order
 
 # Fewer ids than this are sorted by comparing them; of more, that takes most of the time.
@@ -64,7 +64,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
     """The labels of each feature, with the numbers of rows that have both.
 
     rows `Pattern` of each feature; labels `Pattern` of all rows, in [0, N); repeated ones
-    count again; longest labels are kept of a feature, those with the most rows; sums (T, N) int32
+    count again; the longest labels with the most rows are kept of a feature; sums (T, N) int32
     scratch, zero before and after; touched (T, N + 1) int32 scratch; found `RowRoom` of n features,
     output.
     """
@@ -87,7 +87,7 @@ def count_labels(rows, labels, longest, sums, touched, found):
 
 @helper
 def number_candidates(ids, position):
-    """Write where each candidate of a row lies among those that are there, from 1 on."""
+    """Write where each candidate of a row lies among the candidates that are there, from 1 on."""
     last = 0
     for label in ids:
         if label >= 0:
@@ -353,7 +353,7 @@ def regress_items(
 def shrunk_cosines(lists, counts, shrink, cosines, shared):
     """Cosines of items, smaller where few rows have them, and numbers of rows that have both.
 
-    lists `CSR` of N items, the items of the same rows and the number of these rows; counts (N,)
+    lists `CSR` of N items, the items of the same rows and the number of shared rows; counts (N,)
     int64, the number of rows of each item; shrink float32: number of rows that is added; cosines,
     shared (entries,) float32 output, 0 for an item and itself.
     """
@@ -401,7 +401,7 @@ def rank_scores(starts, derived, columns):
 
 @parallel
 def look_up_lists(ids, starts, listed, values, found):
-    """The values that lists of labels have for candidates; 0 for those that are not in the list.
+    """The values of candidates in lists of labels; 0 where a list lacks the candidate.
 
     ids (B, K) int64 candidates; starts (B + 1,) int64, where the candidates of each row begin in
     found; listed (B, V) int32, labels, each once in a row; values: two arrays (B, V) float32; found

@@ -39,8 +39,8 @@ def mix_shares(sets, lists, ids, starts, positions, found):
     """The sum over the sets of a row of weight times share of each of its candidates.
 
     sets `CSR` of B rows of sets; lists `CSR`, the labels of each set; ids (B, K) int64 distinct
-    candidates, below 0: none; starts (B + 1,) int64, where those of a row begin in found; positions
-    (T, N) int32 scratch of zeros; found (pairs,) float32, written.
+    candidates, below 0: none; starts (B + 1,) int64, where the candidates of a row begin in found;
+    positions (T, N) int32 scratch of zeros; found (pairs,) float32, written.
     """
     threads = len(positions)
     for t in prange(threads):

@@ -15,7 +15,7 @@ from torch import Tensor
 from slide.backend import array_view, on_device, uses_reference
 from slide.ops.products import entry_products, samples_of, torch_entry_products, torch_weighted_sum
 from slide.ops.ragged import gather_entries
-from slide.sparse import CSR, check_pattern
+from slide.sparse import CSR, check_pattern, check_scipy
 from slide.utils import checks
 
 # Number of the matrix's rows in a block of its transpose. A block reads that many numbers of the
@@ -220,6 +220,7 @@ def _as_csr(matrix: Any, num_columns: int | None) -> tuple[CSR, int]:
             raise TypeError(
                 f"the matrix must be CSR, torch.sparse_csr or SciPy, not {type(matrix)}"
             )
+        check_scipy(matrix, "the entries")
         matrix = matrix.tocsr()
         arrays = [matrix.indptr, matrix.indices, matrix.data]
     if num_columns not in (None, matrix.shape[1]):

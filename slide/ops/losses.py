@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from slide.backend import array_view, on_device
+from slide.backend import array_view, on_device, on_host
 from slide.ops.compile import helper, parallel, prange
 from slide.ops.products import bfloat16_bits, samples_on
 from slide.ops.ragged import clear_rows
@@ -377,7 +377,7 @@ def _block(
         indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
     log_weights = np.empty(0, flat.dtype)
     if active.log_weights is not None:
-        log_weights = active.log_weights.astype(flat.dtype, copy=False)
+        log_weights = on_host(active.log_weights).astype(flat.dtype, copy=False)
     losses, flat_gradient = np.empty(len(bounds) - 1), gradient.reshape(-1)
     positions = active.targets.indices
     rows = Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
@@ -470,7 +470,7 @@ def _squared_hinge_in_one_visit(
     losses, none = np.empty(count), np.empty(0, np.float32)
     torch.mm(x, rows.T, out=products)
     bits = products.view(torch.uint16).numpy()
-    logs = none if active.log_weights is None else active.log_weights.astype(np.float32, copy=False)
+    logs = none if active.log_weights is None else on_host(active.log_weights).astype(np.float32)
     own = none if bias is None else array_view(bias)
     targets = active.targets
     scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)

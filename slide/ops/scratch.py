@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from slide.utils.checks import Alone
+
 
 class Scratch:
     """Arrays with one entry for each of N outputs, so that no step clears or allocates one.
@@ -19,22 +21,16 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._user, self._turns = threading.RLock(), threading.Condition()
+        self._user = Alone(
+            "another thread is training this layer now, and a layer has one set of scratch arrays: "
+            "give each thread a layer of its own, or hold a lock around forward, backward and step"
+        )
+        self._turns = threading.Condition()
         self._readers = self._changers = 0  # Threads that search an index; that wait to change it.
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """A part of a step that must not run in two threads at a time: RuntimeError."""
-        if not self._user.acquire(blocking=False):
-            raise RuntimeError(
-                "another thread is training this layer now, and a layer has one set of scratch "
-                "arrays: give each thread a layer of its own, or hold a lock around forward, "
-                "backward and step"
-            )
-        try:
-            yield
-        finally:
-            self._user.release()
+    def alone(self) -> Alone:
+        """For a part of a step that must not run in two threads at a time."""
+        return self._user
 
     @contextmanager
     def in_turn(self, first: bool = True) -> Iterator[None]:

@@ -108,19 +108,24 @@ class RowSparseAdam(torch.optim.Optimizer):
         super().__init__(params, numbers | flags)
         for group in self.param_groups:  # Whose numbers may be others.
             _check_numbers(*(group[name] for name in numbers))
-        takers.add(self)
+        self.__setstate__({})  # What is no part of its state.
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         takers.add(self)
+        if not hasattr(self, "_user"):
+            self._user = checks.Alone(
+                "another thread makes a step of this optimizer now: hold a lock around zero_grad, "
+                "backward and step"
+            )
 
     @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Remove dense, sparse and row gradients."""
-        _UNWRAPPED["zero_grad"](self, set_to_none)
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.row_gradients = []
+        with self._user:
+            _UNWRAPPED["zero_grad"](self, set_to_none)
+            for p in self._parameters():
+                p.row_gradients = []  # type: ignore[attr-defined]
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -147,9 +152,13 @@ class RowSparseAdam(torch.optim.Optimizer):
 
         Returns the loss of ``closure``, as in PyTorch. ValueError for a parameter that is not
         contiguous or has other rows than its gradient, or a number of a group that is out of range;
-        RuntimeError after ``unscale_`` of a ``GradScaler``, with row gradients, or if another
-        optimizer has made a step with the same gradient.
+        RuntimeError after ``unscale_`` of a ``GradScaler``, with row gradients, if another
+        optimizer has made a step with the same gradient, or while another thread makes one.
         """
+        with self._user:
+            return self._step(closure)
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         for group in self.param_groups:  # Before any row changes.
             _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
         loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
@@ -225,7 +234,15 @@ class RowSparseAdam(torch.optim.Optimizer):
 
         ValueError for the state of another optimizer, or of parameters of other shapes.
         """
-        groups, states = state_dict["param_groups"], state_dict["state"]
+        groups, states = state_dict.get("param_groups"), state_dict.get("state")
+        if not isinstance(states, dict) or not isinstance(groups, list):
+            raise ValueError("this is no state of a RowSparseAdam: it needs param_groups and state")
+        for each in (*groups, *states.values()):
+            if not isinstance(each, dict):
+                raise ValueError(
+                    "this is no state of a RowSparseAdam: its groups and the state of a parameter "
+                    f"must be dicts, not {type(each).__name__}"
+                )
         for group in groups:
             # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}

@@ -69,7 +69,7 @@ class Named(NamedTuple):
 class Candidates(NamedTuple):
     """The candidates of B rows: ids ``(B, K)`` int64, each once in a row, descending, -1: none.
 
-    Those of a row begin in a list of all at ``starts``, ``(B + 1,)`` int64.
+    The candidates of a row begin in a list of all at ``starts``, ``(B + 1,)`` int64.
     """
 
     ids: np.ndarray
@@ -218,7 +218,7 @@ class Layout:
         names: of the features in their order; None: that of `FIRST_FEATURES`, and then others.
 
     Raises:
-        ValueError: for names that are not those of the scorers.
+        ValueError: for names other than the features of the scorers.
 
     Attributes:
         names: of the features.
@@ -250,7 +250,7 @@ class Layout:
         self._derived = np.array(derived, np.int64).reshape(-1, 4)
 
     def fill(self, candidates: Candidates, values: Iterator[tuple[str, np.ndarray]]) -> np.ndarray:
-        """The features ``(C, F)`` float32 of candidates, from those that follow from no others."""
+        """The features ``(C, F)`` float32 of candidates, from the numbers that scorers give."""
         columns = np.empty((candidates.starts[-1], len(self.names)), np.float32)
         for name, numbers in values:
             columns[:, self.names.index(name)] = numbers

@@ -76,7 +76,7 @@ class Ranked(NamedTuple):
 
 
 def _first(array: np.ndarray, k: int, missing: int) -> np.ndarray:
-    """The first k columns; those that it does not have are all ``missing``."""
+    """The first k columns; absent columns are all ``missing``."""
     if array.shape[1] >= k:
         return array[:, :k]
     return np.pad(array, ((0, 0), (0, k - array.shape[1])), constant_values=missing)
@@ -96,7 +96,8 @@ class EnsembleRanker:
             `slide.ranking.scorers.neighbours.num_near_rows`.
         voted: number of candidates of the nearest neighbours.
         associated: number of candidates that go with the features; see `Cooccurrence`.
-        negatives: number of labels of its neighbours that are negatives of a row in `fit`.
+        negatives: number of labels of its neighbours that are negatives of a row in `fit`; all
+            labels are where there are few (`slide.ranking.scorers.linear.num_negatives`).
         objective: ``"p"`` ranks by the probability of a label; ``"psp"`` by probability times
             inverse propensity, which favours rare labels (Jain et al. 2016, "Extreme multi-label
             loss functions for recommendation, tagging, ranking and other missing label
@@ -114,7 +115,7 @@ class EnsembleRanker:
         kind: `slide.data.kind_of` the rows of `fit`.
         notes: sentences about the choices that `fit` made.
         all_scorers: the base scorers by name, whatever the kind of the rows is.
-        unsuited: names of those that do not suit the rows of `fit`.
+        unsuited: names of base scorers that do not suit the rows of `fit`.
 
     Example:
         >>> import slide, tempfile
@@ -181,7 +182,7 @@ class EnsembleRanker:
 
     @staticmethod
     def prepare() -> None:
-        """Import what `fit` needs, so that the seconds of the import are not in those of `fit`."""
+        """Import what `fit` needs, so that `fit` does not take the seconds of the import."""
         load_learner()
 
     def fit(
@@ -311,7 +312,7 @@ class EnsembleRanker:
 
     @classmethod
     def restored(cls, stored: Stored, num_labels: int, num_features: int) -> "EnsembleRanker":
-        """The ranker that had this `state`; its arrays are views of those stored."""
+        """The ranker from its `state`; its arrays are views of the stored ones."""
         known = stored.one_of("known", KNOWN)
         ranker = cls(objective=stored.one_of("objective", OBJECTIVES), known=known)
         ranker.kind = stored.one_of("kind", ROW_KINDS[1:])

@@ -40,7 +40,7 @@ _STANDARDISED, _RECIPROCAL, _ANY_RECIPROCAL, _LOGARITHM = range(4)
 class FinalRanker:
     """Gradient-boosted trees, beside a linear model where few true labels are held out.
 
-    The trees are those of ``sklearn.ensemble.HistGradientBoostingClassifier`` with a logistic loss
+    The trees are ``sklearn.ensemble.HistGradientBoostingClassifier`` with a logistic loss
     (Friedman 2001, "Greedy function approximation: a gradient boosting machine"; Ke et al. 2017,
     "LightGBM"). Features that can only speak for a label are monotone. Scores that minimise the
     logistic loss are probabilities, so they can be compared across rows. Of many wrong candidates
@@ -62,7 +62,7 @@ class FinalRanker:
     Args:
         signs: for each column 1, -1 or 0: the score rises with it, falls with it, or may do both.
             Columns with -1 are ranks by scorers, 0 for the best candidate of a row.
-        ranked: for each of these, the column of the numbers that it ranks, and the number by which
+        ranked: for each rank, the column of the numbers that it ranks, and the number by which
             the scorer says that it knows nothing of a candidate. None: there are ranks alone.
 
     Attributes:
@@ -79,7 +79,7 @@ class FinalRanker:
         self.trees: Trees | None = None
         self.base, self.linear_share = 0.0, 1.0
         self.linear = [0.0] * (1 + 4 * len(self._ranks))
-        self._splits: tuple[Trees, Splits] | None = None  # Of these trees.
+        self._splits: tuple[Trees, Splits] | None = None  # The trees of the splits.
 
     def fit(
         self,
@@ -307,7 +307,7 @@ def load_learner() -> Any:
 
 
 def _mean_trees(models: list[Any]) -> Trees:
-    """Trees whose sum is the mean of those of models of scikit-learn."""
+    """Trees whose sum is the mean of models of scikit-learn."""
     nodes = [stage[0].nodes for model in models for stage in model._predictors]
     starts = np.cumsum([0, *map(len, nodes)])
     every, shift = np.concatenate(nodes), np.repeat(starts[:-1], np.diff(starts))

@@ -35,8 +35,8 @@ def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None],
 
     Args:
         needed: ``(N,)`` integers, the most entries that each row can have.
-        write: called with ``begin``, ``end`` and room for these rows; it writes their entries and
-            counts.
+        write: called with ``begin``, ``end`` and room for the rows between; it writes their
+            entries and counts.
         title: of the bar that shows how many rows are written.
     """
     counts = np.zeros(len(needed), np.int64)
@@ -66,7 +66,7 @@ def count_together(
         rows: D lists, for each feature its rows, in [0, R).
         labels: R rows of labels, in [0, N).
         num_labels: N.
-        longest: number of labels of a feature that are kept, those with the most rows.
+        longest: number of labels with the most rows that are kept of a feature.
         title: see `collect_rows`.
     """
     threads, longest = num_threads(), min(longest, num_labels)
@@ -86,8 +86,8 @@ class ItemPairs(NamedTuple):
 
     Attributes:
         counts: ``(N,)`` int64, the number of rows of each item.
-        lists: ``(N, N)``, for each item those that share the most rows with it, itself among them,
-            and the number of these rows; the columns of a row ascend.
+        lists: ``(N, N)``, for each item the items that share the most rows with it, itself among
+            them, and the number of shared rows; the columns of a row ascend.
     """
 
     counts: np.ndarray

@@ -435,7 +435,7 @@ def draw_bins(
     for at, k in enumerate(_CUTOFFS):
         bars = [each[at] for each in values]
         panel.bar(positions + 0.27 * (at - 1), bars, 0.25, label=label.format(k))
-    panel.set_xticks(positions, list(names))
+    panel.set_xticks(positions, list(names), fontsize=8)
     figure.legend(frameon=False, ncols=3, loc="outside upper center")
     return figure
 
@@ -482,7 +482,8 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         best, precision = run.curve(common)
         # Names are no formulas, and a legend leaves out a name that begins with an underscore.
         shown = f" {name}".replace("$", r"\$")
-        style: Any = {"lw": 1, "color": color, "ls": _DASHES[i % len(_DASHES)]}
+        dashes = i % len(_DASHES)  # Those of a later kind lie above, so equal curves all show.
+        style: Any = {"lw": 1, "color": color, "ls": _DASHES[dashes], "zorder": 2 + dashes}
         for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
             upper.plot(axis(steps), values, label=shown, **style)
             lower.plot(axis(best), precision, marker="o", ms=3, **style)

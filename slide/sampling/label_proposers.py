@@ -9,7 +9,7 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import array_view, on_device, on_host, uses_reference
 from slide.ops.active_sets import RankedIds
-from slide.ops.kernels.largest import keep_largest
+from slide.ops.largest import keep_largest
 from slide.sampling.protocol import (
     Proposer,
     Queries,

@@ -1,7 +1,7 @@
 """Candidates by locality-sensitive hashing: rows that share hash buckets with the input."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
 from slide.hashing.tables import bucket_count, fold
-from slide.ops.active_sets import RankedIds, torch_rank_all, torch_sketch_rows
-from slide.ops.kernels.sketches import (
+from slide.ops.active_sets import RankedIds
+from slide.ops.sketches import (
     CODES,
     FIRST,
     PRIOR,
@@ -26,14 +26,28 @@ from slide.ops.kernels.sketches import (
     UNLIKELY,
     WIDTH,
     Rows,
+    at_least,
+    is_no_row,
     largest_scores,
     no_keys,
     rank_buckets,
     rank_rows,
+    round_rows,
     rows_of,
     sketch_rows,
+    torch_rank_all,
+    torch_sketch_rows,
 )
-from slide.sampling.protocol import Proposer, Queries, best_of_voted, dense, in_turns, num_queries
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    best_of_voted,
+    dense,
+    in_turns,
+    most_labels,
+    num_queries,
+    padded,
+)
 from slide.search.row_index import kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -54,6 +68,9 @@ _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
 _TABLES, _PROBES = 4, 15
 # Products that are computed at a time: 4 MB, which stay in the caches of a core.
 _PRODUCTS = 2**20
+# Rows of a large head, by which a score is chosen that at least as many rows have as are looked
+# for: 4 standard deviations on the safe side. A large head has 8 times these rows.
+_SAMPLE, _UNSURE, _TIMES = 2048, 4, 8
 # The other rows are in ranges by the largest score that they may have; each range ends at a row
 # number four times that of the range before.
 _GROWTH = 4
@@ -76,6 +93,9 @@ _OUTPUTS_PER_ROW, _STEPS = 8, 16
 _FEWEST, _MOST_ROWS = 0.75, 1.5
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
+# Rows are projected in multiples of this number, with zeros after the last one: oneDNN makes new
+# code for each product of another shape.
+_UNIT = 512
 # Tensors of a state, beside the projection.
 _KEPT = ("bounds", "sketches", "_offset", "_recent")
 # Rows of an input that are scored exactly, for each candidate. Dropout turns an input away from the
@@ -273,14 +293,14 @@ class LSHProposer(Proposer):
             x = self._recent - self.mean_input
             self.directions = principal_directions(x, self.directions, warm=self.rebuilds > 0)
             self.variances = (x @ self.directions).square().mean(0)
-        some = slice(None, None, -(-len(weight) // _MEAN_ROWS))
-        known = self._projected(weight[some], None if bias is None else bias[some])
+        rows = np.arange(len(weight), dtype=np.int32)
+        known = self._projected(weight, bias, rows[:: -(-len(weight) // _MEAN_ROWS)].copy())
         self._offset = known.nan_to_num(0, 0, 0).mean(0)
-        self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
+            self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
         for start in range(0, len(weight), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            added = None if bias is None else bias[rows]
-            self.sketches[rows] = self._sketched(weight[rows], added)
+            some = slice(start, start + _BLOCK)
+            self.sketches[some] = self._sketched(weight, bias, rows[some])
         self.rebuilds += 1
         self._outputs, self._steps = 0.0, 0
         self._followed = kept_state(weight, bias)
@@ -313,20 +333,31 @@ class LSHProposer(Proposer):
         for name in ("directions", "mean_input", "variances", *_KEPT):
             setattr(self, name, getattr(self, name).to(device))
 
-    def _projected(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _projected(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
         """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
         # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
         kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
-        out = torch.empty(len(weight), len(self._offset), device=weight.device)
-        out[:, :-1] = weight.to(kind) @ self.directions[:, :CODES].to(kind)
-        out[:, -1] = weight.float() @ self.mean_input
+        directions = self.directions[:, :CODES].to(kind)
+        out = torch.empty(len(rows), len(self._offset), device=weight.device)
+        read = not uses_reference(weight) and weight.is_contiguous()
+        if read and (weight.dtype, kind) == (torch.float32, torch.bfloat16):
+            bits = torch.empty(-(-len(rows) // _UNIT) * _UNIT, weight.shape[1], dtype=torch.uint16)
+            priors = np.empty(len(rows), np.float32)
+            vector = array_view(self.mean_input)
+            round_rows(array_view(weight), rows, vector, array_view(bits), priors)
+            out[:, :-1] = (bits.view(kind) @ directions)[: len(rows)]
+            out[:, -1] = torch.from_numpy(priors)
+        else:
+            some = weight[on_device(rows, weight.device).long()]
+            out[:, :-1] = some.to(kind) @ directions
+            out[:, -1] = some.float() @ self.mean_input
         if bias is not None:
-            out[:, -1] += bias
+            out[:, -1] += bias[on_device(rows, bias.device).long()]
         return out
 
-    def _sketched(self, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The sketches ``(n, WIDTH)`` int8 of rows; see `slide.ops.kernels.sketches`."""
-        projected = self._projected(weight, bias)
+    def _sketched(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
+        """The sketches ``(n, WIDTH)`` int8 of some rows; see `slide.ops.sketches`."""
+        projected = self._projected(weight, bias, rows)
         if uses_reference(projected):
             return torch_sketch_rows(projected, self._offset)
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
@@ -417,11 +448,11 @@ class LSHProposer(Proposer):
             return False
         rows = np.unique(np.concatenate(self._noted))
         self._noted, self._followed = [], kept_state(weight, bias)
-        at = torch.from_numpy(rows.astype(np.int64)).to(weight.device)
-        sketches = self._sketched(weight[at], None if bias is None else bias[at])
-        self.sketches[at] = sketches
+        sketches = self._sketched(weight, bias, rows)
         if uses_reference(weight):
+            self.sketches[on_device(rows, weight.device).long()] = sketches
             return False
+        _wholes(self.sketches)[rows] = _wholes(sketches)
         codes = self._addresses(sketches)
         if self.families:
             self.tables.move(rows, self.codes[:, rows], codes)
@@ -455,14 +486,12 @@ class LSHProposer(Proposer):
             pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
             z = F.pad(z, (0, CODES - z.shape[1]))
             return torch_rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
-        keys = no_keys((len(z), most))
-        if not keys.size:
-            return torch.from_numpy(rows_of(keys))
+        if not len(z) or not most:
+            return torch.from_numpy(rows_of(no_keys((len(z), most))))
         numbers, factors = _rounded(z)
         # At the positions of a sketch, whose other bytes then count nothing.
         asked = F.pad(numbers, (FIRST, CODES - z.shape[1]))
-        for products, rows in self._head.products(asked):
-            rank_rows(array_view(products), array_view(factors), rows, labels, keys)
+        keys = self._head.best(asked, factors, labels, most)
         self.looked = float(len(self._head))
         if not self.families:
             return torch.from_numpy(rows_of(keys))
@@ -585,14 +614,11 @@ class _Head:
     """
 
     def __init__(self, ids: np.ndarray, sketches: Tensor):
-        # Rows with the largest priors come first: after them few rows are among the best so far.
-        priors = sketches.view(torch.float32)[torch.from_numpy(ids).long(), PRIOR]
-        order = priors.argsort(descending=True).numpy()
         self._at = np.full(len(sketches), -1, np.int32)
         self._ids = np.empty(0, np.int32)
         self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
         self._sketches, self._size = sketches[:0], 0
-        self._append(ids[order], sketches[torch.from_numpy(ids[order]).long()])
+        self._append(ids, _wholes(sketches)[ids])
 
     def __len__(self) -> int:
         return self._size
@@ -605,8 +631,8 @@ class _Head:
     def move(self, rows: np.ndarray, sketches: Tensor, inside: np.ndarray) -> None:
         """Take the new sketches of some rows, of which those ``inside`` belong to the head."""
         at = self._at[rows]
-        stay, new = inside & (at >= 0), inside & (at < 0)
-        self._put(at[stay], sketches[torch.from_numpy(stay)])
+        stay, new, wholes = inside & (at >= 0), inside & (at < 0), _wholes(sketches)
+        self._put(at[stay], wholes[stay])
         # The last rows move to the slots of those that leave.
         gone = at[~inside & (at >= 0)]
         size = self._size - len(gone)
@@ -614,11 +640,11 @@ class _Head:
         slots = gone[gone < size]
         self._at[self._ids[gone]] = -1
         self._assign(slots, self._ids[last])
-        self._put(slots, self._sketches[torch.from_numpy(last)])
+        self._put(slots, _wholes(self._sketches)[last])
         self._size = size
-        self._append(rows[new], sketches[torch.from_numpy(new)])
+        self._append(rows[new], wholes[new])
 
-    def _append(self, ids: np.ndarray, sketches: Tensor) -> None:
+    def _append(self, ids: np.ndarray, wholes: np.ndarray) -> None:
         size = self._size + len(ids)
         if size > len(self._ids):  # With room for what the next steps bring.
             room = min(len(self._at), size + size // 4)
@@ -629,28 +655,57 @@ class _Head:
             self._sketches[: self._size] = kept[: self._size]
         slots = np.arange(self._size, size, dtype=np.int32)
         self._assign(slots, ids)
-        self._put(slots, sketches)
+        self._put(slots, wholes)
         self._size = size
 
     def _assign(self, slots: np.ndarray, ids: np.ndarray) -> None:
         self._ids[slots], self._at[ids] = ids, slots
 
-    def _put(self, slots: np.ndarray, sketches: Tensor) -> None:
-        self._sketches[torch.from_numpy(slots)] = sketches
-        floats = sketches.view(torch.float32).numpy()
+    def _put(self, slots: np.ndarray, wholes: np.ndarray) -> None:
+        _wholes(self._sketches)[slots] = wholes
+        floats = wholes[:, None].view(np.float32)
         self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
 
-    def products(self, numbers: Tensor) -> Iterator[tuple[Tensor, Rows]]:
-        """``(B, n)`` int32 products of inputs and ``n`` rows at a time, and the rows."""
-        step = max(1, _PRODUCTS // len(numbers))
-        for start in range(0, self._size, step):
-            part = slice(start, min(start + step, self._size))
-            rows = self._sketches[part]
+    def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
+        """Heaps ``(B, most)`` of the best rows of rounded inputs, without those left out."""
+        asked, every = (numbers, factors, left_out), slice(0, self._size)
+        # A score that about twice as many rows have, by a part of the rows: without it, most of the
+        # time would go into rows that are among the best only so far.
+        expected = most * _SAMPLE / max(1, self._size)
+        least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
+        if self._size < _SAMPLE * _TIMES or _TIMES * least > _SAMPLE:
+            return self._rank(*asked, every, no_keys((len(numbers), most)))
+        part = slice(0, self._size, self._size // _SAMPLE)
+        keys = self._rank(*asked, part, no_keys((len(numbers), least)))[:, :1]
+        keys = self._rank(*asked, every, np.repeat(at_least(keys), most, axis=1))
+        short = np.flatnonzero(is_no_row(keys[:, 0]))
+        if len(short):  # Fewer rows have that score.
+            at, known = torch.from_numpy(short), padded(left_out, most_labels(left_out))[short]
+            asked = numbers[at], factors[at], Pattern.from_padded(known)
+            keys[short] = self._rank(*asked, every, no_keys((len(short), most)))
+        return keys
+
+    def _rank(
+        self, numbers: Tensor, factors: Tensor, left_out: Pattern, part: slice, keys: np.ndarray
+    ) -> np.ndarray:
+        """`rank_rows` for some of the rows, as many at a time as products fit into the caches."""
+        step, every = (part.step or 1) * max(1, _PRODUCTS // len(numbers)), part.stop
+        for start in range(0, every, step):
+            some = slice(start, min(start + step, every), part.step)
+            sketches = self._sketches[some]
             if has_int8():
-                found = torch._int_mm(numbers, rows.T)  # pyright: ignore[reportPrivateImportUsage]
+                multiply = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+                found = multiply(numbers, sketches.T)
             else:  # The sums are whole numbers below 2^24, so they are the same.
-                found = (numbers.float() @ rows.float().T).int()
-            yield found, Rows(self._ids[part], self._scales[part], self._priors[part])
+                found = (numbers.float() @ sketches.float().T).int()
+            rows = Rows(*(each[some].copy() for each in (self._ids, self._scales, self._priors)))
+            rank_rows(array_view(found), array_view(factors), rows, left_out, keys)
+        return keys
+
+
+def _wholes(sketches: Tensor) -> np.ndarray:
+    """The same memory with a sketch as one item, which NumPy copies much faster."""
+    return array_view(sketches).view(f"V{WIDTH}")[:, 0]
 
 
 def _views(sketches: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -367,6 +367,12 @@ class ActiveSampler(Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
+        try:
+            self._load(state)
+        except (AttributeError, KeyError, TypeError) as error:  # Other kinds of values.
+            raise ValueError(f"this is no state of an ActiveSampler: {error!r}") from error
+
+    def _load(self, state: dict[str, Any]) -> None:
         saved, own = state.get("proposer_kind"), self._proposer_kind()
         if saved is None:
             raise ValueError(

@@ -13,7 +13,7 @@ from slide import ops
 from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_reference
 from slide.functional import active_linear
-from slide.ops.kernels.largest import keep_largest, keep_largest_bounds
+from slide.ops.largest import keep_largest, keep_largest_bounds
 from slide.sparse import Pattern, check_pattern, row_bounds
 from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slide import ops
 from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
-from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
+from slide.ops.largest import ChangedRows, RowLists, put_rows, scan_lists
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_offsets
 from slide.utils.quantized import QuantizedRows, weight_rows

@@ -6,7 +6,7 @@ from weakref import ref
 import numpy as np
 
 from slide.ops.base_scorers import count_votes
-from slide.ops.kernels.largest import top_products
+from slide.ops.largest import top_products
 from slide.ops.ragged import shorten_rows
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds

@@ -14,6 +14,7 @@ from slide.data.dataset import ROW_KINDS
 from slide.distributed import Group
 from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES
 from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked, choose_kind
@@ -340,7 +341,7 @@ class Trainer:
         its step and writes a checkpoint; then KeyboardInterrupt is raised.
 
         Raises:
-            RuntimeError: if it was called before.
+            RuntimeError: if it was called before, or while another thread trains the network.
             DivergenceError: if the loss or a weight is NaN or infinite.
             OSError: if a file cannot be written.
         """
@@ -350,6 +351,7 @@ class Trainer:
         shares = self.options.share_cores and self.group.size == 1
         bar = ProgressBar(desc="training", total=self.total_steps, initial=self.step, unit=" steps")
         with (
+            changing(*self.network.layers()),
             closing(self.checkpoint),
             closing(self.monitor),
             closing(CoreShare(None if shares else 1)) as cores,

@@ -3,6 +3,7 @@
 import operator
 import os
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -13,6 +14,23 @@ import numpy as np
 _LONGEST = 200
 # Python has larger integers, which become no floats.
 LARGEST_FLOAT = sys.float_info.max
+
+
+class Alone:
+    """``with`` this, one thread at a time runs a block; RuntimeError in another one.
+
+    Waiting would mix their steps, and two of them at once would write behind each other's back.
+    """
+
+    def __init__(self, said: str):
+        self._lock, self._said = threading.RLock(), said
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError(self._said)
+
+    def __exit__(self, *_: Any) -> None:
+        self._lock.release()
 
 
 def whole(name: str, value: Any, least: int) -> int:

@@ -54,6 +54,27 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait for others that change the files of a folder; a killed process holds nothing.
+
+    Systems and file systems without locks of folders go without.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` as JSON, atomically."""
     write_text(path, json.dumps(content, indent=2, default=operator.index) + "\n")

@@ -21,6 +21,7 @@ from slide.backend import array_view
 from slide.runtime import VERSION, versions
 from slide.utils.checks import shortened
 from slide.utils.files import (
+    alone_in,
     json_digest,
     pieces,
     side_by_side,
@@ -59,20 +60,23 @@ def write_folder(
 
     What the folder held stays whole until all new files are on the disk; then the old list is
     removed, and the new one written last. If the process is killed there, `read_folder` goes on.
+    Two processes write one after the other.
     """
-    new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
-    shutil.rmtree(new, ignore_errors=True)  # Of a process that was killed.
-    new.mkdir(parents=True)
-    try:
-        written = [write_file(new, *file) for file in files.items()]
-        every = [*there, *written]
-        write_list(kind, new, content, every)
-        (folder / kind.list_file).unlink(missing_ok=True)
-        for name in set(former or ()) - {file.name for file in every}:
-            (folder / name).unlink(missing_ok=True)  # Of what was here before.
-        _install(kind, folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        new, former = folder / NEW_FILES, listed_files(folder / kind.list_file)
+        shutil.rmtree(new, ignore_errors=True)  # Of a process that was killed.
+        new.mkdir()
+        try:
+            written = [write_file(new, *file) for file in files.items()]
+            every = [*there, *written]
+            write_list(kind, new, content, every)
+            (folder / kind.list_file).unlink(missing_ok=True)
+            for name in set(former or ()) - {file.name for file in every}:
+                (folder / name).unlink(missing_ok=True)  # Of what was here before.
+            _install(kind, folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
 
 
 def _install(kind: FolderKind, folder: Path) -> None:
@@ -169,8 +173,10 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     """Read the list of a folder, and check it and the sizes of the files."""
     path, new = folder / kind.list_file, folder / NEW_FILES
     if not path.exists() and not new.is_symlink() and (new / kind.list_file).is_file():
-        _install(kind, folder)  # A process was killed between two of the files.
-        shutil.rmtree(new, ignore_errors=True)
+        with alone_in(folder):
+            if not path.exists() and (new / kind.list_file).is_file():
+                _install(kind, folder)  # A process was killed between two of the files.
+                shutil.rmtree(new, ignore_errors=True)
     if path.is_symlink():
         raise ValueError(f"{path} must be a file of the folder itself, and no link")
     if not path.is_file():

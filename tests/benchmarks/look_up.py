@@ -31,8 +31,8 @@ SETS = {
     **{"skip_grams": 100_000, "amazon670k_like": None},
 }
 GENERATED = [
-    *("dataset=amazon670k_like", "dataset.train_samples=20000", "dataset.test_samples=2000"),
-    "dataset.cache=datasets/amazon670k_like/cache_20000",
+    *("dataset=amazon670k_like", "dataset.train_samples=60000", "dataset.test_samples=2000"),
+    "dataset.cache=datasets/amazon670k_like/cache_60000",
 ]
 # Three kinds of rows, which take minutes; all sets take hours.
 DATASETS = ["debian", "fb15k", "amazon670k_like"]

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from helpers import job
@@ -11,7 +10,6 @@ from helpers import job
 from slide import FullSampler
 from slide.config import build, build_network, build_optimizer, fill_in
 from slide.config.build import build_samplers, check_settings, check_used, proposer_class
-from slide.sparse import CSR
 
 PER_SAMPLE = "sampler.mode=per_sample"
 
@@ -168,54 +166,6 @@ def test_settings_of_the_network_reach_it():
     rest, first = build_optimizer(config, network).param_groups
     assert (rest["lr"], first["lr"]) == (0.5, 1.5)
     assert first["params"][0] is network.first.weight
-
-
-def test_the_second_set_follows_from_the_first_output():
-    shape = [
-        "network.hidden=[64,32]",
-        "network.hidden_active=[16,8]",
-        *("sampler=slide2020", "sampler.proposer.fill=0", "schedule.growth=0"),
-        *("hash.hashes_per_table=2", "hash.num_tables=9"),
-    ]
-    shape += ["sampler.mode=per_sample", "network.dropout=0", "network.output_scale=1"]
-    config = job.compose(*shape, "sampler.active=32", "sampler.candidate_share=1.0")
-    rows = CSR(
-        np.array([0, 3, 6]),
-        np.array([1, 5, 9, 2, 30, 59], np.int32),
-        np.array([1, 2, 1, 1, 1, 3], np.float32),
-    )
-    network = build_network(config, 60, 80)
-    second = network.hidden[0]
-    seen = []
-    whole = second.sampler.select
-
-    def select(queries, labels):
-        seen.append((queries.detach().clone(), whole(queries, labels)))
-        return seen[-1][1]
-
-    second.sampler.select = select
-    network.encode(rows)
-    first_draw = network.first.sampler.selections, second.sampler.selections
-    queries, chosen = seen[-1]
-    # What the second layer looks up is the first layer's output: 16 of 64 neurons, no more.
-    assert queries.shape == (2, 64)
-    assert ((queries != 0).sum(1) <= 16).all()
-    assert (queries != 0).any(1).all()
-    assert [len(chosen.row(b)) for b in range(2)] == [8, 8]
-
-    def again(change):
-        """The second set where all draws are as before and only ``change`` has been made."""
-        network.first.sampler.selections, second.sampler.selections = (n - 1 for n in first_draw)
-        change()
-        network.encode(rows)
-        return seen[-1]
-
-    same = again(lambda: None)
-    assert torch.equal(same[0], queries)
-    assert same[1].ids.tolist() == chosen.ids.tolist()
-    other = again(lambda: network.first.weight.data.neg_())
-    assert not torch.equal(other[0], queries)
-    assert other[1].ids.tolist() != chosen.ids.tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The commands from outside: what they write and how they end."""
 
+import gc
 import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
 from slide.training.evaluation import precision_at_k
 from slide.training.loop import TrainingLoop
+from slide.utils.run_folders import RUN_LOCK, release_folder
 
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
@@ -374,50 +377,43 @@ def test_the_model_has_the_precision_of_the_run(tmp_path, ranker):
 
 HOLD = """
 import sys
-from pathlib import Path
-from slide.utils.run_folders import hold_folder
-hold_folder(Path(sys.argv[1]))
-print("held", flush=True)
-sys.stdin.read()
+from filelock import FileLock
+with FileLock(sys.argv[1], blocking=False):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
 def without_lock(files):
-    return {path: content for path, content in files.items() if path.name != "run.lock"}
+    return {path: content for path, content in files.items() if path.name != RUN_LOCK}
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """A process that runs in ``run``; it ends by itself with its standard input."""
-    (tmp_path / "run").mkdir(exist_ok=True)
-    command = [sys.executable, "-W", "ignore", "-c", HOLD, str(tmp_path / "run")]
+@contextmanager
+def held_elsewhere(run):
+    """A process that runs in a folder; it ends by itself with its standard input."""
+    run.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", HOLD, str(run / RUN_LOCK)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=job.ROOT, **pipes)
-    assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.communicate(timeout=60)
+    with subprocess.Popen(command, **pipes) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.kill()
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_the_second_one_is_refused(tmp_path, resumed, request):
-    more = ["trainer.max_steps=2", "ranker=none"]
-    arguments = job.tiny(tmp_path, *more)
+def test_the_second_one_is_refused(tmp_path):
+    """A new run, and one that is resumed."""
     run = tmp_path / "run"
-    if resumed:
-        code = "import sys; from helpers import job; job.main(*sys.argv[1:])"
-        command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
-        subprocess.run(command, cwd=job.ROOT / "tests", check=True, timeout=200)
-        arguments = [f"resume={run}", "trainer.max_steps=3"]
-    before = job.files_of(run) if resumed else {}
-    holder = request.getfixturevalue("holder")
-    said = job.failure(*arguments)
-    assert said == f"error: another process is running in {run}: wait until it ends"
-    assert without_lock(job.files_of(run)) == without_lock(before)
-    holder.kill()
-    holder.wait(timeout=60)
-    job.main(*arguments)
-    assert (run / "summary.json").exists()
+    more = ["trainer.max_steps=2", "ranker=none"]
+    for words in (job.tiny(tmp_path, *more), [f"resume={run}", "trainer.max_steps=3"]):
+        before = job.files_of(run) if run.exists() else {}
+        with held_elsewhere(run):
+            said = job.failure(*words)
+        assert said == f"error: another process is running in {run}: wait until it ends"
+        assert without_lock(job.files_of(run)) == without_lock(before)
+        job.main(*words)
+        gc.collect()
+        release_folder(run)  # As if this process had ended.
+    assert job.checkpoint(run)["step"] == 3
 
 
 def data_words(folder):

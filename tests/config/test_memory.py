@@ -197,7 +197,7 @@ def peak_and_needs(every, candidates, warm=400):
 @pytest.mark.parametrize(
     ("rows", "labels", "nonzeros", "own"),
     # Of one label a row, a tree of labels learns, too.
-    [(4000, 2000, 40, 4), (12_000, 9000, 20, 4), (30_000, 9000, 20, 1)],
+    [(4000, 2000, 40, 4), (12_000, 9000, 20, 4), (15_000, 9000, 20, 1)],
 )
 def test_the_re_ranker(tmp_path, rows, labels, nonzeros, own):
     data = job.make_data(

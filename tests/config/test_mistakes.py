@@ -11,12 +11,16 @@ DATASETS = list(job.CONF.glob("dataset/*.yaml"))
 
 
 @pytest.mark.parametrize(
-    ("glob", "count"), [("dataset=glob(*)", len(DATASETS)), ("dataset=glob([m*,d*])", 6)]
+    ("words", "count"),
+    [
+        (["dataset=glob(*)", "seed=1"], len(DATASETS)),
+        (["dataset=glob([m*,d*])", "seed=1,2"], 2 * 6),
+    ],
 )
-def test_globs_are_choices_of_a_group(glob, count):
-    assert len(combinations([glob, "seed=1,2"])) == 2 * count
+def test_globs_are_choices_of_a_group(words, count):
+    assert len(combinations(words)) == count
     with pytest.raises(ValueError, match="there is no key seeed"):
-        combinations([glob, "seeed=1"])
+        combinations([words[0], "seeed=1"])
     with pytest.raises(ValueError, match=r"optimizer\.lr=glob.* finds no file"):
         combinations(["optimizer.lr=glob(*)"])
 
@@ -44,9 +48,12 @@ def test_a_key_of_several_groups_brings_all_of_them():
 def test_paths_are_read_as_they_are(path):
     assert read_config([f"run_dir={path}", f"+dataset.root={path}"]).run_dir == path
     combinations([f"dataset.cache={path}"], sweeps=False)
-    for name in ("train_file", "test_file", "train_labels_file", "test_labels_file", "file"):
-        words = "dataset=xmc", f"++dataset.{name}={path}"
-        assert read_config(words).dataset[name] == path
+    names = "train_file", "test_file", "train_labels_file", "test_labels_file", "file"
+    found = read_config(["dataset=xmc", *(f"++dataset.{name}={path}" for name in names)]).dataset
+    assert [found[name] for name in names] == [path] * 5
+    words = "dataset=table", f"dataset.path={path}", f"dataset.test_path={path}"
+    found = read_config(words).dataset
+    assert [found.path, found.test_path] == [path] * 2
 
 
 def test_what_hydra_reads_as_text_stays():
@@ -141,6 +148,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     [
         ("optimizer.lrr=1", "no key optimizer.lrr .*; did you mean optimizer.lr?"),
         ("optimizer.learning_rate=1", "did you mean optimizer.lr?$"),
+        ("hash.k=6", r"no key hash.k .*; did you mean hash.hashes_per_table?$"),
         ("learning_rate=1", "did you mean optimizer.lr?$"),
         ("trainer.num_epochs=1", "did you mean trainer.epochs?$"),
         ("optimiser.lr=1", "no key optimiser.lr .*; did you mean optimizer.lr?"),
@@ -157,6 +165,8 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("~hash.nothing", "no key hash.nothing"),
         ("~ranker", "the configuration has no ranker; was it removed with ~?"),
         ("seed", "seed"),
+        ("run_dir=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
+        ("dataset=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
         ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value"),
     ],
 )

@@ -248,15 +248,15 @@ def taken(monkeypatch):
 
     fake = SimpleNamespace(set_threads=take, num_threads=lambda: found[-1])
     monkeypatch.setattr(processes, "runtime", fake)
-    monkeypatch.setattr(processes, "core_limit", lambda: None)
     found.append(bound)
     return found
 
 
-def shared(taken, monkeypatch, affinities, asked=0, names=None, local_size=None):
+def shared(taken, monkeypatch, affinities, asked=0, names=None, local_size=None, limit=None):
     """The threads of the first of some processes, which are bound to these cores."""
     taken[0]["cores"] = len(affinities[0]) or 8
     monkeypatch.setattr(processes, "_cores", lambda: affinities[0])
+    monkeypatch.setattr(processes, "core_limit", lambda: limit)
     group = SimpleNamespace(rank=0, size=len(affinities))
     names = names or ["node"] * len(affinities)
 
@@ -271,43 +271,32 @@ def shared(taken, monkeypatch, affinities, asked=0, names=None, local_size=None)
     return taken[-1]
 
 
+HALVES = [ALL[:4], ALL[4:]]
+TWO_MACHINES = {"names": ["node", "node", "other", "other"], "local_size": 2}
+
+
 @pytest.mark.parametrize(
-    ("affinities", "wanted"),
+    ("affinities", "more", "wanted"),
     [
-        ([ALL, ALL], 4),
-        ([ALL] * 3, 2),
-        ([ALL] * 9, 1),
-        ([ALL[:4], ALL[4:]], 4),  # Bound to cores of their own.
-        ([ALL[:4], ALL[:4], ALL[4:], ALL[4:]], 2),
-        ([ALL[:4], ALL[3:]], 2),
-        ([[], []], 4),  # The system does not tell.
-        ([ALL[:4], []], 2),
+        ([ALL, ALL], {}, 4),
+        ([ALL] * 3, {}, 2),
+        ([ALL] * 9, {}, 1),
+        (HALVES, {}, 4),  # Bound to cores of their own.
+        ([ALL[:4], ALL[:4], ALL[4:], ALL[4:]], {}, 2),
+        ([ALL[:4], ALL[3:]], {}, 2),
+        ([[], []], {}, 4),  # The system does not tell.
+        ([ALL[:4], []], {}, 2),
+        ([ALL, ALL], {"asked": 3}, 3),
+        (HALVES, {"limit": 4}, 2),  # A limit of time is shared by all.
+        (HALVES * 2, TWO_MACHINES, 4),
+        ([ALL] * 4, TWO_MACHINES, 4),
+        # Names that tell no machines apart: the cores are those of all that the launcher counts.
+        (HALVES * 2, {"local_size": 2}, 2),
+        (HALVES * 2, {"names": ["node", "a", "b", "c"], "local_size": 2}, 2),
     ],
 )
-def test_cores_are_shared_with_those_that_use_them(taken, monkeypatch, affinities, wanted):
-    assert shared(taken, monkeypatch, affinities) == wanted
-
-
-def test_what_is_asked_for_is_taken(taken, monkeypatch):
-    assert shared(taken, monkeypatch, [ALL, ALL], asked=3) == 3
-
-
-def test_processes_of_other_machines_take_no_cores(taken, monkeypatch):
-    places = {"names": ["node", "node", "other", "other"], "local_size": 2}
-    assert shared(taken, monkeypatch, [ALL[:4], ALL[4:]] * 2, **places) == 4
-    assert shared(taken, monkeypatch, [ALL] * 4, **places) == 4
-
-
-@pytest.mark.parametrize("names", [["node"] * 4, ["node", "a", "b", "c"]])
-def test_names_that_tell_no_machines_apart(taken, monkeypatch, names):
-    """Then the cores are those of all processes that the launcher counts."""
-    found = shared(taken, monkeypatch, [ALL[:4], ALL[4:]] * 2, names=names, local_size=2)
-    assert found == 2
-
-
-def test_a_limit_of_time_is_shared_by_all(taken, monkeypatch):
-    monkeypatch.setattr(processes, "core_limit", lambda: 4)
-    assert shared(taken, monkeypatch, [ALL[:4], ALL[4:]]) == 2
+def test_cores_are_shared_with_those_that_use_them(taken, monkeypatch, affinities, more, wanted):
+    assert shared(taken, monkeypatch, affinities, **more) == wanted
 
 
 def note_of(folder, *words, size=2):

@@ -18,6 +18,15 @@ from slide.model import load
 from slide.training.checkpoint import last_checkpoint
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The folder of a run of two steps, with a checkpoint after each."""
+    folder = tmp_path_factory.mktemp("ended")
+    more = ["trainer.max_steps=2", "trainer.checkpoint_every=1", "ranker=none"]
+    job.main(*job.tiny(folder, *more))
+    return folder / "run"
+
+
 @pytest.mark.parametrize("folder", ["missing", "", "7"])
 def test_nothing_to_resume(tmp_path, monkeypatch, folder):
     monkeypatch.chdir(tmp_path)
@@ -89,9 +98,8 @@ def test_a_resumed_run_keeps_its_groups_and_shapes(tmp_path, argument, monkeypat
     assert (run / "config.yaml").read_text() == "\n".join(config)
 
 
-def test_a_run_from_before_a_group_can_be_resumed(tmp_path):
-    job.main(*job.tiny(tmp_path, "trainer.max_steps=2"))
-    path = tmp_path / "run/config.yaml"
+def test_a_run_from_before_a_group_can_be_resumed(tmp_path, ended):
+    path = shutil.copytree(ended, tmp_path / "run") / "config.yaml"
     saved = OmegaConf.load(path)
     del saved["schedule"]
     OmegaConf.save(saved, path)
@@ -101,7 +109,7 @@ def test_a_run_from_before_a_group_can_be_resumed(tmp_path):
 
 
 def test_a_resumed_run_takes_what_may_change(tmp_path):
-    more = ["trainer.max_steps=3", "trainer.log_every=1"]
+    more = ["trainer.max_steps=3", "trainer.log_every=1", "sampler.mode=per_sample"]
     rate = ["lr_schedule=constant", "optimizer.lr=0.001"]
     job.main(*job.tiny(tmp_path, *more, *rate))
     changes = ["trainer.max_steps=6", "optimizer.lr=0.25", "sampler.active=40"]
@@ -109,11 +117,14 @@ def test_a_resumed_run_takes_what_may_change(tmp_path):
     config = OmegaConf.load(tmp_path / "run/config.yaml")
     assert (config.trainer.max_steps, config.optimizer.lr, config.sampler.active) == (6, 0.25, 40)
     assert config.trainer.log_every == 1
-    rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
-    assert rates == [0.001] * 3 + [0.25] * 3
+    log = job.lines(tmp_path / "run", "train/loss")
+    assert [line["train/learning_rate"] for line in log] == [0.001] * 3 + [0.25] * 3
+    assert [line["selection/active_mean"] for line in log] == [32] * 3 + [40] * 3
     job.main(f"resume={tmp_path}/run", "trainer.max_steps=7")
     rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
     assert rates[-1] == 0.25, "what was changed once stays"
+    said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=8", "selection.active=64")
+    assert "there is no key selection.active" in said
 
 
 def test_a_limit_that_lies_behind_is_said(tmp_path, capsys):
@@ -175,16 +186,6 @@ def test_a_value_that_cannot_be_read(tmp_path):
     message = job.failure(f"resume={tmp_path}", "optimizer.lr=[1")
     said = "optimizer.lr=[1 cannot be read; overrides are group=choice or key=value"
     assert message == f"error: {said}"
-
-
-def test_another_size_of_the_sets_takes_effect(tmp_path):
-    more = ["trainer.max_steps=3", "trainer.log_every=1", "sampler.mode=per_sample"]
-    job.main(*job.tiny(tmp_path, *more))
-    job.main(f"resume={tmp_path}/run", "trainer.max_steps=6", "sampler.active=48")
-    log = job.lines(tmp_path / "run", "train/loss")
-    assert [line["selection/active_mean"] for line in log] == [32] * 3 + [48] * 3
-    said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=7", "selection.active=64")
-    assert "there is no key selection.active" in said
 
 
 def test_a_saved_configuration_names_public_things(tmp_path):
@@ -297,15 +298,14 @@ def test_nothing_is_fetched_to_where_the_folder_of_a_stranger_says(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["run.lock", "metrics.jsonl", "checkpoints", "more/report.html"])
-def test_a_resumed_run_follows_no_links(tmp_path, name):
+def test_a_resumed_run_follows_no_links(tmp_path, ended, name):
     """The log would be appended to what it names, and a lock would empty it."""
-    mine, link = tmp_path / "mine", tmp_path / "run" / name
+    mine, link = tmp_path / "mine", shutil.copytree(ended, tmp_path / "run") / name
     mine.write_text("mine")
-    job.main(*job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none"))
     link.parent.mkdir(exist_ok=True)
     shutil.rmtree(link) if link.is_dir() else link.unlink(missing_ok=True)
     link.symlink_to(mine)
-    said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=2")
+    said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=3")
     assert said.startswith(f"error: {link} is no file and no folder")
     assert mine.read_text() == "mine"
 
@@ -333,9 +333,8 @@ def test_a_part_of_the_user_s_own_is_allowed_by_name(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
 @pytest.mark.parametrize("name", ["checkpoint.json", "network.safetensors"])
-def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, name, damage):
-    job.main(*job.tiny(tmp_path, "trainer.max_steps=2", "trainer.checkpoint_every=1"))
-    run = tmp_path / "run"
+def test_a_damaged_checkpoint_is_not_overwritten(tmp_path, ended, name, damage):
+    run = shutil.copytree(ended, tmp_path / "run")
     last = last_checkpoint(run)
     path = last / name
     path.write_bytes(damage)

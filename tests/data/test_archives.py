@@ -15,8 +15,8 @@ import pytest
 from slide.data import archives as module
 from slide.data.archives import UnpackError, unpack
 
-TEXT = b"".join(b"%d 1:%d\n" % (i, i * i) for i in range(20_000))
-NOISE = np.random.default_rng(0).bytes(300_000)
+TEXT = b"".join(b"%d 1:%d\n" % (i, i * i) for i in range(4000))
+NOISE = np.random.default_rng(0).bytes(60_000)
 FILES = {"Set/train.txt": TEXT, "Set/test.txt": NOISE, "Set/deep/other.txt": b"x"}
 WANTED = {"train.txt": "Set/train.txt", "test.txt": "Set/test.txt"}
 PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}

@@ -1,12 +1,10 @@
-"""The cache: what is kept, damaged files, full disks, several processes, and bits that changed."""
+"""The cache: what is kept, damaged files, full disks, several threads, and bits that changed."""
 
 import errno
 import importlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -464,22 +462,6 @@ def test_an_open_cache_takes_next_to_no_memory(tmp_path):
     assert resident_bytes() - before < bytes_of_arrays / 10
     data.train.slice(0, 10)
     assert resident_bytes() - before < bytes_of_arrays / 10
-
-
-def test_two_processes_at_once(open_set, root, tmp_path):
-    text = "20000 5 4\n" + "1,3 0:0.5 4:2\n" * 20000
-    (root / "train.txt").write_text(text)
-    code = (
-        "import sys; from slide.data import xmc;"
-        "data = xmc(name='tiny', root=sys.argv[1], cache=sys.argv[2]);"
-        "sys.stdout.write(str(data.train.features.values.sum()))"
-    )
-    command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
-    processes = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
-    outputs = [process.communicate(timeout=100)[0] for process in processes]
-    assert outputs == [b"50000.0"] * 2
-    assert leftovers(tmp_path / "cache") == []
-    assert len(open_set().train) == 20000
 
 
 def unlisted(folder):

@@ -126,13 +126,11 @@ def test_folders_are_paths(value):
 # The lock of two processes, and file systems and folders that have none.
 
 
-ROOT = Path(__file__).parents[2]
 HOLD = """
-import sys
-from pathlib import Path
-from slide.data.fetching import locked
-with locked(Path(sys.argv[1]), "it") as held:
-    print(held, flush=True)
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
     sys.stdin.read()
 """
 
@@ -146,8 +144,8 @@ def test_a_second_process_waits_and_says_so(tmp_path, capfd):
     """Until the first one is killed."""
     seen, command = [], [sys.executable, "-c", HOLD, str(tmp_path / "a.lock")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, **pipes) as holder:
-        assert holder.stdout.readline() == b"True\n"
+    with subprocess.Popen(command, **pipes) as holder:
+        assert holder.stdout.readline() == b"held\n"
         second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
         second.start()
         second.join(0.3)

@@ -268,17 +268,16 @@ def test_targets_and_calls_that_cannot_be(rows, call, message):
         call(SlideClassifier(**FEW), *rows)
 
 
-@pytest.mark.parametrize("name", _KEYS)
-def test_arguments_are_those_of_the_command_line(name):
-    expected = job.compose("trainer.recall_every=0")
+def test_arguments_are_those_of_the_command_line():
+    default = job.compose("trainer.recall_every=0")
+    assert SlideClassifier()._config() == default
     values = {"mode": "per_sample", "known": "keep", "kind": "dense", "search": "index"}
     values |= {"epochs": 7, "hidden": [5], "dropout": 0.125}
-    assert SlideClassifier()._config() == expected
-    value = values.get(name, 11)
-    OmegaConf.update(expected, _KEYS[name], value)
-    assert SlideClassifier(**{name: value})._config() == expected
-    for hidden in (np.int64(5), (5,), np.array([5])) if name == "hidden" else ():
-        assert SlideClassifier(hidden=hidden)._config() == expected
+    for name, key in _KEYS.items():
+        value, expected = values.get(name, 11), default.copy()
+        OmegaConf.update(expected, key, value)
+        for given in (value, np.int64(5), (5,), np.array([5])) if name == "hidden" else (value,):
+            assert SlideClassifier(**{name: given})._config() == expected, name
 
 
 @pytest.mark.parametrize(
@@ -286,6 +285,10 @@ def test_arguments_are_those_of_the_command_line(name):
     [
         ({"sampler": "lsh", "settings": {"hash": "dwta"}}, ["sampler=lsh", "hash=dwta"]),
         ({"settings": {"recipe": "slide2020"}}, ["recipe=slide2020"]),
+        (
+            {"sampler": "lsh", "settings": {"hash.K": 4, "L": 2}},
+            ["sampler=lsh", "hash.hashes_per_table=4", "hash.num_tables=2"],
+        ),
         (
             {"sampler": "index", "ranker": None, "settings": {"sampler.proposer.best": 3}},
             ["sampler=index", "ranker=none", "sampler.proposer.best=3"],
@@ -305,7 +308,7 @@ def test_all_samplers_learn(rows, sampler):
     assert model.score(*rows) > 0
 
 
-@pytest.mark.parametrize("more", [{}, {"ranker": None, "epochs": 3}, {"tf_idf": True}])
+@pytest.mark.parametrize("more", [{}, {"ranker": None, "epochs": 3, "tf_idf": True}])
 def test_answers_are_equal(tmp_path, more):
     """On the same rows, with the same seed."""
     data = job.make_data(tmp_path, train_samples=300, labels_per_row=2)

@@ -1,12 +1,9 @@
 """Pipelines of texts as folders of models: equal features, equal answers, and no code."""
 
-import io
 import json
-import sys
 
 import numpy as np
 import pytest
-from helpers.serving import serving_model
 from sklearn.feature_extraction.text import (
     CountVectorizer,
     HashingVectorizer,
@@ -20,7 +17,6 @@ from sklearn.preprocessing import MaxAbsScaler
 import slide
 from slide import SlideClassifier
 from slide.data import TextVectorizer
-from slide.predict.command import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0, "known": "keep"}
@@ -37,15 +33,6 @@ VECTORIZERS = {
     "fixed": CountVectorizer(vocabulary={"owl": 1, "dog": 0}),
     "hashes": HashingVectorizer(n_features=64, alternate_sign=False, norm="l1"),
 }
-
-
-def answers_of(path, tmp_path, monkeypatch, texts):
-    """What `slide-predict` answers to lines of texts."""
-    given = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
-    main([str(path), "-", "-k", "2", "-o", str(tmp_path / "answers.jsonl")])
-    lines = (tmp_path / "answers.jsonl").read_text().splitlines()
-    return [json.loads(line)["labels"] for line in lines]
 
 
 @pytest.mark.parametrize("kind", VECTORIZERS)
@@ -65,8 +52,8 @@ def test_features_are_equal(kind):
         np.testing.assert_array_equal(rows.values, expected.data)
 
 
-@pytest.mark.parametrize("kind", VECTORIZERS)
-@pytest.mark.parametrize("targets", [NAMES, LISTS])
+# Each second kind with one name for each row, the others with lists.
+@pytest.mark.parametrize(("kind", "targets"), [*zip(VECTORIZERS, 4 * [NAMES, LISTS], strict=False)])
 def test_a_pipeline_becomes_a_model(kind, targets, tmp_path):
     pipeline = make_pipeline(VECTORIZERS[kind], SlideClassifier(**FEW)).fit(TEXTS, targets)
     slide.save(pipeline, tmp_path / "model")
@@ -80,19 +67,6 @@ def test_a_pipeline_becomes_a_model(kind, targets, tmp_path):
     assert estimator.get_params() == pipeline[-1].get_params()
     assert estimator.score(TEXTS, targets) == pipeline.score(TEXTS, targets)
     assert not [path for path in (tmp_path / "model").iterdir() if path.suffix == ".pkl"]
-
-
-def test_commands_open_it(tmp_path, monkeypatch):
-    pipeline = make_pipeline(TfidfVectorizer(), SlideClassifier(**FEW)).fit(TEXTS, NAMES)
-    slide.save(pipeline, tmp_path / "model")
-    texts = ["the owl eats", "a dog"]
-    expected = slide.load(tmp_path / "model").predict(texts, k=2).labels.tolist()
-    assert [row[0] for row in expected] == ["owl", "dog"]
-    assert answers_of(tmp_path / "model", tmp_path, monkeypatch, texts) == expected
-    with serving_model(slide.load(tmp_path / "model")) as client:
-        asked = {"rows": [{"text": text} for text in texts], "k": 2}
-        found = client.post(json=asked).json()["answers"]
-    assert [each["labels"] for each in found] == expected
 
 
 def test_counts_and_their_weights_are_one_vectorizer(tmp_path):

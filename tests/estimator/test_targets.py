@@ -1,7 +1,9 @@
 """Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
 
+import datetime
 import warnings
 from collections import UserList
+from decimal import Decimal
 from functools import partial
 
 import numpy as np
@@ -68,6 +70,36 @@ def test_a_row_without_a_label_is_named(gap, labels):
         read_targets([["a"], ["b", gap]])
     with pytest.raises(ValueError, match=r"row 1 of y has no label, but nan: leave"):
         read_targets(np.array([1, np.nan]))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([datetime.date(2020, 1, 1)] * 2, r"must be texts or numbers, not datetime.date\(2020"),
+        ([Decimal(2), Decimal(1)], r"must be texts or numbers, not Decimal"),
+        ([1, "a"], "must be of one kind, text or numbers, not int and str"),
+        (np.array(["a", 1.5], object), "must be of one kind, text or numbers, not float and str"),
+        ([True, 2], "must be of one kind, text or numbers, not bool and int"),
+        ([{"a": 1, "b": 0}, {"a": 0, "b": 1}], "y holds dicts: give a list of label names"),
+        (np.array([["a", "b"], ["c", "d"]]), "y has 2 columns of names: give a list of names"),
+        (Frame(np.array([["a", "b"]]), ["one", "two"]), "y has 2 columns of names: give a list"),
+        (Frame(np.array([[0, 1], [1, np.nan]]), ["one", "two"]), "row 1 of y has a gap .* 'two'"),
+    ],
+)
+def test_what_is_no_name_is_said(y, message):
+    with pytest.raises(ValueError, match=message):
+        read_targets(y)
+
+
+@pytest.mark.parametrize("names", [[2**63, 1], ["a\0", "a"]])
+def test_names_stay_as_they_are_where_numpy_would_change_them(rows, tmp_path, names):
+    X, y = rows[0], names * 150
+    assert read_targets(y).classes.tolist() == sorted(names)
+    fitted = SlideClassifier(epochs=1, ranker=None, random_state=0).fit(X, y)
+    fitted.save(tmp_path / "model")
+    again = SlideClassifier.load(tmp_path / "model").predict(X).tolist()
+    assert set(again) <= set(names)
+    assert fitted.predict(X).tolist() == again
 
 
 LIBRARIES = {

@@ -126,11 +126,18 @@ def test_a_loss_with_another_kernel_has_it_in_bfloat16_too():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_ids_may_be_a_tensor(precision):
-    x, weight, bias, active = draw_linear("shared", False, torch.float32)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_ids_and_weights_may_be_tensors(precision, weighted):
+    x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
+    logs = active.log_weights
+    tensors = replace(
+        active,
+        ids=torch.from_numpy(active.ids),
+        log_weights=None if logs is None else torch.from_numpy(logs),
+    )
     found, wanted = (
         active_linear_loss(x, weight, bias, each, "squared_hinge", precision=precision).item()
-        for each in (replace(active, ids=torch.from_numpy(active.ids)), active)
+        for each in (tensors, active)
     )
     assert found == wanted
 

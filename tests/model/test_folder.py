@@ -5,6 +5,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from helpers.damage import REPEAT, flip, rng_of
 import slide
 from slide.data import holdout, transform
 from slide.model import Model, load
+from slide.model import model as model_module
 from slide.model.folder import MODEL_FOLDER
 from slide.nn.stored_layers import make_float32
 from slide.ranking import EnsembleRanker
@@ -25,11 +27,6 @@ from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 pytestmark = pytest.mark.usefixtures("one_thread")
 DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 NAMES = {"bfloat16": ["weight"], "int8": ["weight.int8", "weight.scales"]}
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
 
 
 @pytest.fixture(scope="module", params=["network alone", "with its ranker"])
@@ -180,6 +177,7 @@ def test_wrong_rows_get_the_same_sentence(folders, dtype):
         ("first.weight.scales", lambda t: None, "lacks first.weight.scales"),
         ("first.weight.int8", lambda t: None, "lacks first.weight"),
         ("hidden.0.bias", lambda t: t.half(), "float32, not .* float16"),
+        ("hidden.0.bias", lambda t: t[1:], r"hidden\.0\.bias must be \(7\) float32, not \(6,\)"),
     ],
 )
 def test_damaged_files(folders, tmp_path, name, change, message):
@@ -305,3 +303,47 @@ def test_a_model_replaces_what_a_power_cut_left(tmp_path):
     model = Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler))
     model.save(folder)
     assert_same(load(folder).predict(rows), model.predict(rows))
+
+
+def named(which):
+    torch.manual_seed(which)
+    network = slide.SlideNetwork(6, [4], 5, slide.FullSampler)
+    return Model(network, label_names=[f"{which} {n}" for n in range(5)])
+
+
+def test_one_folder_that_several_write_and_read(tmp_path):
+    """A mixture of two models was opened, and their files were taken away from each other."""
+    models, place = [named(which) for which in range(2)], tmp_path / "m"
+    models[0].save(place)
+    answers = [model.predict(np.eye(6), k=5).labels.tolist() for model in models]
+
+    def write(model):
+        for _ in range(20):
+            model.save(place)
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, model) for model in models]
+        while not all(writer.done() for writer in writers):
+            assert load(place).predict(np.eye(6), k=5).labels.tolist() in answers
+        for writer in writers:
+            writer.result()
+    assert sorted(each.suffix for each in place.iterdir()) == [".json", *2 * [".safetensors"]]
+
+
+def test_a_model_that_is_replaced_while_it_is_opened_is_opened_again(tmp_path, monkeypatch):
+    first, second, place = named(0), named(1), tmp_path / "m"
+    first.save(place)
+    whole, calls = model_module.restored_parts, []
+
+    def parts(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            second.save(place)
+        return whole(*arguments)
+
+    monkeypatch.setattr(model_module, "restored_parts", parts)
+    opened = load(place)
+    assert len(calls) == 2
+    assert list(opened.label_names) == list(second.label_names)
+    found, wanted = (each.predict(np.eye(6), k=5).labels.tolist() for each in (opened, second))
+    assert found == wanted

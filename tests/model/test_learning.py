@@ -23,11 +23,6 @@ from slide.training import DivergenceError
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=400, test_samples=30)
-
-
 def ranked(data, steps=(), **options):
     torch.manual_seed(0)
     train, held = holdout(data.train, 0.5, seed=0)
@@ -237,12 +232,16 @@ def test_labels_that_come_back(raw):
     assert model.network.output.out_features == 80
 
 
-def test_what_is_refused_changes_nothing(raw, tmp_path):
+@pytest.mark.parametrize("learnt", [False, True])
+def test_what_is_refused_changes_nothing(raw, tmp_path, learnt):
     model, rows = ranked(raw), raw.test.features
+    if learnt:
+        model.optimizer = slide.RowSparseAdam(model.network.parameter_groups(0.01, 1.0))
     model.rename_labels([f"label {n}" for n in range(80)])
     before = model.predict(rows, k=5)
     labels = [["label 1"]] * len(raw.test)
-    for options in ({"weights": -np.ones(30)}, {"rows_in_step": 0}, {"loss": "none"}):
+    refused = ({"weights": -np.ones(30)}, {"rows_in_step": 0}, {"loss": "none"}, {"lr": 1e39})
+    for options in (*refused, {"lr": 1e30, "input_rate": 1e10}, {"input_rate": 0}):
         with pytest.raises(ValueError, match=r"at least|must be"):
             model.partial_fit(rows, labels, **options)
     infinite = slide.CSR(rows.indptr, rows.indices, np.full_like(rows.values, np.inf))

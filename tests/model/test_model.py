@@ -19,31 +19,12 @@ from slide import FullSampler, SlideNetwork, runtime
 from slide.config import fill_in
 from slide.data import SeenLabels, Split, holdout, transform
 from slide.model import Model, load
-from slide.model.folder import MODEL_FOLDER
 from slide.predict import command
 from slide.ranking import EnsembleRanker
 from slide.sparse import CSR, Pattern
-from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
-
-
-def naive_int8(weight):
-    """Row by row: a 127th of the largest entry is the unit."""
-    out = weight.copy()
-    for row in out:
-        unit = np.float32(np.abs(row).max()) / np.float32(127)
-        if unit > 0:
-            row[:] = np.rint(row / unit).astype(np.float32) * unit
-    return out
-
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SIZES = {"train_samples": 400, "test_samples": 30}
 STEPS = {"l2_norm": True, "tf_idf": True, "min_label_count": 4, "hashed_features": 40}
-
-
-@pytest.fixture(scope="module")
-def raw(tmp_path_factory):
-    return job.make_data(tmp_path_factory.mktemp("data"), **SIZES)
 
 
 def trained(data, **options):
@@ -300,7 +281,6 @@ def pretended(said):
 
 
 FEATURES = 30
-LARGE = {"indices": list(range(FEATURES)), "values": [3.3e38] * FEATURES}
 
 
 def make_model(least=None):
@@ -374,58 +354,3 @@ def test_own_items_stay_known(raw, tmp_path):
     for each in (found, load(tmp_path / "some")):
         for row, mine in enumerate(each.predict(features, k=5).labels):
             assert not set(mine) & set(features.indices[6 * row : 6 * row + 6])
-
-
-def test_a_quarter_of_the_size(raw, tmp_path):
-    """The answers are those of a network with the rounded weights, exactly."""
-    network, ranker = trained(raw)
-    with torch.no_grad():
-        network.output.weight[3] = 0
-        network.output.weight[5] *= 1e-3
-    model = Model(network, ranker)
-    model.save(tmp_path / "whole")
-    model.save(tmp_path / "quarter", dtype="int8")
-    sizes = [
-        sum(tensor.nbytes for tensor in read_tensors(tmp_path / f, "network").values())
-        for f in ("whole", "quarter")
-    ]
-    assert sizes[1] < 0.5 * sizes[0]  # The rows are short, so biases and scales count.
-    opened = load(tmp_path / "quarter")
-    twin, _ = trained(raw)
-    for mine, found, other in zip(
-        network.layers(), opened.network.layers(), twin.layers(), strict=True
-    ):
-        expected = naive_int8(mine.weight.detach().numpy())
-        np.testing.assert_array_equal(found.weight.numpy(), expected)
-        np.testing.assert_array_equal(found.bias.numpy(), mine.bias.detach().numpy())
-        error = np.abs(expected - mine.weight.detach().numpy()).max(1)
-        assert (error <= 0.501 * mine.weight.detach().abs().amax(1).numpy() / 127).all()
-        other.weight.data.copy_(torch.from_numpy(expected))
-        other.bias.data.copy_(mine.bias.data)
-    rows = raw.test.features
-    assert_same(opened.predict(rows), Model(twin, ranker).predict(rows))
-    opened.save(tmp_path / "again", dtype="int8")  # Rounded weights are not rounded further.
-    assert_same(load(tmp_path / "again").predict(rows), opened.predict(rows))
-    network.output.weight.data[2, 1] = torch.inf
-    with pytest.raises(ValueError, match="weights that are not finite cannot be saved as int8"):
-        model.save(tmp_path / "other", dtype="int8")
-
-
-def test_files_that_do_not_fit_each_other(raw, model, tmp_path):
-    model.save(tmp_path / "m")
-    content = read_folder(MODEL_FOLDER, tmp_path / "m")
-    content["network"]["widths"] = [9, 80]
-    del content["files"]
-    tensors = read_tensors(tmp_path / "m", "network")
-    write_folder(MODEL_FOLDER, tmp_path / "m", content, {"network": tensors})
-    with pytest.raises(ValueError, match=r"first\.bias must be \(9\) float32, not \(8,\)"):
-        load(tmp_path / "m")
-
-
-@pytest.mark.parametrize("least", [None, 0])
-def test_servers_refuse_the_request(least):
-    with serving_model(make_model(least)) as client:
-        answer = client.post(json={"rows": [{"indices": [3]}, LARGE]})
-        assert answer.status_code == 422
-        assert answer.json()["error"].startswith("the values of row 1 are too large")
-        assert client.post(json={"rows": [{"indices": [3]}]}).status_code == 200

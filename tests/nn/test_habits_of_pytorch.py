@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import re
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from slide import (
     SampledConv2d,
     SampledLinear,
     SparseInputLinear,
+    ToDense,
 )
 from slide.backend import backend
 from slide.row_gradients import dense_gradient
@@ -210,13 +212,22 @@ class TestResultsInEval:
     @pytest.mark.parametrize("lead", [(), (2, 3), (0, 4)])
     def test_leading_dimensions_stay_as_in_a_linear_layer(self, lead):
         layer, x = make_layer(), torch.randn(*lead, D)
-        assert layer(x).to_dense().shape == (math.prod(lead), N)  # In training they are samples.
+        trained = layer(x)
+        assert trained.num_samples == math.prod(lead)
+        if trained.num_samples:
+            flat = make_layer()(x.reshape(-1, D)).to_dense()  # The same draws.
+            torch.testing.assert_close(trained.to_dense(), flat.view(*lead, N))
+        assert trained.to_dense().shape == (*lead, N)
         out, wanted = layer.eval()(x), layer.to_linear()(x)
         torch.testing.assert_close(out.values, wanted)
         assert out.num_samples == math.prod(lead)
         found = layer.top_k(x, 3)
         for one, other in zip(found, wanted.topk(3), strict=True):
             torch.testing.assert_close(one, other)
+
+    def test_a_hidden_layer_keeps_them(self):
+        stack, x = nn.Sequential(make_layer(), ToDense(), nn.Linear(N, 3)), torch.randn(2, 3, D)
+        assert stack(x).shape == stack.eval()(x).shape == (2, 3, 3)
 
     def test_with_labels_it_is_a_set(self):
         layer, x = make_layer().eval(), torch.randn(B, D)
@@ -312,6 +323,45 @@ class TestOptionsOfCrossEntropy:
         layer = make_layer()
         with pytest.raises(ValueError, match=message):
             layer.loss(torch.randn(2, D), [[1, 2], [3]], ActiveLoss(name, **options))
+
+    @pytest.mark.parametrize(
+        "loss", [nn.CrossEntropyLoss(), nn.functional.cross_entropy, nn.BCEWithLogitsLoss(), None]
+    )
+    def test_losses_of_pytorch_are_refused_by_name(self, loss):
+        name = getattr(loss, "__name__", repr(loss))
+        with pytest.raises(TypeError, match=r"name such as 'softmax' .* not " + re.escape(name)):
+            make_layer().loss(torch.randn(2, D), [1, 2], loss)
+
+    def test_probabilities_are_no_targets(self):
+        layer, x, marks = make_layer(), torch.randn(2, D), torch.eye(2, N)
+        assert layer.loss(x, marks, "softmax")[1].targets.num_rows == 2
+        with pytest.raises(ValueError, match="labels have fractions: probabilities"):
+            layer.loss(x, marks.softmax(1), "softmax")
+
+    def test_it_says_which_it_is(self):
+        assert repr(ActiveLoss("softmax", temperature=2.0, hard_fraction=0.5)) == (
+            "ActiveLoss('softmax with temperature', hard_fraction=0.5)"
+        )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "torch", "list", "numpy"])
+@pytest.mark.parametrize("ignored", [(), (0, 2)])
+def test_labels_and_weights_of_one_for_each_sample(kind, ignored):
+    """Series, too, as a column of a frame is one."""
+    makers = {"torch": torch.tensor, "list": list, "numpy": np.array}
+    make = makers.get(kind) or pytest.importorskip(kind).Series
+    layer, x, labels, weights = make_layer(), torch.randn(4, D), [3, 1, 4, 1], [1.0, 2.0, 0.5, 1.0]
+    for row in ignored:
+        labels[row] = -100
+    kept = [row for row in range(4) if row not in ignored]
+    found, _ = layer.loss(x, make(labels), "softmax", weights=make(weights))
+    wanted, _ = make_layer().loss(
+        x[kept],
+        torch.tensor(labels)[kept],
+        "softmax",
+        weights=torch.tensor(weights)[kept],
+    )
+    torch.testing.assert_close(found, wanted)
 
 
 class TestWithoutASampler:

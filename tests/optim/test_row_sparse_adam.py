@@ -2,6 +2,7 @@
 
 import copy
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -720,8 +721,11 @@ class TestOneOwner:
         (("state", 0, "exp_avg_sq"), 2**62, "exp_avg_sq that is no tensor does not fit"),
         (("param_groups", 0, "params"), [{}], "params must be numbers of parameters"),
         (("param_groups", 0, "lr"), 10**400, "lr must be a number of at least 0"),
+        (("param_groups",), None, "it needs param_groups and state"),
+        (("state",), 1.5, "it needs param_groups and state"),
+        (("state", 0), [], "must be dicts, not list"),
     ],
-    ids=["none", "a number", "an object", "a huge number"],
+    ids=["none", "a number", "an object", "a huge number", "groups", "state", "a list"],
 )
 def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
     def made():
@@ -743,3 +747,32 @@ def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
 
     with pytest.raises(ValueError, match=said):
         goes_on()
+
+
+def test_one_thread_at_a_time_makes_a_step():
+    """PyTorch frees the gradient that another thread reads."""
+    weight = nn.Parameter(torch.ones(3, 2))
+    optimizer = RowSparseAdam([weight], lr=0.1)
+
+    def within():
+        optimizer.zero_grad()  # As a closure does in its own thread.
+        with ThreadPoolExecutor(1) as other:
+            for call in (optimizer.step, optimizer.zero_grad):
+                with pytest.raises(RuntimeError, match="another thread makes a step of this optim"):
+                    other.submit(call).result()
+            copied = copy.deepcopy(optimizer)
+            other.submit(copied.step).result()
+            weight.square().sum().backward()
+
+    optimizer.step(within)
+    assert (weight < 1).all()
+
+
+@pytest.mark.parametrize(("shape", "places"), [((4, 2), [[7]]), ((2, 3, 2, 2), [[0], [-1]])])
+def test_a_sparse_gradient_outside_of_a_weight(shape, places):
+    weight = nn.Parameter(torch.ones(shape))
+    values = torch.ones(1, *shape[len(places) :])
+    weight.grad = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)
+    with pytest.raises(ValueError, match="a sparse gradient has rows outside of"):
+        RowSparseAdam([weight]).step()
+    assert (weight == 1).all()

@@ -137,18 +137,6 @@ def test_a_matrix_of_scores(folder, data, tmp_path):
     assert few.data.min() >= threshold
 
 
-def test_only_some_labels(folder, data, tmp_path):
-    (tmp_path / "some").write_text("label 7\n\nlabel 70\nlabel 8\n")
-    said = slide_predict(folder / "named", folder / "rows.txt", "--restrict", tmp_path / "some")
-    wide = expected(folder, data, "named", 80).labels
-    for line, row in zip(said.splitlines(), wide, strict=True):
-        allowed = {label for label in row if label in ("label 7", "label 8", "label 70")}
-        assert set(json.loads(line)["labels"]) == allowed
-    (tmp_path / "some").write_text("3\n")
-    said = slide_predict(folder / "plain", folder / "rows.txt", "--restrict", tmp_path / "some")
-    assert {tuple(json.loads(line)["labels"]) for line in said.splitlines()} == {(3,)}
-
-
 def test_metrics_in_a_file_and_rows_of_a_matrix(folder, data, tmp_path, capsys):
     more = ["--labels", folder / "labels.npz", "--metrics", tmp_path / "m.json", "-k", 3]
     slide_predict(folder / "plain", folder / "rows.npz", *more)

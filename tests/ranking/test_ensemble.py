@@ -145,6 +145,17 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
 
+def test_few_labels_are_all_negatives_but_the_right_ones(data, network):
+    rows, classifiers = data.train, LinearClassifiers()
+    every = Pattern.from_lists([list(range(data.num_labels))] * len(rows))
+    sizes = data.num_features, data.num_labels
+    classifiers.fit(rows.features, rows.labels, every, *sizes)
+    again = EnsembleRanker(negatives=data.num_labels // 4).fit(network, rows, data.test)
+    for learnt in (again, EnsembleRanker(negatives=5).fit(network, rows, data.test)):
+        equal = np.array_equal(learnt.scorers["linear"].weights.values, classifiers.weights.values)
+        assert equal == (learnt is again)
+
+
 @pytest.mark.parametrize("kind", ["items", "graph", "other"])
 def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     """Neither labels of a row, nor its own items, nor other answers to the same question."""
@@ -269,12 +280,12 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     data = job.make_data(tmp_path, train_samples=300)
     train, held = holdout(data.train, 0.5, seed=0)
     network = job.make_network(data)
-    before = EnsembleRanker().fit(network, train, held)
+    before = EnsembleRanker(negatives=10).fit(network, train, held)
     assert capsys.readouterr().err == "", "short phases have none"
     monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
     monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
-    found = EnsembleRanker().fit(network, train, held)
+    found = EnsembleRanker(negatives=10).fit(network, train, held)
     said = capsys.readouterr().err
     for name in ("candidates", "co-occurrence", "classifiers", "ranking features"):
         assert f"{name}: " in said

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import slide
 from slide.backend import uses_reference
 from slide.hashing import DWTA, SimHash
-from slide.ops.kernels.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
+from slide.ops.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
@@ -116,6 +116,30 @@ def test_candidates_are_the_best_of_what_comes_up():
     assert proposer.looked == 4000
 
 
+@kernels_only
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("best_in_sample", [False, True])
+def test_a_score_that_too_few_rows_have_is_no_bound(best_in_sample, monkeypatch):
+    """The best rows of half of the inputs may be those by which the bound is chosen."""
+    monkeypatch.setattr(lsh_proposer, "_SAMPLE", 256)
+    weight, bias, inputs = layer()
+    proposer = LSHProposer(D, N)
+    proposer.observe(inputs)
+    proposer.rebuild(weight, bias)
+    if best_in_sample:
+        sampled = proposer._head._ids[: N : N // 256].astype(np.int64)
+        weight[sampled] = 40 * F.normalize(inputs[0] - inputs.mean(0), dim=0)
+        bias[sampled] += torch.arange(len(sampled)) / 100
+        for rows in np.array_split(sampled, 8):
+            active = slide.ActiveSet(N, rows.astype(np.int32), np.array([0, len(rows)]), None)
+            proposer._found = active.ids
+            proposer.touched(active)
+        proposer.refresh(weight, bias)
+    limited = rows_of(proposer, inputs[:B])
+    monkeypatch.setattr(lsh_proposer, "_SAMPLE", N)
+    np.testing.assert_array_equal(limited, rows_of(proposer, inputs[:B]))
+
+
 @pytest.mark.compiled_only
 def test_candidates_are_scored_exactly_without_labels():
     weight, bias, inputs = layer(outputs=4000)
@@ -184,13 +208,11 @@ class TestFollowing:
         np.testing.assert_array_equal(proposer._head.ids, expected)
         np.testing.assert_array_equal(np.flatnonzero(proposer.codes[0] == 0), expected)
         # Each row kept its own sketch, also the rows that took the places of others.
-        unit = torch.eye(WIDTH, dtype=torch.int8)[FIRST : FIRST + 1].repeat(32, 1)
-        floats = proposer.sketches.view(torch.float32)
-        for products, rows in proposer._head.products(unit):
-            own_sketches = proposer.sketches[rows.ids]
-            np.testing.assert_array_equal(products[0], own_sketches[:, FIRST])
-            np.testing.assert_array_equal(rows.scales, floats[rows.ids, SCALE])
-            np.testing.assert_array_equal(rows.priors, floats[rows.ids, PRIOR])
+        size, floats = len(expected), proposer.sketches.view(torch.float32)
+        rows = proposer._head._ids[:size]
+        np.testing.assert_array_equal(proposer._head._sketches[:size], proposer.sketches[rows])
+        np.testing.assert_array_equal(proposer._head._scales[:size], floats[rows, SCALE])
+        np.testing.assert_array_equal(proposer._head._priors[:size], floats[rows, PRIOR])
 
     def test_noted_rows_wait_for_a_step(self):
         weight, bias, inputs = layer(outputs=5000)
@@ -218,7 +240,7 @@ class TestFollowing:
             found = proposer.refresh(weight, bias)
             assert found == (step % lsh_proposer._STEPS == lsh_proposer._STEPS - 1)
         torch.testing.assert_close(proposer.mean_input, proposer._recent.mean(0))
-        fresh = proposer._sketched(weight[9:10], bias[9:10])
+        fresh = proposer._sketched(weight, bias, np.array([9], np.int32))
         # Products in bfloat16 depend on the number of rows.
         assert (proposer.sketches[9, FIRST:].int() - fresh[0, FIRST:].int()).abs().max() <= 4
 

@@ -397,3 +397,18 @@ def test_numbers_for_the_log(make, names):
     assert found.get("look_up/rows_seen", 1) <= N
     if make is recent_sampler:
         assert found["look_up/rows_seen"] == distinct
+
+
+@pytest.mark.parametrize("path", [("proposer",), ("proposer", "steps")])
+@pytest.mark.parametrize("value", [None, 1.5])
+def test_states_of_other_kinds_are_refused_in_a_sentence(path, value):
+    first, second = (SampledLinear(D, N, KINDS["LSHProposer"]()) for _ in range(2))
+    first(torch.randn(3, D))
+    state = first.sampler_state()
+    owner = state if len(path) == 1 else state[path[0]]
+    if value is None:
+        del owner[path[-1]]
+    else:
+        owner[path[-1]] = value
+    with pytest.raises(ValueError, match=r"state of an? (ActiveSampler|LSHProposer)"):
+        second.set_extra_state(state)

@@ -1,4 +1,4 @@
-"""Requests that wait together are answered together, and fail and time out each for itself."""
+"""Requests that wait together are answered together, and fail each for itself."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from slide import CSR
 from slide.model import Predicted
 from slide.serve import Limits
 from slide.serve import batcher as batcher_module
-from slide.serve.batcher import Batcher, Overloaded
+from slide.serve.batcher import Batcher
 
 
 def rows(*values):
@@ -188,38 +188,3 @@ def test_stop_answers_what_waits():
 def test_limits_have_bounds(limit, value):
     with pytest.raises(ValueError, match=f"{limit} must be a"):
         Limits(**{limit: value}).checked()
-
-
-def test_too_many_rows_are_refused():
-    answer = Double()
-    answer.free.clear()
-
-    async def work(batcher):
-        first = asyncio.create_task(batcher.ask(rows(1, 2), 1, "exact"))
-        await asyncio.sleep(0.02)  # It is being answered now, and the next one waits.
-        second = asyncio.create_task(batcher.ask(rows(*range(4)), 1, "exact"))
-        await asyncio.sleep(0)
-        assert batcher.waiting == 4
-        with pytest.raises(Overloaded):
-            await batcher.ask(rows(1, 2), 1, "exact")
-        answer.free.set()
-        return await asyncio.gather(first, second)
-
-    found, _ = run(work, answer, waiting_rows=5, batch_wait=0.0)
-    assert [len(scores) for _, scores in found] == [2, 4]
-
-
-def test_time_out():
-    answer = Double()
-    answer.free.clear()
-
-    async def work(batcher):
-        asked = [asyncio.create_task(batcher.ask(rows(n), 1, "exact")) for n in range(2)]
-        for each in asked:
-            with pytest.raises(TimeoutError):
-                await each
-        answer.free.set()
-        return await batcher.ask(rows(7), 1, "exact")
-
-    found, _ = run(work, answer, timeout=0.05, batch_wait=0.0)
-    assert found.scores == [[14]]

@@ -38,10 +38,6 @@ def fitted(folder, **options):
     return trainer
 
 
-def names_of(folder):
-    return sorted(path.name for path in (folder / "run/checkpoints").iterdir())
-
-
 def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, max_steps=3)
     values = {field.name: number for number, field in enumerate(fields(Counters))}
@@ -177,15 +173,21 @@ def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch
         trainer.checkpoint.wait()
 
 
-@pytest.mark.parametrize("keep", [1, 3])
-def test_the_newest_ones_stay(tmp_path, keep):
-    fitted(tmp_path, checkpoint_every=3, keep_checkpoints=keep)  # The last one is of the end.
-    assert names_of(tmp_path) == ["4-step-12", "5-step-15", "6-step-16"][-keep:]
-
-
-def test_what_was_written_is_not_written_again(tmp_path):
-    fitted(tmp_path, checkpoint_every=8)  # One is due after the last step, and one at the end.
-    assert names_of(tmp_path) == ["1-step-8", "2-step-16"]
+@pytest.mark.parametrize(
+    ("every", "keep", "names"),
+    [
+        (3, 1, ["6-step-16"]),  # The last one is of the end.
+        (3, 3, ["4-step-12", "5-step-15", "6-step-16"]),
+        (
+            8,
+            3,
+            ["1-step-8", "2-step-16"],
+        ),  # After the last step it is not written again at the end.
+    ],
+)
+def test_the_newest_ones_stay(tmp_path, every, keep, names):
+    fitted(tmp_path, checkpoint_every=every, keep_checkpoints=keep)
+    assert sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir()) == names
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -1,4 +1,4 @@
-"""Precision on a split against dense scores, metrics against loops and values by hand."""
+"""Precision on a split against dense scores, and metrics against values by hand."""
 
 import math
 from dataclasses import replace
@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers import job, naive
-from helpers.matrices import make_pattern, rows_of, to_dense
+from helpers import job
+from helpers.matrices import to_dense
 from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
 from slide import FullSampler, SimHash
@@ -109,23 +109,6 @@ def test_inverse_propensities():
     np.testing.assert_allclose(inverse_propensities(train, 3), expected)
     other = inverse_propensities(train, 3, a=0.6, b=2.6)
     np.testing.assert_allclose(other[0], 1 + (math.log(2) - 1) * 3.6**0.6 * 3.6**-0.6)
-
-
-@pytest.mark.parametrize("k", [1, 3, 5])
-@pytest.mark.parametrize("seed", range(4))
-def test_against_loops(seed, k):
-    rng = np.random.default_rng(seed)
-    labels = make_pattern(rng, rng.integers(0, 8, 25), 12)
-    predicted = np.array([rng.permutation(12)[:5] for _ in range(25)])
-    predicted[rng.random((25, 5)).cumsum(1) > 2.5] = -1
-    rows, inverse = rows_of(labels), rng.random(12) + 1
-    assert precision_at_k(predicted, labels, k) == pytest.approx(
-        naive.precision(predicted, rows, k)
-    )
-    assert ndcg_at_k(predicted, labels, k) == pytest.approx(naive.ndcg(predicted, rows, k))
-    assert psp_at_k(predicted, labels, k, inverse) == pytest.approx(
-        naive.psp(predicted, rows, k, inverse)
-    )
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -12,6 +12,7 @@ import torch
 from helpers import job
 from helpers.ranks import run_ranks, several
 from helpers.splits import split_of
+from omegaconf import OmegaConf
 
 from slide import FullSampler
 from slide.data import SparseDataset, kind_of
@@ -91,7 +92,9 @@ def test_limits_may_change_when_a_run_is_resumed(tmp_path, monkeypatch, capsys):
     [("epochs", "auto", 3), ("epochs", 3, "auto"), ("patience", 0, 2), ("patience", 2, 0)],
 )
 def test_a_resumed_run_keeps_its_way_to_end(tmp_path, key, before, after):
-    job.main(*job.tiny(tmp_path, f"trainer.{key}={before}", "trainer.max_steps=2"))
+    (tmp_path / "run").mkdir()
+    config = job.compose(*job.tiny(tmp_path, f"trainer.{key}={before}"))
+    OmegaConf.save(config, tmp_path / "run/config.yaml", resolve=True)
     message = job.failure(f"resume={tmp_path}/run", f"trainer.{key}={after}")
     assert message == (
         f"error: trainer.{key}={after}: a resumed run keeps trainer.{key}={before}; "

@@ -1,6 +1,7 @@
 """The trainer: resuming bit by bit, what is due when, learning, re-ranker, tiny data."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,8 @@ import slide
 from slide import FullSampler, SlideNetwork
 from slide.data import SparseDataset, validation_split
 from slide.functional.losses import Loss
-from slide.nn import ActiveLoss
+from slide.model import Model
+from slide.nn import ActiveLoss, add_outputs
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
 from slide.sparse import Pattern
@@ -27,13 +29,14 @@ from slide.training.loop import TrainingLoop, start_biases
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CASES = {
-    "lsh shared": ("sampler=lsh", "sampler.weighting=stratified"),
+    "lsh shared, skipped steps": (
+        *("sampler=lsh", "sampler.weighting=stratified", "optimizer.correct_skipped=true"),
+    ),
     "lsh per sample": ("sampler=lsh", "sampler.mode=per_sample", "runtime.threads=0"),
     "published fifo": (
         *("sampler=slide2020", "hash.hashes_per_table=3", "hash.num_tables=4"),
         *("sampler.proposer.bucket_capacity=4", "sampler.mode=per_sample"),
     ),
-    "skipped steps": ("optimizer.correct_skipped=true",),
     "two sampled layers": (
         *("network.hidden=[16,8]", "network.hidden_active=[null,4]", "sampler.mode=per_sample"),
     ),
@@ -41,7 +44,6 @@ CASES = {
         *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler=uniform"),
         "sampler.mode=per_sample",
     ),
-    "index shared": ("sampler=index",),
     "index per sample": ("sampler=index", "sampler.mode=per_sample"),
     "recent per sample": ("sampler=recent", "sampler.mode=per_sample"),
     "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
@@ -251,20 +253,11 @@ def test_biases_start_where_the_loss_says():
     assert network.output.bias.argmax() == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"train_samples": 0}, "no training rows"),
-        ({"test_samples": 0}, "no rows to evaluate on"),
-        ({}, "no training row has a label: in text"),
-    ],
-)
-def test_nothing_to_learn_or_to_evaluate(tmp_path, change, message):
-    data = job.make_data(tmp_path, **change)
-    if not change:
-        none = Pattern(np.zeros(len(data.train) + 1, np.int64), np.empty(0, np.int32))
-        data = replace(data, train=replace(data.train, labels=none))
-    with pytest.raises(ValueError, match=message):
+def test_rows_without_any_label(tmp_path):
+    data = job.make_data(tmp_path)
+    none = Pattern(np.zeros(len(data.train) + 1, np.int64), np.empty(0, np.int32))
+    data = replace(data, train=replace(data.train, labels=none))
+    with pytest.raises(ValueError, match="no training row has a label: in text"):
         job.make_trainer(tmp_path, data)
 
 
@@ -419,3 +412,30 @@ def test_labels_that_training_never_sees(tmp_path, ranked):
     assert np.isfinite([v for k, v in summary.items() if "_at_" in k]).all()
     assert np.isfinite(trainer.inverse).all()
     assert np.isfinite(trainer.answers.scores[trainer.answers.ids >= 0]).all()
+
+
+def test_one_thread_at_a_time_trains_a_network(tmp_path, monkeypatch):
+    """Two of them ended the process: PyTorch frees gradients that the other one adds to."""
+    data = job.make_data(tmp_path)
+    trainer = job.make_trainer(tmp_path, data, epochs=1)
+    (tmp_path / "other").mkdir()
+    second = job.make_trainer(tmp_path / "other", data, network=trainer.network)
+    model, done = Model(trainer.network), []
+    calls = (
+        second.fit,
+        lambda: model.partial_fit(data.test.features, data.test.labels),
+        lambda: add_outputs(trainer.network.output, 1),
+    )
+
+    def between_steps():
+        with ThreadPoolExecutor(1) as other:
+            for call in () if done else calls:
+                with pytest.raises(RuntimeError, match="another thread is training or resizing"):
+                    other.submit(call).result()
+                done.append(call)
+            other.submit(model.predict, data.test.features).result()
+
+    monkeypatch.setattr(trainer.checkpoint, "check", between_steps)
+    assert trainer.fit()["steps"] == 8
+    assert len(done) == 3
+    assert second.fit()["steps"] == 16  # As what was refused has changed nothing.

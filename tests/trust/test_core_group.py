@@ -4,8 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,34 +16,23 @@ _ROOT = Path("/sys/fs/cgroup")
 _PERIOD = 100_000  # Microseconds.
 
 
-@contextmanager
-def group_of_cores(cores: float) -> Iterator[Path]:
-    """Make a group, and remove it. A process joins it by writing 0 into the file that is yielded.
-
-    All processes in it must have ended at the end.
-
-    Args:
-        cores: processor seconds in a second.
-
-    Raises:
-        OSError: if this user may not make groups, or the system has none.
-    """
-    name = f"slide-{os.getpid()}"
-    first = (_ROOT / "cpu/cpu.cfs_quota_us").exists()  # The first version of control groups.
-    group = _ROOT / "cpu" / name if first else _ROOT / name
-    if not first and "cpu" not in (_ROOT / "cgroup.subtree_control").read_text().split():
-        raise OSError(f"groups below {_ROOT} have no limit of cores")
-    group.mkdir()
-    try:
-        quota = str(round(cores * _PERIOD))
-        if first:
-            (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
-            (group / "cpu.cfs_quota_us").write_text(quota)
-        else:
-            (group / "cpu.max").write_text(f"{quota} {_PERIOD}")
+@pytest.fixture
+def members():
+    """The file by which processes join a group with the time of one core."""
+    name, first = f"slide-{os.getpid()}", (_ROOT / "cpu/cpu.cfs_quota_us").exists()
+    group = _ROOT / "cpu" / name if first else _ROOT / name  # Of the first version, or the second.
+    limits = {"cpu.cfs_period_us": _PERIOD, "cpu.cfs_quota_us": _PERIOD}
+    with ExitStack() as stack:
+        try:
+            if not first and "cpu" not in (_ROOT / "cgroup.subtree_control").read_text().split():
+                pytest.skip(f"groups below {_ROOT} have no limit of cores")
+            group.mkdir()
+            stack.callback(group.rmdir)  # All processes in it have ended then.
+            for file, text in (limits if first else {"cpu.max": f"{_PERIOD} {_PERIOD}"}).items():
+                (group / file).write_text(str(text))
+        except OSError as error:
+            pytest.skip(f"no control group can be made here: {error}")
         yield group / "cgroup.procs"
-    finally:
-        group.rmdir()
 
 
 STEPS = """
@@ -81,17 +69,6 @@ def steps(*words):
     )
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
-
-
-@pytest.fixture
-def members():
-    """The file of processes of a group with the time of one core."""
-    with ExitStack() as stack:
-        try:
-            found = stack.enter_context(group_of_cores(1))
-        except OSError as error:
-            pytest.skip(f"no control group can be made here: {error}")
-        yield found
 
 
 def test_one_core(members):

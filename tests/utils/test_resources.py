@@ -23,48 +23,40 @@ def groups(tmp_path, monkeypatch):
 
     monkeypatch.setattr(resources, "_ROOT", tmp_path)
     monkeypatch.setattr(resources, "_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(resources, "_available", lambda: 900 << 10)
+    monkeypatch.setattr(resources, "_available", lambda: MACHINE)
     return lay
 
 
-def test_the_machine_alone(groups):
-    assert free_memory() == 900 << 10
-    assert memory_limit() is None
+LIMITED = {"memory__max": "500000\n", "memory__current": "400000\n"}
+FIRST = {"memory__limit_in_bytes": "500000", "memory__usage_in_bytes": "100000"}
+MACHINE = 900 << 10
 
 
-def test_a_group(groups):
-    groups(2, memory__max="500000\n", memory__current="400000\n")
-    assert (free_memory(), memory_limit()) == (100_000, 500_000)
-
-
-def test_pages_of_files_can_be_taken_back(groups):
-    stat = "anon 1\ninactive_file 50000\n"
-    groups(2, memory__max="500000", memory__current="400000", memory__stat=stat)
-    assert free_memory() == 150_000
-
-
-def test_a_group_above(groups):
-    folder = groups(2, memory__max="max", memory__current="400000")
-    (folder.parent / "memory.max").write_text("450000")
-    (folder.parent / "memory.current").write_text("440000")
-    assert (free_memory(), memory_limit()) == (10_000, 450_000)
-
-
-def test_groups_of_the_first_version(groups):
-    files = {"limit_in_bytes": "500000", "usage_in_bytes": "100000"}
-    folder = groups(1, **{f"memory__{name}": text for name, text in files.items()})
-    (folder / "memory.stat").write_text("cache 3\ntotal_inactive_file 7\n")
-    assert free_memory() == 400_007
-
-
-def test_no_limit_of_the_first_version(groups):
-    groups(1, memory__limit_in_bytes=str((1 << 63) - 4096), memory__usage_in_bytes="100000")
-    assert (free_memory(), memory_limit()) == (900 << 10, None)
-
-
-def test_a_group_over_its_limit(groups):
-    groups(2, memory__max="100", memory__current="200")
-    assert free_memory() == 0
+@pytest.mark.parametrize(
+    ("version", "files", "above", "free", "limit"),
+    [
+        (None, {}, {}, MACHINE, None),
+        (2, LIMITED, {}, 100_000, 500_000),
+        # Pages of files can be taken back.
+        (2, LIMITED | {"memory__stat": "anon 1\ninactive_file 50000\n"}, {}, 150_000, 500_000),
+        (2, LIMITED | {"memory__current": "600000"}, {}, 0, 500_000),
+        (
+            2,
+            LIMITED | {"memory__max": "max"},
+            {"memory.max": "450000", "memory.current": "440000"},
+            10_000,
+            450_000,
+        ),
+        (1, FIRST | {"memory__stat": "cache 3\ntotal_inactive_file 7\n"}, {}, 400_007, 500_000),
+        (1, FIRST | {"memory__limit_in_bytes": str((1 << 63) - 4096)}, {}, MACHINE, None),
+    ],
+    ids=["machine", "group", "pages", "over its limit", "group above", "version 1", "no limit"],
+)
+def test_what_memory_is_free(groups, version, files, above, free, limit):
+    folder = groups(version, **files) if version else None
+    for name, text in above.items():
+        (folder.parent / name).write_text(text)
+    assert (free_memory(), memory_limit()) == (free, limit)
 
 
 def test_a_system_that_does_not_tell(groups, monkeypatch):

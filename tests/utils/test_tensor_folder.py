@@ -284,14 +284,12 @@ def test_a_list_names_no_file_outside_of_its_folder(tmp_path):
     assert (tmp_path / "b.safetensors").exists()
 
 
-@pytest.mark.parametrize(("oldest", "read"), [(1, True), (2, False), (0, False)])
-def test_an_earlier_format_that_is_still_read(folder, oldest, read):
-    later = THINGS._replace(format=3, oldest=oldest)
-    if read:
-        assert read_folder(later, folder) == read_folder(THINGS, folder)
-    else:
+def test_an_earlier_format_that_is_still_read(folder):
+    later = THINGS._replace(format=3, oldest=1)
+    assert read_folder(later, folder) == read_folder(THINGS, folder)
+    for oldest in (2, 0):
         with pytest.raises(ValueError, match=r"is of format 1, .* reads format 3"):
-            read_folder(later, folder)
+            read_folder(later._replace(oldest=oldest), folder)
 
 
 # Nested states as JSON values and tensors.

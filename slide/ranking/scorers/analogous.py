@@ -40,7 +40,7 @@ class AnalogousQueries(base.BaseScorer):
     counted.
 
     Args:
-        longest: number of features that may stand in for a feature, those with the most shared
+        longest: number of features that may stand in for a feature: those with the most shared
             occurrences.
 
     Raises:
@@ -124,7 +124,7 @@ class AnalogousQueries(base.BaseScorer):
         labels: Pattern,
         num_features: int,
     ) -> CSR:
-        """For each feature those that stand in for it, ascending, with their weights.
+        """The features that stand in for each feature, ascending, with their weights.
 
         ``group`` numbers the other features of the row of each entry.
         """

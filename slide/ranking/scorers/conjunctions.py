@@ -1,4 +1,4 @@
-"""Conjunctions: the labels of rows that have a whole set of features, and those of its parts."""
+"""Conjunctions: the labels of rows that have a set of features, or a part of it."""
 
 from math import comb
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ MOST_SETS = 64
 MOST_COUNTED = 1 << 24
 # Most sets are in a single row, which says little.
 _LEAST_ROWS = 2
-# 512 labels of a set are kept, those with the most rows, as those of a feature in `Cooccurrence`.
+# 512 labels with the most rows are kept of a set, as of a feature in `Cooccurrence`.
 _MOST_LABELS = 512
 # 8 slots at most: there are weights for each of the 256 sets of them.
 _MOST_SLOTS = 8
@@ -46,13 +46,13 @@ class Conjunctions(base.BaseScorer):
 
     What single features say of a label need not add up: "new" and "york" together say more. In
     rows of few features all their sets are counted. The probability of a label is the mean of the
-    shares of the rows of these sets, and of all rows, that have it (interpolation: Jelinek and
+    shares of the rows of its sets, and of all rows, that have it (interpolation: Jelinek and
     Mercer 1980, "Interpolated estimation of Markov source parameters from sparse data"; with sets
     in place of the words before, as in Bilmes and Kirchhoff 2003, "Factored language models and
     generalized parallel backoff"). How much a set counts depends on the number of its rows, on the
     share of their labels that occur in no other of them, and on what it is: a set of slots, if each
     feature belongs to a slot, such as a column of a table or the place of a word, else a set of so
-    many features. These weights maximise the likelihood of training labels, each of which is left
+    many features. The weights maximise the likelihood of training labels, each of which is left
     out where it is asked for (Ney et al. 1994, "On structuring probabilistic dependences in
     stochastic language modelling", section 2).
 

@@ -30,11 +30,11 @@ class Cooccurrence(base.BaseScorer):
     """Scores labels by the share of the rows of each feature that have them.
 
     The score of a label is the sum over the features of a row of ``value * count(feature, label) /
-    (count(feature) + 3)``. In a recommender these are the items that users of an item like, too
+    (count(feature) + 3)``. In a recommender the score says which items users of an item like, too
     (Sarwar et al. 2001, "Item-based collaborative filtering recommendation algorithms").
 
     Args:
-        longest: number of labels of a feature that are kept, those with the most rows.
+        longest: number of labels with the most rows that are kept of a feature.
         proposed: number of candidates that the features of a row name.
 
     Raises:

@@ -46,7 +46,8 @@ class ItemFactors(base.BaseScorer):
 
     Args:
         factors: number of factors of an item.
-        unobserved: all items together count as so many items of a row; None: held-out rows decide.
+        unobserved: number of items of a row that all items together count as; None: held-out
+            rows decide.
         penalty: of the squared factors of a row or an item, for each of its items or rows.
         passes: over rows and items.
         proposed: number of candidates.
@@ -72,7 +73,7 @@ class ItemFactors(base.BaseScorer):
         self.penalty, self.unobserved = penalty, unobserved or _TRIED[0]
         self._tried = _TRIED if unobserved is None else (unobserved,)
         # Factors of labels and of features, which may become other items; the weighted sum of the
-        # products of those of all items.
+        # products of the factors of all items.
         self.labels = self.own = self.gram = np.zeros((0, factors), np.float32)
 
     def fit(

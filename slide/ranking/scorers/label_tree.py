@@ -24,7 +24,7 @@ from slide.utils.array_checks import Expected, Stored
 
 # 8 passes of 2-means at a node: later ones hardly move labels.
 _PASSES = 8
-# 5 passes over the rows of a classifier, a quarter of those of `LinearClassifiers`, to save time.
+# 5 passes over the rows of a classifier, a quarter of what `LinearClassifiers` makes, to save time.
 _SWEEPS = 5
 # At most 2 labels a row on average: three sets with 2.4 or more gained nothing on held-out samples.
 _MOST_LABELS = 2.0

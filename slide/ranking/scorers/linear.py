@@ -1,7 +1,7 @@
 """Sparse linear one-vs-rest classifiers, trained on few negatives.
 
-They are those of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines for
-extreme multi-label classification", section 2), with fewer negatives: a row is a negative of a
+They are the classifiers of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines
+for extreme multi-label classification", section 2), with fewer negatives: a row is a negative of a
 label only if the label is one of its candidates. The re-ranker of Astec has the same negatives
 (Dahiya et al. 2021, "DeepXML: a deep extreme multi-label learning framework").
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slide.data import SeenItems, SeenLabels, labels_and_items
+from slide.data import SeenItems, SeenLabels, Split, labels_and_items
 from slide.ops.base_scorers import regress_items
 from slide.ops.linear_classifiers import (
     DualScratch,
@@ -34,9 +34,13 @@ from slide.utils.array_checks import Stored
 
 # A thread copies the rows of a label side by side, up to a million entries (8 MB).
 MOST_COPIED = 1 << 20
-# 1,000 equal training rows are looked at for labels that are no negatives: the time of more would
+# The labels of 1,000 equal training rows at most are no negatives: the time of more would
 # grow with the square of their number.
 _MOST_EQUAL = 1000
+# Up to 4 times as many labels as negatives are all negatives of a row, if there are a million pairs
+# at most: the labels of near rows are more often negatives of frequent labels than of rare ones.
+# Dense rows gained nothing from it (digits), and the re-ranker took twice as long (clusters).
+_FEW_LABELS, _MOST_PAIRS = 4, 1 << 20
 # 64 weights an item at most; |w|^2 counts 30 times; 20 passes over the weights of an item.
 WEIGHTS, _PENALTY, _SWEEPS = 64, 30.0, 20
 
@@ -68,7 +72,8 @@ class LinearClassifiers(base.BaseScorer):
     Attributes:
         weights: CSR ``(N, D)`` after `fit`; the columns of a row ascend.
         counts_items: whether `fit_items` was the last; then all values of features count as 1.
-        negatives: number of labels of its nearest neighbours that are negatives of a training row.
+        negatives: number of labels of its nearest neighbours that are negatives of a training row;
+            all labels are where there are few (`num_negatives`).
 
     Example:
         >>> import numpy as np, slide
@@ -88,11 +93,11 @@ class LinearClassifiers(base.BaseScorer):
 
     def __init__(
         self,
-        C: float = 4.0,
+        C: float = 1.0,
         bias: float = -1.0,
         tol: float = 0.1,
         max_iter: int = 20,
-        threshold: float = 0.05,
+        threshold: float = 0.03,
     ):
         checks.positive("C", C)
         checks.within("bias", bias, -1.0, 0.0)
@@ -120,8 +125,8 @@ class LinearClassifiers(base.BaseScorer):
         Args:
             features: ``(R, D)`` training rows.
             labels: R rows of labels, in [0, N).
-            candidates: R rows of labels that may be mistaken for those of the row. Labels of the
-                row may be among them.
+            candidates: R rows of labels that may be mistaken for labels of the row, which may be
+                among them.
             num_features: D.
             num_labels: N.
             weights: ``(R,)`` factors of C, at least 0; None: all are 1.
@@ -185,8 +190,12 @@ class LinearClassifiers(base.BaseScorer):
         if counts_items(training.kind, train.weights is not None):
             self.fit_items(training.item_pairs, train.num_features)
             return
-        count = min(self.negatives, train.num_labels)
-        negatives = near.own_candidates(count, self._right_or_seen(training))
+        count = num_negatives(train, training.kind, self.negatives)
+        if count == train.num_labels and training.seen is None:
+            every = np.tile(np.arange(count, dtype=np.int32), len(train))
+            negatives = Pattern(np.arange(len(train) + 1) * count, every)
+        else:
+            negatives = near.own_candidates(count, self._right_or_seen(training))
         self.fit(train.features, train.labels, negatives, *sizes, train.weights)
 
     def _right_or_seen(self, training: base.Training) -> Callable[[int, int], Pattern]:
@@ -195,7 +204,7 @@ class LinearClassifiers(base.BaseScorer):
         right = labels_and_items(train) if isinstance(seen, SeenItems) else train.labels
         if not isinstance(seen, SeenLabels):
             return right.slice
-        # The labels of a row are among those of equal rows.
+        # The labels of equal rows include its own.
         return lambda begin, end: seen.of(train.features.slice(begin, end), _MOST_EQUAL)
 
     def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
@@ -224,6 +233,13 @@ class LinearClassifiers(base.BaseScorer):
         assert self.weights is not None
         indptr, *entries = self.weights
         return self.with_(weights=CSR(*select_rows(indptr, kept, *entries)))
+
+
+def num_negatives(train: Split, kind: str, negatives: int) -> int:
+    """How many labels are negatives of a training row, its own among them: all where few are."""
+    few = train.num_labels <= _FEW_LABELS * negatives and kind != "dense"
+    few = few and len(train) * train.num_labels <= _MOST_PAIRS
+    return train.num_labels if few else min(negatives, train.num_labels)
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:

@@ -33,7 +33,7 @@ WORK = 16_384
 _OWN_WORK = 8192
 # 65,536 neighbours at most, if there are not as many rows, in a model that is opened.
 _MOST_NEAR = 65_536
-# 8,192 training rows are looked at a time.
+# 8,192 training rows are searched for at a time.
 BLOCK = 8192
 # An eighth of the features in a row on average makes rows dense where lists would be cut off.
 _NEARLY = 1 / 8
@@ -45,8 +45,8 @@ _VISITED, _OWN_VISITED = 32, 4
 _LENGTH = 1.01
 # A deviation below a millionth of the mean may come from rounding.
 _ROUNDING = 1e-6
-# A thousandth is added to distances, whose squares are rounded to a millionth.
-_NO_DISTANCE = np.float32(1e-3)
+# A millionth is added to squared distances, which are rounded to as much.
+_NO_DISTANCE = np.float32(1e-6)
 # 5 passes of k-means over 39 rows a list; 8 million numbers are made dense at a time.
 _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
@@ -62,7 +62,7 @@ class Near(NamedTuple):
 
 
 class ListSearch:
-    """Sparse rows in inverted lists, of which a search reads those of the features of a row.
+    """Sparse rows in inverted lists, of which a search reads one for each feature of a row.
 
     The lists (Zobel and Moffat 2006, "Inverted files for text search engines") of frequent features
     are cut off, so that a search reads about 16,000 entries for a row. ``weighted``: features count
@@ -87,7 +87,7 @@ class ListSearch:
     def restored(
         cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
     ) -> "ListSearch":
-        """The search that had this `state` and these attributes, without the rows themselves."""
+        """The search from its `state` and attributes, without the rows themselves."""
         weights = stored.array("feature_weights", Expected((num_features,), "float32", 0))
         return cls._of(stored.csr("search", num_features, num_rows), weights, num_rows, weighted)
 
@@ -162,15 +162,15 @@ def are_dense(features: CSR, num_features: int) -> bool:
 
 
 def count_as_dense(share: float, read: float) -> bool:
-    """`are_dense` by the share of entries that there are, and those that a row would read."""
+    """`are_dense` by the share of non-zero entries, and the list entries read for a row."""
     return share > DENSE or (share >= _NEARLY and read > WORK)
 
 
 class DenseSearch:
     """Dense rows in lists of near rows, of which a search visits the nearest.
 
-    The lists are those of FAISS (Johnson et al. 2021, "Billion-scale similarity search with GPUs").
-    Of up to a thousand rows, a search looks at all. ``weighted``: features are standardised.
+    The lists are an index of FAISS (Johnson et al. 2021, "Billion-scale similarity search with
+    GPUs"). Up to a thousand rows are all compared. ``weighted``: features are standardised.
     """
 
     weighting = "standardised"
@@ -203,7 +203,7 @@ class DenseSearch:
     def restored(
         cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
     ) -> "DenseSearch":
-        """The search that had this `state` and these attributes, without the rows themselves."""
+        """The search from its `state` and attributes, without the rows themselves."""
         search = cls.__new__(cls)
         search.weights = stored.array("feature_weights", Expected((None,), "float32", 0))
         search.means = stored.array("search.means", Expected(search.weights.shape, "float32"))
@@ -238,9 +238,9 @@ class DenseSearch:
         return Near(*map(np.concatenate, zip(*parts, strict=True)))
 
     def vote_weights(self, scores: np.ndarray, near: np.ndarray) -> np.ndarray:
-        """Inverse distances, at most 1: cosines of measurements are all near 1."""
-        distances = np.sqrt(np.maximum(2 - 2 * scores, 0)) + _NO_DISTANCE
-        return np.where(near >= 0, distances[:, :1] / distances, 0)
+        """Inverse squared distances, at most 1: cosines of measurements are all near 1."""
+        squares = np.maximum(2 - 2 * scores, 0) + _NO_DISTANCE
+        return np.where(near >= 0, squares[:, :1] / squares, 0)
 
     def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
         """The nearest other rows of all training rows, some at a time; few lists may miss some."""
@@ -373,7 +373,7 @@ class Neighbours(base.BaseScorer):
         return self
 
     def votes(self, features: CSR, k: int, left_out: Pattern | None = None) -> Votes:
-        """The k labels that the nearest rows of each row name most often, but those left out."""
+        """The k labels that the nearest rows of each row name most often, without ``left_out``."""
         scores, near = self.fitted().nearest(features, self.count)
         labels = Pattern(self.labels.indptr, self.labels.indices)
         weights = self.fitted().vote_weights(scores, near)
@@ -396,7 +396,7 @@ class Neighbours(base.BaseScorer):
         """For each training row the k labels with the most votes of its other neighbours.
 
         The search is quicker than in `votes`, so some of the nearest rows may be missing.
-        ``left_out(begin, end)``: labels that are no candidates of these rows.
+        ``left_out(begin, end)``: labels that are no candidates of rows ``begin`` to ``end``.
         """
         search, begin = self.fitted(), 0
         sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]

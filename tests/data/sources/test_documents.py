@@ -112,11 +112,12 @@ def test_nothing_is_left(tmp_path):
         opened(tmp_path)
 
 
-def test_one_file_is_read_as_two_are(tmp_path):
+def test_one_file_is_read_as_two_are(tmp_path, capsys):
     """Where a share is set aside, lines are as strict, and names as they are written."""
     rows = [(f"word and word{n}", [f" l{n % 2}"]) for n in range(20)]
     write(tmp_path, {"train": rows})
     data = opened(tmp_path, test_file=None, min_rows=1)
+    assert "no test file: " in capsys.readouterr().err
     assert (len(data.train), len(data.test)) == (18, 2)
     assert list(data.label_names) == [" l0", " l1"]
     assert all(name.startswith("train.jsonl:") for name in data.test_row_names)

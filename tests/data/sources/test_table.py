@@ -397,38 +397,20 @@ def test_a_path_that_the_locale_lacks_is_named(tmp_path):
     assert done.stdout.count(said) == 3
 
 
-@pytest.mark.parametrize("format", ["xmc", "svmlight", "npz", "documents"])
+@pytest.mark.parametrize("format", ["xmc", "svmlight", "npz"])
 def test_without_a_test_file_rows_are_set_aside(format, tmp_path, capsys):
-    places = {"name": "x", "root": tmp_path, "cache": tmp_path / "c", "test_file": None}
-    if format == "documents":
-        write_lines(
-            tmp_path / "train.jsonl", [{"text": r["title"], "labels": r["tags"]} for r in ROWS]
-        )
-        found = [documents(**places, min_rows=1) for _ in range(2)]
-    else:
-        whole = job.make_data(tmp_path / "made", train_samples=60)
-        config = {"format": format, "train_file": "train", "train_labels_file": None}
-        if format == "npz":
-            config["train_labels_file"] = "labels"
-        names = {"test_file": "unused", "test_labels_file": "unused too"}
-        datafiles.write_rows(tmp_path, whole, config | names)
-        found = [xmc(**config, **places) for _ in range(2)]
+    whole = job.make_data(tmp_path / "made", train_samples=60)
+    labels = ["labels", "none"] if format == "npz" else [None, None]
+    config = {"format": format, "train_file": "train", "train_labels_file": labels[0]}
+    datafiles.write_rows(tmp_path, whole, {**config, "test_file": "x", "test_labels_file": "y"})
+    config |= {"name": "x", "root": tmp_path, "cache": tmp_path / "c"}
+    one, other = (xmc(**config, test_file=None) for _ in range(2))
     assert "no test file: " in capsys.readouterr().err
-    if format != "documents":
-        with pytest.raises(
-            FileNotFoundError, match=r"none is missing. dataset.test_file=null sets"
-        ):
-            xmc(
-                **config,
-                **places
-                | {"test_file": "none", "test_labels_file": "none" if format == "npz" else None},
-            )
-    one, other = found
+    with pytest.raises(FileNotFoundError, match=r"none is missing. dataset.test_file=null sets"):
+        xmc(**config, test_file="none", test_labels_file=labels[1])
     assert len(one.train) + len(one.test) == 60
     assert 0 < len(one.test) < 20
     for first, second in zip(arrays(one), arrays(other), strict=True):
         np.testing.assert_array_equal(first, second)
-    if format == "documents":
-        return
     rows = [str(each) for s in (one.train, one.test) for each in to_lists(s.features, s.labels)]
     assert sorted(rows) == sorted(map(str, to_lists(whole.train.features, whole.train.labels)))

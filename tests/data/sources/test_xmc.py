@@ -77,20 +77,6 @@ def test_another_version_is_told_before_it_is_taken(tmp_path, data, format, coun
     assert ("samples" in count) == ("rows" in message)
 
 
-@pytest.mark.parametrize("format", NAMES)
-def test_web_pages_are_no_data(tmp_path, format):
-    config = {"format": format, **NAMES[format]}
-    names = NAMES["xmc"] | {"train_file": "train.txt", "test_file": "test.txt"} | NAMES[format]
-
-    def fetch(root, check):
-        for name in names.values():
-            (root / name).write_text("<!DOCTYPE html>\n<html><head><title>Quota exceeded</title>")
-        check(root)
-
-    with pytest.raises(DataError, match=re.escape(names["train_file"])):
-        xmc(**config, name="x", root=tmp_path, cache=tmp_path, fetch=fetch)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.grids import pairs
 
-from slide.ops.kernels.largest import ChangedRows, RowLists, put_rows, scan_lists
+from slide.ops.largest import ChangedRows, RowLists, put_rows, scan_lists
 
 QUERIES = 9
 

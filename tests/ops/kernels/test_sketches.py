@@ -6,7 +6,7 @@ from helpers import matrices
 from helpers.grids import pairs
 
 from slide.hashing.tables import HashTables
-from slide.ops.kernels.sketches import (
+from slide.ops.sketches import (
     CODES,
     FIRST,
     LINE,

@@ -8,9 +8,12 @@ the numbers in its second line, which says how much that line may add to a score
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from slide.ops.compile import ask_for, helper, parallel, prange
-from slide.ops.kernels.vectors import BLOCK, lowest_bit, rounded_scores
+from slide.ops.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
+from slide.ops.products import bfloat16_bits
+from slide.ops.vectors import BLOCK, lowest_bit, rounded_scores
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
@@ -28,6 +31,8 @@ _AHEAD = 16
 # in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
 UNLIKELY = 3 / 8
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
+# Numbers of rows and queries whose scores are held at a time.
+_SCORES = 2**24
 # A shorter row is rounded to zeros.
 SMALLEST = np.float32(1e-30)
 
@@ -48,10 +53,20 @@ def no_keys(shape: tuple[int, int]) -> np.ndarray:
     return np.full(shape, np.iinfo(np.int64).min, np.int64)
 
 
+def at_least(keys: np.ndarray) -> np.ndarray:
+    """Keys of no row that rows with at least the scores of these keys replace."""
+    return keys & ~np.int64(0xFFFFFFFF)
+
+
+def is_no_row(keys: np.ndarray) -> np.ndarray:
+    """Which keys are still those of `at_least` or of `no_keys`."""
+    return keys & _ROWS == 0
+
+
 def rows_of(keys: np.ndarray) -> np.ndarray:
     """The rows ``(B, k)`` int32 in heaps, the best first; -1 after the last one."""
     keys = np.sort(keys, axis=1)[:, ::-1]
-    return np.where(keys == np.iinfo(np.int64).min, -1, _ROWS - (keys & _ROWS)).astype(np.int32)
+    return np.where(is_no_row(keys), -1, _ROWS - (keys & _ROWS)).astype(np.int32)
 
 
 @helper
@@ -111,7 +126,8 @@ def rank_rows(products, factors, rows, left_out, keys):
 
     products (B, n) int32, of the rounded queries and the numbers of the sketches; factors (B,)
     float32, scales of the queries; rows `Rows`, n of them; left_out `Pattern` of B rows, ids
-    that are not kept; keys (B, k) int64, heaps of the best rows so far (see `no_keys`), written.
+    that are not kept; keys (B, k) int64, heaps of the best rows so far, written: `no_keys` or
+    `at_least` before the first ones.
     """
     ids, scales, priors = rows.ids, rows.scales, rows.priors
     n = len(ids)
@@ -119,6 +135,7 @@ def rank_rows(products, factors, rows, left_out, keys):
         known = left_out.indices[left_out.indptr[b] : left_out.indptr[b + 1]]
         numbers, factor, heap = products[b], factors[b], keys[b]
         least, scores = _least(heap), np.empty(BLOCK, np.float32)
+        none = heap[:0]
         for begin in range(0, n, BLOCK):
             if begin + BLOCK <= n:
                 found = rounded_scores(numbers, factor, scales, priors, begin, least, scores)
@@ -133,7 +150,7 @@ def rank_rows(products, factors, rows, left_out, keys):
                 found &= found - np.uint64(1)
                 row = np.int64(ids[begin + j])
                 key = _key(_ordered(scores[j]), row)
-                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(heap[:0], key, known, row):
+                if scores[j] > _NO_SCORE and key > heap[0] and _is_new(none, key, known, row):
                     _replace_least(heap, key)
             least = _least(heap)
 
@@ -212,6 +229,25 @@ def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part
 
 
 @parallel
+def round_rows(rows, ids, vector, rounded, products):
+    """Write the `bfloat16_bits` of some rows, then zeros, and products of the rows and a vector.
+
+    rows (N, D) float32; ids (n,) int32; vector (D,) float32; rounded (at least n, D) uint16,
+    products (n,) float32, written.
+    """
+    bits = rows.view(np.uint32)
+    for u in prange(len(ids)):
+        if u + AHEAD < len(ids):
+            prefetch_row(rows, ids[u + AHEAD])
+        row, own, total = rows[ids[u]], bits[ids[u]], np.float32(0)
+        for d in range(len(row)):
+            total += row[d] * vector[d]
+            rounded[u, d] = bfloat16_bits(row[d], own[d])
+        products[u] = total
+    rounded[len(ids) :] = 0
+
+
+@parallel
 def sketch_rows(projected, offset, sketches):
     """Round projected rows; a row or a prior that is not finite gets a score of -inf.
 
@@ -258,3 +294,44 @@ def largest_scores(sketches, variances, deviations, out):
             number = np.float32(numbers[i, j])
             total += number * number * variances[j]
         out[i] = floats[i, PRIOR] + deviations * floats[i, SCALE] * np.sqrt(total)
+
+
+def torch_rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> Tensor:
+    """The rows with the largest rounded scores, the best first; equal ones in the order of rows.
+
+    queries (B, CODES) float32 inputs in few directions; sketches (N, WIDTH) int8; left_out (n, 2)
+    int64, pairs of a query and a row that it does not get; most: number of rows of a query. Returns
+    ``(B, most)`` int32; -1 after the last row that has a score.
+    """
+    floats = sketches.view(torch.float32)
+    codes, scales, priors = sketches[:, NUMBERS].float(), floats[:, SCALE], floats[:, PRIOR]
+    found = []
+    block = max(1, _SCORES // max(1, len(sketches)))
+    for start in range(0, len(queries), block):
+        scores = queries[start : start + block] @ codes.T * scales + priors
+        scores = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+        mine = left_out[(left_out[:, 0] >= start) & (left_out[:, 0] < start + block)]
+        scores[mine[:, 0] - start, mine[:, 1]] = -torch.inf
+        best, ids = scores.sort(dim=1, descending=True, stable=True)
+        found.append(torch.where(best > -torch.inf, ids, -1)[:, :most])
+    if not found:
+        return torch.empty(0, most, dtype=torch.int32, device=queries.device)
+    rows = torch.cat(found).int()
+    return torch.nn.functional.pad(rows, (0, most - rows.shape[1]), value=-1)
+
+
+def torch_sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
+    """The sketches ``(n, WIDTH)`` int8 of projected rows; see the kernel of this name."""
+    projected = projected - offset
+    rows, prior = projected[:, :-1], projected[:, -1]
+    lengths = rows.abs().amax(1)
+    known = lengths.isfinite() & prior.isfinite()
+    scale = torch.where(known, lengths / 127, 0)
+    out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
+    rounded = (rows / scale.clamp(min=float(SMALLEST))[:, None]).nan_to_num(0, 0, 0)
+    rounded = torch.where(known[:, None], rounded.round_().clamp_(-127, 127), 0)
+    out[:, FIRST : FIRST + rows.shape[1]] = rounded.to(torch.int8)
+    floats = out.view(torch.float32)
+    floats[:, REST] = out[:, LINE:].float().norm(dim=1)
+    floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
+    return out

@@ -1,0 +1,55 @@
+"""A run, and a model that is saved, where neither the package nor the home folder can be written.
+
+Kernels go to ``NUMBA_CACHE_DIR`` then; `tests/ops/kernels/test_compile.py` has no place at all.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from helpers import job
+
+from slide.model import load
+
+pytestmark = pytest.mark.compiled_only  # Compiled kernels are what is written there.
+
+RUN = """
+import sys
+import numpy as np
+from slide import SlideClassifier
+from slide.config import command
+place = sys.argv.pop(1)
+command.train()
+model = SlideClassifier(hidden=8, epochs=1, random_state=0)
+model.fit(np.eye(6)[[0, 1, 2] * 4], ["a", "b", "c"] * 4).save(place)
+"""
+# Of the folders that are the first two arguments, only the second one can be written.
+MOUNTED = """
+only() { mount --bind "$2" "$2" && mount -o "remount,$1,bind" "$2" || exit 77; }
+mount --make-rprivate / || exit 77
+only ro "$0"
+only rw "$1"
+if touch "$0/x" 2> /dev/null; then exit 77; fi
+shift
+exec "$@"
+"""
+
+
+def test_a_run_and_a_model_that_is_saved(tmp_path):
+    kernels = os.environ.get("NUMBA_CACHE_DIR", str(tmp_path))
+    python = [sys.executable, "-c", RUN, str(tmp_path / "saved"), *job.tiny(tmp_path)]
+    env = {"HOME": str(job.ROOT), "PYTHONPATH": str(job.ROOT), "NUMBA_CACHE_DIR": kernels}
+    words = ["unshare", "--mount", "sh", "-c", MOUNTED, str(job.ROOT), kernels, *python]
+    if shutil.which("unshare") is None:
+        pytest.skip("folders can be mounted by root only, on Linux")
+    found = subprocess.run(
+        words, env={**os.environ, **env}, cwd=tmp_path, text=True, capture_output=True
+    )
+    if found.returncode == 77 or "unshare failed" in found.stderr:
+        pytest.skip("folders can be mounted by root only, on Linux")
+    assert found.returncode == 0, found.stderr
+    assert "Set NUMBA_CACHE_DIR" not in found.stderr
+    assert load(tmp_path / "run").num_labels == 80
+    assert load(tmp_path / "saved").num_labels == 3
