@@ -136,21 +136,3 @@ def as_bytes(text):
 def test_read_index(text, value, end):
     """-1 is a negative number, -2 no number."""
     assert kernels.read_index(as_bytes(text), 0) == (value, end)
-
-
-NUMBERS = [
-    *("0", "1", "-1", "+2.5", ".5", "5.", "0.1", "123456789.125", "1e3", "1E-3", "-2.5e+10"),
-    *("0e5", "3e22", "1e-22", "00.250"),
-]
-
-
-@pytest.mark.parametrize("text", NUMBERS)
-@pytest.mark.parametrize("behind", ["", "x", ":8"])
-def test_read_number(text, behind):
-    value, end, valid = kernels.read_number(as_bytes(text + behind), 0)
-    assert (value, end, bool(valid)) == (float(text), len(text), True)
-
-
-@pytest.mark.parametrize("text", ["", ".", "-", "e5", "1e", "1e+", "--1"])
-def test_what_is_no_number(text):
-    assert not kernels.read_number(as_bytes(text), 0)[2]
