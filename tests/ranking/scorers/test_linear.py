@@ -108,6 +108,15 @@ def test_values_of_repeated_columns_add_up(problem, monkeypatch, copied):
     np.testing.assert_allclose(to_dense(found, 12), to_dense(expected, 12), atol=1e-3)
 
 
+def test_few_passes_leave_the_minimum_unreached(problem):
+    _, features, *others = problem
+    one, many = (
+        LinearClassifiers(threshold=0.0, tol=1e-6, max_iter=most).fit(features, *others, 12, 6)
+        for most in (1, 1000)
+    )
+    assert (to_dense(one.weights, 12) - to_dense(many.weights, 12)).abs().max() > 0.01
+
+
 def test_scores_are_products(problem, ids):
     dense, features, labels, candidates = problem
     model = LinearClassifiers(threshold=0.1).fit(features, labels, candidates, 12, 6)
