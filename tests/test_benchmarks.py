@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from slide import FullSampler, SlideNetwork, runtime
 from slide.config import read_config
 from slide.data import SparseDataset, Split, holdout
+from slide.distributed import Group
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import calibration_error
 
@@ -20,6 +21,9 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests/benchmarks"
 PUBLISHED = json.loads((ROOT / "tests/benchmarks/published.json").read_text())
 CLAIMS = [(name, row) for name, known in PUBLISHED["sets"].items() for row in known["rows"]]
+
+
+STEPS = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
 
 
 def test_they_import_and_their_settings_exist(bench):
@@ -48,6 +52,21 @@ def test_the_networks_are_the_default_ones(bench):
     for kind, network in bench("plain_torch").NETWORKS.items():
         made = network(30, 90, sized.settings("default", 90, 8))
         assert made.first.weight.shape == (30, 8), kind
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("case", ["lsh, per sample", "dense PyTorch"])
+def test_a_size_is_measured(bench, monkeypatch, case):
+    sized = bench("sized")
+    monkeypatch.setattr(sized, "ALTERNATIONS", 1)
+    monkeypatch.setattr(sized, "BATCHES", 2)
+    size = sized.Size(case, outputs=600, features=300, hidden=8)
+    with job.global_state_put_back():
+        found = sized.measured(*size, seconds=0)
+    assert set(found["spread_ms"]) == set(found["ms"]) >= {"1"}
+    assert min(found["ms"].values()) > 0
+    assert ("rebuild_ms" in found) == ("lsh" in case)
+    assert found["bytes"] > 1e7
 
 
 @pytest.mark.compiled_only
@@ -102,6 +121,12 @@ def line(commit, committed, ratio, machine="m"):
     stamp = {"machine": machine, "threads": 2, "date": "d", "at": "t", "product_ms": 5.0}
     case = {"case": "a", "network": "n", "commit": commit, "committed": committed}
     return case | {"ratio": ratio} | stamp
+
+
+def test_it_measures_steps(bench):
+    found = bench("distributed").steps_of(STEPS, Group.alone())
+    assert found["step_ms"] >= found["compute_ms"] > 0
+    assert found["exchange_ms"] == found["bytes_sent"] == 0
 
 
 def graph():

@@ -1,6 +1,7 @@
 """Input from users that would lead kernels out of their arrays, and habits that PyTorch allows."""
 
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -159,3 +160,19 @@ def test_the_way_of_choosing_may_change():
         first = getattr(pending, "first", None)  # By the reference an id may occur again.
         ids = pending.ids if first is None else pending.ids[first]
         assert sorted(int(i) for i in ids) == sorted(set(result.active.ids.tolist()))
+
+
+@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize("candidate_share", [0.5, 1.0])
+def test_stratified_sets_stand_for_all_outputs(mode, candidate_share):
+    """Also where labels and looked-up ids could fill the set."""
+    sampler = lsh_sampler(
+        6, 200, active=6, mode=mode, weighting="stratified", candidate_share=candidate_share
+    )
+    sampler.update(torch.randn(200, 6), None, torch.randn(2, 6))
+    labels = Pattern.from_lists([[1, 2, 3, 4, 5, 6, 7], [8]])
+    active = sampler.select(torch.randn(2, 6), labels)
+    weights = np.exp(active.log_weights)
+    bounds = [0, len(weights)] if active.indptr is None else active.indptr
+    for begin, end in pairwise(bounds):
+        assert weights[begin:end].sum() == pytest.approx(200, rel=1e-5)

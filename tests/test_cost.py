@@ -93,3 +93,19 @@ def test_neither_do_look_ups_by_sketches(monkeypatch):
     monkeypatch.setattr(lsh_proposer, "FRONT", 4096)
     monkeypatch.setattr(lsh_proposer, "_PRODUCTS", 2**14)
     assert_no_array_of_all_outputs(lsh_sampler)
+
+
+@pytest.mark.compiled_only
+def test_this_would_tell():
+    """A dense gradient, by autograd through a slice, does grow."""
+    measured = []
+    for num_outputs in SIZES:
+        weight = torch.randn(num_outputs, D, requires_grad=True)
+        ids = torch.arange(ACTIVE)
+
+        def step(weight=weight, ids=ids):
+            (torch.randn(B, D) @ weight[ids].T).sum().backward()
+
+        step()
+        measured.append(tensor_bytes(step))
+    assert measured[1] > 20 * measured[0]

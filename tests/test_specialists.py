@@ -81,6 +81,16 @@ def single_items():
     return split(rows, rows, ITEMS, ITEMS, kind="items")
 
 
+@pytest.mark.parametrize("score", ["TransE", "fastText", "LSTM", "linear SVM"])
+def test_models_of_embeddings_learn(page, score):
+    train = words(np.random.default_rng(0), 1500)
+    fit, settings = {**page.SETS["fb15k"][1], **page.SETS["nextword"][1]}[score]
+    more = settings[0] | ({"seconds": 1} if fit in page.BOUNDED else {})
+    found = page.figures_of(fit(train, **more), train, None, "graph")
+    assert found["hits_at_1"] > 0.4, "1 / 6 by chance"
+    assert found["mrr"] > found["hits_at_1"]
+
+
 def test_settings_are_chosen_on_training_rows(page):
     """Of two constant answers, the frequent label is the better one in training rows alone."""
     train = split(make_pattern(np.random.default_rng(0), [2] * 50, 10), same_label(50, 3), 10, 25)

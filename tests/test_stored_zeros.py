@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 from helpers import job
 
-from slide import CSR, Model, SlideNetwork, as_csr
+from slide import CSR, Model, SlideClassifier, SlideNetwork, as_csr
 from slide.data import SparseDataset, holdout, kind_of, xmc
 from slide.functional import sparse_linear
 from slide.predict.rows import read_rows
@@ -113,6 +113,24 @@ def test_files(tmp_path, kind):
         assert split.features.indices.tolist() == [1, 2, 3]
     stored = np.load(found.folder / "train" / "feature_values.npy")
     assert stored.tolist() == [1, 1, 1]
+
+
+def test_a_classifier(data):
+    """Training and answers are the same, with a re-ranker, which counts features."""
+    x = data.train.features
+    Y = scipy.sparse.csr_array(
+        (np.ones(len(data.train.labels.indices)), *data.train.labels[::-1]), (300, 80)
+    )
+    X = scipy.sparse.csr_array(x[::-1], shape=(300, 60))
+    X_zeros = with_zeros(x, 60)
+    options = {"epochs": 2, "hidden": 16, "random_state": 0}
+    plain = SlideClassifier(**options).fit(X, Y)
+    expected = plain.predict_top_k(X, k=5)
+    found = SlideClassifier(**options).fit(X_zeros, Y)
+    for model, rows in ((plain, X_zeros), (found, X), (found, X_zeros)):
+        labels, scores = model.predict_top_k(rows, k=5)
+        np.testing.assert_array_equal(labels, expected.labels)
+        np.testing.assert_array_equal(scores, expected.scores)
 
 
 def test_a_model(data, tmp_path):

@@ -163,3 +163,10 @@ class TestOfFeatures:
         assert torch.equal(network.encode(drop_features(x, 0.5)), dropped)
         with pytest.raises(ValueError, match=r"input_dropout must be in \[0, 1\), not"):
             SlideNetwork(40, [8], 10, FullSampler, input_dropout=1.0)
+
+    def test_the_mean_of_many_draws_is_the_input(self):
+        torch.manual_seed(1)
+        x = rows(20)
+        mean = np.mean([dense(drop_features(x, 0.4)) for _ in range(2000)], axis=0)
+        # The deviation of a value v is v * sqrt(p / (1 - p)).
+        assert np.abs(mean - dense(x)).max() < 5 * 2 * (0.4 / 0.6 / 2000) ** 0.5

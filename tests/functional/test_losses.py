@@ -168,6 +168,15 @@ def test_nan_is_not_swallowed(positions, name, shared, way):
         assert torch.isnan(scores.grad.flatten()[positions]).any()
 
 
+def test_softmax_with_one_label_is_cross_entropy():
+    scores = torch.randn(4, 6)
+    labels = torch.tensor([5, 0, 3, 3])
+    targets = Pattern(np.arange(5), labels.numpy().astype(np.int32))
+    active = ActiveSet(6, np.arange(6, dtype=np.int32), None, targets)
+    expected = torch.nn.functional.cross_entropy(scores, labels)
+    torch.testing.assert_close(ActiveLoss("softmax")(scores, active), expected)
+
+
 def test_decoupled_softmax_by_hand():
     scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]])
     targets = Pattern(np.array([0, 2]), np.array([0, 1], np.int32))
@@ -269,3 +278,24 @@ def test_weights_that_cannot_be(weights, message):
     active = ActiveSet(9, np.array([3, 7], np.int32), targets=Pattern.from_lists([[0]] * 5))
     with pytest.raises(ValueError, match=message):
         loss_on_active(torch.zeros(5, 2), active, "bce", weights=weights)
+
+
+@every_loss
+def test_gradcheck_with_weights_of_shared_columns(name):
+    scores, active = draw_shared_weights(torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda s: 3 * loss_on_active(s, active, name), scores.requires_grad_()
+    )
+
+
+@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
+def test_samples_without_labels_add_nothing_to_softmaxes(name):
+    targets = Pattern(np.array([0, 0, 1]), np.array([1], np.int32))
+    active = ActiveSet(N, np.arange(3, dtype=np.int32), None, targets)
+    scores = torch.randn(2, 3, requires_grad=True)
+    loss = loss_on_active(scores, active, name)
+    loss.backward()
+    assert not scores.grad[0].any()
+    own = Pattern(np.array([0, 1]), np.array([1], np.int32))
+    alone = loss_on_active(scores[1:], ActiveSet(N, active.ids, None, own), name)
+    torch.testing.assert_close(loss, alone / 2)

@@ -112,6 +112,15 @@ class TestDWTA:
         hits = int((family.codes(a) == family.codes(b)).sum())
         assert abs(z_score(hits, 20 * 256, 1 - share)) < 4
 
+    @pytest.mark.parametrize(("k", "p"), [(1, 1 / 8), (2, 1 / 64)])
+    def test_independent_vectors_collide_once_in_eight_a_digit(self, k, p):
+        family = DWTA(512, k, 64 // k)
+        a, b = torch.randn(2, 80, 512)
+        codes = family.codes(a)
+        trials = codes.size
+        assert abs(z_score(int((codes == family.codes(b)).sum()), trials, p)) < 4
+        np.testing.assert_array_equal(codes, family.codes(a.clone()))
+
     def test_codes_decode_to_digits(self):
         family = DWTA(30, 3, 7)
         x = torch.randn(4, 30)
@@ -152,6 +161,11 @@ class TestDWTA:
     def test_an_empty_vector_has_code_zero(self):
         empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         assert not DWTA(64, 2, 30).sparse_codes(empty).any()
+
+    def test_codes_depend_on_the_order_of_coordinates_alone(self):
+        x = torch.rand(3, 40)
+        family = DWTA(40, 2, 10)
+        np.testing.assert_array_equal(family.codes(x), family.codes(torch.exp(5 * x)))
 
     @pytest.mark.parametrize(("bin_size", "k"), [(2, 4), (4, 3), (8, 2)])
     def test_all_buckets_are_reached(self, bin_size, k):
@@ -242,3 +256,15 @@ def test_the_cheapest_sets_are_among_those_that_are_looked_at(hashes, probes):
         assert (found <= expected + 1e-12).all()
         if width == hashes:
             np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("family", [SimHash(66, 6, 16), DWTA(66, 2, 16)])
+def test_a_near_row_is_found_in_more_tables(family):
+    """A further bucket holds it more often than a bucket that is not the next one."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(200, 66, generator=generator)
+    near = vectors + 0.4 * torch.randn(200, 66, generator=generator)
+    probed = family.probe_codes(near, 2).reshape(3, 16, 200)
+    hits = (probed == family.codes(vectors)).mean((1, 2))
+    assert hits[0] > hits[1] > hits[2] > 3 / family.num_buckets
+    assert hits.sum() > 1.5 * hits[0]

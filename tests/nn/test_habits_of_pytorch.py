@@ -270,6 +270,22 @@ class TestOptionsOfCrossEntropy:
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
 
+    @every_mode
+    @pytest.mark.parametrize("name", ["softmax", "bce", "squared_hinge", "decoupled_softmax"])
+    def test_gradients_on_sets(self, name, mode):
+        layer = SampledLinear(D, N, ActiveSampler(D, N, active=12, mode=mode)).double()
+        smoothing = {"label_smoothing": 0.2} if name == "softmax" else {}
+        loss = ActiveLoss(name, temperature=0.7, **smoothing)
+        active = layer(torch.randn(B, D).double(), draw_labels()).active
+        scores = torch.randn(len(active.ids) * (B if active.shared else 1), dtype=torch.float64)
+        scores = scores.view(B, -1) if active.shared else scores
+        found = []
+        for way in ("kernels", "torch"):
+            with backend(way):
+                assert torch.autograd.gradcheck(lambda s: loss(s, active), scores.requires_grad_())
+                found.append(loss(scores, active).detach())
+        torch.testing.assert_close(*found)
+
     def test_a_set_estimates_the_smoothing_of_all_outputs(self):
         layer = SampledLinear(D, 500, ActiveSampler(D, 500, active=100))
         x, labels = torch.randn(B, D), torch.arange(B)

@@ -384,8 +384,41 @@ def test_a_prediction_between_does_not_hide_what_a_step_touches():
     assert touched == [active]
 
 
-def test_a_lock_makes_it_right():
-    layer, lock, x = make_layer("per_sample"), threading.Lock(), torch.randn(B, D)
+HAMMER = """
+import sys, threading, torch
+from helpers.small_layers import B, D, draw_labels, make_layer
+from slide import ActiveLoss, RowSparseAdam
+layer, said = make_layer(sys.argv[1], 256, 20_000), []
+optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("bce")
+x, stop = torch.randn(64, 256), threading.Event()
+def train():
+    try:
+        for _ in range(400):
+            if stop.is_set():
+                return
+            layer.loss(x, draw_labels(64), loss)[0].backward()
+            optimizer.step()
+    except RuntimeError as error:
+        said.append(str(error))
+        stop.set()
+threads = [threading.Thread(target=train) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert said and all("another thread is training this layer" in text for text in said), said
+print("refused")
+"""
+
+
+@pytest.mark.compiled_only
+def test_a_process_does_not_crash():
+    assert output_of(HAMMER, "per_sample") == "refused"
+
+
+@every_mode
+def test_a_lock_makes_it_right(mode):
+    layer, lock, x = make_layer(mode), threading.Lock(), torch.randn(B, D)
     failed = []
 
     def train():

@@ -13,8 +13,9 @@ from torch import nn
 
 import slide
 from slide.hashing.families import SimHash
-from slide.nn import TorchTwin
+from slide.nn import ActiveLoss, TorchTwin
 from slide.nn.network import SlideNetwork
+from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
 FEATURES, N = 30, 50
@@ -107,6 +108,19 @@ class TestPredict:
         assert network.output.sampler.samples == other.output.sampler.samples
         assert network.output.sampler.rebuilds == other.output.sampler.rebuilds
 
+    def test_no_module_changes_its_mode(self):
+        network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
+        network.hidden[0].eval()
+        modes, seen = [m.training for m in network.modules()], []
+        network.first.register_forward_hook(
+            lambda *_: seen.extend(m.training for m in network.modules())
+        )
+        features, _ = draw_batch()
+        scores, _ = network.predict(features)
+        assert seen == modes == [m.training for m in network.modules()]
+        network.eval()
+        assert torch.equal(scores, network.predict(features)[0])
+
     def test_threads_predict_in_training_mode(self):
         network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
         features, _ = draw_batch()
@@ -128,6 +142,32 @@ class TestPredict:
         thread.join()
         assert all(torch.equal(scores, wanted) for scores in found)
         assert (trained == 0).float().mean() > 0.6  # Sets of 5, and dropout.
+
+
+def test_state_round_trip(tmp_path):
+    network = make(hidden_samplers=[None, SOME])
+    optimizer = RowSparseAdam(network.parameters(), lr=0.02)
+
+    def step(n, o, seed):
+        features, labels = draw_batch(seed)
+        o.zero_grad()
+        out = n(features, labels)
+        loss = ActiveLoss("bce")(out.values, out.active)
+        loss.backward()
+        o.step()
+        return loss.item(), out.active.ids.tolist()
+
+    for seed in range(3):
+        step(network, optimizer, seed)
+    torch.save([network.state_dict(), optimizer.state_dict()], tmp_path / "state.pt")
+    expected = [step(network, optimizer, seed) for seed in range(3, 6)]
+    torch.manual_seed(9)
+    resumed = SlideNetwork(FEATURES, [8, 7], N, LSH, hidden_samplers=[None, SOME])
+    other = RowSparseAdam(resumed.parameters())
+    states = torch.load(tmp_path / "state.pt", weights_only=True)
+    resumed.load_state_dict(states[0])
+    other.load_state_dict(states[1])
+    assert [step(resumed, other, seed) for seed in range(3, 6)] == expected
 
 
 def test_scales_of_first_weights():

@@ -145,16 +145,24 @@ def test_a_model_in_channels_last():
         RowSparseAdam([weight]).step()
 
 
-@pytest.mark.parametrize("sparse_grad", [True, False])
-def test_training_is_that_of_nn_conv2d(sparse_grad):
-    layer, conv = (
-        SampledConv2d(I, O, 3, groups=2, sparse_grad=sparse_grad),
-        torch.nn.Conv2d(I, O, 3, groups=2),
-    )
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # PyTorch's own, in Adagrad.
+@pytest.mark.parametrize(
+    ("name", "dense", "sparse_grad"),
+    [
+        ("SparseAdam", "Adam", True),
+        ("SGD", "SGD", True),
+        ("Adagrad", "Adagrad", True),
+        ("RowSparseAdam", "Adam", True),
+        ("RowSparseAdam", "Adam", False),
+    ],
+)
+def test_optimizers_of_sparse_gradients(name, dense, sparse_grad):
+    layer = SampledConv2d(I, O, 3, groups=2, sparse_grad=sparse_grad)
+    conv = torch.nn.Conv2d(I, O, 3, groups=2)
     conv.load_state_dict(layer.state_dict())
-    x = torch.randn(4, I, 6, 6)
-    ours = RowSparseAdam(layer.parameters(), lr=0.01)
-    theirs = torch.optim.Adam(conv.parameters(), lr=0.01)
+    make = RowSparseAdam if name == "RowSparseAdam" else getattr(torch.optim, name)
+    x, ours = torch.randn(4, I, 6, 6), make(layer.parameters(), lr=0.01)
+    theirs = getattr(torch.optim, dense)(conv.parameters(), lr=0.01)
     for _ in range(3):
         for optimizer, values in ((ours, layer(x).values), (theirs, conv(x))):
             optimizer.zero_grad()

@@ -6,12 +6,13 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from helpers.layers import D, N, draw_layer, draw_queries
+from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_pattern, rows_of
 from helpers.samplers import neighbour_sampler, recent_sampler
 
 from slide.nn import SampledLinear
-from slide.sampling import NeighbourProposer, RecentProposer
+from slide.sampling import ActiveSampler, NeighbourProposer, RecentProposer
+from slide.search import exact_top_k
 from slide.sparse import Pattern
 
 
@@ -65,6 +66,27 @@ def test_is_the_same_as_its_twin(width, explore, best):
     for label in range(N):
         assert sampler.proposer.neighbours(label).tolist() == naive.graph.get(label, [])
     assert max(map(len, naive.graph.values())) == width
+
+
+def test_recall_grows_as_the_graph_does():
+    """The same samples again and again: what is best for them is found among neighbours."""
+    layer = draw_layer()
+    queries = draw_queries(60)
+    labels = Pattern(
+        np.arange(61), exact_top_k(queries, *layer, 1)[1].ravel().numpy().astype(np.int32)
+    )
+    sampler = neighbour_sampler(D, N, explore=4, active=24, mode="per_sample")
+    known = np.unique(labels.indices)
+    answers = exact_top_k(queries, layer[0][known], layer[1][known], 5)[1].numpy()
+    wanted, found = known[answers], []
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        order = generator.permutation(60)
+        mixed = Pattern(labels.indptr, labels.indices[order])
+        sampler.update(*layer, queries[order])
+        found.append(recall(sampler.select(queries[order], mixed), wanted[order]))
+    assert found[0] < 0.6
+    assert found[-1] > 0.75
 
 
 def test_scores_that_are_no_numbers_and_samples_without_labels():
@@ -172,6 +194,32 @@ class TestCandidates:
 
 
 class TestSets:
+    def test_recall(self):
+        """Where all good answers were labels a moment ago, the sets hold them."""
+        layer, queries = draw_layer(), draw_queries(40)
+        best = exact_top_k(queries, *layer, 5)[1].numpy().astype(np.int32)
+        sampler = recent_sampler(D, N, active=24, mode="per_sample")
+        labels = Pattern(np.arange(0, 201, 5), best.ravel())
+        sampler.update(*layer, queries)
+        sampler.select(queries, labels)
+        assert recall(sampler.select(queries, None), best) > 0.99
+        chance = ActiveSampler(D, N, active=24, mode="per_sample")
+        assert recall(chance.select(queries, None), best) < 0.2
+
+    @every_mode
+    def test_candidates_come_before_uniform_draws(self, mode):
+        sampler = recent_sampler(D, N, best=2, active=16, mode=mode, candidate_share=1.0)
+        labels = Pattern.from_lists([[3], [50, 60], [9], [70], [120]])
+        sampler.update(*draw_layer(), draw_queries(5))
+        active = sampler.select(draw_queries(5), labels)
+        every = set(labels.indices.tolist())
+        if mode == "shared":
+            assert set(active.ids[:6].tolist()) == every
+        else:
+            for b in range(5):
+                count = labels.indptr[b + 1] - labels.indptr[b]
+                assert set(active.row(b)[: count + 2].tolist()) <= every
+
     @pytest.mark.parametrize("share", [0.25, 1.0])
     def test_fill_all_places_that_they_may_take(self, share):
         weight, bias = draw_layer()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.inner_products import COMPILED
+from helpers.samplers import lsh_sampler
 from torch.nn import functional as F
 
 import slide
@@ -65,6 +66,44 @@ def test_finds_what_exact_search_finds(family):
     assert recall(proposer, weight, bias, inputs[:B]) > 0.8
     if not uses_reference():
         assert proposer.looked < 0.3 * N
+
+
+@kernels_only  # In torch it takes 17 seconds, and finds the same (tests/ops/test_reference.py).
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("family", FAMILIES)
+def test_finds_in_a_trained_network(family):
+    """A small network is trained with it, on samples of which each is near its label."""
+    torch.manual_seed(0)
+    outputs, features = 6000, 10
+    centres = F.normalize(torch.randn(outputs, features), dim=1)
+    frequency = 1 / torch.arange(10, 10 + outputs)
+    hidden = torch.nn.Linear(features, D)
+    sampler = lsh_sampler(
+        *(D, outputs),
+        family=FAMILIES[family],
+        active=64,
+        mode="per_sample",
+        weighting="none",
+        num_tables=4,
+    )
+    output, loss = slide.SampledLinear(D, outputs, sampler), slide.ActiveLoss("squared_hinge")
+    optimizers = [
+        torch.optim.Adam(hidden.parameters(), 0.01),
+        slide.RowSparseAdam(output.parameters(), 0.01),
+    ]
+    for _ in range(150):
+        labels = frequency.multinomial(128, replacement=True)
+        x = hidden(centres[labels] + 0.05 * torch.randn(128, features)).relu()
+        targets = slide.Pattern.from_lists(labels[:, None].tolist())
+        output.loss(x, targets, loss)[0].backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    with torch.no_grad():
+        queries = hidden(centres[frequency.multinomial(200)]).relu()
+    output.sampler.update(output.weight, output.bias, None)
+    weight, bias = output.weight.detach(), output.bias.detach()
+    assert recall(output.sampler.proposer, weight, bias, queries) > 0.6
 
 
 @kernels_only

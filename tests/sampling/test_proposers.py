@@ -18,16 +18,31 @@ from slide.sparse import Pattern
 from slide.testing import check_sampler
 
 
-def test_ids_that_many_samples_ask_for_come_first():
-    weight = torch.zeros(N, D)
-    weight[7] = 0.5
-    weight[[30, 31], [0, 1]] = 0.8
-    proposer = partial(Largest, k=2)
-    sampler = ActiveSampler(D, N, proposer, active=4, candidate_share=0.25)
-    sampler.update(weight, None, None)
-    queries = torch.zeros(2, D)
-    queries[[0, 1], [0, 1]] = 1
-    assert sampler.select(queries, None).ids[0] == 7
+class TestRecall:
+    @pytest.mark.parametrize("family", FAMILIES)
+    @every_mode
+    def test_of_hash_tables(self, mode, family):
+        layer, queries = draw_layer(), draw_queries(10 if mode == "per_sample" else 1)
+        wanted = exact_top_k(queries, *layer, 10)[1].numpy()
+        options = {"family": FAMILIES[family], "active": 40, "mode": mode}
+        found = []
+        for seed in range(10 if mode == "shared" else 1):
+            sampler = lsh_sampler(D, N, candidate_share=1.0, seed=seed, **options)
+            sampler.update(*layer, None)
+            found.append(recall(sampler.select(queries, None), wanted))
+        # A random set of this size would hold 0.1 of them.
+        assert np.mean(found) > 0.35
+
+    def test_ids_that_many_samples_ask_for_come_first(self):
+        weight = torch.zeros(N, D)
+        weight[7] = 0.5
+        weight[[30, 31], [0, 1]] = 0.8
+        proposer = partial(Largest, k=2)
+        sampler = ActiveSampler(D, N, proposer, active=4, candidate_share=0.25)
+        sampler.update(weight, None, None)
+        queries = torch.zeros(2, D)
+        queries[[0, 1], [0, 1]] = 1
+        assert sampler.select(queries, None).ids[0] == 7
 
 
 class TestRebuilds:

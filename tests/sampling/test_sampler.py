@@ -184,12 +184,13 @@ def test_weights_stand_for_all_outputs(name, mode, candidate_share):
 @every_mode
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["uniform", "simhash", "index"])
-def test_stratified_sums_are_unbiased(name, mode):
-    """Sums over a set estimate sums over all outputs, here of the exponentials of scores."""
+@pytest.mark.parametrize("function", [np.exp, np.square])
+def test_stratified_sums_are_unbiased(name, mode, function):
+    """Sums over a set estimate sums over all outputs, here of functions of scores."""
     sampler = make(name, mode, active=24, num_rows=200, weighting="stratified")
     labels, queries = make_pattern(np.random.default_rng(0), [3], 200), draw_inputs(1)
     weight, bias = draw_small(200)
-    scores = np.exp((weight / 2 @ queries[0] + bias).double().numpy())
+    scores = function((weight / 2 @ queries[0] + bias).double().numpy())
     sums = []
     for _ in range(600):
         active = sampler.select(queries, labels)

@@ -118,3 +118,21 @@ def test_drawn_features(num_features, noise):
         assert indices[begin:end].tolist() == names[ranks].tolist()
         weights = (1 + np.log(list(counts.values()))) * idf[ranks]
         np.testing.assert_allclose(values[begin:end], weights / np.linalg.norm(weights), rtol=1e-5)
+
+
+def as_bytes(text):
+    """With the line feed that ends each line of a file."""
+    return np.frombuffer(f"{text}\n".encode(), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "end"),
+    [
+        *(("0", 0, 1), ("7", 7, 1), ("0012", 12, 4), ("-0", 0, 2), ("-3", -1, 2), ("", -2, 0)),
+        *(("2147483648", 2**31, 10), ("9" * 12, 10**12 - 1, 12), ("-", -2, 1), ("x", -2, 0)),
+        *(("12x", 12, 2), ("-5,6", -1, 2), ("+1", -2, 0)),
+    ],
+)
+def test_read_index(text, value, end):
+    """-1 is a negative number, -2 no number."""
+    assert kernels.read_index(as_bytes(text), 0) == (value, end)

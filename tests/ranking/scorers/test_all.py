@@ -81,7 +81,8 @@ def test_threads_change_nothing(name):
     before, states = runtime.num_threads(), []
     for threads in (1, 0):  # 0: all
         runtime.set_threads(threads)
-        states.append(learnt(name)[0].state()[1])
+        scorer, train = learnt(name)
+        states.append(scorer.state()[1] | every_score(scorer, train.features, LABELS))
     runtime.set_threads(before)
     for each, array in states[0].items():
         np.testing.assert_array_equal(states[1][each], array)

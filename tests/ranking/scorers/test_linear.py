@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from helpers.matrices import ones_of, to_dense
+from sklearn.svm import LinearSVC
 
 from slide.ranking import row_blocks
 from slide.ranking.row_blocks import ItemPairs, count_pairs
@@ -107,6 +108,15 @@ def test_values_of_repeated_columns_add_up(problem, monkeypatch, copied):
     np.testing.assert_allclose(to_dense(found, 12), to_dense(expected, 12), atol=1e-3)
 
 
+def test_few_passes_leave_the_minimum_unreached(problem):
+    _, features, *others = problem
+    one, many = (
+        LinearClassifiers(threshold=0.0, tol=1e-6, max_iter=most).fit(features, *others, 12, 6)
+        for most in (1, 1000)
+    )
+    assert (to_dense(one.weights, 12) - to_dense(many.weights, 12)).abs().max() > 0.01
+
+
 def test_scores_are_products(problem, ids):
     dense, features, labels, candidates = problem
     model = LinearClassifiers(threshold=0.1).fit(features, labels, candidates, 12, 6)
@@ -197,6 +207,27 @@ def test_few_items_have_the_weights_of_ridge_regressions(baskets):
         np.testing.assert_allclose(values[own], expected, rtol=1e-3, atol=1e-5)
 
 
+def test_of_many_items_the_closest_have_weights(monkeypatch):
+    """The closest are most often with an item, for the number of their rows; one has no rows."""
+    monkeypatch.setattr(linear, "WEIGHTS", 4)
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", 9)
+    rng = np.random.default_rng(0)
+    rows = (rng.random((200, 30)) < rng.uniform(0.01, 0.5, 30)) & (np.arange(30) != 3)
+    items = Pattern.from_lists([np.flatnonzero(row).tolist() for row in rows])
+    indptr, columns, values = item_regressions(count_pairs(items, 30), 20)
+    products = rows.T.astype(float) @ rows
+    closeness = products / np.sqrt(products.diagonal() + 5)
+    for item in range(30):
+        own = slice(indptr[item], indptr[item + 1])
+        others = [n for n in np.flatnonzero(products[item]) if n != item and n < 20]
+        near, best = columns[own], np.sort(closeness[item, others])[-4:]
+        assert set(near) <= set(others)
+        np.testing.assert_allclose(np.sort(closeness[item, near]), best, rtol=1e-6)
+        matrix = products[np.ix_(near, near)] + 30 * np.eye(len(near))
+        expected = np.linalg.solve(matrix, products[near, item])
+        np.testing.assert_allclose(values[own], expected, rtol=1e-3, atol=1e-5)
+
+
 def test_a_product_that_one_of_two_lists_lacks_is_that_of_the_other(baskets):
     counts, lists = count_pairs(baskets, 30)
     rows = lists.entry_rows()
@@ -257,3 +288,16 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     np.testing.assert_allclose(one, dense_items(baskets) @ weights.T - 1, rtol=1e-4, atol=1e-5)
     model.fit(rows[1], baskets, baskets, 30, 30)
     assert not model.counts_items
+
+
+@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+def test_fit_is_that_of_linear_svc(problem, cost):
+    """LinearSVC has no fixed bias, so it is 0 here."""
+    dense, features, labels, candidates = problem
+    model = LinearClassifiers(cost, bias=0.0, threshold=0.0, max_iter=3000, tol=1e-6)
+    model.fit(features, labels, candidates, 12, 6)
+    found = to_dense(model.weights, 12)
+    for label, own in naive_lists(labels, candidates, 6).items():
+        theirs = LinearSVC(C=cost, fit_intercept=False, dual=True, tol=1e-6, max_iter=100_000)
+        theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
+        np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
