@@ -20,7 +20,6 @@ from slide.functional.autograd import (
 )
 from slide.functional.losses import (
     Loss,
-    check_fraction,
     find_loss,
     hardest_count,
     loss_of_scores,
@@ -311,7 +310,6 @@ def active_linear_loss(
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
-    check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
@@ -334,7 +332,7 @@ def linear_loss_on_set(
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
         return loss_of_scores(scores, active, loss, hard_fraction, weights)
     kept = hardest_count(hard_fraction, len(x))
-    with active.scratch.alone():
+    with active.scratch.alone:
         return _SharedLinearLoss.apply(  # type: ignore[return-value]
             x, weight, bias, active, loss, kept, products, weights, early
         )
