@@ -154,8 +154,11 @@ class _PerSampleLinear(FirstDerivatives):
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
-        factors = ops.exact(x.detach()), weight.detach(), None if bias is None else bias.detach()
-        return ops.sampled_product(active, *factors, products.learns).to(weight.dtype)
+        added = None if bias is None else bias.detach()
+        found = ops.sampled_product(
+            active, ops.exact(x.detach()), weight.detach(), added, products.learns
+        )
+        return found.to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -143,7 +143,7 @@ class ToDense(nn.Module):
     """
 
     def forward(self, x: Activation | EveryOutput) -> Tensor:
-        """``(B, N)``; see `Activation.to_dense`."""
+        """``(..., N)``; see `Activation.to_dense`."""
         return x.to_dense()
 
 
