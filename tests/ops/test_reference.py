@@ -12,7 +12,6 @@ from slide.active_set import ActiveSet
 from slide.backend import backend
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
-from slide.ops import sketches
 from slide.ops.active_sets import torch_assemble
 from slide.ops.buckets import widened
 from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
@@ -174,7 +173,7 @@ def draw_ranking(rng, count=7, num_rows=90):
 
 @pairs(most=[1, 9, 90, 95], at_a_time=[1, 200, 2**24], count=[0, 1, 7])
 def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
-    monkeypatch.setattr(sketches, "_SCORES", at_a_time)
+    monkeypatch.setattr("slide.ops.sketches._SCORES", at_a_time)
     rng = np.random.default_rng(most)
     queries, sketches, scores = draw_ranking(rng, count)
     labels = [rng.choice(90, n, False).tolist() for n in rng.integers(0, 20, count)]

@@ -146,7 +146,7 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
 
 
 def test_few_labels_are_all_negatives_but_the_right_ones(data, network):
-    rows, classifiers = data.train, LinearClassifiers()
+    rows, classifiers = data.train, LinearClassifiers(C=1.0)
     every = Pattern.from_lists([list(range(data.num_labels))] * len(rows))
     sizes = data.num_features, data.num_labels
     classifiers.fit(rows.features, rows.labels, every, *sizes)
