@@ -31,8 +31,9 @@ def transpose(pattern: Pattern, num_rows: int) -> Transposed:
     nnz = int(pattern.indptr[-1])
     touched, starts = np.empty(nnz, np.int32), np.empty(nnz + 1, np.int64)
     entries, samples = np.empty(nnz, np.int64), np.empty(nnz, np.int32)
-    groups = touched, starts, entries, samples
-    distinct = transpose_pattern(*pattern, num_rows, *groups)
+    distinct = transpose_pattern(
+        pattern.indptr, pattern.indices, num_rows, touched, starts, entries, samples
+    )
     return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples)
 
 

@@ -94,7 +94,7 @@ def compare(runs: Sequence[RunFiles]) -> str:
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
     """The keys that differ between runs as a user types them, with their values.
 
-    Those that follow from others are left out.
+    Keys whose values follow from other keys are left out.
     """
     keys = dict.fromkeys(key for run in runs for key in run.settings)
     values = {key: [str(run.settings.get(key, _UNKNOWN)) for run in runs] for key in keys}

@@ -256,7 +256,7 @@ def take_row_gradients(parameter: torch.Tensor, factor: float = 1.0) -> AnyRowGr
             raise ValueError(f"a sparse gradient needs {axes} sparse dimension, not {found}")
         gradients.append(_from_sparse(grad, parameter.shape[:axes]))
     elif grad is not None:
-        gradients.append(RowGradient(None, grad.reshape(num_rows(parameter), -1).contiguous()))
+        gradients.append(RowGradient(None, as_rows(grad.contiguous())))
     return add_up(gradients, parameter).scaled(factor) if gradients else None
 
 
@@ -308,18 +308,13 @@ def num_rows(parameter: torch.Tensor) -> int:
     return math.prod(parameter.shape[: row_axes(parameter)])
 
 
-def as_rows(*tensors: torch.Tensor | None) -> list[Any]:
-    """Contiguous parameters, and moments of their shape, as rows ``(N, D)`` in the same memory.
+def as_rows(parameter: torch.Tensor) -> torch.Tensor:
+    """A contiguous parameter, or its gradient, as rows ``(N, D)`` in the same memory.
 
     A bias is ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``.
     """
-    found = []
-    for each in tensors:
-        if each is not None:
-            width = math.prod(each.shape[row_axes(each) :])  # Of no rows, -1 is ambiguous.
-            each = each.detach().view(num_rows(each), width)
-        found.append(each)
-    return found
+    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
+    return parameter.detach().view(num_rows(parameter), width)
 
 
 def renumber_rows(parameter: torch.Tensor) -> None:

@@ -447,10 +447,19 @@ def check_scipy(matrix: Any, name: str) -> None:
                 raise ValueError("index pointers decrease")
         if matrix.format == "coo":
             for numbers, size in zip((matrix.row, matrix.col), matrix.shape, strict=True):
-                if len(numbers) and not 0 <= numbers.min() <= numbers.max() < size:
-                    raise ValueError(f"numbers of rows or columns are outside of {matrix.shape}")
+                _check_inside(numbers, size, matrix.shape)
+        if matrix.format == "lil":
+            if [*map(len, matrix.rows)] != [*map(len, matrix.data)]:
+                raise ValueError("a row has other numbers of columns and of values")
+            for numbers in matrix.rows:
+                _check_inside(np.array(numbers, np.int64), matrix.shape[1], matrix.shape)
     except ValueError as error:
         raise ValueError(f"{name} are no sparse matrix: {error}") from error
+
+
+def _check_inside(numbers: np.ndarray, size: int, shape: tuple[int, ...]) -> None:
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < size:
+        raise ValueError(f"numbers of rows or columns are outside of {shape}")
 
 
 def as_wide(matrix: Any, name: str = "features") -> Any:
@@ -466,12 +475,12 @@ def _is_short(dtype: Any) -> bool:
 
 
 def _check_torch(x: torch.Tensor, name: str) -> None:
-    """`check_scipy` of a sparse tensor of PyTorch."""
+    """`check_scipy` of a tensor of PyTorch, sparse by places or blocks."""
     try:
         if x.layout == torch.sparse_coo:
             torch.sparse_coo_tensor(x._indices(), x._values(), x.shape, check_invariants=True)
             return
-        by_column = x.layout in (torch.sparse_csc, torch.sparse_bsc)
+        by_column = x.layout == torch.sparse_bsc
         torch.sparse_compressed_tensor(
             x.ccol_indices() if by_column else x.crow_indices(),
             x.row_indices() if by_column else x.col_indices(),
@@ -485,22 +494,37 @@ def _check_torch(x: torch.Tensor, name: str) -> None:
 
 
 def _from_torch(x: torch.Tensor, name: str, cast: _Cast) -> CSR:
+    if x.layout in (torch.sparse_csr, torch.sparse_csc):  # Columns need not ascend, as in SciPy.
+        return _from_scipy(_scipy_view(x, name), name, cast)
     _check_torch(x, name)
-    if x.layout == torch.sparse_csr:
-        bounds, columns = x.crow_indices().numpy(), x.col_indices().numpy()
-    else:  # By numpy, as PyTorch's own conversion is slow and warns.
-        x = x.to_sparse_coo()
-        if not x.is_complex() and x.dtype not in (torch.float32, torch.float64):
-            x = x.double()  # `coalesce` adds up, and short types wrap around.
-        x = x.coalesce()
-        rows, columns = x.indices().numpy()
-        bounds = row_bounds(np.bincount(rows, minlength=x.shape[0]))
+    # By numpy, as PyTorch's own conversion is slow and warns.
+    x = x.to_sparse_coo()
+    if not x.is_complex() and x.dtype not in (torch.float32, torch.float64):
+        x = x.double()  # `coalesce` adds up, and short types wrap around.
+    x = x.coalesce()
+    rows, columns = x.indices().numpy()
+    bounds = row_bounds(np.bincount(rows, minlength=x.shape[0]))
     bounds, columns = _whole(bounds, np.int64, name), _whole(columns, np.int32, name)
     return CSR(bounds, columns, cast(_to_numpy(x.values()), name)).without_zeros()
 
 
+def _scipy_view(x: torch.Tensor, name: str) -> Any:
+    """A matrix of SciPy with the arrays of a compressed tensor."""
+    import scipy.sparse  # Here: `import slide` stays fast.
+
+    try:
+        if x.layout == torch.sparse_csr:
+            arrays = _to_numpy(x.values()), x.col_indices().numpy(), x.crow_indices().numpy()
+            return scipy.sparse.csr_array(arrays, tuple(x.shape))
+        arrays = _to_numpy(x.values()), x.row_indices().numpy(), x.ccol_indices().numpy()
+        return scipy.sparse.csc_array(arrays, tuple(x.shape))
+    except ValueError as error:
+        raise ValueError(f"{name} are no sparse matrix: {error}") from error
+
+
 def _to_numpy(values: torch.Tensor) -> np.ndarray:
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    # SciPy has no short floats.
+    return (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values).numpy()
 
 
 def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _values) -> CSR:

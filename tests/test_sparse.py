@@ -125,6 +125,11 @@ def test_entries_of_one_place_are_added_up_and_others_keep_their_order():
         [[0, 0], [1, 1]], [1.0, 2.0], (1, 3), check_invariants=True
     )
     assert as_csr(torch_twice).values.tolist() == [3]
+    # PyTorch takes the arrays of such matrices as they are.
+    for matrix, columns in ((twice, [0, 2]), (scipy.sparse.csr_array(parts), [2, 0, 1])):
+        arrays = map(torch.from_numpy, (matrix.indptr, matrix.indices, matrix.data))
+        tensor = torch.sparse_csr_tensor(*arrays, (1, 3), check_invariants=False)
+        assert as_csr(tensor).indices.tolist() == columns
 
 
 MANY = np.zeros(512, int), np.full(512, 4)
@@ -372,6 +377,12 @@ def outside(layout):
     if layout == "coo":
         matrix = scipy.sparse.coo_array((2, 2000))
         matrix.data, matrix.coords = ones, (numbers, np.arange(2000))
+    elif layout == "lil":
+        matrix = scipy.sparse.lil_array((2, 2000))
+        matrix.rows[0], matrix.data[0] = [10**7], [1.0]
+    elif layout == "lists":
+        matrix = scipy.sparse.lil_array((2, 2000))
+        matrix.rows[0], matrix.data[0] = [1], [1.0] * 10**5
     elif layout == "bsr":
         matrix = scipy.sparse.bsr_array(np.ones((2, 2000)), blocksize=(2, 2))
         matrix.indptr = np.array([0, 10**8, 1000])[:2]
@@ -386,7 +397,8 @@ def outside(layout):
     return matrix
 
 
-LAYOUTS = ["csr", "csc", "falls", "bsr", "coo", torch.sparse_csc, torch.sparse_coo]
+LAYOUTS = ["csr", "csc", "falls", "bsr", "coo", "lil", "lists"]
+LAYOUTS += [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

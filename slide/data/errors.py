@@ -2,6 +2,9 @@
 
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
+# 1 GiB: rows of 100 million features, and lists of JSON in one line, are not longer.
+LONGEST_LINE = 1 << 30
+
 
 class DataError(ValueError):
     """A data file is malformed, or it is another file than expected.
@@ -15,6 +18,12 @@ def check_not_compressed(begin: bytes, path: str, advice: str = "unpack it first
     for magic, name in _PACKED.items():
         if begin.startswith(magic):
             raise DataError(f"{path} is compressed by {name}; {advice}")
+
+
+def check_line_length(size: int, path: str) -> None:
+    """Raise DataError if bytes without the end of a line are too many."""
+    if size > LONGEST_LINE:
+        raise DataError(f"{path}: a line has more than {LONGEST_LINE:,} bytes: is it text?")
 
 
 def out_of_range(what: str, number: str, first: int, count: int) -> str:

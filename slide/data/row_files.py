@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 import numpy as np
 
 from slide.data.dataset import Block, Split
-from slide.data.errors import DataError, check_not_compressed, out_of_range
+from slide.data.errors import DataError, check_line_length, check_not_compressed, out_of_range
 from slide.data.tables import open_text
 from slide.ops import text_rows as kernel
 from slide.sparse import CSR, Pattern, check_scipy
@@ -147,7 +147,7 @@ def parse_text(
     rows = 0  # Rows in these lines, also malformed ones.
     bar = ProgressBar(total=num_bytes, unit="B", unit_scale=True, desc=path)
     bar.update(len(header))
-    for chunk in _line_chunks(file, chunk_bytes, bar):
+    for chunk in _line_chunks(file, chunk_bytes, bar, path):
         end = 0
         if line == 0:
             check_not_compressed(chunk, path)
@@ -177,7 +177,7 @@ def count_rows(path: str | Path) -> int:
         return sum(not (line in _EMPTY or line.lstrip(b" \t").startswith(b"#")) for line in file)
 
 
-def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes]:
+def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar, path: str) -> Iterator[bytes]:
     with bar:
         pieces = []  # Of a line whose end has not been read yet.
         while piece := file.read(size):
@@ -186,6 +186,7 @@ def _line_chunks(file: IO[bytes], size: int, bar: ProgressBar) -> Iterator[bytes
                 yield b"".join([*pieces, piece[:cut]])
                 pieces = []
             pieces.append(piece[cut:])
+            check_line_length(sum(map(len, pieces)), path)
             bar.update(len(piece))
         if any(pieces):
             yield b"".join([*pieces, b"\n"])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from slide.data.errors import DataError, check_not_compressed
+from slide.data.errors import LONGEST_LINE, DataError, check_line_length, check_not_compressed
 from slide.utils.progress_bar import ProgressBar
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -27,6 +27,13 @@ def open_text(path: Path) -> IO[bytes]:
     if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
         file.seek(0)
     return file
+
+
+def lines_of(file: IO[bytes], path: str) -> Iterator[bytes]:
+    """The lines of a file; one without an end, as of /dev/zero, does not fill the memory."""
+    while line := file.readline(LONGEST_LINE + 1):
+        check_line_length(len(line), path)
+        yield line
 
 
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
@@ -52,7 +59,7 @@ def counted_lines(path: Path, doing: str) -> Iterator[Iterator[bytes]]:
     with open_text(path) as file, ProgressBar(desc=f"{doing} {path}", **options) as bar:
 
         def lines() -> Iterator[bytes]:
-            for line in file:
+            for line in lines_of(file, str(path)):
                 bar.update(len(line))
                 yield line
 

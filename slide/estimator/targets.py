@@ -214,7 +214,7 @@ def _check_no_matrix(rows: list[list[Any]]) -> None:
 
 def _check_marks(y: np.ndarray, names: Sequence[Any]) -> None:
     """Raise ValueError for a table of names, or one with gaps, instead of zeros and ones."""
-    if y.dtype.kind in "OUST":
+    if y.dtype.kind in "OUST" and any(isinstance(each, str) for each in y.flat):
         raise ValueError(
             f"y has {len(names)} columns of names: give a list of names for each row, or a column "
             "of zeros and ones for each label"

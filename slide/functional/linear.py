@@ -20,7 +20,6 @@ from slide.functional.autograd import (
 )
 from slide.functional.losses import (
     Loss,
-    check_fraction,
     find_loss,
     hardest_count,
     loss_of_scores,
@@ -155,8 +154,11 @@ class _PerSampleLinear(FirstDerivatives):
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
         ctx.sparse_grad = products.sparse_grad
-        factors = ops.exact(x.detach()), weight.detach(), None if bias is None else bias.detach()
-        return ops.sampled_product(active, *factors, products.learns).to(weight.dtype)
+        added = None if bias is None else bias.detach()
+        found = ops.sampled_product(
+            active, ops.exact(x.detach()), weight.detach(), added, products.learns
+        )
+        return found.to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -311,7 +313,6 @@ def active_linear_loss(
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
     record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
-    check_fraction("hard_fraction", hard_fraction)
     weights = checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
@@ -334,7 +335,7 @@ def linear_loss_on_set(
         scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
         return loss_of_scores(scores, active, loss, hard_fraction, weights)
     kept = hardest_count(hard_fraction, len(x))
-    with active.scratch.alone():
+    with active.scratch.alone:
         return _SharedLinearLoss.apply(  # type: ignore[return-value]
             x, weight, bias, active, loss, kept, products, weights, early
         )

@@ -138,7 +138,6 @@ def loss_on_active(
         tensor(1.)
     """
     loss = find_loss(loss)
-    check_fraction("hard_fraction", hard_fraction)
     num_samples = len(scores) if active.indptr is None else len(active.indptr) - 1
     check_active(active, num_samples, None, targets=True)
     weights = checks.row_weights("weights", weights, num_samples)
@@ -206,7 +205,7 @@ def check_fraction(name: str, fraction: float) -> None:
 
 def hardest_count(fraction: float, num_samples: int) -> int:
     """The number of samples in a ``fraction`` of them, rounded; at least one."""
-    if not 0 < fraction <= 1:  # A program may have changed that of its loss.
+    if not isinstance(fraction, float) or not 0 < fraction <= 1:  # Steps take the short check.
         check_fraction("hard_fraction", fraction)
     return min(num_samples, max(1, round(fraction * num_samples)))
 

@@ -184,7 +184,7 @@ def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
         return stored.refuse(f"be a vectorizer of texts: {error}")
 
 
-# Rows of int8 have other names than weights, so that an older slide does not take them for these.
+# Rows of int8 have names of their own, so that an older slide does not take them for weights.
 _CODES, _SCALES = ".int8", ".scales"
 # How a network is trained, for one that learns on.
 _TRAINING = ("dropout", "input_dropout", "precision")
@@ -218,7 +218,7 @@ def network_parts(network: SlideNetwork, dtype: str) -> tuple[dict[str, Any], di
 
 
 def restored_network(stored: Stored, finite: bool = True) -> SlideNetwork:
-    """The network that had these settings and tensors, for prediction: it computes all outputs.
+    """The network of `network_parts`, for prediction: it computes all outputs.
 
     With ``finite`` all weights are read, and refused where they are not finite.
     """

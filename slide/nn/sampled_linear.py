@@ -143,7 +143,7 @@ class ToDense(nn.Module):
     """
 
     def forward(self, x: Activation | EveryOutput) -> Tensor:
-        """``(B, N)``; see `Activation.to_dense`."""
+        """``(..., N)``; see `Activation.to_dense`."""
         return x.to_dense()
 
 
@@ -586,8 +586,8 @@ def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, A
         else (each if isinstance(each, Tensor) else np.asarray(each)).reshape(-1)
         for each in (labels, weights)
     )
-    floats = isinstance(labels, Tensor) and labels.ndim == 2 and labels.is_floating_point()
-    if floats and labels.layout == torch.strided and (labels % 1 > 0).any():
+    dense = getattr(labels, "layout", None) == torch.strided or isinstance(labels, np.ndarray)
+    if dense and labels.ndim == 2 and "float" in str(labels.dtype) and (labels % 1 > 0).any():
         raise ValueError("labels have fractions: probabilities of labels are no targets here")
     if isinstance(labels, list) and labels and all(isinstance(i, int) for i in labels):
         labels = np.array(labels)

@@ -116,8 +116,7 @@ def dwta_dense(
     shift: bits by which a digit is moved for each one that follows it in a code.
     """
     out = np.empty((len(coordinates) // hashes_per_table, len(vectors)), np.int32)
-    words = array_view(vectors.contiguous()), coordinates, hashes_per_table, shift
-    dwta_dense_kernel(*words, out)
+    dwta_dense_kernel(array_view(vectors.contiguous()), coordinates, hashes_per_table, shift, out)
     return torch.from_numpy(out)
 
 
@@ -222,8 +221,7 @@ def dwta_sparse(
     the densification's draws; num_tables: L; others see `dwta_dense`.
     """
     out = np.empty((num_tables, len(indptr) - 1), np.int32)
-    shape = hashes_per_table, bits, shift, key
-    dwta_sparse_kernel(indptr, indices, values, positions, *shape, out)
+    dwta_sparse_kernel(indptr, indices, values, positions, hashes_per_table, bits, shift, key, out)
     return torch.from_numpy(out)
 
 
@@ -275,8 +273,8 @@ def dwta_runners(
     """
     costs = vectors.new_empty(len(vectors), len(coordinates))
     flips = np.empty(costs.shape, np.int32)
-    words = array_view(vectors.contiguous()), coordinates, hashes_per_table, bits
-    dwta_runners_kernel(*words, costs.numpy(), flips)
+    numbers = array_view(vectors.contiguous())
+    dwta_runners_kernel(numbers, coordinates, hashes_per_table, bits, costs.numpy(), flips)
     return costs, torch.from_numpy(flips)
 
 

@@ -160,8 +160,14 @@ def sampled_product(
         rows = rows.index_select(0, at).float()
         bias = None if bias is None else bias.index_select(0, at).float()
         groups = groups._replace(ids=np.arange(len(at), dtype=np.int32))
-    factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
-    grouped_product_kernel(groups, *factors, 4 * num_threads(), out.numpy())
+    grouped_product_kernel(
+        groups,
+        array_view(vectors),
+        array_view(rows),
+        _array_or_none(bias, vectors),
+        4 * num_threads(),
+        out.numpy(),
+    )
     return out
 
 
@@ -170,8 +176,8 @@ def entry_products(
 ) -> Tensor:
     """`sampled_product` by its kernel alone, of contiguous tensors on the CPU."""
     out = torch.empty(len(ids), dtype=vectors.dtype)
-    factors = array_view(vectors), array_view(rows), _array_or_none(bias, vectors)
-    sampled_product_kernel(indptr, ids, *factors, out.numpy())
+    added = _array_or_none(bias, vectors)
+    sampled_product_kernel(indptr, ids, array_view(vectors), array_view(rows), added, out.numpy())
     return out
 
 

@@ -21,16 +21,13 @@ class Scratch:
         self.out_features = out_features
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
-        self._user = Alone(
+        # For a part of a step that must not run in two threads at a time.
+        self.alone = Alone(
             "another thread is training this layer now, and a layer has one set of scratch arrays: "
             "give each thread a layer of its own, or hold a lock around forward, backward and step"
         )
         self._turns = threading.Condition()
         self._readers = self._changers = 0  # Threads that search an index; that wait to change it.
-
-    def alone(self) -> Alone:
-        """For a part of a step that must not run in two threads at a time."""
-        return self._user
 
     @contextmanager
     def in_turn(self, first: bool = True) -> Iterator[None]:

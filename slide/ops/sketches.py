@@ -54,7 +54,7 @@ def no_keys(shape: tuple[int, int]) -> np.ndarray:
 
 
 def at_least(keys: np.ndarray) -> np.ndarray:
-    """Keys of no row that rows with at least the scores of these keys replace."""
+    """Keys without a row; any row replaces them whose score is at least that of these keys."""
     return keys & ~np.int64(0xFFFFFFFF)
 
 

@@ -204,8 +204,8 @@ class RowSparseAdam(torch.optim.Optimizer):
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
-        (weight,) = as_rows(p)
-        state, rows = self.state[p], len(weight)
+        state, weight = self.state[p], as_rows(p)
+        rows = len(weight)
         _prepare(state, p, rows, group)
         state["step"] += 1
         beta1, beta2 = group["betas"]
@@ -221,7 +221,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         tensors = AdamTensors(
             weight=weight,
             first=None if first is None else first.view(weight.shape),
-            second=second.view(rows, second.numel() // max(rows, 1)),
+            second=second.view(rows, second.numel() // rows if rows else weight.shape[1]),
             last_step=state.get("last_step"),
         )
         _update_rows(tensors, hyper, gradient, chunks)
@@ -264,7 +264,9 @@ class RowSparseAdam(torch.optim.Optimizer):
             for name, value in states.get(i, {}).items():
                 if isinstance(value, Tensor):
                     dtype = torch.int32 if name == "last_step" else _moment_type(p)
-                    self.state[p][name] = value.detach().to(p.device, dtype, copy=True)
+                    self.state[p][name] = value.detach().to(
+                        p.device, dtype, copy=True, memory_format=torch.contiguous_format
+                    )
 
 
 def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -73,22 +74,25 @@ class Scores:
 class AnswerWriter:
     """Writes answers block by block; xmc and npz, which begin with the number of rows, at the end.
 
-    Until then lines of xmc wait in the file ``waiting``, and matrices in memory.
+    Until then lines of xmc wait in the file ``begun``, and matrices in memory; for jsonl it is
+    ``file`` itself.
     """
 
     def __init__(
         self,
         file: IO[bytes],
-        waiting: IO[bytes],
+        begun: IO[bytes],
         format: str,
         num_labels: int,
         names: Names | None,
         first_label: int = 0,
     ):
+        if format == "npz" and file.seekable() and file.seek(0, os.SEEK_END):
+            raise ValueError("npz must be alone in a file, and this one holds something: --output")
         self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
+        self._begun = begun
         self.first_label, self.rows = first_label, 0
         self._matrices: list[Any] = [scipy.sparse.csr_array((0, num_labels))]
-        self._lines = waiting if format == "xmc" else file
 
     def write(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Write the answers to some rows."""
@@ -99,8 +103,8 @@ class AnswerWriter:
             self._matrices.append(scipy.sparse.csr_array(parts, (len(ids), self.num_labels)))
             return
         lines = [self._line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
-        self._lines.write("".join(f"{line}\n" for line in lines).encode())
-        self._lines.flush()
+        self._begun.write("".join(f"{line}\n" for line in lines).encode())
+        self._begun.flush()
 
     def _line(self, ids: np.ndarray, scores: np.ndarray) -> str:
         shown, labels = [f"{score:.6g}" for score in scores], ids + self.first_label
@@ -114,12 +118,13 @@ class AnswerWriter:
         """Write what needs the number of all rows."""
         if self.format == "xmc":
             self.file.write(f"{self.rows} {self.num_labels}\n".encode())
-            self._lines.seek(0)
-            shutil.copyfileobj(self._lines, self.file)
         elif self.format == "npz":
             matrix: Any = scipy.sparse.vstack(self._matrices, "csr")
             matrix.sort_indices()
-            scipy.sparse.save_npz(self.file, matrix)
+            scipy.sparse.save_npz(self._begun, matrix)  # It seeks, which pipes do not.
+        if self._begun is not self.file:
+            self._begun.seek(0)
+            shutil.copyfileobj(self._begun, self.file)
         self.file.flush()
 
 
@@ -146,8 +151,11 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
     scores, first = Scores(k), Numbering.of(model).first_label
-    with _output(options.output) as file, tempfile.TemporaryFile() as waiting:
-        writer = AnswerWriter(file, waiting, format, model.num_labels, names, first)
+    with (
+        _output(options.output) as file,
+        nullcontext(file) if format == "jsonl" else tempfile.TemporaryFile() as begun,
+    ):
+        writer = AnswerWriter(file, begun, format, model.num_labels, names, first)
         for block in read_rows(options.input, model, options.format, options.labels):
             try:
                 ids, found = model.predict_ids(block.features, k, options.search)

@@ -26,7 +26,7 @@ from slide.data.row_files import (
     text_variant,
 )
 from slide.data.sources.table import features_of
-from slide.data.tables import BYTE_ORDER_MARK, read_lines, read_table
+from slide.data.tables import BYTE_ORDER_MARK, lines_of, read_lines, read_table
 from slide.model import Model, Names
 from slide.sparse import CSR, Pattern, stacked
 from slide.utils import checks
@@ -53,12 +53,12 @@ class Beginning:
     ``telling`` is the first line that is not blank; empty: there is none.
     """
 
-    def __init__(self, file: IO[bytes]):
-        self._file = file
-        self.first = self.telling = line = file.readline().removeprefix(BYTE_ORDER_MARK)
+    def __init__(self, file: IO[bytes], name: str):
+        self._file, self._lines = file, lines_of(file, name)
+        self.first = self.telling = line = next(self._lines, b"").removeprefix(BYTE_ORDER_MARK)
         lines = [line]
         while line and not line.strip():
-            self.telling = line = file.readline()
+            self.telling = line = next(self._lines, b"")
             lines.append(line)
         self._before = b"".join(lines)
 
@@ -72,14 +72,14 @@ class Beginning:
     def readline(self) -> bytes:
         """The next line."""
         if not self._before:
-            return self._file.readline()
+            return next(self._lines, b"")
         line, newline, self._before = self._before.partition(b"\n")
         return line + newline
 
     def __iter__(self) -> Iterator[bytes]:
         before, self._before = self._before, b""
         yield from io.BytesIO(before)
-        yield from self._file
+        yield from self._lines
 
 
 class Numbering(NamedTuple):
@@ -182,7 +182,7 @@ def read_rows(
         return
     name, counted = "standard input" if piped else source, reader.counted
     with nullcontext(sys.stdin.buffer) if piped else path.open("rb", buffering=_CHUNK) as opened:
-        file = Beginning(opened)
+        file = Beginning(opened, name)
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
         check_not_compressed(file.first, name, advice)

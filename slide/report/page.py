@@ -482,7 +482,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
         best, precision = run.curve(common)
         # Names are no formulas, and a legend leaves out a name that begins with an underscore.
         shown = f" {name}".replace("$", r"\$")
-        dashes = i % len(_DASHES)  # Those of a later kind lie above, so equal curves all show.
+        dashes = i % len(_DASHES)  # Shorter dashes lie above, so equal curves all show.
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[dashes], "zorder": 2 + dashes}
         for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
             upper.plot(axis(steps), values, label=shown, **style)

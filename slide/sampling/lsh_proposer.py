@@ -668,21 +668,22 @@ class _Head:
 
     def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
         """Heaps ``(B, most)`` of the best rows of rounded inputs, without those left out."""
-        asked, every = (numbers, factors, left_out), slice(0, self._size)
-        # A score that about twice as many rows have, by a part of the rows: without it, most of the
+        every, none = slice(0, self._size), no_keys((len(numbers), most))
+        # A score that a few times as many rows have, by a part of the rows: without it, most of the
         # time would go into rows that are among the best only so far.
         expected = most * _SAMPLE / max(1, self._size)
         least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
         if self._size < _SAMPLE * _TIMES or _TIMES * least > _SAMPLE:
-            return self._rank(*asked, every, no_keys((len(numbers), most)))
+            return self._rank(numbers, factors, left_out, every, none)
         part = slice(0, self._size, self._size // _SAMPLE)
-        keys = self._rank(*asked, part, no_keys((len(numbers), least)))[:, :1]
-        keys = self._rank(*asked, every, np.repeat(at_least(keys), most, axis=1))
+        some = self._rank(numbers, factors, left_out, part, no_keys((len(numbers), least)))
+        first = np.repeat(at_least(some[:, :1]), most, axis=1)
+        keys = self._rank(numbers, factors, left_out, every, first)
         short = np.flatnonzero(is_no_row(keys[:, 0]))
         if len(short):  # Fewer rows have that score.
             at, known = torch.from_numpy(short), padded(left_out, most_labels(left_out))[short]
-            asked = numbers[at], factors[at], Pattern.from_padded(known)
-            keys[short] = self._rank(*asked, every, no_keys((len(short), most)))
+            known = Pattern.from_padded(known)
+            keys[short] = self._rank(numbers[at], factors[at], known, every, none[short])
         return keys
 
     def _rank(
@@ -698,7 +699,11 @@ class _Head:
                 found = multiply(numbers, sketches.T)
             else:  # The sums are whole numbers below 2^24, so they are the same.
                 found = (numbers.float() @ sketches.float().T).int()
-            rows = Rows(*(each[some].copy() for each in (self._ids, self._scales, self._priors)))
+            rows = Rows(
+                ids=np.ascontiguousarray(self._ids[some]),
+                scales=np.ascontiguousarray(self._scales[some]),
+                priors=np.ascontiguousarray(self._priors[some]),
+            )
             rank_rows(array_view(found), array_view(factors), rows, left_out, keys)
         return keys
 

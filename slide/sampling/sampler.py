@@ -179,7 +179,7 @@ class ActiveSampler(Sampler):
             return
         # Predictions with the index may come from several threads: the first one after a training
         # step brings the index up to date, and the others wait for it, and for such a step.
-        alone = nullcontext() if inputs is None else self._scratch.alone()
+        alone = nullcontext() if inputs is None else self._scratch.alone
         with alone, self._scratch.in_turn(first=inputs is not None):
             self._update(weight, bias, inputs)
 
@@ -220,7 +220,7 @@ class ActiveSampler(Sampler):
             key = random_key(self.seed, self.asides, _ASIDE)
             self.asides += 1
         assemble = self._per_sample if self.mode == "per_sample" else self._shared
-        with span("assemble"), self._scratch.alone():
+        with span("assemble"), self._scratch.alone:
             if self.proposer is None:
                 return assemble(queries, known, labels is not None, key)
             with self._scratch.beside():  # A prediction may bring the index up to date.

@@ -72,7 +72,7 @@ class _Job(NamedTuple):
 
 
 class Batcher:
-    """Answers requests in batches; those with the same k and search are one product.
+    """Answers requests in batches; requests with the same k and search are one product.
 
     A request waits for others only if the batch before had several. Answers do not depend on the
     other requests, but for the rounding of products. ``waiting`` is the number of rows that wait.

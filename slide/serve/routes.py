@@ -278,7 +278,7 @@ def _cells(row: Row) -> dict[str, Any]:
 
 
 def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[CSR]) -> CSR:
-    """The features of a row; those of a text are the next."""
+    """The features of a row; ``texts`` has the features of texts in the order of rows."""
     cells = _cells(row)
     if [row.indices, row.features, cells or None].count(None) != 2:
         columns = " and columns" if type(row) is not Row else ""

@@ -45,7 +45,7 @@ _EMPTY, _FULL = 0.15, 0.5
 class Recall(NamedTuple):
     """Shares of the k largest inner products that an active set holds, in [0, 1].
 
-    Of all outputs; without labels of the sample; and these if the set had been drawn uniformly.
+    Of all outputs; of all but labels of the sample; and the latter for a set drawn uniformly.
     """
 
     with_labels: float

@@ -11,6 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
+from slide.utils.progress_bar import log
+
 # A piece of a file that is hashed while it is still in the cache of the core that has read it.
 _PIECE = 1 << 18
 # From 64 MiB on, files are read by threads.
@@ -69,9 +71,16 @@ def alone_in(folder: Path) -> Iterator[None]:
         return
     try:
         with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                log(f"waiting: another process or thread writes {folder}")
+                fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        # Closing is not enough: a process that was forked meanwhile has the lock, too.
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

@@ -67,6 +67,11 @@ class TestRows:
     def test_hardest_count(self, fraction, num_samples, count):
         assert hardest_count(fraction, num_samples) == count
 
+    @pytest.mark.parametrize("fraction", [None, "0.5", True, 0.0, 1.5, np.nan])
+    def test_a_fraction_that_a_program_has_changed(self, fraction):
+        with pytest.raises(ValueError, match="hard_fraction must be"):
+            hardest_count(fraction, 8)
+
 
 @pairs(mode=["shared", "per_sample"], name=LOSSES, fraction=[0.25, 0.9, 1.0])
 def test_equals_two_passes(mode, name, fraction):

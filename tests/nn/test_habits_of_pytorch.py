@@ -351,8 +351,9 @@ class TestOptionsOfCrossEntropy:
     def test_probabilities_are_no_targets(self):
         layer, x, marks = make_layer(), torch.randn(2, D), torch.eye(2, N)
         assert layer.loss(x, marks, "softmax")[1].targets.num_rows == 2
-        with pytest.raises(ValueError, match="labels have fractions: probabilities"):
-            layer.loss(x, marks.softmax(1), "softmax")
+        for shares in (marks.softmax(1), marks.softmax(1).numpy()):
+            with pytest.raises(ValueError, match="labels have fractions: probabilities"):
+                layer.loss(x, shares, "softmax")
 
     def test_it_says_which_it_is(self):
         assert repr(ActiveLoss("softmax", temperature=2.0, hard_fraction=0.5)) == (

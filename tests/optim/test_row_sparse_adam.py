@@ -388,6 +388,34 @@ def test_numbers_that_no_step_leaves_are_refused(name, value):
     assert torch.isfinite(weight).all()
 
 
+def test_moments_in_another_order_in_memory():
+    weights = [torch.nn.Parameter(torch.ones(2, 3, 4, 5)) for _ in range(2)]
+    first, second = (RowSparseAdam([p], **OPTIONS) for p in weights)
+    gradient = torch.arange(120.0).view(2, 3, 4, 5)
+    weights[0].grad = gradient
+    first.step()
+    state = copy.deepcopy(first.state_dict())
+    moments = state["state"][0]
+    for name in ("exp_avg", "exp_avg_sq"):
+        moments[name] = moments[name].to(memory_format=torch.channels_last)
+    second.load_state_dict(state)
+    weights[1].data.copy_(weights[0])
+    for p, optimizer in zip(weights, (first, second), strict=True):
+        p.grad = gradient
+        optimizer.step()
+    assert torch.equal(*weights)
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("rowwise", [False, True])
+def test_a_parameter_without_rows(rowwise):
+    weight = torch.nn.Parameter(torch.empty(0, 3))
+    optimizer = RowSparseAdam([weight], rowwise=rowwise)
+    weight.grad = torch.empty(0, 3)
+    optimizer.step()
+    assert optimizer.state[weight]["step"] == 1
+
+
 def test_a_parameter_that_never_had_a_gradient_has_no_state():
     optimizer, weight = trained(steps=())
     optimizer.load_state_dict(trained(steps=())[0].state_dict())
@@ -668,7 +696,7 @@ class RowSGD(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if (gradient := take_row_gradients(p)) is not None:
-                    (rows,), steps = as_rows(p), -group["lr"] * gradient.values()
+                    rows, steps = as_rows(p), -group["lr"] * gradient.values()
                     if gradient.ids is None:
                         rows += steps
                     else:  # On other devices than the CPU a row may occur several times.

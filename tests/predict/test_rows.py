@@ -18,7 +18,7 @@ from helpers.naive_rows import BadLine, to_lists
 
 import slide
 from slide import FullSampler, SlideNetwork
-from slide.data import DataError, TextOptions, TextVectorizer, write_xmc
+from slide.data import DataError, TextOptions, TextVectorizer, errors, tables, write_xmc
 from slide.model import Model, Predicted, load
 from slide.predict.rows import Numbering, read_rows
 from slide.serve import routes
@@ -71,6 +71,16 @@ def test_a_pipe(tmp_path, model):
     (block,) = read(tmp_path / "pipe", model)
     writer.join(10)
     assert block.labels.indices.tolist() == [2]
+
+
+@pytest.mark.parametrize("before", [b"", b"1 2:1\n"], ids=["first", "later"])
+@pytest.mark.parametrize("name", ["a.txt", "a.svm", "a.jsonl"])
+def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, model, monkeypatch, name, before):
+    for module in (errors, tables):
+        monkeypatch.setattr(module, "LONGEST_LINE", 100)
+    (tmp_path / name).write_bytes((before if name != "a.jsonl" else before and b"\n") + b"\0" * 101)
+    with pytest.raises(DataError, match=f"{name}: a line has more than 100 bytes: is it text?"):
+        read(tmp_path / name, model)
 
 
 @pytest.mark.parametrize("labels", ["red", 5, {"red": 1}])

@@ -2,6 +2,10 @@
 
 import errno
 import json
+import os
+import signal
+import threading
+import time
 
 import pytest
 from filelock import FileLock, Timeout
@@ -54,6 +58,39 @@ def test_a_failing_writer_leaves_the_old_file(tmp_path, old):
         files.write_atomic(path, write)
     assert names(tmp_path) == ([] if old is None else ["file"])
     assert old is None or path.read_bytes() == old
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+def test_a_process_that_was_forked_meanwhile_does_not_keep_a_folder(tmp_path):
+    with files.alone_in(tmp_path):
+        child = os.fork()
+        if not child:
+            time.sleep(60)
+            os._exit(0)
+    try:
+        begin = time.monotonic()
+        with files.alone_in(tmp_path):
+            assert time.monotonic() - begin < 30
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_thread_that_waits_for_a_folder_says_so(tmp_path, monkeypatch):
+    said, told = [], threading.Event()
+    monkeypatch.setattr(files, "log", lambda text: (said.append(text), told.set()))
+
+    def enter():
+        with files.alone_in(tmp_path):
+            said.append("inside")
+
+    thread = threading.Thread(target=enter)
+    with files.alone_in(tmp_path):
+        thread.start()
+        assert told.wait(30)
+        assert said == [f"waiting: another process or thread writes {tmp_path}"]
+    thread.join(30)
+    assert said[1:] == ["inside"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
