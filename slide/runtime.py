@@ -19,7 +19,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # pages by default.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
-import numba
+try:
+    import numba
+except ValueError as error:  # It says no name.
+    raise ValueError(f"NUMBA_NUM_THREADS={os.environ.get('NUMBA_NUM_THREADS')}: {error}") from error
 import torch
 from numba.core import config
 
@@ -32,6 +35,8 @@ VERSION = "0.1.0"
 # an array's memory directly, and the size of free memory from which glibc gives memory back.
 _MALLOPT = {-3: ("MALLOC_MMAP_THRESHOLD_", 32 << 20), -1: ("MALLOC_TRIM_THRESHOLD_", 256 << 20)}
 _PROCESS = os.getpid()
+# The most processors that Linux has. With 100,000 threads the first kernel ends the process.
+_MOST_THREADS = 8192
 
 
 class _Thread(threading.local):
@@ -66,6 +71,8 @@ def _keep_freed_memory() -> None:
 
 
 _keep_freed_memory()
+if (_asked := vars(config)["NUMBA_NUM_THREADS"]) > _MOST_THREADS:
+    raise ValueError(f"NUMBA_NUM_THREADS must be at most {_MOST_THREADS}, not {_asked}")
 
 
 def set_threads(threads: int) -> None:

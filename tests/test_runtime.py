@@ -70,6 +70,24 @@ print(sorted(set(after[0].items()) - set(before[0].items())))
 """
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SLIDE_BACKEND", "nonsense", " must be one of kernels, torch, not 'nonsense'"),
+        ("NUMBA_NUM_THREADS", "0", "=0: Number of threads specified must be > 0."),
+        ("NUMBA_NUM_THREADS", "100000", " must be at most 8192, not 100000"),
+        ("OMP_NUM_THREADS", "abc", None),  # OpenMP says so itself, and goes on.
+    ],
+)
+def test_variables_that_cannot_be(variable, value, said):
+    """Numba would say no name, or end the process in its first kernel."""
+    command = [sys.executable, "-W", "ignore", "-c", "import slide; slide.runtime.set_threads(1)"]
+    variables = os.environ | {variable: value}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == (said is not None), done.stderr
+    assert said is None or done.stderr.endswith(f"ValueError: {variable}{said}\n")
+
+
 def test_what_an_import_changes():
     """The program that imports slide keeps its signals, its threads, and most of its variables."""
     kept = ("OMP_", "GOMP_", "KMP_", "THP_")

@@ -1,6 +1,8 @@
 """The parts of a run, and its trainer, from a configuration: what is open in it is filled in."""
 
 import copy
+import hashlib
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,12 +14,11 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import runtime
-from slide.config.compose import CONFIG, label_of, noted_command, typed_values
+from slide.config.compose import CONFIG, noted_command, typed_values
 from slide.config.memory import announce_memory
 from slide.config.processes import (
     ALONE,
     Ranks,
-    check_ranks,
     check_same,
     once_a_machine,
     share_folder,
@@ -27,6 +28,7 @@ from slide.data import SparseDataset, transform
 from slide.data.transforms import StepOptions
 from slide.distributed import Group, ShardedNetwork
 from slide.distributed.launch import find_rank_device, find_rank_info
+from slide.distributed.sharded_loss import check_loss_of_group
 from slide.functional.linear import PRECISIONS
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
@@ -46,6 +48,8 @@ from slide.utils.run_folders import check_run_dir, discard_folder, hold_folder, 
 _FEW = 100
 # Settings are tried on samplers of layers that are no wider, unless bins of coordinates need more.
 _WIDE = 4096
+# Most characters of the part of a folder's name about settings.
+LABEL_LENGTH = 100
 # Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
 # an index is made for the rows that moved, which takes a small part of the time.
 _GROWTH, _INDEX_GROWTH = 0.7, 0.3
@@ -226,6 +230,24 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
         raise ValueError(f"{key} searches on the CPU; with runtime.device={device} use {told}")
 
 
+def check_ranks(ranks: Ranks, config: DictConfig) -> None:
+    """Raise ValueError, or TypeError for a loss, for a setting that needs a single process."""
+    if ranks.group.size == 1:
+        return
+    check_loss_of_group(build_loss(config), ranks.group)
+    sizes = config.network.hidden_active
+    first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
+    how = ""
+    if first is not None:
+        how = "begin it with null: the first layer computes all its neurons"
+    elif config.sampler.get("proposer") is not None and any(n is not None for n in others):
+        how = "set sampler=uniform: hidden neurons can be drawn, and not looked up"
+    if how:
+        raise ValueError(
+            f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
+        )
+
+
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
     """What makes the samplers of the output layer, and of hidden layers with active sets."""
     hidden, active = config.network.hidden, config.network.hidden_active
@@ -363,39 +385,44 @@ def build_trainer(
         summary = trainer.fit()
         ```
     """
-    share_threads(ranks, config.runtime.threads)
+    several = ranks.group.size > 1
+    if several:
+        share_threads(ranks, config.runtime.threads)
+    else:
+        runtime.set_threads(config.runtime.threads)
     check_settings(config, {override_key(word) for word in words}, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     if config.resume is None:
         check_run_dir(config.run_dir)
-    data = once_a_machine(ranks, partial(open_dataset, config))
+    data = once_a_machine(ranks, partial(open_dataset, config)) if several else open_dataset(config)
     _announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)
-    check_same(ranks, config, data)
-    announce_memory(config, data, ranks)
     counts = None
-    if ranks.group.size > 1:
+    if several:
+        check_same(ranks, config, data)
         split = data.train
         counts = {
             "feature_counts": np.bincount(split.features.indices, minlength=data.num_features),
             "label_counts": np.bincount(split.labels.indices, minlength=data.num_labels),
         }
+    announce_memory(config, data, ranks)
     network = build_network(config, data.num_features, data.num_labels, ranks.group, counts)
     optimizer = build_optimizer(config, network)
-    folder = share_folder(ranks, partial(_make_folder, config, label_of(swept), made))
+    make = partial(_make_folder, config, label_of(swept), made)
+    folder = share_folder(ranks, make) if several else make()
     _announce_run(config, data.num_labels, folder)
     try:
         trainer = put_together(config, network, optimizer, data, folder, ranks.group)
     except BaseException:
-        if ranks.is_main_process and config.resume is None:
+        if ranks.group.is_main_process and config.resume is None:
             discard_folder(folder)
         raise
     if trainer.ended:
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
         log(f"the training of this run has ended; what comes after it is done again{helps}")
-    if ranks.is_main_process:
+    if ranks.group.is_main_process:
         noted = {"resume": None, "run_dir": str(folder), "command": noted_command(config, words)}
         with open_dict(config):
             noted = OmegaConf.merge(config, noted)
@@ -428,7 +455,7 @@ def put_together(
         ranker=instantiate(config.ranker) or None,
         group=group,
     )
-    if config.network.prior_bias and trainer.step == 0:
+    if config.network.prior_bias and trainer.counters.step == 0:
         start_biases(network, trainer.loop.loss, trainer.train_split.labels)
     return trainer
 
@@ -437,6 +464,17 @@ def folder_parent(config: DictConfig) -> Path:
     """Where the folder of a run without ``run_dir`` is made."""
     checks.filled_text("dataset.name", config.dataset.name)
     return Path("results") / config.dataset.name
+
+
+def label_of(words: Sequence[str]) -> str:
+    """The part of a folder's name about the settings of a run; a digest ends a long one."""
+    parts = (word.partition("=") for word in words)
+    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
+    label = re.sub(r"[^\w.=,+-]+", "_", short)
+    if len(label) <= LABEL_LENGTH:
+        return label
+    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
+    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
 
 
 def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object]) -> Path:

@@ -19,14 +19,13 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from slide.config.build import build_trainer, folder_parent, open_dataset
+from slide.config.build import build_trainer, folder_parent, label_of, open_dataset
 from slide.config.compose import (
     CONFIG,
     LETTERS,
     as_dict,
     asked_for,
     combinations,
-    label_of,
     memory_errors,
     mistake,
     read_config,
@@ -186,7 +185,7 @@ def _run(
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
             write_run_model(trainer)
-            if config.report and ranks.is_main_process:
+            if config.report and ranks.group.is_main_process:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
@@ -196,7 +195,7 @@ def _run(
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
-    if ranks.is_main_process:
+    if ranks.group.is_main_process:
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")

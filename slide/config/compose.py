@@ -1,7 +1,6 @@
 """Composes configurations, of new and of resumed runs, and explains mistakes in overrides."""
 
 import copy
-import hashlib
 import re
 import sys
 from collections import Counter
@@ -54,8 +53,6 @@ REPLACEABLE = {
 }
 # Keys that no comparison of runs needs.
 _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
-# Most characters of the part of a folder's name about settings.
-LABEL_LENGTH = 100
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
 _SYNONYMS |= {"k": "hashes_per_table", "l": "num_tables"}
@@ -322,17 +319,6 @@ def _near_key(key: str, known: Sequence[str]) -> str:
         return checks.near_word(key, same, 0) if above else f"; did you mean {' or '.join(same)}?"
     # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
     return checks.near_word(key, known, 0.7 if "." in key else 0.6)
-
-
-def label_of(words: Sequence[str]) -> str:
-    """The part of a folder's name about the settings of a run; a digest ends a long one."""
-    parts = (word.partition("=") for word in words)
-    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
-    label = re.sub(r"[^\w.=,+-]+", "_", short)
-    if len(label) <= LABEL_LENGTH:
-        return label
-    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
-    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
 
 
 def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:

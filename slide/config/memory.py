@@ -88,7 +88,7 @@ def memory_needs(
     if trainer.evaluation == "index":
         lists = 16 * widths[-2] * int(labels**0.5)
         ending["index for prediction"] = labels * (widths[-2] + 24) + lists
-    if ranker and ranks.is_main_process:
+    if ranker and ranks.group.is_main_process:
         kind = kind_of(split) if trainer.kind == "auto" else trainer.kind
         candidates = sum(ranker.get(name, 0) for name in ("depth", "voted", "associated"))
         ending["re-ranker"] = ranker_needs(split, kind, candidates, ranker.negatives)

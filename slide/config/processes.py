@@ -16,8 +16,7 @@ from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 import torch
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from slide import runtime
 from slide.backend import has_bfloat16
@@ -39,7 +38,6 @@ from slide.distributed.launch import (
     meet,
     patient_group,
 )
-from slide.distributed.sharded_loss import check_loss_of_group
 from slide.utils.checks import override_key
 from slide.utils.files import write_json
 from slide.utils.progress_bar import log, silence
@@ -59,10 +57,6 @@ class Ranks(NamedTuple):
     info: RankInfo = RankInfo()
     group: Group = Group.alone()
     errors: Errors = Errors()
-
-    @property
-    def is_main_process(self) -> bool:
-        return self.group.rank == 0
 
 
 ALONE = Ranks()
@@ -137,8 +131,6 @@ def one_voice() -> Iterator[None]:
 
 def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
     """The result of ``work``, of one process of each machine first: others find its files."""
-    if ranks.info.local_size == 1 and ranks.group.size == 1:
-        return work()
     found = [work()] if ranks.info.local_rank == 0 else []
     ranks.group.patient.barrier()
     return found[0] if found else work()
@@ -146,10 +138,8 @@ def once_a_machine(ranks: Ranks, work: Callable[[], _T]) -> _T:
 
 def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
     """The folder that the main process makes, on all of them, which must see it."""
-    if ranks.group.size == 1:
-        return make()
     said = []
-    if ranks.is_main_process:
+    if ranks.group.is_main_process:
         try:
             said = [str(make()), ""]
         except (ValueError, OSError) as error:  # All end with this error.
@@ -159,7 +149,7 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
         raise ValueError(wrong)
     folder = Path(name)
     file = folder / ranks.group.broadcast(f"shared-{uuid4().hex}.tmp")
-    if ranks.is_main_process:
+    if ranks.group.is_main_process:
         for left in folder.glob("shared-*.tmp"):  # By a process that was killed here.
             left.unlink(missing_ok=True)
         file.touch()
@@ -167,7 +157,7 @@ def share_folder(ranks: Ranks, make: Callable[[], Path]) -> Path:
         ranks.group.barrier()
         seen = ranks.group.gather(comes_in_sight(file))
     finally:
-        if ranks.is_main_process:
+        if ranks.group.is_main_process:
             file.unlink()
     if blind := [str(rank) for rank, there in enumerate(seen) if not there]:
         raise ValueError(
@@ -183,8 +173,6 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
 
     What may only round otherwise is a warning.
     """
-    if ranks.group.size == 1:
-        return
     versions = runtime.versions()
     own = {f"the version of {name}": versions[name] for name in _COMPUTING}
     own |= {key: str(value) for key, value in leaves(as_dict(config)).items() if key not in OWN}
@@ -209,24 +197,6 @@ def check_same(ranks: Ranks, config: DictConfig, data: SparseDataset) -> None:
             raise ValueError(
                 f"{ranks.group.size} processes cannot share {number} {name}: start at most {number}"
             )
-
-
-def check_ranks(ranks: Ranks, config: DictConfig) -> None:
-    """Raise ValueError, or TypeError for a loss, for a setting that needs a single process."""
-    if ranks.group.size == 1:
-        return
-    check_loss_of_group(instantiate(config.loss), ranks.group)
-    sizes = config.network.hidden_active
-    first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
-    how = ""
-    if first is not None:
-        how = "begin it with null: the first layer computes all its neurons"
-    elif config.sampler.get("proposer") is not None and any(n is not None for n in others):
-        how = "set sampler=uniform: hidden neurons can be drawn, and not looked up"
-    if how:
-        raise ValueError(
-            f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
-        )
 
 
 def _arithmetic(device: torch.device) -> dict[str, str]:
@@ -257,13 +227,11 @@ def _differences(found: list[dict[str, str]]) -> Iterator[str]:
 
 
 def share_threads(ranks: Ranks, asked: int) -> None:
-    """Give this process its share of the cores, or the threads that are ``asked`` for.
+    """Give this one of several processes its share of the cores, or the threads ``asked`` for.
 
     ``torchrun`` says one thread; Slurm may bind each process to cores that it need not share.
     """
     runtime.set_threads(asked)
-    if ranks.group.size == 1:
-        return
     found = ranks.group.gather([platform.node(), _cores()])  # What others ask for is not known.
     there = ranks.info.local_size
     if asked or there == 1:
@@ -302,17 +270,19 @@ class FolderNote:
 
     def write(self, folder: Path) -> None:
         """Note the folder of the run; the first process does it."""
-        if self.ranks.group.size > 1 and self.ranks.is_main_process:
+        if self.ranks.group.size > 1 and self.ranks.group.is_main_process:
             write_json(self.path, {"folder": str(folder)})
 
     def found(self) -> Path | None:
         """The folder that was noted before these processes were started again, or None."""
-        said = self.ranks.group.broadcast(self._said() if self.ranks.is_main_process else None)
+        said = self.ranks.group.broadcast(
+            self._said() if self.ranks.group.is_main_process else None
+        )
         return None if said is None else Path(said)
 
     def forget(self, folder: Path | None = None) -> None:
         """Remove the note, because the run has ended; one of another folder stays. None: any."""
-        if self.ranks.group.size > 1 and self.ranks.is_main_process:
+        if self.ranks.group.size > 1 and self.ranks.group.is_main_process:
             said = self._said()
             if said is not None and (folder is None or Path(said) == folder):
                 self.path.unlink(missing_ok=True)

@@ -174,8 +174,8 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
                     yield f"{path}: row {number}", row
                     number += 1
                 bar.update(len(batch))
-    except (ArrowException, OSError) as error:
-        raise DataError(f"{path}: {error}") from error
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 def _memory_rows(source: Any) -> Iterator[Cells]:

@@ -256,6 +256,8 @@ class TextVectorizer:
         for name, value in arguments.items():
             if not _ARGUMENTS[name](value):
                 raise ValueError(f"{name} of a {kind} cannot be {value!r}")
+        if arguments["analyzer"] == "word" and arguments["token_pattern"] is None:
+            raise ValueError(f"token_pattern of a {kind} cannot be None: words need one")
         return cls(_Kept(kind, arguments), terms, idf)
 
     @cached_property

@@ -15,7 +15,7 @@ from slide.data import Batches, Split, find_seen, first_unseen
 from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
 from slide.ranking.scorers.network import best_unknown, rows_by_depth
-from slide.sparse import Pattern
+from slide.sparse import Pattern, hits
 from slide.training.checkpoint import (
     Checkpoint,
     joined_parts,
@@ -28,7 +28,6 @@ from slide.training.checkpoint import (
     write_state,
 )
 from slide.training.coordination import Coordinator
-from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule, evaluation_interval
 from slide.training.monitor import Counters, Monitor
 from slide.utils.files import sync_folder
@@ -88,7 +87,8 @@ class HeldOutSamples:
         return score
 
     def _mean_precision(self, ids: np.ndarray) -> float:
-        return float(np.mean([precision_at_k(ids, self.split.labels, k) for k in self.cutoffs]))
+        found = hits(ids, self.split.labels)
+        return float(np.mean([found[:, :k].sum(1).mean() / k for k in self.cutoffs]))
 
     def _frequent(self, train: Split) -> np.ndarray:
         """The most frequent labels that are not known, as answers for each sample."""

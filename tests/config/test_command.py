@@ -20,7 +20,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import slide
 from slide.config import command
-from slide.config.compose import LABEL_LENGTH, label_of
+from slide.config.build import LABEL_LENGTH, label_of
 from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
 from slide.training.evaluation import precision_at_k

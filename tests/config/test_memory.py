@@ -155,7 +155,10 @@ def test_negatives_take_no_memory_of_regressions(tmp_path, free, capsys, kind, w
 
 def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     config, data = opened(tmp_path, *LARGE)
-    ranks = [Ranks(RankInfo(r, 2, r, 2), SimpleNamespace(rank=r, size=2)) for r in range(2)]  # type: ignore[arg-type]
+    ranks = [
+        Ranks(RankInfo(r, 2, r, 2), SimpleNamespace(size=2, is_main_process=r == 0))
+        for r in range(2)
+    ]  # type: ignore[arg-type]
     first, other = (needs.memory_needs(config, data, each) for each in ranks)
     assert first["training"] == other["training"]
     alone = needs.memory_needs(config, data)["ending"]["re-ranker"]

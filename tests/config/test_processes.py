@@ -13,10 +13,10 @@ from helpers.torchrun import torchruns
 
 import slide
 from slide.config import build, processes
+from slide.config.build import check_ranks
 from slide.config.processes import (
     FolderNote,
     Ranks,
-    check_ranks,
     check_same,
     once_a_machine,
     share_folder,
@@ -35,7 +35,7 @@ def several(gather=None, size=2):
     """Processes of which only the first one is there; ``gather`` says what the others answer."""
     group = SimpleNamespace(rank=0, size=size, barrier=lambda: None, broadcast=lambda value: value)
     group.gather = gather or (lambda value: [value] * size)
-    group.patient = group
+    group.patient, group.is_main_process = group, True
     return Ranks(RankInfo(0, size, 0, size), group)
 
 
@@ -225,7 +225,7 @@ def test_an_error_of_the_first_process_ends_all():
         share_folder(first, make)
     assert told == [["", "the disk is full"]]
     other = several()
-    other.group.rank, other.group.broadcast = 1, lambda value: told[0]
+    other.group.is_main_process, other.group.broadcast = False, lambda value: told[0]
     with pytest.raises(ValueError, match="the disk is full"):
         share_folder(other, lambda: pytest.fail("only the first process makes the folder"))
 

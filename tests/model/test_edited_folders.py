@@ -211,7 +211,7 @@ def test_parts_of_the_list_are_named(tmp_path, part, value):
         *(("dtype", each) for each in ("object", [None], "M8[s]", "float64,float64")),
         *(("ngram_range", each) for each in ([2, 1], [1], [1, 1e9], "11")),
         *(("stop_words", each) for each in (0.5, "french", [[1]])),
-        *(("token_pattern", each) for each in ("(", "(a)(b)", ["a"], "a{99999999999}")),
+        *(("token_pattern", each) for each in ("(", "(a)(b)", ["a"], "a{99999999999}", None)),
         *(("norm", "max"), ("strip_accents", True)),
     ],
 )

@@ -27,7 +27,7 @@ from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern
 
 
 class TestSequential:
@@ -192,6 +192,33 @@ class Hashed(Dataset):
     def __getitem__(self, i):
         x = torch.full((1, D), float(i))
         return self.layer(x, draw_labels(1)).to_dense()[0].detach()
+
+
+class WithRows(Hashed):
+    """The same, with rows and labels."""
+
+    def __init__(self, layer, features, labels):
+        super().__init__(layer)
+        self.features, self.labels = features, labels
+
+    def __getitem__(self, i):
+        rows = (each.slice(i, i + 1) for each in (self.features, self.labels))
+        return super().__getitem__(i), *rows
+
+
+@pytest.mark.compiled_only
+def test_spawned_workers_of_a_data_loader():
+    """Layers, rows and labels are pickled for them, and batches on the way back."""
+    layer, features = make_layer(), make_csr(np.random.default_rng(0), [3, 0, 5] * 2, 30)
+    layer(torch.randn(B, D), draw_labels())
+    samples = WithRows(layer, features, draw_labels(6))
+    loader = DataLoader(samples, None, num_workers=1, multiprocessing_context="spawn")
+    copied = copy.deepcopy(samples)  # A copy of the layer goes on from here, as the worker's.
+    for found, wanted in zip(loader, (copied[i] for i in range(6)), strict=True):
+        torch.testing.assert_close(found[0], wanted[0])
+        assert [type(each) for each in found[1:]] == [CSR, Pattern]
+        for one, other in zip((*found[1], *found[2]), (*wanted[1], *wanted[2]), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 @needs_fork

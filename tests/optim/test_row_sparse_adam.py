@@ -364,6 +364,30 @@ def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
         optimizer.load_state_dict(other.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step", -5),
+        ("last_step", 1000),
+        ("last_step", -1),
+        *(("exp_avg_sq", value) for value in (-1.0, math.nan, math.inf)),
+        ("exp_avg", math.nan),
+    ],
+)
+def test_numbers_that_no_step_leaves_are_refused(name, value):
+    """A step would make weights NaN."""
+    optimizer, weight = trained(correct_skipped=True)
+    state = copy.deepcopy(optimizer.state_dict())
+    if name == "step":
+        state["state"][0]["step"] = value
+    else:
+        state["state"][0][name].view(-1)[1] = value
+    with pytest.raises(ValueError, match=rf"the state of .*{name} must"):
+        optimizer.load_state_dict(state)
+    step(optimizer, weight, [0])
+    assert torch.isfinite(weight).all()
+
+
 def test_moments_in_another_order_in_memory():
     weights = [torch.nn.Parameter(torch.ones(2, 3, 4, 5)) for _ in range(2)]
     first, second = (RowSparseAdam([p], **OPTIONS) for p in weights)

@@ -11,6 +11,7 @@ from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
 from helpers.samplers import lsh_sampler, published_sampler
 
 from slide.nn import SampledLinear
+from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler, IndexProposer, NeighbourProposer, Proposer, RecentProposer
 from slide.sampling.schedules import backoff, fixed, never
 from slide.search.exact import exact_top_k
@@ -226,6 +227,24 @@ class TestOwnProposer:
             sampler.update(*draw_layer(), None)
         with pytest.raises(NotImplementedError, match="Proposer must define candidates"):
             sampler.candidates(draw_queries(1))
+
+    @every_mode
+    @pytest.mark.parametrize("name", ["rebuild", "candidates"])
+    def test_after_its_error_a_layer_goes_on(self, mode, name, monkeypatch):
+        layer = SampledLinear(D, N, ActiveSampler(D, N, Largest, active=20, mode=mode))
+        optimizer = RowSparseAdam(layer.parameters())
+
+        def fails(*_):
+            raise OverflowError("mine")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Largest, name, fails)
+            with pytest.raises(OverflowError, match="mine"):
+                layer.loss(draw_queries(2), [[1], [2]], "bce")
+        layer.loss(draw_queries(2), [[1], [2]], "bce")[0].backward()
+        before = layer.weight.detach().clone()
+        optimizer.step()
+        assert not torch.equal(layer.weight, before)
 
     @every_mode
     @pytest.mark.parametrize("wrong", [N, -1])

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from helpers import datafiles, job
+from helpers.damage import REPEAT, SEED
 from helpers.naive_rows import to_lists
 from helpers.serving import serving_model
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -246,6 +248,29 @@ def test_malformed_files_are_named(content, message, tmp_path):
     with pytest.raises(ValueError, match=message) as caught:
         table(path=tmp_path / "rows", labels="label", text=["text"], min_rows=1)
     assert str(caught.value).startswith(str(tmp_path / "rows")) or "the table" in message
+
+
+def test_parquet_that_lies_about_its_lengths(tmp_path):
+    """A file that is cut, whose footer is elsewhere, and bytes of the footer that are others."""
+    path = write_parquet(tmp_path / "rows", ROWS)
+    whole = path.read_bytes()
+    ends = [size.to_bytes(4, "little") + b"PAR1" for size in (0, len(whole), 2**31, 2**32 - 1)]
+    rng, footer = random.Random(SEED), len(whole) - int.from_bytes(whole[-8:-4], "little")
+    edits = [whole[:n] for n in (4, 8, len(whole) // 2, -1)] + [whole[:-8] + end for end in ends]
+    edits.append(whole.replace(b"title", b"titl\xff"))
+    for _ in range(max(20, int(150 * REPEAT))):
+        at = rng.randrange(footer - 8, len(whole))
+        edits.append(whole[:at] + rng.randbytes(1) + whole[at + 1 :])
+    errors = []
+    for edited in edits:
+        path.write_bytes(edited)
+        try:
+            table(path=path, **OPTIONS)  # A name or a type that another file could have.
+        except ValueError as error:
+            errors.append(error)
+    assert len(errors) > len(edits) / 4
+    assert not [said for said in map(str, errors) if "\n" in said]
+    assert not [error for error in errors if isinstance(error, UnicodeDecodeError)]
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le"])
