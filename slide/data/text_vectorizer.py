@@ -120,7 +120,7 @@ class TextVectorizer:
     Args:
         terms: words, or words with spaces between them, one for each feature; None: features are
             hashes of words.
-        idf: ``(num_features,)`` float64 weights of the terms; None: there are none.
+        idf: ``(num_features,)`` weights of the terms; None: there are none.
 
     Example:
         >>> from slide.data import TextOptions, TextVectorizer
@@ -133,7 +133,8 @@ class TextVectorizer:
     def __init__(self, options: Any, terms: Names | None, idf: np.ndarray | None):
         if idf is not None and (terms is None or len(terms) != len(idf)):
             raise ValueError(f"{len(idf)} weights do not fit {len(terms or ())} terms")
-        self.options, self.terms, self.idf = options, terms, idf
+        self.options, self.terms = options, terms
+        self.idf = None if idf is None else np.asarray(idf, np.float64)
 
     @property
     def num_features(self) -> int:
@@ -153,7 +154,7 @@ class TextVectorizer:
                 f"no word is in {options.min_rows} training rows: lower dataset.min_rows"
             ) from error
         terms = Names.of(found.get_feature_names_out().tolist())
-        return cls(options, terms, found.idf_.astype(np.float64))
+        return cls(options, terms, found.idf_)
 
     @classmethod
     def of(cls, vectorizer: Any) -> "TextVectorizer":
@@ -197,7 +198,7 @@ class TextVectorizer:
         terms = Names.of(vectorizer.get_feature_names_out().tolist(), "terms")
         idf = None
         if kind == "TfidfVectorizer":
-            idf = vectorizer.idf_.astype(np.float64) if vectorizer.use_idf else np.ones(len(terms))
+            idf = vectorizer.idf_ if vectorizer.use_idf else np.ones(len(terms))
         return cls(_Kept(kind, arguments), terms, idf)
 
     def check_terms(self, terms: Iterable[str]) -> None:

@@ -177,7 +177,8 @@ def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
     settings.pop("terms", None)
     terms = names if count is None or names is None else names.first(count)
     if settings.get("kind", "TfidfVectorizer") == "TfidfVectorizer":
-        idf = stored.array("idf", Expected((len(terms or ()),), "float64"))
+        # log((1 + n) / (1 + df)) + 1 is below 50; a row of weights up to a million is finite.
+        idf = stored.array("idf", Expected((len(terms or ()),), "float64", 0, 1e6))
     try:
         return TextVectorizer.restored(settings, terms, idf)
     except (ValueError, TypeError) as error:

@@ -226,6 +226,16 @@ def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, name, v
     refused(tmp_path, rf"model\.json is damaged: .*{name} of a TfidfVectorizer cannot be")
 
 
+def test_weights_of_terms_keep_rows_finite(tmp_path):
+    vectorizer = TextVectorizer.of(TfidfVectorizer().fit(["red fox", "blue dog"]))
+    network = slide.SlideNetwork(4, [3], 9, slide.FullSampler)
+    idf = np.array([1, 1, 1, 1e30], np.float32)
+    Model(network, vectorizer=TextVectorizer(vectorizer.options, vectorizer.terms, idf)).save(
+        tmp_path
+    )
+    refused(tmp_path, r"vectorizer\.safetensors is damaged: idf must ")
+
+
 def test_what_a_library_says_of_a_file_is_one_short_line_without_escape_sequences(tmp_path):
     """A terminal obeys the sequences in the names of arrays."""
     Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(tmp_path)
