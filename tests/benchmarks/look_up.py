@@ -123,7 +123,7 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
         own = of(rows, mode=mode, epochs=epochs, sampler=sampler)
         line: dict[str, object] = {
             "sets of": "a batch" if mode == "shared" else "a sample",
-            "epochs": epochs,
+            "epochs": f"{epochs:g}",
             "sampler": sampler,
         }
         for name, title in FIGURES.items():
