@@ -145,6 +145,7 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
 
+@pytest.mark.not_as_python
 def test_few_labels_are_all_negatives_but_the_right_ones(data, network):
     rows, classifiers = data.train, LinearClassifiers(C=1.0)
     every = Pattern.from_lists([list(range(data.num_labels))] * len(rows))
