@@ -475,7 +475,7 @@ def _is_short(dtype: Any) -> bool:
 
 
 def _check_torch(x: torch.Tensor, name: str) -> None:
-    """`check_scipy` of a tensor of PyTorch, sparse by places or blocks."""
+    """`check_scipy` of a tensor of PyTorch, sparse by coordinates or blocks."""
     try:
         if x.layout == torch.sparse_coo:
             torch.sparse_coo_tensor(x._indices(), x._values(), x.shape, check_invariants=True)

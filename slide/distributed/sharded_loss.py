@@ -202,7 +202,7 @@ class OwnTargets(NamedTuple):
 def _softmax(
     scores: Tensor, logs: Tensor | None, targets: OwnTargets, group: Group
 ) -> tuple[Tensor, Tensor]:
-    """`slide.functional.losses.softmax`: log-sum-exp minus the mean of the targets' scores."""
+    """`slide.ops.losses.softmax`: log-sum-exp minus the mean of the targets' scores."""
     logits = scores if logs is None else scores + logs
     at = targets.rows, targets.columns
     pulled = targets.total(scores[at].double() * targets.share)
@@ -217,7 +217,7 @@ def _softmax(
 def _decoupled_softmax(
     scores: Tensor, logs: Tensor | None, targets: OwnTargets, group: Group
 ) -> tuple[Tensor, Tensor]:
-    """`slide.functional.losses.decoupled_softmax`: each target against all negatives."""
+    """`slide.ops.losses.decoupled_softmax`: each target against all negatives."""
     at = targets.rows, targets.columns
     logits = scores.clone() if logs is None else scores + logs
     logits[at] = -torch.inf

@@ -161,14 +161,13 @@ def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part
 
     Of equal scores the lower row is kept, so the order of rows in a bucket has no effect.
 
-    queries (B, WIDTH) float32 inputs in few
-    directions, at the positions of `NUMBERS`, and zeros before them; tables (T,) int64, the table
-    of each bucket that a query looks into; codes (T, B) int32, which bucket of the table it is;
-    buckets `hashing.Buckets` that keep all of their ids; sketches (N, WIDTH) int8 and (N, WIDTH /
-    4) float32, the same memory; left_out, keys: see `rank_rows`; most: a bucket with more ids than
-    this is passed over; part: float32, of the largest sum that second lines may add, what counts
-    (see `UNLIKELY`). Returns ``(B,)`` int64, number of rows that each query looked at, with
-    repetitions.
+    queries (B, WIDTH) float32 inputs in few directions, at the positions of `NUMBERS`, and zeros
+    before them; tables (T,) int64, the table of each bucket that a query looks into; codes (T, B)
+    int32, which bucket of the table it is; buckets `hashing.Buckets` that keep all of their ids;
+    sketches (N, WIDTH) int8 and (N, WIDTH / 4) float32, the same memory; left_out, keys: see
+    `rank_rows`; most: a bucket with more ids than this is passed over; part: float32, of the
+    largest sum that second lines may add, what counts (see `UNLIKELY`). Returns ``(B,)`` int64,
+    number of rows that each query looked at, with repetitions.
     """
     looked = np.zeros(len(queries), np.int64)
     starts, seen, pools = buckets.starts, buckets.seen, buckets.pool

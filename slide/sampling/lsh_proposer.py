@@ -452,7 +452,7 @@ class LSHProposer(Proposer):
         if uses_reference(weight):
             self.sketches[on_device(rows, weight.device).long()] = sketches
             return False
-        _wholes(self.sketches)[rows] = _wholes(sketches)
+        _records(self.sketches)[rows] = _records(sketches)
         codes = self._addresses(sketches)
         if self.families:
             self.tables.move(rows, self.codes[:, rows], codes)
@@ -618,7 +618,7 @@ class _Head:
         self._ids = np.empty(0, np.int32)
         self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
         self._sketches, self._size = sketches[:0], 0
-        self._append(ids, _wholes(sketches)[ids])
+        self._append(ids, _records(sketches)[ids])
 
     def __len__(self) -> int:
         return self._size
@@ -631,8 +631,8 @@ class _Head:
     def move(self, rows: np.ndarray, sketches: Tensor, inside: np.ndarray) -> None:
         """Take the new sketches of some rows, of which those ``inside`` belong to the head."""
         at = self._at[rows]
-        stay, new, wholes = inside & (at >= 0), inside & (at < 0), _wholes(sketches)
-        self._put(at[stay], wholes[stay])
+        stay, new, records = inside & (at >= 0), inside & (at < 0), _records(sketches)
+        self._put(at[stay], records[stay])
         # The last rows move to the slots of those that leave.
         gone = at[~inside & (at >= 0)]
         size = self._size - len(gone)
@@ -640,11 +640,11 @@ class _Head:
         slots = gone[gone < size]
         self._at[self._ids[gone]] = -1
         self._assign(slots, self._ids[last])
-        self._put(slots, _wholes(self._sketches)[last])
+        self._put(slots, _records(self._sketches)[last])
         self._size = size
-        self._append(rows[new], wholes[new])
+        self._append(rows[new], records[new])
 
-    def _append(self, ids: np.ndarray, wholes: np.ndarray) -> None:
+    def _append(self, ids: np.ndarray, records: np.ndarray) -> None:
         size = self._size + len(ids)
         if size > len(self._ids):  # With room for what the next steps bring.
             room = min(len(self._at), size + size // 4)
@@ -655,15 +655,15 @@ class _Head:
             self._sketches[: self._size] = kept[: self._size]
         slots = np.arange(self._size, size, dtype=np.int32)
         self._assign(slots, ids)
-        self._put(slots, wholes)
+        self._put(slots, records)
         self._size = size
 
     def _assign(self, slots: np.ndarray, ids: np.ndarray) -> None:
         self._ids[slots], self._at[ids] = ids, slots
 
-    def _put(self, slots: np.ndarray, wholes: np.ndarray) -> None:
-        _wholes(self._sketches)[slots] = wholes
-        floats = wholes[:, None].view(np.float32)
+    def _put(self, slots: np.ndarray, records: np.ndarray) -> None:
+        _records(self._sketches)[slots] = records
+        floats = records[:, None].view(np.float32)
         self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
 
     def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
@@ -708,7 +708,7 @@ class _Head:
         return keys
 
 
-def _wholes(sketches: Tensor) -> np.ndarray:
+def _records(sketches: Tensor) -> np.ndarray:
     """The same memory with a sketch as one item, which NumPy copies much faster."""
     return array_view(sketches).view(f"V{WIDTH}")[:, 0]
 

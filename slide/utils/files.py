@@ -60,6 +60,7 @@ def sync_folder(folder: Path) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Wait for others that change the files of a folder; a killed process holds nothing.
 
+    The folder itself is locked, so that no file for it stays in a model, as one of filelock would.
     Systems and file systems without locks of folders go without.
     """
     try:

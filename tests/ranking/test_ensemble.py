@@ -155,6 +155,8 @@ def test_few_labels_are_all_negatives_but_the_right_ones(data, network):
     for learnt in (again, EnsembleRanker(negatives=5).fit(network, rows, data.test)):
         equal = np.array_equal(learnt.scorers["linear"].weights.values, classifiers.weights.values)
         assert equal == (learnt is again)
+        cost = 1.0 if learnt is again else 4.0
+        assert cost == learnt.scorers["linear"].solver.C
 
 
 @pytest.mark.parametrize("kind", ["items", "graph", "other"])

@@ -1,6 +1,6 @@
 """Texts, numbers and labels: tables of any form, and texts with labels in lines of JSON.
 
-A row of a table is a row. Its features are the words of its texts, weighted by tf-idf
+Each row of a table is a sample. Its features are the words of its texts, weighted by tf-idf
 (`slide.data.TextVectorizer`), and after them its numbers, brought to mean 0 and deviation 1
 over the training rows; an empty cell of numbers is the mean. Its labels are names, and the
 names of both parts are numbered in alphabetical order.
