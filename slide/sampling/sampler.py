@@ -296,9 +296,7 @@ class ActiveSampler(Sampler):
         else:
             ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
             marks, n = self._scratch.marks(num_threads()), self.out_features
-            kernels.assemble_per_sample(
-                labels, proposed, n, key, group, marks, indptr, ids, known
-            )
+            kernels.assemble_per_sample(labels, proposed, n, key, group, marks, indptr, ids, known)
         self._chosen = known, int(counts.sum()), len(counts)
         targets = None
         if supervised:
