@@ -60,7 +60,8 @@ from slide.utils.tensor_folder import check_same_settings
 # rank the rows of the head, while each row of a bucket costs a wait for memory, and buckets find
 # little that the head does not have.
 UNTABLED = 2**20
-# Rows of the head, which each input looks at. Of 360,939 rows these are nearly as good as all.
+# Rows of the head, which each input looks at. Of 360,939 rows these are nearly as good as all; of
+# the ten best rows on files 40,960 find 56 % in training, with half as many again scored, these 62.
 FRONT = 65_536
 # The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
