@@ -23,44 +23,28 @@ EXPONENT_LIMIT = 400
 POWER_LIMIT = 1_000_000_000
 
 
+@helper
+def _read_digits(data, at, limit):
+    """Reads digits; returns (value, end). A value of at least ``limit`` does not grow further."""
+    value = 0
+    while True:
+        digit = np.int64(data[at]) - ZERO
+        if digit < 0 or digit > 9:
+            return value, at
+        if value < limit:
+            value = value * 10 + digit
+        at += 1
+
+
 @serial
 def read_index(data, at):
     """Reads ``[-]digits``; returns (value, end), value -1: negative, -2: no number."""
     negative = data[at] == MINUS
-    if negative:
-        at += 1
-    first = at
-    value = 0
-    while True:
-        digit = np.int64(data[at]) - 48
-        if digit < 0 or digit > 9:
-            break
-        if value < INDEX_LIMIT:
-            value = value * 10 + digit
-        at += 1
+    first = at + negative
+    value, at = _read_digits(data, first, INDEX_LIMIT)
     if at == first:
         return -2, at
-    if negative and value > 0:
-        return -1, at
-    return value, at
-
-
-@helper
-def _read_exponent(data, at):
-    """Reads ``[+-]digits``; returns (value, end, whether there were digits)."""
-    shrink = data[at] == MINUS
-    if shrink or data[at] == PLUS:
-        at += 1
-    first = at
-    power = 0
-    while True:
-        digit = np.int64(data[at]) - 48
-        if digit < 0 or digit > 9:
-            break
-        if power < POWER_LIMIT:
-            power = power * 10 + digit
-        at += 1
-    return (-power if shrink else power), at, at > first
+    return (-1 if negative and value > 0 else value), at
 
 
 @serial
@@ -78,8 +62,8 @@ def read_number(data, at):
     digits = 0
     fraction = False
     while True:
-        digit = np.int64(data[at]) - 48
-        if digit == DOT - 48 and not fraction:
+        digit = np.int64(data[at]) - ZERO
+        if digit == DOT - ZERO and not fraction:
             fraction = True
         elif digit < 0 or digit > 9:
             break
@@ -95,10 +79,12 @@ def read_number(data, at):
     if digits == 0:
         return 0.0, at, False
     if data[at] == LOWER_E or data[at] == UPPER_E:
-        power, at, valid = _read_exponent(data, at + 1)
-        if not valid:
+        shrink = data[at + 1] == MINUS
+        first = at + 1 + (shrink or data[at + 1] == PLUS)
+        power, at = _read_digits(data, first, POWER_LIMIT)
+        if at == first:
             return 0.0, at, False
-        exponent += power
+        exponent += -power if shrink else power
     value = float(mantissa)
     if mantissa != 0 and exponent != 0:
         # 10 ** 22 is the last exact power of ten in float64; products below it are exact as well.
