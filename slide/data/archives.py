@@ -1,4 +1,4 @@
-"""Files from zip archives, and from single compressed files."""
+"""Files from zip and tar archives, and from single compressed files."""
 
 import bz2
 import errno
@@ -7,22 +7,25 @@ import lzma
 import shutil
 import stat
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 from slide.utils.progress_bar import ProgressBar
 
-# 64 GiB: more is no data set, but an attack or a mistake.
+# 64 GiB and a million files: more is no data set, but an attack or a mistake.
 MAX_BYTES = 64 << 30
+MAX_MEMBERS = 1_000_000
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
 # Errors of the standard library for damaged archives, beside OSErrors without a number.
 DAMAGES = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, ValueError, RuntimeError, OverflowError),
 )
 
@@ -51,15 +54,18 @@ def unpack(
             output = _Output(limit, bar)
             start = file.read(max(map(len, COMPRESSED)))
             file.seek(0)
-            opener = next((o for magic, o in COMPRESSED.items() if start.startswith(magic)), None)
             if start.startswith(b"PK"):
                 _unpack_zip(file, wanted, output)
-            elif opener is None:
-                raise UnpackError("it is no archive")
-            else:
-                _require(wanted, [Path(name or archive.name).stem])
-                with opener(file) as stream:
-                    output.copy(stream, *wanted.values())
+                return
+            opener = next((o for magic, o in COMPRESSED.items() if start.startswith(magic)), None)
+            with opener(file) if opener else nullcontext(file) as stream:
+                if _is_tar(stream):
+                    _unpack_tar(stream, wanted, output)
+                elif opener:
+                    (member,) = _required(wanted, [Path(name or archive.name).stem])
+                    output.copy(stream, wanted[member])
+                else:
+                    raise UnpackError("it is no archive")
     except UnpackError:
         raise
     except DAMAGES as error:
@@ -82,7 +88,8 @@ class _Output:
     """Writes files, up to a total number of bytes."""
 
     def __init__(self, limit: int, bar: Any) -> None:
-        self.limit = self._left = limit
+        self.limit = limit
+        self._left = limit
         self._bar = bar
 
     def check(self, size: int) -> None:
@@ -103,7 +110,7 @@ def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], output: _Output) ->
     with zipfile.ZipFile(file) as archive:
         infos = {_plain(info.filename): info for info in archive.infolist()}
         known = {member: _path_of(member, infos) for member in wanted}
-        _require(known.values(), infos)
+        _required(known.values(), infos)
         chosen = {member: infos[path] for member, path in known.items()}
         for member, info in chosen.items():
             kind = stat.S_IFMT(info.external_attr >> 16)
@@ -117,6 +124,40 @@ def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], output: _Output) ->
                 output.copy(source, wanted[member])
 
 
+def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) -> None:
+    found = []
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for info in archive:
+            output.check(info.offset_data + info.size)
+            member = _plain(info.name)
+            found.append(member)
+            if len(found) > MAX_MEMBERS:
+                raise UnpackError(f"it holds more than {MAX_MEMBERS} files")
+            if member not in wanted:
+                continue
+            source = archive.extractfile(info) if info.isreg() else None
+            if source is None:
+                raise UnpackError(f"{member} in it is not a plain file")
+            ensure_space(wanted[member].parent, info.size, "the unpacked archive")
+            output.copy(source, wanted[member])
+        passed = archive.offset
+    # The check sum of a compressed file is at its end.
+    for chunk in iter(lambda: stream.read(COPIED_BYTES), b""):
+        passed += len(chunk)
+        output.check(passed)
+    _required(wanted, found)
+
+
+def _is_tar(stream: IO[bytes]) -> bool:
+    block = stream.read(tarfile.BLOCKSIZE)
+    stream.seek(0)
+    try:
+        tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
+    except tarfile.HeaderError:  # type: ignore[attr-defined]
+        return False
+    return True
+
+
 def _path_of(member: str, paths: Collection[str]) -> str:
     # Servers pack an archive again at times, and folders in it then get other names.
     alike = [path for path in paths if path.rpartition("/")[2] == member.rpartition("/")[2]]
@@ -127,9 +168,10 @@ def _plain(member: str) -> str:
     return member.replace("\\", "/").removeprefix("./")
 
 
-def _require(wanted: Iterable[str], found: Collection[str]) -> None:
+def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
     for member in wanted:
         if member not in found:
             some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"
             more = f" and {len(found) - SHOWN_MEMBERS} more" if len(found) > SHOWN_MEMBERS else ""
             raise UnpackError(f"there is no {member} in it, it holds {some}{more}")
+    return list(wanted)

@@ -6,11 +6,13 @@ import io
 import lzma
 import random
 import stat
+import tarfile
 import zipfile
 
 import numpy as np
 import pytest
 
+from slide.data import archives as module
 from slide.data.archives import UnpackError, unpack
 
 TEXT = b"".join(b"%d 1:%d\n" % (i, i * i) for i in range(4000))
@@ -28,9 +30,20 @@ def as_zip(files, packing=zipfile.ZIP_DEFLATED):
         return buffer.getvalue()
 
 
+def as_tar(files, mode="w"):
+    with io.BytesIO() as buffer:
+        with tarfile.open(fileobj=buffer, mode=mode) as archive:
+            for name, content in files.items():
+                info = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        return buffer.getvalue()
+
+
 ARCHIVES = {
     "zip": as_zip(FILES),
     "stored zip": as_zip(FILES, zipfile.ZIP_STORED),
+    **{f"tar {mode}": as_tar(FILES, mode) for mode in ("w", "w:gz", "w:bz2", "w:xz")},
 }
 
 
@@ -76,11 +89,13 @@ def test_a_single_file(folder, packing):
     refused(packed[:-9], folder, r"it is damaged", {"a": "a"})
 
 
-def test_a_missing_member_is_named_with_those_there(folder):
+@pytest.mark.parametrize("kind", ["zip", "tar w", "tar w:gz"])
+def test_a_missing_member_is_named_with_those_there(folder, kind):
     message = "there is no Set/none.txt in it, it holds Set/train.txt, Set/test.txt, Set/deep/"
-    refused(ARCHIVES["zip"], folder, message, {"a": "Set/none.txt"})
+    refused(ARCHIVES[kind], folder, message, {"a": "Set/none.txt"})
     many = {f"{i}.txt": b"" for i in range(100)}
-    refused(as_zip(many), folder, r"it holds 0.txt, .*, 7.txt and 92 more$", {"a": "b"})
+    packed = as_zip(many) if kind == "zip" else as_tar(many)
+    refused(packed, folder, r"it holds 0.txt, .*, 7.txt and 92 more$", {"a": "b"})
 
 
 def test_a_member_that_has_moved(folder):
@@ -93,19 +108,31 @@ def test_a_member_that_has_moved(folder):
 
 
 def test_names_are_compared_in_a_plain_form(folder):
-    for name in ("./Set/train.txt", "Set\\train.txt"):
-        run(as_zip({name: TEXT}), folder, {"a": "Set/train.txt"})
+    for packed in (as_tar({"./Set/train.txt": TEXT}), as_zip({"Set\\train.txt": TEXT})):
+        run(packed, folder, {"a": "Set/train.txt"})
         assert (folder / "a").read_bytes() == TEXT
 
 
+@pytest.mark.parametrize("pack", [as_zip, as_tar])
 @pytest.mark.parametrize("name", ["../../evil.txt", "/tmp/evil.txt", "C:\\evil.txt"])
-def test_names_in_archives_lead_nowhere(folder, name):
-    packed = as_zip({name: b"evil", "good.txt": b"good"})
+def test_names_in_archives_lead_nowhere(folder, pack, name):
+    packed = pack({name: b"evil", "good.txt": b"good"})
     run(packed, folder, {"a.txt": "good.txt"})
     assert written(folder.parent).keys() == {"a.part", "out/a.txt"}
     # Even where such a name is asked for, the file goes where we say.
     run(packed, folder, {"b.txt": name.replace("\\", "/")})
     assert written(folder.parent).keys() == {"a.part", "out/a.txt", "out/b.txt"}
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE]
+)
+def test_links_in_tar_archives_are_not_followed(folder, kind):
+    info = tarfile.TarInfo("Set/train.txt")
+    info.type, info.linkname = kind, "/etc/passwd"
+    message = "Set/train.txt in it is not a plain file"
+    refused(as_tar({info: b""}), folder, message, {"a": "Set/train.txt"})
+    assert written(folder) == {}
 
 
 @pytest.mark.parametrize("mode", [stat.S_IFLNK, stat.S_IFDIR, stat.S_IFIFO])
@@ -117,19 +144,23 @@ def test_links_in_zip_archives_are_not_followed(folder, mode):
     refused(as_zip({"a/": b""}), folder, r"a/ in it is not a plain file", {"b": "a/"})
 
 
-def test_the_size_is_bounded(folder):
-    packed = as_zip({"Set/train.txt": bytes(5_000_000), "Set/test.txt": b""})
+@pytest.mark.parametrize("kind", ["zip", "tar w:gz", "tar w:xz"])
+def test_the_size_is_bounded(folder, kind):
+    bomb = {"Set/train.txt": bytes(5_000_000), "Set/test.txt": b""}
+    packed = as_zip(bomb) if kind == "zip" else as_tar(bomb, kind.removeprefix("tar "))
     assert len(packed) < 10_000
     refused(packed, folder, r"it unpacks to more than 4000000 bytes", limit=4_000_000)
     assert sum(path.stat().st_size for path in written(folder).values()) == 0
     run(packed, folder, limit=6_000_000)
 
 
-@pytest.mark.parametrize("packing", PACKERS)
-def test_a_single_file_is_bounded_too(folder, packing):
-    single = PACKERS[packing](bytes(5_000_000))
-    refused(single, folder, "it unpacks to more than", {"a": "a"}, limit=1_000_000)
-    assert sum(path.stat().st_size for path in written(folder).values()) <= 1_000_000
+def test_a_single_file_and_what_is_passed_over_are_bounded_too(folder):
+    passed = as_tar({"other": bytes(5_000_000), "Set/train.txt": b""}, "w:gz")
+    endless = gzip.compress(as_tar({"Set/train.txt": b""}) + bytes(5_000_000))
+    single = gzip.compress(bytes(5_000_000))
+    for packed, member in ((passed, "Set/train.txt"), (endless, "Set/train.txt"), (single, "a")):
+        refused(packed, folder, "it unpacks to more than", {"a": member}, limit=1_000_000)
+        assert sum(path.stat().st_size for path in written(folder).values()) <= 1_000_000
 
 
 def test_a_zip_that_lies_about_sizes(folder):
@@ -141,10 +172,16 @@ def test_a_zip_that_lies_about_sizes(folder):
     assert (folder / "a").stat().st_size <= 1000
 
 
+def test_the_number_of_members_is_bounded(folder, monkeypatch):
+    monkeypatch.setattr(module, "MAX_MEMBERS", 3)
+    refused(as_tar({str(i): b"" for i in range(4)}), folder, "more than 3 files", {"a": "0"})
+
+
 def test_little_space(folder, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
-    with pytest.raises(OSError, match="not enough space: the unpacked archive takes"):
-        run(ARCHIVES["zip"], folder)
+    for kind in ("zip", "tar w:gz"):
+        with pytest.raises(OSError, match="not enough space: the unpacked archive takes"):
+            run(ARCHIVES[kind], folder)
 
 
 def test_what_cannot_be_unpacked(folder):
@@ -161,6 +198,7 @@ def test_what_cannot_be_unpacked(folder):
 
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_damaged_archives_give_an_error_or_the_files(folder, kind):
+    """A check sum covers all but the tar archive that is not compressed."""
     chance = random.Random(kind)
     whole = ARCHIVES[kind]
     outcomes = set()
@@ -177,6 +215,7 @@ def test_damaged_archives_give_an_error_or_the_files(folder, kind):
             outcomes.add("error")
         else:
             outcomes.add("files")
-            assert (folder / "train.txt").read_bytes() == TEXT
-            assert (folder / "test.txt").read_bytes() == NOISE
+            if kind != "tar w":
+                assert (folder / "train.txt").read_bytes() == TEXT
+                assert (folder / "test.txt").read_bytes() == NOISE
     assert "error" in outcomes
