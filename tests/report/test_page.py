@@ -66,7 +66,7 @@ def test_only_what_was_measured_is_shown(tmp_path):
     words = job.tiny(tmp_path, "report=true", "sampler=uniform", "ranker=none")
     job.main(*words)
     page = (tmp_path / "run/report.html").read_text()
-    assert "<th>by chance</th>" in page
+    assert "<td>by chance</td>" in page
     assert "looked up" not in page
     assert "<h2>Calibration</h2>" not in page, "there are no probabilities"
     assert "re-ranked" not in pictures(page)["precision"]
