@@ -32,8 +32,8 @@ SELECTION_COLUMNS = {
     "by chance": "chance_recall_at_10",
     "rows looked at": "rows_seen_share",
     "directions": "directions",
-    "tables, L": "num_tables",
-    "hashes, K": "hashes_per_table",
+    "tables": "num_tables",
+    "K": "hashes_per_table",
     "rebuilds": "rebuilds",
     "rebuilds, s": "rebuild_seconds",
 }
