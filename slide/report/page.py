@@ -291,7 +291,7 @@ def _selection(run: RunFiles) -> Iterator[str]:
     )
     yield _images(draw_selection(run))
     figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
-    yield _table(["", "mean"], [[head, cell] for head, (cell,) in figures_of.items()])
+    yield _table(["", "value"], [[head, cell] for head, (cell,) in figures_of.items()])
 
 
 def _frequency(answers: Answers) -> Iterator[str]:

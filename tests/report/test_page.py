@@ -35,6 +35,10 @@ def test_a_run_leaves_a_report(tmp_path):
     assert "by chance" in found[choice[0]]
     assert "test rows, re-ranked" in found["precision"]
     assert "http" not in re.sub(r'src="[^"]+"', "", page), "it asks for something from outside"
+    assert '<meta name="viewport" content="width=device-width">' in page, "phones would shrink it"
+    assert page.count("<table>") == page.count('<div class="wide"><table>'), (
+        "a table may be too wide"
+    )
     scores = ["p_at_1", "recall_at_10", "chance_recall_at_10"]
     assert all(f"<td>{summary[score]:.4f}</td>" in page for score in scores)
     errors = [f"{summary[name]:.3f}" for name in ("calibration_error", "calibration_error_at_1")]
