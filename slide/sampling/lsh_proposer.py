@@ -196,6 +196,7 @@ class LSHProposer(Proposer):
         self.variances = torch.ones(self.directions.shape[1])
         self._recent = torch.empty(0, in_features)
         self.rebuilds, self.looked, self._outputs, self._steps = 0, 0.0, 0.0, 0
+        self._in_buckets = 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
         self._size()
 
@@ -253,6 +254,7 @@ class LSHProposer(Proposer):
             looked = self._tables * (1 + self._probes) * size / min(_MOST, _SHARE * size)
             hashes.append(round(math.log2(looked) / bits))
         more = 0 if self.hashes_per_table is None else self.hashes_per_table - hashes[-1]
+        self._hashes = max(1, hashes[-1] + more)
         # Made in small layers, too, so that numbers out of range are errors in any layer.
         families = [
             make(hashes_per_table=max(1, number + more), num_tables=self._tables)
@@ -516,11 +518,12 @@ class LSHProposer(Proposer):
             self.tables.arrays(),
             _views(self.sketches),
             labels,
-            max(_MOST, self.out_features // 16),
+            self._most(),
             np.float32(UNLIKELY),
             keys,
         )
-        self.looked += float(looked.mean())
+        self._in_buckets = float(looked.mean())
+        self.looked += self._in_buckets
         return torch.from_numpy(rows_of(keys))
 
     def candidates(self, queries: Queries) -> Pattern:
@@ -550,10 +553,33 @@ class LSHProposer(Proposer):
         self._found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), wanted)
         return self._found
 
+    def _most(self) -> int:
+        """Ids in a bucket that an input reads; larger buckets are passed over."""
+        return max(_MOST, self.out_features // 16)
+
+    @property
+    def _tabled(self) -> bool:
+        """Whether there are tables; on other devices than the CPU there are none."""
+        return bool(self.families) and not uses_reference(self.sketches)
+
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
-        tabled = self.families and self.codes.shape[1]
-        return {"look_up/rows_seen": self.looked} | (self.tables.statistics() if tabled else {})
+        found = {"look_up/rows_seen": self.looked}
+        if not self._tabled:
+            return found
+        rows = np.diff([*self._ends, self.out_features])
+        found["tables/found_share"] = self._in_buckets / float(rows.sum())
+        found["tables/meant_share"] = float(np.minimum(_MOST, _SHARE * rows).sum() / rows.sum())
+        # Bucket 0 is the head.
+        return found | self.tables.statistics(first=1, most=self._most())
+
+    def sizes(self) -> dict[str, int]:
+        """See `Proposer.sizes`; K is that of the largest range."""
+        found = {"directions": len(self._offset) - 1, "num_tables": 0}
+        if self._tabled:
+            found["num_tables"] = self._tables
+            found["hashes_per_table"] = self._hashes
+        return found
 
     def _settings(self) -> dict[str, Any]:
         """What tables and codes depend on."""

@@ -417,7 +417,7 @@ def test_kinds_of_samplers(saved, kind):
         second.load_state_dict(state)
 
 
-TABLES = ("non_empty_share", "largest_bucket", "full_share")
+TABLES = ("non_empty_share", "largest_bucket", "left_out_share", "found_share", "meant_share")
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_numbers_for_the_log(make, names):
     assert set(found) == names | {"selection/candidates"}
     distinct = len(np.unique(labels.indices))
     assert 0 <= found.pop("selection/candidates") <= 40 - distinct
-    assert 0 <= found.pop("tables/full_share", 0) <= 1
+    assert 0 <= found.pop("tables/left_out_share", 0) <= 1
     assert all(value > 0 for value in found.values())
     assert found.get("look_up/rows_seen", 1) <= N
     if make is recent_sampler:
