@@ -27,7 +27,6 @@ from slide.functional.losses import (
 )
 from slide.ops.products import TotalRows, samples_on
 from slide.ops.ragged import select_rows
-from slide.ops.scratch import Scratch
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks
@@ -98,10 +97,10 @@ def active_linear(
     check_active(active, len(x), len(weight))
     check_takes_rows(sparse_grad, weight, bias)
     with outside:
-        return linear_on_set(x, weight, bias, active, LinearOptions.of(x, precision, sparse_grad))
+        return linear_on_set(x, weight, bias, active, precision, sparse_grad)
 
 
-class LinearOptions(NamedTuple):
+class _Products(NamedTuple):
     """How products are computed, and what kind of gradient the weight gets."""
 
     rounded: torch.dtype  # What factors and results of a shared set are rounded to.
@@ -109,23 +108,29 @@ class LinearOptions(NamedTuple):
     learns: bool
     for_loss: bool = False  # The loss keeps the gradient of scores, so new sets do no harm.
 
-    @classmethod
-    def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
-        """The products for inputs ``x`` and one of `PRECISIONS`."""
-        if precision not in PRECISIONS:
-            checks.one_of("precision", precision, PRECISIONS)
-        if precision == "auto":
-            fast = x.dtype == torch.float32 and has_bfloat16(x.device)
-            precision = "bfloat16" if fast else "float32"
-        rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
-        return cls(rounded, sparse_grad, torch.is_grad_enabled())
+
+def _products(x: Tensor, precision: str, sparse_grad: bool, for_loss: bool = False) -> _Products:
+    if precision not in PRECISIONS:
+        checks.one_of("precision", precision, PRECISIONS)
+    if precision == "auto":
+        fast = x.dtype == torch.float32 and has_bfloat16(x.device)
+        precision = "bfloat16" if fast else "float32"
+    rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
+    return _Products(rounded, sparse_grad, torch.is_grad_enabled(), for_loss)
 
 
 def linear_on_set(
-    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: LinearOptions
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    precision: str,
+    sparse_grad: bool,
+    for_loss: bool = False,
 ) -> Tensor:
-    """`active_linear` without its checks."""
+    """`active_linear` without its checks; ``for_loss``: see `_Products`."""
     operation = _SharedLinear if active.indptr is None else _PerSampleLinear
+    products = _products(x, precision, sparse_grad, for_loss)
     return operation.apply(x, weight, bias, active, products)
 
 
@@ -148,7 +153,7 @@ class _PerSampleLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        products: LinearOptions,
+        products: _Products,
     ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
@@ -202,14 +207,14 @@ def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
 
 
 def weight_gradient(
-    gradient: Tensor | CSR, x: Tensor, ids: Any, scratch: Scratch, dtype: torch.dtype
+    gradient: Tensor | CSR, x: Tensor, ids: Any, out_features: int, dtype: torch.dtype
 ) -> AnyRowGradient:
     """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
         product = gradient.T @ x
         return RowGradient(ids, (product if ids is None else product[: len(ids)]).to(dtype))
     if ids is None:
-        ids = np.arange(scratch.out_features, dtype=np.int32)
+        ids = np.arange(out_features, dtype=np.int32)
     transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
     # A copy: the optimizer computes the product later, and the caller may change x before that.
     vectors = array_view(x.clone(memory_format=torch.contiguous_format))
@@ -230,7 +235,7 @@ class _SharedLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        products: LinearOptions,
+        products: _Products,
     ):
         rounded = products.rounded
         rows, some = gather_rows(weight, bias, active)
@@ -264,7 +269,7 @@ class _SharedLinear(FirstDerivatives):
             if visited is not None:
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            gradient = weight_gradient(grad, x, active.row_ids, active.scratch, dtype)
+            gradient = weight_gradient(grad, x, active.row_ids, active.out_features, dtype)
             grad_weight = hand_over(ctx, ctx.weight, gradient)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.row_ids, given.sum(0)[:, None])
@@ -312,10 +317,19 @@ def active_linear_loss(
     check_linear(x, weight, bias)
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
-    record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
     weights = checks.row_weights("weights", weights, len(x))
     with outside:
-        return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
+        return linear_loss_on_set(
+            x,
+            weight,
+            bias,
+            active,
+            find_loss(loss),
+            hard_fraction,
+            precision=precision,
+            sparse_grad=sparse_grad,
+            weights=weights,
+        )
 
 
 def linear_loss_on_set(
@@ -325,16 +339,18 @@ def linear_loss_on_set(
     active: ActiveSet,
     loss: Loss,
     hard_fraction: float,
-    products: LinearOptions,
+    *,
+    precision: str,
+    sparse_grad: bool,
     weights: np.ndarray | None = None,
     early: Early | None = None,
 ) -> Tensor:
     """`active_linear_loss` without checks; ``early`` comes before the weight's gradient."""
     if active.indptr is not None or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
-        scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
+        scores = linear_on_set(x, weight, bias, active, precision, sparse_grad, for_loss=True)
         return loss_of_scores(scores, active, loss, hard_fraction, weights)
-    kept = hardest_count(hard_fraction, len(x))
+    kept, products = hardest_count(hard_fraction, len(x)), _products(x, precision, sparse_grad)
     with active.scratch.alone:
         return _SharedLinearLoss.apply(  # type: ignore[return-value]
             x, weight, bias, active, loss, kept, products, weights, early
@@ -351,7 +367,7 @@ class _SharedLinearLoss(EarlyGradients):
         active: ActiveSet,
         loss: Loss,
         kept: int,
-        products: LinearOptions,
+        products: _Products,
         weights: np.ndarray | None,
         early: Early | None,
     ):
@@ -393,7 +409,7 @@ class _SharedLinearLoss(EarlyGradients):
             if early is not None:
                 early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
-            grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
+            grad_weight = weight_gradient(grad, x, active.ids, active.out_features, exact)
         if ctx.needs_input_grad[2]:
             sums = gradient.sum(0) if sums is None else sums
             grad_bias = RowGradient(active.ids, sums[:, None])

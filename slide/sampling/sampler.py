@@ -56,7 +56,7 @@ class FullSampler(Sampler):
     def resize(self, out_features: int) -> None:
         self.out_features = out_features
         self._ids = np.arange(out_features, dtype=np.int32)
-        self._scratch = Scratch(out_features)
+        self._scratch = Scratch()
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Does nothing."""
@@ -167,7 +167,7 @@ class ActiveSampler(Sampler):
         self._size()
 
     def _size(self) -> None:
-        self._scratch = Scratch(self.out_features)
+        self._scratch = Scratch()
         self._full = None if self.active < self.out_features else FullSampler(1, self.out_features)
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
@@ -284,63 +284,70 @@ class ActiveSampler(Sampler):
                 kept = np.arange(proposed.ids.shape[1]) < proposed.counts[:, None]
                 proposed = on_device(np.where(kept, proposed.ids, np.int32(-1)), device)
             own = padded(labels, most_labels(labels))
-            ids, known = _reference_ids(own, proposed, np.diff(indptr), key, self.out_features)
+            ids, known, weights = self._reference_sets(own, proposed, np.diff(indptr), key)
         else:
-            ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
-            marks, n = self._scratch.marks(num_threads()), self.out_features
-            kernels.assemble_per_sample(labels, proposed, n, key, marks, indptr, ids, known)
+            ids, weights = np.empty(indptr[-1], np.int32), self._empty_weights(indptr[-1])
+            known, n = np.empty(len(counts), np.int64), self.out_features
+            marks = self._scratch.filled("marks", (num_threads(), n), np.uint8)
+            kernels.assemble_per_sample(
+                labels, proposed, n, key, marks, indptr, ids, known, weights
+            )
         self._chosen = known, int(counts.sum()), len(counts)
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
-        weights = self._log_weights(indptr, known)
-        return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
+        return self._active_set(ids, indptr, targets, weights)
 
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        device = self._device_of(queries)
-        marks = None if uses_reference(device) else self._scratch.marks(1)[0]
-        if marks is None:
+        device, n = self._device_of(queries), self.out_features
+        if reference := uses_reference(device):
             distinct = len(np.unique(labels.indices))
         else:
+            marks = self._scratch.filled("marks", (1, n), np.uint8)[0]
             distinct = kernels.count_distinct(labels.indices, marks)
         most = int(self._limits(np.array([self.active - distinct]))[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
         if self.proposer is not None and most:
             draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
-        size = min(max(self.active, distinct + self._reserve), self.out_features)
-        if marks is None:
+        size = min(max(self.active, distinct + self._reserve), n)
+        if reference:
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
-            ids, known = _reference_ids(own[None], best, sizes, key, self.out_features)
+            ids, known, weights = self._reference_sets(own[None], best, sizes, key)
         else:
-            ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
-            slots, count = self._scratch.slots(), self.out_features
+            ids, weights = np.empty(size, np.int32), self._empty_weights(size)
+            positions = np.empty(len(labels.indices), np.int32)
+            slots = self._scratch.filled("slots", (n,), np.int32, -1)
             known = kernels.assemble_shared(
-                labels, proposed, count, key, marks, slots, ids, positions
+                labels, proposed, n, key, marks, slots, ids, positions, weights
             )
             known = np.array([known])
         self._chosen = known, distinct, 1
         targets = Pattern(labels.indptr, positions) if supervised else None
-        weights = self._log_weights(np.array([0, size]), known)
-        return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
+        return self._active_set(ids, None, targets, weights)
 
-    def _log_weights(self, indptr: np.ndarray, known: np.ndarray | Tensor) -> Any:
-        """The log weights of sets with these bounds, of which ``known`` ids were not drawn."""
-        if self.weighting == "none":
-            return None
-        if isinstance(known, Tensor):
-            sizes = np.diff(indptr)
-            wanted, width = on_device(sizes, known.device), int(sizes.max(initial=0))
-            return _flat(
-                torch_stratified_log_weights(known, wanted, width, self.out_features), sizes
-            )
-        out = np.empty(indptr[-1], np.float32)
-        kernels.stratified_log_weights(indptr, known, self.out_features, out)
-        return out
+    def _empty_weights(self, size: int) -> np.ndarray:
+        return np.empty(size if self.weighting == "stratified" else 0, np.float32)
+
+    def _active_set(
+        self, ids: Any, indptr: np.ndarray | None, targets: Pattern | None, weights: Any
+    ) -> ActiveSet:
+        weights = None if self.weighting == "none" else weights
+        return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
+
+    def _reference_sets(
+        self, labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64
+    ) -> tuple[Any, Tensor, Any]:
+        """Ids set after set, how many of each are not drawn, log weights; -1 is no label, no id."""
+        device, width = proposed.device, int(sizes.max(initial=0))
+        wanted, own = on_device(sizes, device), on_device(labels, device)
+        ids, known = torch_assemble(own, proposed, wanted, width, self.out_features, int(key))
+        weights = torch_stratified_log_weights(known, wanted, width, self.out_features)
+        return _flat(ids, sizes), known, _flat(weights, sizes)
 
     def _device_of(self, queries: Queries) -> torch.device:
         """Where sets are assembled: sparse inputs are on the host, their layer may not be."""
@@ -395,16 +402,6 @@ class ActiveSampler(Sampler):
             setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
         self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
-
-
-def _reference_ids(
-    labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, num_rows: int
-) -> tuple[Any, Tensor]:
-    """Ids of sets, set after set, and how many of each are not drawn; -1 is no label, no id."""
-    device, width = proposed.device, int(sizes.max(initial=0))
-    wanted, own = on_device(sizes, device), on_device(labels, device)
-    ids, known = torch_assemble(own, proposed, wanted, width, num_rows, int(key))
-    return _flat(ids, sizes), known
 
 
 def _flat(values: Tensor, sizes: np.ndarray) -> Any:
