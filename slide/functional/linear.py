@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slide import ops
 from slide.active_set import ActiveSet, Transposed, check_active
-from slide.backend import array_view, check_together, has_bfloat16, on_device
+from slide.backend import array_view, check_together, has_bfloat16, on_device, uses_reference
 from slide.functional.autograd import (
     EarlyGradients,
     FirstDerivatives,
@@ -23,7 +23,6 @@ from slide.functional.losses import (
     find_loss,
     hardest_count,
     loss_of_scores,
-    mean_loss,
 )
 from slide.ops.products import TotalRows, samples_on
 from slide.ops.ragged import select_rows
@@ -134,17 +133,6 @@ def linear_on_set(
     return operation.apply(x, weight, bias, active, products)
 
 
-def gather_rows(
-    weight: Tensor, bias: Tensor | None, active: ActiveSet
-) -> tuple[Tensor, Tensor | None]:
-    """The rows of a weight, and the entries of a bias, on a shared set."""
-    weight, bias = weight.detach(), None if bias is None else bias.detach()
-    if active.complete:
-        return weight, bias
-    ids = on_device(active.ids, weight.device)
-    return weight.index_select(0, ids), None if bias is None else bias.index_select(0, ids)
-
-
 class _PerSampleLinear(FirstDerivatives):
     @staticmethod
     def forward(
@@ -238,7 +226,13 @@ class _SharedLinear(FirstDerivatives):
         products: _Products,
     ):
         rounded = products.rounded
-        rows, some = gather_rows(weight, bias, active)
+        rows, some = weight.detach(), None if bias is None else bias.detach()
+        if not active.complete:
+            at = on_device(active.ids, weight.device)
+            rows, some = (
+                rows.index_select(0, at),
+                None if some is None else some.index_select(0, at),
+            )
         x, rows = x.to(rounded), rows.to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
@@ -258,7 +252,7 @@ class _SharedLinear(FirstDerivatives):
         if visited is not None:
             kept = torch.from_numpy(visited)
             x, given = x.index_select(0, kept), given.index_select(0, kept)
-        grad = ops.nonzeros(given)
+        grad = None if uses_reference(given) else ops.nonzeros(given)
         if grad is None:
             grad = given.to(x.dtype)
         else:
@@ -317,18 +311,10 @@ def active_linear_loss(
     check_linear(x, weight, bias)
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
-    weights = checks.row_weights("weights", weights, len(x))
+    record, weights = find_loss(loss), checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(
-            x,
-            weight,
-            bias,
-            active,
-            find_loss(loss),
-            hard_fraction,
-            precision=precision,
-            sparse_grad=sparse_grad,
-            weights=weights,
+            x, weight, bias, active, record, hard_fraction, precision, sparse_grad, weights
         )
 
 
@@ -339,7 +325,6 @@ def linear_loss_on_set(
     active: ActiveSet,
     loss: Loss,
     hard_fraction: float,
-    *,
     precision: str,
     sparse_grad: bool,
     weights: np.ndarray | None = None,
@@ -373,48 +358,28 @@ class _SharedLinearLoss(EarlyGradients):
     ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
-        x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
-        at = on_device(active.ids, weight.device)
-        rows, rounded_rows = ops.gather_rounded(weight.detach(), at, rounded)
-        exact, rounded_x = x.dtype, x.to(rounded)
-        added = None if bias is None else bias.detach().index_select(0, at)
-        losses, gradient, rounded_gradient, sums = ops.losses_of_products(
-            rounded_x, rounded_rows, added, active, loss, scale, weights, exact
+        own = None if bias is None else bias.detach()
+        found = ops.linear_loss(
+            x.detach(), weight.detach(), own, active, loss, kept, weights, products.rounded
         )
-        hard, count = None, len(x)
-        if kept < count:
-            hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
-            losses, gradient, x, rounded_x = losses[hard], gradient[hard], x[hard], rounded_x[hard]
-            rounded_gradient = sums = None
-        mean = mean_loss(losses, exact)
         if not products.learns:
-            return mean
+            return found.mean
         ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
         grad_weight = grad_bias = None
-        grad = ops.nonzeros(gradient)
-        if grad is None:
-            grad, x, rows = gradient, rounded_x, rounded_rows
-            if rounded_gradient is not None:
-                grad = rounded_gradient
-            elif rounded != exact and gradient.is_cpu:
-                shape = len(gradient), len(rows)
-                grad = active.scratch.tensor("rounded", shape, rounded)
-                grad[:, : len(active.ids)].copy_(gradient)
-                grad[:, len(active.ids) :] = 0
-            elif rounded != exact:  # Scratch memory is that of the host.
-                grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:
-            grad_x = input_gradient(grad, rows).to(exact)
-            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
+            grad_x = input_gradient(found.gradient, found.rows).to(x.dtype)
+            hard = found.samples
+            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, len(x))
             if early is not None:
-                early(ctx.grad_x, mean)
+                early(ctx.grad_x, found.mean)
         if ctx.needs_input_grad[1]:
-            grad_weight = weight_gradient(grad, x, active.ids, active.out_features, exact)
+            size = active.out_features
+            grad_weight = weight_gradient(found.gradient, found.x, active.ids, size, x.dtype)
         if ctx.needs_input_grad[2]:
-            sums = gradient.sum(0) if sums is None else sums
-            grad_bias = RowGradient(active.ids, sums[:, None])
+            assert found.sums is not None
+            grad_bias = RowGradient(active.ids, found.sums[:, None])
         ctx.rows = grad_weight, grad_bias
-        return mean
+        return found.mean
 
 
 @untraced

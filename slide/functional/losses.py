@@ -179,22 +179,13 @@ class _ActiveLoss(FirstDerivatives):
             order = losses.argsort(descending=True)  # NaN counts as the largest loss.
             ops.clear_samples(ctx.gradient, active.indptr, order[kept:])
             losses = losses[order[:kept]]
-        return mean_loss(losses, scores.dtype)
+        return formulas.mean_loss(losses, scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         _ = ctx.saved_tensors  # Empty; it raises in a second backward pass, as PyTorch's do.
         # In new memory even where the factor is 1, since callers may change it in place.
         return ctx.gradient * grads[0], None, None, None, None
-
-
-def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mean as a scalar tensor of a type; 0 if there are no samples."""
-    if not len(losses):
-        return torch.zeros((), dtype=dtype, device=losses.device)
-    if losses.is_cpu:
-        return torch.tensor(losses.numpy().mean(), dtype=dtype)
-    return losses.mean().to(dtype)
 
 
 def check_fraction(name: str, fraction: float) -> None:

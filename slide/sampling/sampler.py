@@ -286,8 +286,8 @@ class ActiveSampler(Sampler):
             own = padded(labels, most_labels(labels))
             ids, known, weights = self._reference_sets(own, proposed, np.diff(indptr), key)
         else:
-            ids, weights = np.empty(indptr[-1], np.int32), self._empty_weights(indptr[-1])
-            known, n = np.empty(len(counts), np.int64), self.out_features
+            ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
+            weights, n = np.empty(self._reserve * len(ids), np.float32), self.out_features
             marks = self._scratch.filled("marks", (num_threads(), n), np.uint8)
             kernels.assemble_per_sample(
                 labels, proposed, n, key, marks, indptr, ids, known, weights
@@ -297,16 +297,17 @@ class ActiveSampler(Sampler):
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
-        return self._active_set(ids, indptr, targets, weights)
+        weights = weights if self.weighting == "stratified" else None
+        return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
 
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
         device, n = self._device_of(queries), self.out_features
-        if reference := uses_reference(device):
+        marks = None if uses_reference(device) else self._scratch.filled("marks", (n,), np.uint8)
+        if marks is None:
             distinct = len(np.unique(labels.indices))
         else:
-            marks = self._scratch.filled("marks", (1, n), np.uint8)[0]
             distinct = kernels.count_distinct(labels.indices, marks)
         most = int(self._limits(np.array([self.active - distinct]))[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
@@ -314,30 +315,22 @@ class ActiveSampler(Sampler):
             draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
         size = min(max(self.active, distinct + self._reserve), n)
-        if reference:
+        if marks is None:
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
             ids, known, weights = self._reference_sets(own[None], best, sizes, key)
         else:
-            ids, weights = np.empty(size, np.int32), self._empty_weights(size)
-            positions = np.empty(len(labels.indices), np.int32)
+            ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
+            weights = np.empty(self._reserve * size, np.float32)
             slots = self._scratch.filled("slots", (n,), np.int32, -1)
-            known = kernels.assemble_shared(
+            count = kernels.assemble_shared(
                 labels, proposed, n, key, marks, slots, ids, positions, weights
             )
-            known = np.array([known])
+            known = np.array([count])
         self._chosen = known, distinct, 1
         targets = Pattern(labels.indptr, positions) if supervised else None
-        return self._active_set(ids, None, targets, weights)
-
-    def _empty_weights(self, size: int) -> np.ndarray:
-        return np.empty(size if self.weighting == "stratified" else 0, np.float32)
-
-    def _active_set(
-        self, ids: Any, indptr: np.ndarray | None, targets: Pattern | None, weights: Any
-    ) -> ActiveSet:
-        weights = None if self.weighting == "none" else weights
-        return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
+        weights = weights if self.weighting == "stratified" else None
+        return ActiveSet(n, ids, None, targets, weights, self._scratch)
 
     def _reference_sets(
         self, labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64
