@@ -13,9 +13,8 @@ from slide.backend import on_device
 from slide.distributed.group import Group
 from slide.functional.autograd import EarlyGradients
 from slide.functional.linear import linear_loss_on_set, linear_on_set
-from slide.functional.losses import hardest_count
 from slide.nn import ActiveLoss
-from slide.ops.losses import aimed_at, score_matrix
+from slide.ops.losses import aimed_at, hardest_count, score_matrix
 from slide.ops.products import samples_of
 from slide.row_gradients import take_row_gradients
 from slide.sparse import Pattern

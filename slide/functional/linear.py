@@ -21,7 +21,6 @@ from slide.functional.autograd import (
 from slide.functional.losses import (
     Loss,
     find_loss,
-    hardest_count,
     loss_of_scores,
 )
 from slide.ops.products import TotalRows, samples_on
@@ -229,10 +228,8 @@ class _SharedLinear(FirstDerivatives):
         rows, some = weight.detach(), None if bias is None else bias.detach()
         if not active.complete:
             at = on_device(active.ids, weight.device)
-            rows, some = (
-                rows.index_select(0, at),
-                None if some is None else some.index_select(0, at),
-            )
+            rows = rows.index_select(0, at)
+            some = None if some is None else some.index_select(0, at)
         x, rows = x.to(rounded), rows.to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
@@ -335,10 +332,10 @@ def linear_loss_on_set(
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
         scores = linear_on_set(x, weight, bias, active, precision, sparse_grad, for_loss=True)
         return loss_of_scores(scores, active, loss, hard_fraction, weights)
-    kept, products = hardest_count(hard_fraction, len(x)), _products(x, precision, sparse_grad)
+    products = _products(x, precision, sparse_grad)
     with active.scratch.alone:
         return _SharedLinearLoss.apply(  # type: ignore[return-value]
-            x, weight, bias, active, loss, kept, products, weights, early
+            x, weight, bias, active, loss, hard_fraction, products, weights, early
         )
 
 
@@ -351,7 +348,7 @@ class _SharedLinearLoss(EarlyGradients):
         bias: Tensor | None,
         active: ActiveSet,
         loss: Loss,
-        kept: int,
+        hard_fraction: float,
         products: _Products,
         weights: np.ndarray | None,
         early: Early | None,
@@ -360,7 +357,7 @@ class _SharedLinearLoss(EarlyGradients):
         ctx.save_for_backward(x if products.learns else None)
         own = None if bias is None else bias.detach()
         found = ops.linear_loss(
-            x.detach(), weight.detach(), own, active, loss, kept, weights, products.rounded
+            x.detach(), weight.detach(), own, active, loss, hard_fraction, weights, products.rounded
         )
         if not products.learns:
             return found.mean

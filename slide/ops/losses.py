@@ -21,6 +21,7 @@ from slide.ops.products import bfloat16_bits, gather_rounded, nonzeros, samples_
 from slide.ops.ragged import clear_rows
 from slide.ops.table import operation
 from slide.sparse import CSR, Pattern
+from slide.utils import checks
 
 # Number of scores in a block: they stay in the second-level caches.
 _BLOCK_SCORES = 2**19
@@ -399,6 +400,19 @@ def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
     return losses.mean().to(dtype)
 
 
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise ValueError unless ``fraction`` lies in (0, 1]."""
+    checks.positive(name, fraction)
+    checks.share(name, fraction, with_one=True)
+
+
+def hardest_count(fraction: float, num_samples: int) -> int:
+    """The number of samples in a ``fraction`` of them, rounded; at least one."""
+    if not isinstance(fraction, float) or not 0 < fraction <= 1:  # Steps take the short check.
+        check_fraction("hard_fraction", fraction)
+    return min(num_samples, max(1, round(fraction * num_samples)))
+
+
 class LinearLoss(NamedTuple):
     """A loss of the scores ``x @ rows.T + bias`` of a shared set, and the factors of its gradients.
 
@@ -429,7 +443,7 @@ def torch_linear_loss(
     bias: Tensor | None,
     active: Any,
     loss: Any,
-    kept: int,
+    hard_fraction: float,
     weights: np.ndarray | None,
     rounded: torch.dtype,
 ) -> LinearLoss:
@@ -437,6 +451,7 @@ def torch_linear_loss(
     exact, x, rows = x.dtype, x.to(rounded), weight.index_select(0, ids).to(rounded)
     scores = (x @ rows.T).to(exact)
     scores = scores if bias is None else scores + bias.index_select(0, ids)
+    kept = hardest_count(hard_fraction, len(x))
     losses, gradient = torch_loss_rows(scores, active, loss, 1 / max(kept, 1), weights)
     if (samples := _hardest(losses, kept)) is not None:
         losses, gradient, x = losses[samples], gradient[samples], x[samples]
@@ -451,15 +466,17 @@ def linear_loss(
     bias: Tensor | None,
     active: Any,
     loss: Any,
-    kept: int,
+    hard_fraction: float,
     weights: np.ndarray | None,
     rounded: torch.dtype,
 ) -> LinearLoss:
-    """The mean loss of the ``kept`` hardest samples on a shared set, some samples at a time.
+    """The mean loss of the hardest samples on a shared set, from the scores of some at a time.
 
-    x (B, D) inputs, weight (N, D) and bias (N,) or None, of one type; active, loss, weights see
-    `loss_rows`; rounded: type of the products. The gradient may lie in the set's scratch memory.
+    x (B, D) inputs, weight (N, D) and bias (N,) or None, of one type; hard_fraction: share of the
+    samples; active, loss, weights see `loss_rows`; rounded: type of the products. The gradient may
+    lie in the set's scratch memory.
     """
+    kept = hardest_count(hard_fraction, len(x))
     ids, exact, scale = on_device(active.ids, weight.device), x.dtype, 1 / max(kept, 1)
     rows = gather_rounded(weight, ids, rounded)
     rounded_x, added = x.to(rounded), None if bias is None else bias.index_select(0, ids)
