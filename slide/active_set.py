@@ -54,7 +54,7 @@ class ActiveSet:
         log_weights: float32, as long as ``ids``, an array or a tensor like them: the logarithm of
             the number of outputs that each id stands for, which is 0 at targets, as they stand for
             themselves; None if each id does.
-        scratch: scratch arrays of the layer; None makes new ones.
+        scratch: scratch arrays of the layer; by default new ones.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -70,11 +70,7 @@ class ActiveSet:
     indptr: np.ndarray | None = None
     targets: Pattern | None = None
     log_weights: Any = None
-    scratch: Scratch = field(default=None, repr=False)  # type: ignore[assignment]
-
-    def __post_init__(self):
-        if self.scratch is None:
-            object.__setattr__(self, "scratch", Scratch(self.out_features))
+    scratch: Scratch = field(default_factory=Scratch, repr=False)
 
     @property
     def shared(self) -> bool:

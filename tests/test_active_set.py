@@ -29,13 +29,17 @@ class TestActiveSet:
 # Scratch arrays: made once, clean, and not shared by copies.
 
 
+def marks(scratch, runs):
+    return scratch.filled("marks", (runs, 3), np.uint8)
+
+
 class TestScratch:
     def test_fills_and_shapes(self):
-        scratch = Scratch(3)
-        assert (scratch.slots() == -1).all()
+        scratch = Scratch()
+        assert (scratch.filled("slots", (3,), np.int32, -1) == -1).all()
         for array, shape in (
-            (scratch.marks(2), (2, 3)),
-            (scratch.marks(1), (1, 3)),
+            (marks(scratch, 2), (2, 3)),
+            (marks(scratch, 1), (1, 3)),
             (scratch.filled("votes", (2, 3), np.uint8), (2, 3)),
             (scratch.filled("ids", (2, 6), np.int32), (2, 6)),
         ):
@@ -44,28 +48,27 @@ class TestScratch:
 
     def test_fewer_threads_use_a_part(self):
         """Training that gives cores back, and takes them again, must not keep arrays for each."""
-        scratch = Scratch(3)
-        whole = scratch.marks(4)
-        assert scratch.marks(2).base is whole
-        assert scratch.marks(4) is whole
+        scratch = Scratch()
+        whole = marks(scratch, 4)
+        assert marks(scratch, 2).base is whole
+        assert marks(scratch, 4) is whole
 
     @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
     def test_copies_have_memory_of_their_own(self, duplicate):
-        scratch = Scratch(3)
-        scratch.marks(1)[0] = 9
+        scratch = Scratch()
+        marks(scratch, 1)[0] = 9
         other = duplicate(scratch)
-        assert other.out_features == 3
-        assert not other.marks(1).any()
+        assert not marks(other, 1).any()
 
 
 class TestTurns:
     def test_searches_run_beside_each_other(self):
-        scratch = Scratch(3)
+        scratch = Scratch()
         with scratch.beside():
             assert in_thread(lambda: searched(scratch)).wait(30)
 
     def test_a_change_that_waits_comes_before_later_searches(self):
-        scratch = Scratch(3)
+        scratch = Scratch()
         with scratch.beside():
             changed = in_thread(lambda: changes(scratch))
             assert not changed.wait(0.05)
@@ -75,13 +78,13 @@ class TestTurns:
         assert found.wait(30)
 
     def test_after_an_error_others_go_on(self):
-        scratch = Scratch(3)
+        scratch = Scratch()
         with pytest.raises(ValueError, match="wrong"), scratch.beside():
             raise ValueError("wrong")
         assert in_thread(lambda: changes(scratch)).wait(30)
 
     def test_a_change_waits_for_searches_and_they_for_it(self):
-        scratch = Scratch(3)
+        scratch = Scratch()
         with scratch.beside():
             changed = in_thread(lambda: changes(scratch))
             assert not changed.wait(0.05)

@@ -15,7 +15,7 @@ from slide.distributed.group import Group
 from slide.distributed.sharded_loss import Task, check_loss_of_group, loss_over_ranks
 from slide.distributed.shares import Shares, normal_rows, uniform_rows
 from slide.functional.autograd import outside_autocast
-from slide.functional.linear import DTYPES, LinearOptions, check_linear
+from slide.functional.linear import DTYPES, check_linear
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
 from slide.row_gradients import mark_shared
@@ -171,8 +171,7 @@ class ShardedOutputLinear(nn.Module):
         with outside:
             own, counts = self._own_labels(x, labels)
             active = local._active_set(x, own)
-            products = LinearOptions.of(x, precision, local.sparse_grad)
-            task = Task(active, counts, loss, products, weights, group)
+            task = Task(active, counts, loss, precision, local.sparse_grad, weights, group)
             return loss_over_ranks(x, local.weight, local.bias, task), active
 
     def _own_labels(self, x: Tensor, labels: Any) -> tuple[Pattern, np.ndarray]:

@@ -12,10 +12,9 @@ from slide.active_set import ActiveSet, check_active
 from slide.backend import on_device
 from slide.distributed.group import Group
 from slide.functional.autograd import EarlyGradients
-from slide.functional.linear import LinearOptions, linear_loss_on_set, linear_on_set
-from slide.functional.losses import hardest_count
+from slide.functional.linear import linear_loss_on_set, linear_on_set
 from slide.nn import ActiveLoss
-from slide.ops.losses import aimed_at, score_matrix
+from slide.ops.losses import aimed_at, hardest_count, score_matrix
 from slide.ops.products import samples_of
 from slide.row_gradients import take_row_gradients
 from slide.sparse import Pattern
@@ -28,7 +27,8 @@ class Task(NamedTuple):
     active: ActiveSet  # Of this rank, by local numbers.
     label_counts: np.ndarray  # (B,) int64, labels of each sample on all ranks together.
     loss: ActiveLoss
-    products: LinearOptions
+    precision: str
+    sparse_grad: bool
     weights: np.ndarray | None  # (B,) factors of the losses of the samples; None: all are 1.
     group: Group
 
@@ -74,7 +74,7 @@ class _LossOverRanks(EarlyGradients):
         with torch.set_grad_enabled(learns):
             own, known = _own_part(leaves, task, sums)
         ctx.grad_x, total = _over_ranks(leaves[0], own, known, sums)
-        ctx.parameters, ctx.sparse_grad = (weight, bias), task.products.sparse_grad
+        ctx.parameters, ctx.sparse_grad = (weight, bias), task.sparse_grad
         ctx.rows = [None if leaf is None else take_row_gradients(leaf) for leaf in leaves[1:]]
         return total
 
@@ -107,16 +107,17 @@ class _Sums:
 def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tensor | None]:
     """This rank's part of the loss, and the loss if all ranks know it; leaves get gradients."""
     loss, fraction = task.loss.record, task.loss.hard_fraction
-    products = task.products._replace(sparse_grad=False)
     x, weight, bias = leaves
     if task.group.size == 1 or (not loss.splits_target and fraction == 1):
+        options = {"precision": task.precision, "sparse_grad": False, "weights": task.weights}
         mean = linear_loss_on_set(
-            x, weight, bias, task.active, loss, fraction, products, task.weights, early=sums.begin
+            x, weight, bias, task.active, loss, fraction, **options, early=sums.begin
         )
         if mean.requires_grad:
             mean.backward()
         return mean.detach(), None
-    scores, logs = linear_on_set(x, weight, bias, task.active, products), task.active.log_weights
+    scores = linear_on_set(x, weight, bias, task.active, task.precision, sparse_grad=False)
+    logs = task.active.log_weights
     if scores.dtype == torch.bfloat16:
         scores = scores.float()
     if logs is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slide import ops
 from slide.active_set import ActiveSet, Transposed, check_active
-from slide.backend import array_view, check_together, has_bfloat16, on_device
+from slide.backend import array_view, check_together, has_bfloat16, on_device, uses_reference
 from slide.functional.autograd import (
     EarlyGradients,
     FirstDerivatives,
@@ -21,13 +21,10 @@ from slide.functional.autograd import (
 from slide.functional.losses import (
     Loss,
     find_loss,
-    hardest_count,
     loss_of_scores,
-    mean_loss,
 )
 from slide.ops.products import TotalRows, samples_on
 from slide.ops.ragged import select_rows
-from slide.ops.scratch import Scratch
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
 from slide.sparse import CSR
 from slide.utils import checks
@@ -98,10 +95,10 @@ def active_linear(
     check_active(active, len(x), len(weight))
     check_takes_rows(sparse_grad, weight, bias)
     with outside:
-        return linear_on_set(x, weight, bias, active, LinearOptions.of(x, precision, sparse_grad))
+        return linear_on_set(x, weight, bias, active, precision, sparse_grad)
 
 
-class LinearOptions(NamedTuple):
+class _Products(NamedTuple):
     """How products are computed, and what kind of gradient the weight gets."""
 
     rounded: torch.dtype  # What factors and results of a shared set are rounded to.
@@ -109,35 +106,30 @@ class LinearOptions(NamedTuple):
     learns: bool
     for_loss: bool = False  # The loss keeps the gradient of scores, so new sets do no harm.
 
-    @classmethod
-    def of(cls, x: Tensor, precision: str, sparse_grad: bool) -> "LinearOptions":
-        """The products for inputs ``x`` and one of `PRECISIONS`."""
-        if precision not in PRECISIONS:
-            checks.one_of("precision", precision, PRECISIONS)
-        if precision == "auto":
-            fast = x.dtype == torch.float32 and has_bfloat16(x.device)
-            precision = "bfloat16" if fast else "float32"
-        rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
-        return cls(rounded, sparse_grad, torch.is_grad_enabled())
+
+def _products(x: Tensor, precision: str, sparse_grad: bool, for_loss: bool = False) -> _Products:
+    if precision not in PRECISIONS:
+        checks.one_of("precision", precision, PRECISIONS)
+    if precision == "auto":
+        fast = x.dtype == torch.float32 and has_bfloat16(x.device)
+        precision = "bfloat16" if fast else "float32"
+    rounded = torch.bfloat16 if precision == "bfloat16" else x.dtype
+    return _Products(rounded, sparse_grad, torch.is_grad_enabled(), for_loss)
 
 
 def linear_on_set(
-    x: Tensor, weight: Tensor, bias: Tensor | None, active: ActiveSet, products: LinearOptions
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    active: ActiveSet,
+    precision: str,
+    sparse_grad: bool,
+    for_loss: bool = False,
 ) -> Tensor:
-    """`active_linear` without its checks."""
+    """`active_linear` without its checks; ``for_loss``: see `_Products`."""
     operation = _SharedLinear if active.indptr is None else _PerSampleLinear
+    products = _products(x, precision, sparse_grad, for_loss)
     return operation.apply(x, weight, bias, active, products)
-
-
-def gather_rows(
-    weight: Tensor, bias: Tensor | None, active: ActiveSet
-) -> tuple[Tensor, Tensor | None]:
-    """The rows of a weight, and the entries of a bias, on a shared set."""
-    weight, bias = weight.detach(), None if bias is None else bias.detach()
-    if active.complete:
-        return weight, bias
-    ids = on_device(active.ids, weight.device)
-    return weight.index_select(0, ids), None if bias is None else bias.index_select(0, ids)
 
 
 class _PerSampleLinear(FirstDerivatives):
@@ -148,7 +140,7 @@ class _PerSampleLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        products: LinearOptions,
+        products: _Products,
     ):
         # The weight is saved so that autograd notices changes of it before the backward pass.
         ctx.save_for_backward(x, weight, None if products.for_loss else drawn_ids(ctx, active.ids))
@@ -202,14 +194,14 @@ def input_gradient(gradient: Tensor | CSR, rows: Tensor) -> Tensor:
 
 
 def weight_gradient(
-    gradient: Tensor | CSR, x: Tensor, ids: Any, scratch: Scratch, dtype: torch.dtype
+    gradient: Tensor | CSR, x: Tensor, ids: Any, out_features: int, dtype: torch.dtype
 ) -> AnyRowGradient:
     """``gradient.T @ x`` with a row for each of ``ids``: momentum moves rows of zeros, too."""
     if isinstance(gradient, Tensor):
         product = gradient.T @ x
         return RowGradient(ids, (product if ids is None else product[: len(ids)]).to(dtype))
     if ids is None:
-        ids = np.arange(scratch.out_features, dtype=np.int32)
+        ids = np.arange(out_features, dtype=np.int32)
     transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
     # A copy: the optimizer computes the product later, and the caller may change x before that.
     vectors = array_view(x.clone(memory_format=torch.contiguous_format))
@@ -230,10 +222,14 @@ class _SharedLinear(FirstDerivatives):
         weight: Tensor,
         bias: Tensor | None,
         active: ActiveSet,
-        products: LinearOptions,
+        products: _Products,
     ):
         rounded = products.rounded
-        rows, some = gather_rows(weight, bias, active)
+        rows, some = weight.detach(), None if bias is None else bias.detach()
+        if not active.complete:
+            at = on_device(active.ids, weight.device)
+            rows = rows.index_select(0, at)
+            some = None if some is None else some.index_select(0, at)
         x, rows = x.to(rounded), rows.to(rounded)
         ctx.save_for_backward(x, rows, drawn_ids(ctx, active.ids))
         ctx.weight, ctx.bias, ctx.active = weight, bias, active
@@ -253,7 +249,7 @@ class _SharedLinear(FirstDerivatives):
         if visited is not None:
             kept = torch.from_numpy(visited)
             x, given = x.index_select(0, kept), given.index_select(0, kept)
-        grad = ops.nonzeros(given)
+        grad = None if uses_reference(given) else ops.nonzeros(given)
         if grad is None:
             grad = given.to(x.dtype)
         else:
@@ -264,7 +260,7 @@ class _SharedLinear(FirstDerivatives):
             if visited is not None:
                 grad_x = scatter_rows(grad_x, visited, num_samples)
         if ctx.needs_input_grad[1]:
-            gradient = weight_gradient(grad, x, active.row_ids, active.scratch, dtype)
+            gradient = weight_gradient(grad, x, active.row_ids, active.out_features, dtype)
             grad_weight = hand_over(ctx, ctx.weight, gradient)
         if ctx.needs_input_grad[2]:
             gradient = RowGradient(active.row_ids, given.sum(0)[:, None])
@@ -312,10 +308,11 @@ def active_linear_loss(
     check_linear(x, weight, bias)
     check_active(active, len(x), len(weight), targets=True)
     check_takes_rows(sparse_grad, weight, bias)
-    record, products = find_loss(loss), LinearOptions.of(x, precision, sparse_grad)
-    weights = checks.row_weights("weights", weights, len(x))
+    record, weights = find_loss(loss), checks.row_weights("weights", weights, len(x))
     with outside:
-        return linear_loss_on_set(x, weight, bias, active, record, hard_fraction, products, weights)
+        return linear_loss_on_set(
+            x, weight, bias, active, record, hard_fraction, precision, sparse_grad, weights
+        )
 
 
 def linear_loss_on_set(
@@ -325,19 +322,20 @@ def linear_loss_on_set(
     active: ActiveSet,
     loss: Loss,
     hard_fraction: float,
-    products: LinearOptions,
+    precision: str,
+    sparse_grad: bool,
     weights: np.ndarray | None = None,
     early: Early | None = None,
 ) -> Tensor:
     """`active_linear_loss` without checks; ``early`` comes before the weight's gradient."""
     if active.indptr is not None or active.complete or weight.dtype == torch.bfloat16:
         # A complete set needs no copy of its rows, and its scores are too many for scratch memory.
-        scores = linear_on_set(x, weight, bias, active, products._replace(for_loss=True))
+        scores = linear_on_set(x, weight, bias, active, precision, sparse_grad, for_loss=True)
         return loss_of_scores(scores, active, loss, hard_fraction, weights)
-    kept = hardest_count(hard_fraction, len(x))
+    products = _products(x, precision, sparse_grad)
     with active.scratch.alone:
         return _SharedLinearLoss.apply(  # type: ignore[return-value]
-            x, weight, bias, active, loss, kept, products, weights, early
+            x, weight, bias, active, loss, hard_fraction, products, weights, early
         )
 
 
@@ -350,55 +348,35 @@ class _SharedLinearLoss(EarlyGradients):
         bias: Tensor | None,
         active: ActiveSet,
         loss: Loss,
-        kept: int,
-        products: LinearOptions,
+        hard_fraction: float,
+        products: _Products,
         weights: np.ndarray | None,
         early: Early | None,
     ):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
-        x, rounded, scale = x.detach(), products.rounded, 1 / max(kept, 1)
-        at = on_device(active.ids, weight.device)
-        rows, rounded_rows = ops.gather_rounded(weight.detach(), at, rounded)
-        exact, rounded_x = x.dtype, x.to(rounded)
-        added = None if bias is None else bias.detach().index_select(0, at)
-        losses, gradient, rounded_gradient, sums = ops.losses_of_products(
-            rounded_x, rounded_rows, added, active, loss, scale, weights, exact
+        own = None if bias is None else bias.detach()
+        found = ops.linear_loss(
+            x.detach(), weight.detach(), own, active, loss, hard_fraction, weights, products.rounded
         )
-        hard, count = None, len(x)
-        if kept < count:
-            hard = losses.argsort(descending=True)[:kept].sort().values  # NaN is the largest.
-            losses, gradient, x, rounded_x = losses[hard], gradient[hard], x[hard], rounded_x[hard]
-            rounded_gradient = sums = None
-        mean = mean_loss(losses, exact)
         if not products.learns:
-            return mean
+            return found.mean
         ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
         grad_weight = grad_bias = None
-        grad = ops.nonzeros(gradient)
-        if grad is None:
-            grad, x, rows = gradient, rounded_x, rounded_rows
-            if rounded_gradient is not None:
-                grad = rounded_gradient
-            elif rounded != exact and gradient.is_cpu:
-                shape = len(gradient), len(rows)
-                grad = active.scratch.tensor("rounded", shape, rounded)
-                grad[:, : len(active.ids)].copy_(gradient)
-                grad[:, len(active.ids) :] = 0
-            elif rounded != exact:  # Scratch memory is that of the host.
-                grad = gradient.to(rounded)
         if ctx.needs_input_grad[0]:
-            grad_x = input_gradient(grad, rows).to(exact)
-            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, count)
+            grad_x = input_gradient(found.gradient, found.rows).to(x.dtype)
+            hard = found.samples
+            ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, len(x))
             if early is not None:
-                early(ctx.grad_x, mean)
+                early(ctx.grad_x, found.mean)
         if ctx.needs_input_grad[1]:
-            grad_weight = weight_gradient(grad, x, active.ids, active.scratch, exact)
+            size = active.out_features
+            grad_weight = weight_gradient(found.gradient, found.x, active.ids, size, x.dtype)
         if ctx.needs_input_grad[2]:
-            sums = gradient.sum(0) if sums is None else sums
-            grad_bias = RowGradient(active.ids, sums[:, None])
+            assert found.sums is not None
+            grad_bias = RowGradient(active.ids, found.sums[:, None])
         ctx.rows = grad_weight, grad_bias
-        return mean
+        return found.mean
 
 
 @untraced

@@ -13,6 +13,7 @@ from slide import ops
 from slide.active_set import ActiveSet, check_active
 from slide.functional.autograd import FirstDerivatives
 from slide.ops import losses as formulas
+from slide.ops.losses import check_fraction, hardest_count
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.profiling import untraced
@@ -179,35 +180,13 @@ class _ActiveLoss(FirstDerivatives):
             order = losses.argsort(descending=True)  # NaN counts as the largest loss.
             ops.clear_samples(ctx.gradient, active.indptr, order[kept:])
             losses = losses[order[:kept]]
-        return mean_loss(losses, scores.dtype)
+        return formulas.mean_loss(losses, scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         _ = ctx.saved_tensors  # Empty; it raises in a second backward pass, as PyTorch's do.
         # In new memory even where the factor is 1, since callers may change it in place.
         return ctx.gradient * grads[0], None, None, None, None
-
-
-def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mean as a scalar tensor of a type; 0 if there are no samples."""
-    if not len(losses):
-        return torch.zeros((), dtype=dtype, device=losses.device)
-    if losses.is_cpu:
-        return torch.tensor(losses.numpy().mean(), dtype=dtype)
-    return losses.mean().to(dtype)
-
-
-def check_fraction(name: str, fraction: float) -> None:
-    """Raise ValueError unless ``fraction`` lies in (0, 1]."""
-    checks.positive(name, fraction)
-    checks.share(name, fraction, with_one=True)
-
-
-def hardest_count(fraction: float, num_samples: int) -> int:
-    """The number of samples in a ``fraction`` of them, rounded; at least one."""
-    if not isinstance(fraction, float) or not 0 < fraction <= 1:  # Steps take the short check.
-        check_fraction("hard_fraction", fraction)
-    return min(num_samples, max(1, round(fraction * num_samples)))
 
 
 class ActiveLoss:

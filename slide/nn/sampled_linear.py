@@ -24,7 +24,6 @@ from slide.functional.autograd import check_takes_rows, outside_autocast
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
-    LinearOptions,
     active_linear,
     check_linear,
     linear_loss_on_set,
@@ -435,8 +434,7 @@ class SampledLinear(SampledLayer):
         x, lead = _in_rows(x)
         with outside:
             active = self._active_set(x, labels)
-            products = LinearOptions.of(x, precision, self.sparse_grad)
-            values = linear_on_set(x, self.weight, self.bias, active, products)
+            values = linear_on_set(x, self.weight, self.bias, active, precision, self.sparse_grad)
         return self._activation(values, active, lead)
 
     @untraced
@@ -481,9 +479,10 @@ class SampledLinear(SampledLayer):
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         with outside:
             active = self._active_set(x, labels, targets=isinstance(loss, ActiveLoss))
-            products = LinearOptions.of(x, precision, self.sparse_grad)
             if not isinstance(loss, ActiveLoss):
-                values = linear_on_set(x, self.weight, self.bias, active, products)
+                values = linear_on_set(
+                    x, self.weight, self.bias, active, precision, self.sparse_grad
+                )
                 return loss(values, active), active
             if weights is not None or loss.class_weights is not None:
                 weights = checks.row_weights(
@@ -496,8 +495,9 @@ class SampledLinear(SampledLayer):
                 active,
                 loss.record,
                 loss.hard_fraction,
-                products,
-                weights,
+                precision=precision,
+                sparse_grad=self.sparse_grad,
+                weights=weights,
             )
         return mean, active
 

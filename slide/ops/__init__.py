@@ -25,11 +25,10 @@ from slide.ops.layers import put_channels as put_channels
 from slide.ops.layers import relu_dropout_backward as relu_dropout_backward
 from slide.ops.layers import relu_dropout_forward as relu_dropout_forward
 from slide.ops.losses import clear_samples as clear_samples
+from slide.ops.losses import linear_loss as linear_loss
 from slide.ops.losses import loss_rows as loss_rows
-from slide.ops.losses import losses_of_products as losses_of_products
 from slide.ops.products import entry_products as entry_products
 from slide.ops.products import exact as exact
-from slide.ops.products import gather_rounded as gather_rounded
 from slide.ops.products import group_columns as group_columns
 from slide.ops.products import nonzeros as nonzeros
 from slide.ops.products import row_gradient as row_gradient

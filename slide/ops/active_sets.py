@@ -201,13 +201,30 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
         free -= 1
 
 
+@helper
+def _stratify(num_known, num_rows, log_weights):
+    """Write 0 for a set's labels and proposed ids, log((N - |S|) / m) for its m uniform ones.
+
+    With these weights sums over a set estimate sums over all N rows without bias, whatever the
+    proposed ids S are (stratified sampling).
+    """
+    for i in range(num_known):
+        log_weights[i] = 0
+    if num_known < len(log_weights):
+        log_weight = np.log((num_rows - num_known) / (len(log_weights) - num_known))
+        for i in range(num_known, len(log_weights)):
+            log_weights[i] = log_weight
+
+
 @parallel
-def assemble_per_sample(labels, proposed, num_rows, key, group, marks, indptr, ids, num_known):
+def assemble_per_sample(
+    labels, proposed, num_rows, key, group, marks, indptr, ids, num_known, log_weights
+):
     """One active set for each sample: its labels, then its proposed ids, then uniform fill.
 
     labels `Pattern`, proposed `RankedIds`, distinct in a sample; marks (T, N) uint8 scratch of
     zeros; indptr (B + 1,) int64 bounds of the sets; ids (nnz,) int32, num_known (B,) int64, labels
-    and proposed ids of a set, written.
+    and proposed ids of a set, log_weights (nnz,) float32, or empty for none, written.
 
     Every ``group`` neighbouring samples go through one sequence of draws, and each leaves out what
     it has: its uniform ids are those of a sequence of its own, but for what they have in common.
@@ -235,15 +252,17 @@ def assemble_per_sample(labels, proposed, num_rows, key, group, marks, indptr, i
             _fill(own, num_known[b], len(own), num_rows, mark, key, np.int64(b // group))
             for i in range(len(own)):
                 mark[own[i]] = 0
+            if len(log_weights) > 0:
+                _stratify(num_known[b], num_rows, log_weights[indptr[b] : indptr[b + 1]])
 
 
 @serial
-def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions):
+def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions, log_weights):
     """One active set for a batch: all its labels, then the proposed ids, then uniform fill.
 
     labels `Pattern`; proposed (n,) distinct int32; marks (N,) uint8 scratch of zeros; slots (N,)
-    int32 scratch of -1; ids (size,) int32, positions of the labels, written. Returns how many ids
-    are labels or proposed.
+    int32 scratch of -1; ids (size,) int32, positions of the labels, log_weights (size,) float32, or
+    empty for none, written. Returns how many ids are labels or proposed.
     """
     size = np.int64(0)
     for p in range(len(labels.indices)):
@@ -266,6 +285,8 @@ def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, position
     for i in range(len(ids)):
         marks[ids[i]] = 0
         slots[ids[i]] = -1
+    if len(log_weights) > 0:
+        _stratify(num_known, num_rows, log_weights)
     return num_known
 
 
@@ -323,24 +344,6 @@ def count_distinct(ids, marks):
     for i in range(len(ids)):
         marks[ids[i]] = 0
     return distinct
-
-
-@parallel
-def stratified_log_weights(indptr, num_known, num_rows, out):
-    """Write 0 for a set's labels and proposed ids, log((N - |S|) / m) for its m uniform ones.
-
-    With these weights sums over a set estimate sums over all N rows without bias, whatever the
-    proposed ids S are (stratified sampling).
-    """
-    for b in prange(len(num_known)):
-        begin, end = indptr[b], indptr[b + 1]
-        middle = begin + num_known[b]
-        for p in range(begin, middle):
-            out[p] = 0
-        if middle < end:
-            log_weight = np.log((num_rows - num_known[b]) / (end - middle))
-            for p in range(middle, end):
-                out[p] = log_weight
 
 
 def torch_stratified_log_weights(

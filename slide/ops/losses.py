@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from slide.backend import array_view, on_device, on_host
+from slide.backend import array_view, on_device
 from slide.ops.compile import helper, parallel, prange
-from slide.ops.products import bfloat16_bits, samples_on
+from slide.ops.products import bfloat16_bits, gather_rounded, nonzeros, samples_on
 from slide.ops.ragged import clear_rows
 from slide.ops.table import operation
-from slide.sparse import Pattern
+from slide.sparse import CSR, Pattern
+from slide.utils import checks
 
 # Number of scores in a block: they stay in the second-level caches.
 _BLOCK_SCORES = 2**19
@@ -361,6 +362,10 @@ def loss_rows(
     return _block(flat, own, active, loss, scale, weights, part), gradient
 
 
+def _log_weights(active: Any, dtype: Any) -> np.ndarray:
+    return np.asarray([] if active.log_weights is None else active.log_weights, dtype)
+
+
 def _block(
     scores: np.ndarray,
     gradient: np.ndarray,
@@ -375,9 +380,7 @@ def _block(
     indptr = active.indptr
     if indptr is None:
         indptr = np.arange(len(bounds), dtype=np.int64) * len(active.ids)
-    log_weights = np.empty(0, flat.dtype)
-    if active.log_weights is not None:
-        log_weights = on_host(active.log_weights).astype(flat.dtype, copy=False)
+    log_weights = _log_weights(active, flat.dtype)
     losses, flat_gradient = np.empty(len(bounds) - 1), gradient.reshape(-1)
     positions = active.targets.indices
     rows = Rows(indptr, flat, bounds, positions, log_weights, active.indptr is None, scale)
@@ -388,81 +391,148 @@ def _block(
     return torch.from_numpy(losses)
 
 
-class ProductLosses(NamedTuple):
-    """Losses ``(B,)`` of the scores of a shared set, and their gradient ``(B, A)``.
+def mean_loss(losses: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mean as a scalar tensor of a type; 0 if there are no samples."""
+    if not len(losses):
+        return torch.zeros((), dtype=dtype, device=losses.device)
+    if losses.is_cpu:
+        return torch.tensor(losses.numpy().mean(), dtype=dtype)
+    return losses.mean().to(dtype)
 
-    Where one visit made them, too: the gradient rounded to the type of the products, with a column
-    for each of their rows, and its sums ``(A,)`` over the samples.
+
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise ValueError unless ``fraction`` lies in (0, 1]."""
+    checks.positive(name, fraction)
+    checks.share(name, fraction, with_one=True)
+
+
+def hardest_count(fraction: float, num_samples: int) -> int:
+    """The number of samples in a ``fraction`` of them, rounded; at least one."""
+    if not isinstance(fraction, float) or not 0 < fraction <= 1:  # Steps take the short check.
+        check_fraction("hard_fraction", fraction)
+    return min(num_samples, max(1, round(fraction * num_samples)))
+
+
+class LinearLoss(NamedTuple):
+    """A loss of the scores ``x @ rows.T + bias`` of a shared set, and the factors of its gradients.
+
+    mean: a scalar; sums (A,), the gradient of the bias; gradient (R, A) of the scores: dense in the
+    type of the products, perhaps with columns of zeros for rows of zeros, or the few entries that
+    are not zero, exactly; x (R, D) and rows (A, D), of the type of gradient; samples (R,) int64,
+    the hardest ones, None: all.
     """
 
-    losses: Tensor
-    gradient: Tensor
-    rounded: Tensor | None = None
-    sums: Tensor | None = None
+    mean: Tensor
+    sums: Tensor | None
+    gradient: Tensor | CSR
+    x: Tensor
+    rows: Tensor
+    samples: Tensor | None
 
 
-def torch_losses_of_products(
+def _hardest(losses: Tensor, kept: int) -> Tensor | None:
+    """The samples with the largest losses, ascending; None: all. NaN is the largest."""
+    if kept == len(losses):
+        return None
+    return losses.argsort(descending=True)[:kept].sort().values
+
+
+def torch_linear_loss(
     x: Tensor,
-    rows: Tensor,
+    weight: Tensor,
     bias: Tensor | None,
     active: Any,
     loss: Any,
-    scale: float,
+    hard_fraction: float,
     weights: np.ndarray | None,
-    exact: torch.dtype,
-) -> ProductLosses:
+    rounded: torch.dtype,
+) -> LinearLoss:
+    ids = on_device(active.ids, weight.device)
+    exact, x, rows = x.dtype, x.to(rounded), weight.index_select(0, ids).to(rounded)
     scores = (x @ rows.T).to(exact)
-    scores = scores if bias is None else scores + bias
-    return ProductLosses(*torch_loss_rows(scores, active, loss, scale, weights))
+    scores = scores if bias is None else scores + bias.index_select(0, ids)
+    kept = hardest_count(hard_fraction, len(x))
+    losses, gradient = torch_loss_rows(scores, active, loss, 1 / max(kept, 1), weights)
+    if (samples := _hardest(losses, kept)) is not None:
+        losses, gradient, x = losses[samples], gradient[samples], x[samples]
+    sums = None if bias is None else gradient.sum(0)
+    return LinearLoss(mean_loss(losses, exact), sums, gradient.to(rounded), x, rows, samples)
 
 
-@operation(torch_losses_of_products)
-def losses_of_products(
+@operation(torch_linear_loss)
+def linear_loss(
     x: Tensor,
-    rows: Tensor,
+    weight: Tensor,
     bias: Tensor | None,
     active: Any,
     loss: Any,
-    scale: float,
+    hard_fraction: float,
     weights: np.ndarray | None,
-    exact: torch.dtype,
-) -> ProductLosses:
-    """`loss_rows` of the scores ``x @ rows.T + bias`` of a shared set, some samples at a time.
+    rounded: torch.dtype,
+) -> LinearLoss:
+    """The mean loss of the hardest samples on a shared set, from the scores of some at a time.
 
-    x (B, D) inputs, rounded to the type of the products; rows (A, D) rows of the set, rounded, too,
-    and then perhaps rows of zeros (`slide.ops.gather_rounded`);
-    bias (A,) or None, of the type exact; active, loss, scale, weights see `loss_rows`; exact: type
-    of the scores. The gradients lie in the set's scratch memory.
+    x (B, D) inputs, weight (N, D) and bias (N,) or None, of one type; hard_fraction: share of the
+    samples; active, loss, weights see `loss_rows`; rounded: type of the products. The gradient may
+    lie in the set's scratch memory.
     """
-    count, size, scratch = len(x), len(active.ids), active.scratch
-    in_one_visit = loss.kernel is squared_hinge and weights is None
-    if in_one_visit and (x.dtype, exact) == (torch.bfloat16, torch.float32):
-        return _squared_hinge_in_one_visit(x, rows, bias, active, scale)
-    step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
-    both = scratch.tensor("scores", (count + min(step, count), size), exact)
-    gradient, scores = both[:count], both[count:]
-    products = scores
-    if x.dtype != exact:
-        products = scratch.tensor("products", (len(scores), len(rows)), x.dtype)
-    blocks = [torch.empty(0, dtype=torch.float64)]
-    for start in range(0, count, step):
-        part = slice(start, min(start + step, count))
-        z, product = scores[: part.stop - start], products[: part.stop - start]
-        torch.mm(x[part], rows.T, out=product)
-        product = product[:, :size]
-        if bias is not None:
-            torch.add(product, bias, out=z)
-        elif x.dtype != exact:
-            z.copy_(product)
-        own = gradient[part].numpy()
-        blocks.append(_block(z.numpy(), own, active, loss, scale, weights, part))
-    return ProductLosses(torch.cat(blocks), gradient)
+    kept = hardest_count(hard_fraction, len(x))
+    ids, exact, scale = on_device(active.ids, weight.device), x.dtype, 1 / max(kept, 1)
+    rows = gather_rounded(weight, ids, rounded)
+    rounded_x, added = x.to(rounded), None if bias is None else bias.index_select(0, ids)
+    rounded_gradient = sums = None
+    one_visit = loss.kernel is squared_hinge and weights is None
+    if one_visit and (rounded, exact) == (torch.bfloat16, torch.float32):
+        losses, gradient, rounded_gradient, sums = _squared_hinge_in_one_visit(
+            rounded_x, rows, added, active, scale
+        )
+    else:
+        count, size = len(x), len(ids)
+        step = max(_LEAST_SAMPLES, _BLOCK_SCORES // max(size, 1))
+        both = active.scratch.tensor("scores", (count + min(step, count), size), exact)
+        gradient, scores = both[:count], both[count:]
+        products = scores
+        if rounded != exact:
+            products = active.scratch.tensor("products", (len(scores), len(rows)), rounded)
+        blocks = [torch.empty(0, dtype=torch.float64)]
+        for start in range(0, count, step):
+            part = slice(start, min(start + step, count))
+            z, product = scores[: part.stop - start], products[: part.stop - start]
+            torch.mm(rounded_x[part], rows.T, out=product)
+            product = product[:, :size]
+            if added is not None:
+                torch.add(product, added, out=z)
+            elif rounded != exact:
+                z.copy_(product)
+            own = gradient[part].numpy()
+            blocks.append(_block(z.numpy(), own, active, loss, scale, weights, part))
+        losses = torch.cat(blocks)
+    if (samples := _hardest(losses, kept)) is not None:
+        losses, gradient = losses[samples], gradient[samples]
+        x, rounded_x, rounded_gradient, sums = x[samples], rounded_x[samples], None, None
+    if sums is None and bias is not None:
+        sums = gradient.sum(0)
+    mean, few = mean_loss(losses, exact), nonzeros(gradient)
+    if few is not None:
+        rows = rows if rounded == exact else weight.index_select(0, ids)
+        return LinearLoss(mean, sums, few, x, rows, samples)
+    if rounded == exact:
+        rounded_gradient = gradient
+    elif rounded_gradient is None:
+        shape = len(gradient), len(rows)
+        rounded_gradient = active.scratch.tensor("rounded", shape, rounded)
+        rounded_gradient[:, : len(ids)].copy_(gradient)
+        rounded_gradient[:, len(ids) :] = 0
+    return LinearLoss(mean, sums, rounded_gradient, rounded_x, rows, samples)
 
 
 def _squared_hinge_in_one_visit(
     x: Tensor, rows: Tensor, bias: Tensor | None, active: Any, scale: float
-) -> ProductLosses:
-    """`losses_of_products` in bfloat16, by a kernel that visits each product once."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Losses and gradient in bfloat16, by a kernel that visits each product once.
+
+    It gives the gradient rounded, with a column for each of ``rows``, and its sums ``(A,)``, too.
+    """
     count, size, scratch = len(x), len(active.ids), active.scratch
     products = scratch.tensor("products", (count, len(rows)), torch.bfloat16)
     gradient = scratch.tensor("gradient", (count, size), torch.float32)
@@ -470,14 +540,14 @@ def _squared_hinge_in_one_visit(
     losses, none = np.empty(count), np.empty(0, np.float32)
     torch.mm(x, rows.T, out=products)
     bits = products.view(torch.uint16).numpy()
-    logs = none if active.log_weights is None else on_host(active.log_weights).astype(np.float32)
+    logs = _log_weights(active, np.float32)
     own = none if bias is None else array_view(bias)
     targets = active.targets
     scored = Rows(_NO_BOUNDS, none, targets.indptr, targets.indices, logs, True, scale)
     squared_hinge_of_products(bits, own, scored, _CHUNKS, losses, gradient.numpy(), bits, sums)
     with np.errstate(invalid="ignore"):  # Infinite sums are for the trainer to notice.
         totals = torch.from_numpy(sums.sum(0))
-    return ProductLosses(torch.from_numpy(losses), gradient, products, totals)
+    return torch.from_numpy(losses), gradient, products, totals
 
 
 def torch_clear_samples(gradient: Tensor, indptr: np.ndarray | None, samples: Tensor) -> None:

@@ -310,40 +310,30 @@ def bfloat16_bits(value, bits):
 
 
 @parallel
-def gather_rounded_kernel(rows, ids, out, rounded):
-    """Copy the rows ``ids`` of a float32 matrix, and write their `bfloat16_bits`, then zeros."""
+def gather_rounded_kernel(rows, ids, rounded):
+    """Write the `bfloat16_bits` of the rows ``ids`` of a float32 matrix, then zeros."""
     bits = rows.view(np.uint32)
     for u in prange(len(ids)):
         if u + AHEAD < len(ids):
             prefetch_row(rows, ids[u + AHEAD])
         row, own = rows[ids[u]], bits[ids[u]]
         for d in range(len(row)):
-            out[u, d] = row[d]
             rounded[u, d] = bfloat16_bits(row[d], own[d])
     rounded[len(ids) :] = 0
 
 
-def torch_gather_rounded(
-    weight: Tensor, ids: Tensor, rounded: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    rows = weight.index_select(0, ids)
-    return rows, rows.to(rounded)
+def gather_rounded(weight: Tensor, ids: Tensor, rounded: torch.dtype) -> Tensor:
+    """Copies ``(A, D)`` of the rows ``ids`` of a weight on the CPU, rounded to a type.
 
-
-@operation(torch_gather_rounded)
-def gather_rounded(weight: Tensor, ids: Tensor, rounded: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Copies ``(A, D)`` of the rows ``ids`` of a weight, in its type and in another one.
-
-    The second one may have rows of zeros at its end. oneDNN makes new code for each product of
-    another shape, which takes as long as a third of it: sets of nearly the same size get one shape.
+    Rows of zeros may follow. oneDNN makes new code for each product of another shape, which takes
+    as long as a third of it: sets of nearly the same size get one shape.
     """
     if (weight.dtype, rounded) != (torch.float32, torch.bfloat16) or not weight.is_contiguous():
-        return torch_gather_rounded(weight, ids, rounded)
-    rows = torch.empty(len(ids), weight.shape[1])
+        return weight.index_select(0, ids).to(rounded)
     unit = 1 << max(_LEAST_UNIT, len(ids).bit_length() - _UNIT_BITS)
     bits = torch.empty(-(-len(ids) // unit) * unit, weight.shape[1], dtype=torch.uint16)
-    gather_rounded_kernel(array_view(weight), on_host(ids), rows.numpy(), bits.numpy())
-    return rows, bits.view(rounded)
+    gather_rounded_kernel(array_view(weight), on_host(ids), bits.numpy())
+    return bits.view(rounded)
 
 
 def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndarray | None:
@@ -367,12 +357,12 @@ def rows_to_visit(gradient: Tensor, indptr: np.ndarray | None = None) -> np.ndar
 
 
 def nonzeros(gradient: Tensor) -> CSR | None:
-    """The non-zero entries of a gradient ``(B, A)``; None if they are many, or on a device.
+    """The non-zero entries of a gradient ``(B, A)`` on the CPU; None if they are many.
 
     A hinge loss has a gradient of zero at outputs that are right by a margin, after some training
     most.
     """
-    if uses_reference(gradient) or gradient.dtype == torch.bfloat16 or not gradient.numel():
+    if gradient.dtype == torch.bfloat16 or not gradient.numel():
         return None
     matrix = array_view(gradient)
     sample = matrix[:: max(1, len(matrix) // _SAMPLED)]

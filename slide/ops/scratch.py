@@ -12,13 +12,12 @@ from slide.utils.checks import Alone
 
 
 class Scratch:
-    """Arrays with one entry for each of N outputs, so that no step clears or allocates one.
+    """Arrays and tensors by name, so that no step clears or allocates one.
 
     A kernel that changes an array of `filled` restores its content before it returns.
     """
 
-    def __init__(self, out_features: int):
-        self.out_features = out_features
+    def __init__(self):
         self._arrays: dict[str, np.ndarray] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         # For a part of a step that must not run in two threads at a time.
@@ -56,14 +55,6 @@ class Scratch:
                 self._readers -= 1
                 self._turns.notify_all()
 
-    def slots(self) -> np.ndarray:
-        """``(N,)`` int32, all -1."""
-        return self.filled("slots", (self.out_features,), np.int32, -1)
-
-    def marks(self, runs: int) -> np.ndarray:
-        """``(runs, N)`` uint8, all 0."""
-        return self.filled("marks", (runs, self.out_features), np.uint8)
-
     def filled(self, name: str, shape: tuple[int, ...], dtype: type, fill: int = 0) -> np.ndarray:
         """The array of that name, filled at the first call; its first entries for fewer."""
         found = self._arrays.get(name)
@@ -80,4 +71,4 @@ class Scratch:
         return found[: math.prod(shape)].view(shape)
 
     def __reduce__(self) -> tuple:
-        return Scratch, (self.out_features,)  # Copies and pickles have arrays of their own.
+        return Scratch, ()  # Copies and pickles have arrays of their own.

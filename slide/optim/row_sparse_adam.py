@@ -390,9 +390,9 @@ def _update_rows(
     tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient, chunks: int
 ) -> None:
     """Adam on the rows of a gradient; kernels share them out in ``chunks``."""
-    p, ids = tensors.weight, gradient.ids
+    p = tensors.weight
     if uses_reference(p):
-        positions = None if ids is None else on_device(ids, p.device)
+        positions = None if gradient.ids is None else on_device(gradient.ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
         values = gradient.values() if factored else gradient.rows
         torch_adam_rows(tensors, hyper, positions, values)
@@ -401,6 +401,7 @@ def _update_rows(
         groups, coefficients = gradient.transposed, gradient.coefficients
         adam_factored(_as_arrays(tensors), hyper, groups, coefficients, gradient.vectors, chunks)
         return
+    ids = gradient.ids
     if not isinstance(ids, np.ndarray):
         ids = np.arange(len(p), dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:

@@ -104,7 +104,7 @@ class PublishedLSHProposer(Proposer):
         self.tables = HashTables(*shape, num_codes=codes)
         self.codes: Any = np.empty((self.hash.num_tables, 0), np.int32)
         self.retrieved = 0.0
-        self._scratch = Scratch(n)
+        self._scratch = Scratch()
         self._order = np.random.default_rng([0xF111, self.seed]).permutation(n).astype(np.int32)
 
     def resize(self, out_features: int) -> None:
@@ -181,7 +181,8 @@ class PublishedLSHProposer(Proposer):
         start = int(random_key(int(key), 1)) % self.out_features
         length = least + found.counts.max(initial=0)  # So many may be in the set already.
         run = self._order[(start + np.arange(min(length, self.out_features))) % self.out_features]
-        mark, own, retrieved = self._scratch.marks(1)[0], [], 0
+        mark = self._scratch.filled("marks", (1, self.out_features), np.uint8)[0]
+        own, retrieved = [], 0
         for b, count in enumerate(found.counts):
             targets = labels.indices[labels.indptr[b] : labels.indptr[b + 1]]
             mark[targets] = 1

@@ -61,7 +61,7 @@ class FullSampler(Sampler):
     def resize(self, out_features: int) -> None:
         self.out_features = out_features
         self._ids = np.arange(out_features, dtype=np.int32)
-        self._scratch = Scratch(out_features)
+        self._scratch = Scratch()
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         """Does nothing."""
@@ -172,7 +172,7 @@ class ActiveSampler(Sampler):
         self._size()
 
     def _size(self) -> None:
-        self._scratch = Scratch(self.out_features)
+        self._scratch = Scratch()
         self._full = None if self.active < self.out_features else FullSampler(1, self.out_features)
 
     def update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
@@ -292,24 +292,27 @@ class ActiveSampler(Sampler):
                 proposed = on_device(np.where(kept, proposed.ids, np.int32(-1)), device)
             own = padded(labels, most_labels(labels))
             sizes = np.diff(indptr)
-            ids, known = _reference_ids(own, proposed, sizes, key, self.out_features, group)
+            ids, known, weights = self._reference_sets(own, proposed, sizes, key, group)
         else:
             ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
-            marks, n = self._scratch.marks(num_threads()), self.out_features
-            kernels.assemble_per_sample(labels, proposed, n, key, group, marks, indptr, ids, known)
+            weights, n = np.empty(self._reserve * len(ids), np.float32), self.out_features
+            marks = self._scratch.filled("marks", (num_threads(), n), np.uint8)
+            kernels.assemble_per_sample(
+                labels, proposed, n, key, group, marks, indptr, ids, known, weights
+            )
         self._chosen = known, int(counts.sum()), len(counts)
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
             targets = Pattern(labels.indptr, positions.astype(np.int32))
-        weights = self._log_weights(indptr, known)
+        weights = weights if self.weighting == "stratified" else None
         return ActiveSet(self.out_features, ids, indptr, targets, weights, self._scratch)
 
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        device = self._device_of(queries)
-        marks = None if uses_reference(device) else self._scratch.marks(1)[0]
+        device, n = self._device_of(queries), self.out_features
+        marks = None if uses_reference(device) else self._scratch.filled("marks", (n,), np.uint8)
         if marks is None:
             distinct = len(np.unique(labels.indices))
         else:
@@ -319,36 +322,35 @@ class ActiveSampler(Sampler):
         if self.proposer is not None and most:
             draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
-        size = min(max(self.active, distinct + self._reserve), self.out_features)
+        size = min(max(self.active, distinct + self._reserve), n)
         if marks is None:
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
-            ids, known = _reference_ids(own[None], best, sizes, key, self.out_features, group=1)
+            ids, known, weights = self._reference_sets(own[None], best, sizes, key, group=1)
         else:
             ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
-            slots, count = self._scratch.slots(), self.out_features
-            known = kernels.assemble_shared(
-                labels, proposed, count, key, marks, slots, ids, positions
+            weights = np.empty(self._reserve * size, np.float32)
+            slots = self._scratch.filled("slots", (n,), np.int32, -1)
+            count = kernels.assemble_shared(
+                labels, proposed, n, key, marks, slots, ids, positions, weights
             )
-            known = np.array([known])
+            known = np.array([count])
         self._chosen = known, distinct, 1
         targets = Pattern(labels.indptr, positions) if supervised else None
-        weights = self._log_weights(np.array([0, size]), known)
-        return ActiveSet(self.out_features, ids, None, targets, weights, self._scratch)
+        weights = weights if self.weighting == "stratified" else None
+        return ActiveSet(n, ids, None, targets, weights, self._scratch)
 
-    def _log_weights(self, indptr: np.ndarray, known: np.ndarray | Tensor) -> Any:
-        """The log weights of sets with these bounds, of which ``known`` ids were not drawn."""
-        if self.weighting == "none":
-            return None
-        if isinstance(known, Tensor):
-            sizes = np.diff(indptr)
-            wanted, width = on_device(sizes, known.device), int(sizes.max(initial=0))
-            return _flat(
-                torch_stratified_log_weights(known, wanted, width, self.out_features), sizes
-            )
-        out = np.empty(indptr[-1], np.float32)
-        kernels.stratified_log_weights(indptr, known, self.out_features, out)
-        return out
+    def _reference_sets(
+        self, labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, group: int
+    ) -> tuple[Any, Tensor, Any]:
+        """Ids set after set, how many of each are not drawn, log weights; -1 is no label, no id."""
+        device, width = proposed.device, int(sizes.max(initial=0))
+        wanted, own = on_device(sizes, device), on_device(labels, device)
+        ids, known = torch_assemble(
+            own, proposed, wanted, width, self.out_features, int(key), group
+        )
+        weights = torch_stratified_log_weights(known, wanted, width, self.out_features)
+        return _flat(ids, sizes), known, _flat(weights, sizes)
 
     def _device_of(self, queries: Queries) -> torch.device:
         """Where sets are assembled: sparse inputs are on the host, their layer may not be."""
@@ -403,21 +405,6 @@ class ActiveSampler(Sampler):
             setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
         self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
-
-
-def _reference_ids(
-    labels: np.ndarray,
-    proposed: Tensor,
-    sizes: np.ndarray,
-    key: np.uint64,
-    num_rows: int,
-    group: int,
-) -> tuple[Any, Tensor]:
-    """Ids of sets, set after set, and how many of each are not drawn; -1 is no label, no id."""
-    device, width = proposed.device, int(sizes.max(initial=0))
-    wanted, own = on_device(sizes, device), on_device(labels, device)
-    ids, known = torch_assemble(own, proposed, wanted, width, num_rows, int(key), group)
-    return _flat(ids, sizes), known
 
 
 def _flat(values: Tensor, sizes: np.ndarray) -> Any:

@@ -110,7 +110,7 @@ def test_only_the_kept_are_visited(mode, monkeypatch):
         assert len(gradient.coefficients) == len(touched)
         assert len(gradient.vectors) == 2
     assert sorted(np.flatnonzero(x.grad.numpy().any(1))) == hard.tolist()
-    assert (active.scratch.slots() == -1).all()
+    assert (active.scratch.filled("slots", (active.out_features,), np.int32, -1) == -1).all()
 
 
 @pytest.mark.kernels_only

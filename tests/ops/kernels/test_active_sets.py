@@ -16,6 +16,7 @@ from slide.sparse import Pattern
 from slide.utils.random_keys import random_key
 
 NUM_ROWS = 30
+NO_LOGS = np.empty(0, np.float32)
 ALL_BUT_TWO = np.delete(np.arange(3_000, dtype=np.int32), [5, 1_700])
 
 
@@ -23,6 +24,13 @@ def known_first(labels, proposed, size):
     """The ids that come before the fill."""
     labels = list(dict.fromkeys(labels))
     return (labels + [i for i in proposed if i not in labels])[: max(size, len(labels))]
+
+
+def check_weights(logs, num_known):
+    """Uniform ids stand for all rows that are not known; known ids for themselves."""
+    assert not logs[:num_known].any()
+    total = np.exp(logs[num_known:].astype(float)).sum()
+    assert total == pytest.approx(NUM_ROWS - num_known if num_known < len(logs) else 0, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -46,13 +54,26 @@ class TestAssembly:
         marks = np.zeros((1 + seed, NUM_ROWS), np.uint8)
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         ids, num_known = np.full(indptr[-1], -1, np.int32), np.empty(len(sizes), np.int64)
-        words = known, ranked, NUM_ROWS, random_key(seed), 1 + seed, marks, indptr, ids, num_known
+        logs, group = np.empty(len(ids), np.float32), 1 + seed
+        words = (
+            known,
+            ranked,
+            NUM_ROWS,
+            random_key(seed),
+            group,
+            marks,
+            indptr,
+            ids,
+            num_known,
+            logs,
+        )
         kernels.assemble_per_sample(*words)
         parts = rows_of(known), rows_of(pattern), rows_of(Pattern(indptr, ids)), sizes
         for b, (own_labels, listed, own, size) in enumerate(zip(*parts, strict=True)):
             first = known_first(own_labels, listed, size)
             assert own[: num_known[b]] == first
             assert len({*own} & {*range(NUM_ROWS)}) == size
+            check_weights(logs[indptr[b] : indptr[b + 1]], num_known[b])
         assert not marks.any()
 
     @pytest.mark.parametrize(
@@ -65,19 +86,21 @@ class TestAssembly:
         row = rng.permutation(NUM_ROWS)[:proposed].astype(np.int32)
         marks, slots = np.zeros(NUM_ROWS, np.uint8), np.full(NUM_ROWS, 77, np.int32)
         ids, positions = np.full(size, -1, np.int32), np.full(len(known.indices), -1, np.int32)
-        words = known, row, NUM_ROWS, random_key(seed), marks, slots, ids, positions
+        logs = np.empty(size, np.float32)
+        words = known, row, NUM_ROWS, random_key(seed), marks, slots, ids, positions, logs
         num_known = kernels.assemble_shared(*words)
         assert ids[:num_known].tolist() == known_first(known.indices.tolist(), row.tolist(), size)
         assert len({*ids.tolist()} & {*range(NUM_ROWS)}) == size
         assert ids[positions].tolist() == known.indices.tolist()
         assert not marks.any()
         assert (slots[ids] == -1).all(), "the scratch is handed back as it was"
+        check_weights(logs, num_known)
 
     def test_a_nearly_full_fill_walks_to_the_end(self, seed):
         labels, none = Pattern(np.array([0, 2_998]), ALL_BUT_TWO), np.empty(0, np.int32)
         ids, positions = np.empty(2_999, np.int32), np.empty(2_998, np.int32)
         marks, slots = np.zeros(3_000, np.uint8), np.empty(3_000, np.int32)
-        words = labels, none, 3_000, random_key(seed), marks, slots, ids, positions
+        words = labels, none, 3_000, random_key(seed), marks, slots, ids, positions, NO_LOGS
         kernels.assemble_shared(*words)
         assert ids[-1] in (5, 1_700)
         assert not marks.any()
@@ -91,7 +114,7 @@ def test_the_last_free_ids_are_drawn_uniformly():
     none, size = RankedIds(np.empty((1, 0), np.int32), np.zeros(1, np.int64)), len(taken) + 2
     for seed in range(400):
         marks, ids = np.zeros((1, rows), np.uint8), np.full(size, -1, np.int32)
-        out = np.array([0, size]), ids, np.empty(1, np.int64)
+        out = np.array([0, size]), ids, np.empty(1, np.int64), NO_LOGS
         kernels.assemble_per_sample(known, none, rows, random_key(seed), 1, marks, *out)
         counts += np.bincount(ids, minlength=rows)
     assert counts[free].sum() == 2 * 400
