@@ -339,7 +339,7 @@ def gather_rounded(weight: Tensor, ids: Tensor, rounded: torch.dtype) -> tuple[T
     """
     if (weight.dtype, rounded) != (torch.float32, torch.bfloat16) or not weight.is_contiguous():
         return torch_gather_rounded(weight, ids, rounded)
-    rows = torch.empty(len(ids), weight.shape[1])
+    rows = torch.empty(len(ids), weight.shape[1], dtype=torch.float32)
     unit = 1 << max(_LEAST_UNIT, len(ids).bit_length() - _UNIT_BITS)
     bits = torch.empty(-(-len(ids) // unit) * unit, weight.shape[1], dtype=torch.uint16)
     gather_rounded_kernel(array_view(weight), on_host(ids), rows.numpy(), bits.numpy())
