@@ -391,7 +391,9 @@ REPEATED = (
     *("dataset=synthetic", "dataset.train_samples=10000", "dataset.test_samples=2000", "seed=1"),
 )
 REPEATS = 5
-PARTS = ("kills", "stall", "spread")
+PARTS = ("kills", "stall", "spread", "opening")
+# Labels of Amazon-670K, and hidden units, of a model that is opened.
+OPENED = 670_091, 512
 CHECKPOINTS = {
     "prepared": "copied, and written in the background, for the first time",
     "next": "the same, later on",
@@ -440,6 +442,21 @@ def measure_stall(home: Path) -> dict[str, float]:
     return found | {"read": time.perf_counter() - begin}
 
 
+def measure_opening(home: Path) -> dict[str, float]:
+    """The least seconds of five calls that open a large model, with and without all hashes."""
+    labels, hidden = OPENED
+    slide.Model(SlideNetwork(1000, [hidden], labels, FullSampler)).save(home)
+    found: dict[str, float] = {"bytes": sum(path.stat().st_size for path in home.iterdir())}
+    for name, verify in (("verified", True), ("unverified", False)):
+        seconds = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            slide.load(home, verify)
+            seconds.append(time.perf_counter() - begin)
+        found[name] = min(seconds)
+    return found
+
+
 def measure_spread() -> dict[str, dict[str, list[float]]]:
     """P@1 and P@5 of runs that are alike: with all threads, and beside a busy process."""
     found = {}
@@ -485,6 +502,9 @@ def page(found: dict) -> str:
         told = {"gigabytes": stall["bytes"] / 1e9, "sizes": (FEATURES, HIDDEN, LABELS)}
         told |= {"threads": found["threads"], "table": table(stalls)}
         text += prose("trust", "stall", **told, prepare=stall["prepare"], read=stall["read"])
+    if opening := found.get("opening"):
+        told = {"gigabytes": opening["bytes"] / 1e9, "labels": OPENED[0], "hidden": OPENED[1]}
+        text += prose("trust", "opening", **told, **opening)
     return text
 
 
@@ -521,6 +541,8 @@ def main() -> None:
         if "stall" in given.parts:
             (home / "stall").mkdir()
             found |= {"stall": measure_stall(home / "stall"), "threads": torch.get_num_threads()}
+        if "opening" in given.parts:
+            found["opening"] = measure_opening(home / "opening")
         if "spread" in given.parts:
             found["spread"] = measure_spread()
         kept = (*PARTS, "patience", "threads")
