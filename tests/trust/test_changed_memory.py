@@ -27,21 +27,19 @@ def forward(layer):
     return out.active, ActiveLoss("bce")(out.values, out.active)
 
 
-@every_mode
-def test_ids_that_change_before_the_backward_pass(mode):
-    layer = make_layer(mode, sparse_grad=False)
-    active, loss = forward(layer)
+def test_ids_that_change_before_the_backward_pass():
+    active, loss = forward(make_layer("per_sample", sparse_grad=False))
     active.ids[0] = N
-    with pytest.raises(ValueError, match=rf"lie (outside of|in) \[0, {N}\)"):
+    with pytest.raises(ValueError, match=rf"active ids must lie in \[0, {N}\)"):
         loss.backward()
-        RowSparseAdam(layer.parameters()).step()
 
 
-def test_ids_that_change_before_the_step():
+@pytest.mark.parametrize("wrong", [-1, N])
+def test_ids_that_change_before_the_step(wrong):
     layer = make_layer("shared", sparse_grad=False)
     active, loss = forward(layer)
+    active.ids[0] = wrong
     loss.backward()
-    active.ids[0] = -1
     with pytest.raises(ValueError, match=rf"row numbers of a gradient lie outside of \[0, {N}\)"):
         RowSparseAdam(layer.parameters()).step()
 
@@ -105,7 +103,7 @@ def test_a_weight_of_another_type_since_the_last_step():
     assert (state["exp_avg"].dtype, state["exp_avg_sq"].dtype) == (torch.float64,) * 2
     forward(layer.float())[1].backward()
     layer.half()
-    with pytest.raises(TypeError, match="float32, bfloat16 or float64, not torch.float16"):
+    with pytest.raises(TypeError, match=r"bfloat16 or float64, not torch\.float16"):
         optimizer.step()
 
 
@@ -132,7 +130,7 @@ def test_float64_as_the_default_type_of_pytorch(default_type, proposer, mode):
 
 def test_a_default_type_that_layers_do_not_have(default_type):
     default_type(torch.float16)
-    with pytest.raises(TypeError, match="not torch.float16"):
+    with pytest.raises(TypeError, match=r"not torch\.float16"):
         SampledLinear(4, 4)
 
 
