@@ -47,7 +47,7 @@ ONLY = {
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),
     "omegaconf": ("slide.config",),
-    "requests": ("slide.data.fetching",),
+    **dict.fromkeys(("requests", "gdown"), ("slide.data.fetching",)),
     "filelock": ("slide.data.fetching", "slide.utils.run_folders"),
     "matplotlib": ("slide.report.page",),
     "yaml": (
@@ -56,7 +56,10 @@ ONLY = {
         "slide.utils.run_folders",
         "slide.utils.sizes",
     ),
-    "sklearn": ("slide.ranking.final_ranker", "slide.estimator", "slide.data.text_vectorizer"),
+    "sklearn": (
+        *("slide.ranking.final_ranker", "slide.estimator"),
+        *("slide.data.text_vectorizer", "slide.data.transforms"),
+    ),
     "safetensors": ("slide.utils.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
     "prometheus_client": ("slide.serve.routes",),

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
 from itertools import product
@@ -319,8 +320,15 @@ def _near_key(key: str, known: Sequence[str]) -> str:
     last = _SYNONYMS.get(last, last)
     if same := [each for each in known if each.rpartition(".")[2] == last]:
         return checks.near_word(key, same, 0) if above else f"; did you mean {' or '.join(same)}?"
-    # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer.
-    return checks.near_word(key, known, 0.7 if "." in key else 0.6)
+    if not above:
+        return checks.near_word(key, known)
+    # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer, and
+    # those of one group by its name.
+    beside = [each.rpartition(".")[2] for each in known if each.rpartition(".")[0] == above]
+    if near := get_close_matches(last, beside, n=1):
+        return f"; did you mean {above}.{near[0]}?"
+    near = checks.near_word(key, [each for each in known if "." in each], 0.85)
+    return near or (f"; {above} has {', '.join(beside)}" if beside else "")
 
 
 def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:

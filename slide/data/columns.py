@@ -46,13 +46,15 @@ def likely_separator(cells: Iterable[str]) -> str | None:
     return None
 
 
+def is_gap(cell: Any) -> bool:
+    """Whether a cell is None, NaN, or one of the missing values of pandas."""
+    nan = isinstance(cell, float | np.floating) and math.isnan(cell)
+    return cell is None or nan or type(cell).__name__ in ("NAType", "NaTType")
+
+
 def is_missing(cell: Any) -> bool:
-    """Whether a cell is empty: None, NaN, the missing values of pandas, or white space."""
-    if isinstance(cell, float | np.floating):
-        return math.isnan(cell)
-    if isinstance(cell, str):
-        return not cell.strip()
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    """Whether a cell is empty: a gap, or white space."""
+    return is_gap(cell) or (isinstance(cell, str) and not cell.strip())
 
 
 def number_of(cell: Any) -> float | None:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -374,7 +375,6 @@ def write_xmc(
         10 10000 20000
     """
     variant = text_variant(format, first_feature, first_label)
-    columns = variant.first_feature, variant.first_label
 
     def write(file: IO[bytes]) -> None:
         if variant.header:
@@ -382,17 +382,24 @@ def write_xmc(
         start = 0
         for part in split.blocks(entries=FORMATTED_ENTRIES):
             _check_rows(part, start)
-            room = (
-                kernel.FEATURE_BYTES * len(part.features.indices)
-                + kernel.LABEL_BYTES * len(part.labels.indices)
-                + kernel.ROW_BYTES * len(part)
-            )
-            out = np.empty(room, np.uint8)
-            end = kernel.format_rows(*part.features, *part.labels, *columns, out)
-            file.write(out[:end].data)
+            file.write(_lines(part, variant).encode())
             start += len(part)
 
     write_atomic(Path(path), write)
+
+
+def _lines(part: Split, variant: Variant) -> str:
+    """A line for each row; one without labels begins with a space."""
+    columns = (part.features.indices + np.int64(variant.first_feature)).tolist()
+    labels = [*map(str, (part.labels.indices + np.int64(variant.first_label)).tolist())]
+    # NumPy writes the fewest digits that tell a float32 from all others.
+    values = part.features.values.astype(str).tolist()
+    pairs = [f" {at}:{value.removesuffix('.0')}" for at, value in zip(columns, values, strict=True)]
+    ends = (pairwise(rows.indptr.tolist()) for rows in (part.labels, part.features))
+    lines = (
+        ",".join(labels[a:b]) + "".join(pairs[c:d]) for (a, b), (c, d) in zip(*ends, strict=True)
+    )
+    return "".join(f"{line or ' '}\n" for line in lines)
 
 
 def _check_rows(part: Split, start: int) -> None:

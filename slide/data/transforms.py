@@ -61,8 +61,6 @@ TRANSFORM_VERSION = 2
 _COMPARED = 5000
 # Ten neighbours: the default of most studies of nearest neighbours lies between 5 and 20.
 _NEIGHBOURS = 10
-# 512 rows of cosines at a time take 10 MB.
-_BLOCK = 512
 
 
 def transform(
@@ -251,6 +249,7 @@ def should_standardize(train: Split, options: StepOptions) -> bool:
 def _neighbours_right(sample: Split, steps: RowTransform) -> np.ndarray:
     """For each row, whether the label with most votes of its nearest other rows is its own."""
     from scipy import sparse  # Imported here, so that `import slide` stays fast.
+    from sklearn.neighbors import NearestNeighbors
 
     features, labels = steps.features(sample.features), sample.labels
     dense = np.zeros((len(sample), steps.num_columns[0]), np.float32)
@@ -258,15 +257,9 @@ def _neighbours_right(sample: Split, steps: RowTransform) -> np.ndarray:
     ones = np.ones(len(labels.indices), np.float32)
     shape = len(sample), sample.num_labels
     votes = sparse.csr_array((ones, labels.indices, labels.indptr), shape)
-    count, right = min(_NEIGHBOURS, len(sample) - 1), []
-    for begin in range(0, len(sample), _BLOCK):
-        part = dense[begin : begin + _BLOCK]
-        cosines = part @ dense.T
-        cosines[np.arange(len(part)), np.arange(begin, begin + len(part))] = -2  # Not its own.
-        near = np.argpartition(cosines, -count, axis=1)[:, -count:]
-        weights = np.take_along_axis(cosines, near, axis=1).ravel()
-        voters = (weights, near.ravel(), np.arange(len(part) + 1) * count)
-        answers = (sparse.csr_array(voters, shape=(len(part), len(sample))) @ votes).argmax(axis=1)
-        answers = np.asarray(answers, np.int64).reshape(-1, 1)
-        right.append(hits(answers, labels.slice(begin, begin + len(part)))[:, 0])
-    return np.concatenate(right).astype(np.float64)
+    count = min(_NEIGHBOURS, len(sample) - 1)
+    search = NearestNeighbors(n_neighbors=count, metric="cosine", algorithm="brute").fit(dense)
+    distances, near = search.kneighbors()  # Without the row itself.
+    voters = ((1 - distances).ravel(), near.ravel(), np.arange(len(sample) + 1) * count)
+    answers = (sparse.csr_array(voters, shape=(len(sample),) * 2) @ votes).argmax(axis=1)
+    return hits(np.asarray(answers, np.int64).reshape(-1, 1), labels)[:, 0].astype(np.float64)

@@ -24,7 +24,7 @@ from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, check_used, put_together
 from slide.config.compose import LETTERS, as_dict, choose, plain_errors
 from slide.data import SparseDataset, Split, TextVectorizer
-from slide.data.transforms import count_steps
+from slide.data.transforms import StepOptions, count_steps
 from slide.estimator.targets import (
     Targets,
     check_class_names,
@@ -74,6 +74,8 @@ _KEYS = {
     "lr": "optimizer.lr",
     "input_rate": "optimizer.input_rate",
 }
+# Arguments of the transform of rows.
+_STEPS = ("tf_idf", "standardize", "l2_norm")
 # Groups of the command line that have a meaning here.
 _GROUPS = ("network", "sampler", "hash", "schedule", "loss", "optimizer", "lr_schedule")
 _GROUPS += ("ranker", "recipe", "trainer")
@@ -190,8 +192,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         split, targets = self._read(X, y, sample_weight, reset=True)
         weights = _given_weights(self.label_weights, split.num_labels)
         with silenced(not self.verbose):
-            options = {name: self._plain(name) for name in ("tf_idf", "standardize", "l2_norm")}
-            steps = count_steps(split, **options)
+            steps = count_steps(split, **{name: self._plain(name) for name in _STEPS})
         sizes = steps.num_columns
         train = replace(split, features=steps.features(split.features), num_features=sizes[0])
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
@@ -356,10 +357,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def _config(self) -> Any:
         """The configuration of the command line that the parameters stand for, once checked."""
         checks.within("threshold", self._plain("threshold"), 0, 1)
-        for name in ("verbose", "tf_idf", "l2_norm"):
-            checks.flag(name, self._plain(name))
-        if self._plain("standardize") != "auto":
-            checks.flag("standardize", self._plain("standardize"))
+        checks.flag("verbose", self._plain("verbose"))
+        StepOptions(**{name: self._plain(name) for name in _STEPS})
         if self.search is not None:
             checks.one_of("search", self.search, ("exact", "index"))
         if self.ranker not in RANKERS:

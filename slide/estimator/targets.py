@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from slide.data import Split
-from slide.data.columns import likely_separator
+from slide.data.columns import is_gap, likely_separator
 from slide.sparse import CSR, Pattern, as_csr, as_pattern, without_frame
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
@@ -83,21 +83,16 @@ def _check_no_gaps(y: Any) -> None:
     else:
         return
     for number, row in rows:
-        if _is_missing(row):
+        if is_gap(row):
             raise ValueError(
                 f"row {number} of y has no label, but {without_numpy(row)!r}: leave the row out, "
                 "or give a list of names for each row, which may be empty"
             )
         known = isinstance(row, np.ndarray) and row.dtype.kind not in "fO"  # No gaps in others.
         listed = isinstance(row, list | tuple | set | np.ndarray) and not known
-        if listed and any(map(_is_missing, row)):
+        if listed and any(map(is_gap, row)):
             found = without_numpy(list(row))
             raise ValueError(f"a label of row {number} of y is missing: {found!r}; leave it out")
-
-
-def _is_missing(label: Any) -> bool:
-    nan = isinstance(label, float | np.floating) and math.isnan(label)
-    return label is None or nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Targets:
@@ -304,18 +299,7 @@ def weighted_rows(split: Split, weights: Any) -> Split:
 
 def check_class_names(classes: np.ndarray) -> None:
     """Raise ValueError unless these can be names of classes: each once, and in UTF-8."""
-    names = label_names(classes)
-    for name in names or ():
-        if isinstance(name, str) and not name.isascii():
-            try:
-                name.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"the name of label {name!a} holds half of a pair of surrogates, which is no "
-                    "text in Unicode: read the file that it comes from with errors='replace'"
-                ) from error
-    if names is not None and len(set(names)) < len(names):
-        Names.of(names, "names of labels")  # Says which one.
+    Names.of(label_names(classes) or (), "names of labels")
 
 
 def label_names(classes: np.ndarray) -> list[Any] | None:

@@ -247,10 +247,18 @@ class HashTables:
         filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= self.capacity))
         return filled, min(int(seen.max()), self.capacity), full
 
-    def statistics(self) -> dict[str, float]:
-        """Numbers for the log; see `slide.Proposer.statistics`."""
-        names = "tables/non_empty_share", "tables/largest_bucket", "tables/full_share"
-        return dict(zip(names, self.occupancy(), strict=True))
+    def statistics(self, first: int = 0, most: int | None = None) -> dict[str, float]:
+        """Numbers for the log on the buckets from ``first`` on; see `slide.Proposer.statistics`.
+
+        most: look-ups pass over buckets with more ids.
+        """
+        seen = on_host(self.buckets.seen)[:, first:].astype(np.int64)
+        lost = seen[seen > most] if most is not None else (seen - self.capacity).clip(0)
+        return {
+            "tables/non_empty_share": float(np.mean(seen > 0)),
+            "tables/largest_bucket": min(int(seen.max()), self.capacity),
+            "tables/left_out_share": float(lost.sum() / max(1, seen.sum())),
+        }
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies of all arrays."""

@@ -202,12 +202,15 @@ def _fill(ids, size, target, num_rows, marks, key, stream):
 
 
 @parallel
-def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num_known):
+def assemble_per_sample(labels, proposed, num_rows, key, group, marks, indptr, ids, num_known):
     """One active set for each sample: its labels, then its proposed ids, then uniform fill.
 
     labels `Pattern`, proposed `RankedIds`, distinct in a sample; marks (T, N) uint8 scratch of
     zeros; indptr (B + 1,) int64 bounds of the sets; ids (nnz,) int32, num_known (B,) int64, labels
     and proposed ids of a set, written.
+
+    Every ``group`` neighbouring samples go through one sequence of draws, and each leaves out what
+    it has: its uniform ids are those of a sequence of its own, but for what they have in common.
     """
     num_samples = len(indptr) - 1
     num_runs = marks.shape[0]
@@ -229,7 +232,7 @@ def assemble_per_sample(labels, proposed, num_rows, key, marks, indptr, ids, num
                     own[size] = candidate
                     size += 1
             num_known[b] = size
-            _fill(own, num_known[b], len(own), num_rows, mark, key, np.int64(b))
+            _fill(own, num_known[b], len(own), num_rows, mark, key, np.int64(b // group))
             for i in range(len(own)):
                 mark[own[i]] = 0
 
@@ -267,16 +270,23 @@ def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, position
 
 
 def torch_assemble(
-    labels: Tensor, proposed: Tensor, sizes: Tensor, width: int, num_rows: int, key: int
+    labels: Tensor,
+    proposed: Tensor,
+    sizes: Tensor,
+    width: int,
+    num_rows: int,
+    key: int,
+    group: int,
 ) -> tuple[Tensor, Tensor]:
     """Sets of distinct ids: labels, then proposed ids, then uniform fill by ``key``.
 
-    labels (B, P), proposed (B, M) int32, distinct within a set; sizes (B,) int64, at most width.
-    Returns ids ``(B, width)`` int32, of which the first ``sizes[b]`` count, and how many of them
-    are labels or proposed.
+    labels (B, P), proposed (B, M) int32, distinct within a set; sizes (B,) int64, at most width;
+    group: number of samples with the same draws. Returns ids ``(B, width)`` int32, of which the
+    first ``sizes[b]`` count, and how many of them are labels or proposed.
     """
     known = torch.cat([labels, proposed], 1)
-    queue = torch.cat([known, _uniform(len(known), width, num_rows, key, known.device)], 1)
+    streams = torch.arange(len(known), device=known.device) // group
+    queue = torch.cat([known, _uniform(streams, width, num_rows, key)], 1)
     kept = first_in_queue(queue) & (queue >= 0)
     front = kept.logical_not().byte().argsort(dim=1, stable=True)[:, :width]
     num_known = kept[:, : known.shape[1]].sum(1).minimum(sizes)
@@ -289,14 +299,17 @@ def first_in_queue(queue: Tensor) -> Tensor:
     return torch.empty_like(queue, dtype=torch.bool).scatter_(1, order, first_of_equal(values))
 
 
-def _uniform(count: int, width: int, num_rows: int, key: int, device: torch.device) -> Tensor:
-    """Uniform ids ``(count, n)`` int32; fewer than ``width`` new ones once in 10^10 sets."""
-    streams = torch.arange(count, device=device)[:, None] << 32
+def _uniform(streams: Tensor, width: int, num_rows: int, key: int) -> Tensor:
+    """Uniform ids ``(B, n)`` int32 of streams ``(B,)``; fewer than ``width`` new ones hardly ever.
+
+    Once in 10^10 sets.
+    """
+    starts, device = streams[:, None] << 32, streams.device
     if num_rows <= _SHARE * width:
-        keys = torch_random_keys(key, streams + torch.arange(num_rows, device=device))
+        keys = torch_random_keys(key, starts + torch.arange(num_rows, device=device))
         return keys.argsort(1).int()
     draws = torch.arange(width + width // 2 + 64, device=device)
-    return torch_random_below(key, streams + draws, num_rows).int()
+    return torch_random_below(key, starts + draws, num_rows).int()
 
 
 @serial

@@ -291,7 +291,7 @@ def _selection(run: RunFiles) -> Iterator[str]:
     )
     yield _images(draw_selection(run))
     figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
-    yield _table(list(figures_of), [[cell for (cell,) in figures_of.values()]])
+    yield _table(["", "value"], [[head, cell] for head, (cell,) in figures_of.items()])
 
 
 def _frequency(answers: Answers) -> Iterator[str]:

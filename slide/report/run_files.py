@@ -31,6 +31,9 @@ SELECTION_COLUMNS = {
     "recall": "recall_at_10",
     "by chance": "chance_recall_at_10",
     "rows looked at": "rows_seen_share",
+    "directions": "directions",
+    "tables": "num_tables",
+    "K": "hashes_per_table",
     "rebuilds": "rebuilds",
     "rebuilds, s": "rebuild_seconds",
 }

@@ -31,6 +31,11 @@ MODES = ("per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
 _COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds")
+# Neighbouring samples of a batch with the same uniform draws beside their candidates: fewer rows
+# change in a step, and each by the gradients of more samples. Precision rises with the group, as
+# gowalla's P@1 after an epoch: 12.5, 13.0, 13.9 and 14.3 with 1, 8, 32 and 512; recall falls.
+# Without candidates fewer negatives cost precision: debian 55.4, 52.2 and 40.7 with 1, 8 and 32.
+_GROUP = 16
 _ASIDE = 2  # Part of the keys of sets that are not for training, which training must not repeat.
 
 
@@ -283,17 +288,20 @@ class ActiveSampler(Sampler):
                 found = proposed.counts
             sizes = np.maximum(sizes, counts + self._reserve + found)
         indptr = row_bounds(np.minimum(sizes, self.out_features))
+        # Where all candidates are taken, as published, or none, each sample has its own draws.
+        group = 1 if self.candidate_share is None or not limits.any() else _GROUP
         device = self._device_of(queries)
         if uses_reference(device):
             if not isinstance(proposed, Tensor):
                 kept = np.arange(proposed.ids.shape[1]) < proposed.counts[:, None]
                 proposed = on_device(np.where(kept, proposed.ids, np.int32(-1)), device)
             own = padded(labels, most_labels(labels))
-            ids, known = _reference_ids(own, proposed, np.diff(indptr), key, self.out_features)
+            sizes = np.diff(indptr)
+            ids, known = _reference_ids(own, proposed, sizes, key, self.out_features, group)
         else:
             ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
             marks, n = self._scratch.marks(num_threads()), self.out_features
-            kernels.assemble_per_sample(labels, proposed, n, key, marks, indptr, ids, known)
+            kernels.assemble_per_sample(labels, proposed, n, key, group, marks, indptr, ids, known)
         self._chosen = known, int(counts.sum()), len(counts)
         targets = None
         if supervised:
@@ -320,7 +328,7 @@ class ActiveSampler(Sampler):
         if marks is None:
             own, positions = _by_appearance(labels)
             best, sizes = on_device(proposed, device)[None], np.array([size])
-            ids, known = _reference_ids(own[None], best, sizes, key, self.out_features)
+            ids, known = _reference_ids(own[None], best, sizes, key, self.out_features, group=1)
         else:
             ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
             slots, count = self._scratch.slots(), self.out_features
@@ -403,12 +411,17 @@ class ActiveSampler(Sampler):
 
 
 def _reference_ids(
-    labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, num_rows: int
+    labels: np.ndarray,
+    proposed: Tensor,
+    sizes: np.ndarray,
+    key: np.uint64,
+    num_rows: int,
+    group: int,
 ) -> tuple[Any, Tensor]:
     """Ids of sets, set after set, and how many of each are not drawn; -1 is no label, no id."""
     device, width = proposed.device, int(sizes.max(initial=0))
     wanted, own = on_device(sizes, device), on_device(labels, device)
-    ids, known = torch_assemble(own, proposed, wanted, width, num_rows, int(key))
+    ids, known = torch_assemble(own, proposed, wanted, width, num_rows, int(key), group)
     return _flat(ids, sizes), known
 
 

@@ -245,8 +245,9 @@ def _fault(error: ValidationError, form: type[Row], *above: str | int) -> str:
     if above and first["type"] == "extra_forbidden":
         said = _unknown_key("a row", form)
     elif above and first["type"] in ("model_type", "model_attributes_type"):
-        given = json.dumps(first["input"])
-        said = f"a row is {_ROW_FORMS}, not {given if len(given) < 50 else given[:50] + ' ...'}"
+        given, columns = json.dumps(first["input"]), [k for k in _keys(form) if k not in _keys(Row)]
+        forms = f"an object with the columns {', '.join(columns)}" if columns else _ROW_FORMS
+        said = f"a row is {forms}, not {given if len(given) < 50 else given[:50] + ' ...'}"
     return f"{path.removeprefix('.')}: {said}"
 
 

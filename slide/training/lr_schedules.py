@@ -206,13 +206,15 @@ class AutoSchedule:
         self.total = min(step + max(round(DECAY_SHARE * step), 1), max(self.most_steps, step))
 
     def waiting(self) -> str:
-        """How long the rate stays up; ``{n:,}`` stands for the number of steps."""
+        """How long the rate stays up, as the format of a bar of tqdm."""
         minutes = f" or {self.most_seconds / 60:g} min" if self.most_seconds else ""
-        said = "step {n:,} of at most " + f"{self.most_steps:,}{minutes}"
+        # What narrow terminals cut off comes last.
+        said = "step {n:,}, at most " + f"{self.most_steps:,}{minutes}"
+        said += " [{elapsed}, {rate_noinv_fmt}]"
         if (self.steps or [0])[-1] < self.least_steps:
-            return f"{said}, {self.least_steps:,} at least"
-        score = f": {self.scores[-1]:.3f}" if self.scores else ""
-        return f"{said} until precision levels off{score}"
+            return f"{said}, at least {self.least_steps:,}"
+        score = f" {self.scores[-1]:.3f}" if self.scores else ""
+        return f"{said} until precision{score} levels off"
 
     def falling(self) -> str:
         """A sentence for the step from which the rate falls."""

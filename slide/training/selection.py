@@ -32,14 +32,17 @@ _PHRASES = (
     "{candidates:,.1f} of them looked up",
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
+    "{directions:,} directions",
+    "{num_tables:,} tables",
+    "{hashes_per_table:,} hashes in a code",
     "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
-    "measured in {measuring_seconds:.1f} s",
+    "measurements took {measuring_seconds:.1f} s",
 )
 # Fewer measurements than this do not show that a recall is no more than chance.
 _FEWEST = 5
-# Below this share of buckets that hold anything most look-ups find nothing, and above this share of
-# full ones most buckets leave outputs out.
-_EMPTY, _FULL = 0.15, 0.5
+# Tables warn if an input finds less than this part of what it should, if its buckets hold more than
+# this share of all outputs there, or if look-ups pass over more than this share.
+_FEW, _MANY, _LOST = 0.2, 0.5, 0.5
 
 
 class Recall(NamedTuple):
@@ -110,7 +113,17 @@ def selection_figures(
     values = {name: _values(late, scalar) for name, scalar in _MEASURED.items()}
     found = {name: round(mean(each), 6) for name, each in values.items() if each}
     rebuilds = sum(getattr(layer.sampler, "rebuilds", 0) for layer in network.layers())
+    found |= _sizes(_proposer(network))
     return {**found, "rebuilds": rebuilds} if rebuilds else found
+
+
+def _proposer(network: SlideNetwork) -> Any:
+    layer = getattr(network.output, "local", network.output)
+    return getattr(layer.sampler, "proposer", None)
+
+
+def _sizes(proposer: Any) -> dict[str, int]:
+    return proposer.sizes() if proposer is not None else {}
 
 
 def selection_line(summary: Mapping[str, Any]) -> str:
@@ -124,19 +137,34 @@ def selection_line(summary: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
-def selection_warnings(log: Sequence[Mapping[str, float]]) -> list[str]:
+def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork) -> list[str]:
     """Sentences on look-ups that are of no use, and on the keys that help."""
     found, late = [], _second_half(log)
-    filled, full = (_values(late, f"tables/{name}_share") for name in ("non_empty", "full"))
-    if filled and (share := mean(filled)) < _EMPTY:
+    proposer = _proposer(network)
+    given = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables", "probes"))
+    if _sizes(proposer).get("num_tables") == 0 and any(each is not None for each in given):
         found.append(
-            f"{1 - share:.1%} of the buckets of the hash tables are empty, so look-ups find "
-            "little: lower hash.hashes_per_table (K)"
+            "hash.hashes_per_table (K), hash.num_tables (L) and hash.probes have no effect: inputs "
+            "look at all outputs of a layer that has at most 4,096, or that is on another device "
+            "than the CPU, and there are no tables"
         )
-    if full and (share := mean(full)) > _FULL:
+    shares = (_values(late, f"tables/{name}_share") for name in ("found", "meant", "left_out"))
+    several, meant, lost = (mean(each) if each else 0.0 for each in shares)
+    if lost > _LOST:
         found.append(
-            f"{share:.1%} of the buckets of the hash tables are full and leave outputs out: raise "
-            "hash.hashes_per_table (K) or sampler.proposer.bucket_capacity"
+            f"{lost:.1%} of the entries of hash tables are in buckets with too many outputs, which "
+            "look-ups leave out: raise hash.hashes_per_table (K)"
+        )
+    elif several > _MANY:
+        found.append(
+            f"the buckets that an input reads hold {several:.1f} times the outputs of the hash "
+            "tables, so looking at all of them would take less: raise hash.hashes_per_table (K) or "
+            "lower hash.num_tables (L)"
+        )
+    elif several < _FEW * meant:
+        found.append(
+            f"an input finds {several:.3%} of the outputs in hash tables, where {meant:.3%} are "
+            "meant: lower hash.hashes_per_table (K) or raise hash.num_tables (L)"
         )
     pairs = [(line[_RECALL], line[_CHANCE]) for line in late if _CANDIDATES in line]
     gains = [recall - chance for recall, chance in pairs]

@@ -133,9 +133,9 @@ class AutoValidation:
         """Let a bar show how long the run goes on, as far as that is known."""
         bar.total, bar.bar_format = self.schedule.total or None, None
         if not bar.total:
-            bar.bar_format = self.schedule.waiting() + " [{elapsed}{postfix}, {rate_noinv_fmt}]"
-        elif self.schedule.scores:
-            bar.set_description_str(f"the rate falls, precision {self.schedule.scores[-1]:.3f}")
+            bar.bar_format = self.schedule.waiting() + "{postfix}"
+        else:
+            bar.set_description_str("the rate falls")
 
 
 class EarlyStopping:

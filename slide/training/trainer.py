@@ -395,7 +395,7 @@ class Trainer:
             found["processes"] = self.group.size
             found["exchange_seconds"] = round(counters.exchange_seconds, 3)
         found |= selection_figures(measured, self.network)
-        found["warnings"] = selection_warnings(measured)
+        found["warnings"] = selection_warnings(measured, self.network)
         if found["p_at_1"] < found["majority_p_at_1"]:
             found["warnings"].append(
                 f"P@1 is below {majority:.4f}, that of always naming the most frequent label: is "

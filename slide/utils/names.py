@@ -153,7 +153,13 @@ def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndar
         seen = set()
         twice = next(name for name in names if name in seen or seen.add(name))
         raise ValueError(f"{what} must differ; {twice!r} occurs twice")
-    words = [str(name).encode() for name in names]
+    try:
+        words = [str(name).encode() for name in names]
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{what} must be text in Unicode; {error.object!a} holds half of a pair of surrogates: "
+            "read the file that it comes from with errors='replace'"
+        ) from error
     ends = np.cumsum([len(word) for word in words], dtype=np.int64)
     return np.frombuffer(b"".join(words), np.uint8), ends
 

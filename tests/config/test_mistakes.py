@@ -152,6 +152,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("learning_rate=1", "did you mean optimizer.lr?$"),
         ("trainer.num_epochs=1", "did you mean trainer.epochs?$"),
         ("optimiser.lr=1", "no key optimiser.lr .*; did you mean optimizer.lr?"),
+        ("hash.q=6", "no key hash.q .*; hash has hashes_per_table, num_tables, probes$"),
         ("max_steps=1", "no key max_steps .*; did you mean trainer.max_steps?"),
         ("selection.active=1", "no key selection.active .*; did you mean sampler.active?"),
         ("network.input_rate=1", "did you mean optimizer.input_rate?"),

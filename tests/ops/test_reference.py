@@ -57,7 +57,7 @@ def test_bfloat16_rows_are_summed_up_in_float32():
 
 def test_a_fill_of_nearly_all_rows_is_uniform():
     empty, sizes = torch.empty(3000, 0, dtype=torch.int32), torch.full((3000,), 3)
-    ids, _ = torch_assemble(torch.zeros(3000, 1).int(), empty, sizes, 3, 8, key=5)
+    ids, _ = torch_assemble(torch.zeros(3000, 1).int(), empty, sizes, 3, 8, key=5, group=1)
     assert (ids[:, 0] == 0).all()
     counts = torch.bincount(ids[:, 1:].flatten(), minlength=8)[1:]
     assert (counts - 6000 / 7).abs().max() < 5 * np.sqrt(6000 / 7)

@@ -35,6 +35,10 @@ def test_a_run_leaves_a_report(tmp_path):
     assert "by chance" in found[choice[0]]
     assert "test rows, re-ranked" in found["precision"]
     assert "http" not in re.sub(r'src="[^"]+"', "", page), "it asks for something from outside"
+    assert '<meta name="viewport" content="width=device-width">' in page, "phones would shrink it"
+    assert page.count("<table>") == page.count('<div class="wide"><table>'), (
+        "a table may be too wide"
+    )
     scores = ["p_at_1", "recall_at_10", "chance_recall_at_10"]
     assert all(f"<td>{summary[score]:.4f}</td>" in page for score in scores)
     errors = [f"{summary[name]:.3f}" for name in ("calibration_error", "calibration_error_at_1")]
@@ -66,7 +70,7 @@ def test_only_what_was_measured_is_shown(tmp_path):
     words = job.tiny(tmp_path, "report=true", "sampler=uniform", "ranker=none")
     job.main(*words)
     page = (tmp_path / "run/report.html").read_text()
-    assert "<th>by chance</th>" in page
+    assert "<td>by chance</td>" in page
     assert "looked up" not in page
     assert "<h2>Calibration</h2>" not in page, "there are no probabilities"
     assert "re-ranked" not in pictures(page)["precision"]

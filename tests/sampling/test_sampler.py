@@ -30,7 +30,9 @@ from slide import (
     Sampler,
     SimHash,
 )
+from slide.backend import backend
 from slide.sampling import PublishedLSHProposer, fixed, never, schedules
+from slide.sampling.sampler import _GROUP
 from slide.sparse import Pattern
 
 WIDTH, FEW = 12, 60
@@ -158,6 +160,54 @@ def test_uniform_fill_is_uniform(mode):
         draws += num_samples
     assert (counts[known] == draws).all()
     assert chi_square_p(np.delete(counts, known), draws, 9) > 1e-3
+
+
+class Fixed(Proposer):
+    """Three candidates of each sample, whatever it is."""
+
+    def rebuild(self, weight, bias):
+        pass
+
+    def candidates(self, queries):
+        return Pattern.from_lists([[b, b + 40, b + 80] for b in range(len(queries))])
+
+
+def test_draws_beside_candidates_are_common_and_uniform():
+    """Neighbours draw the same ids, and each all ids that it has not with equal probability."""
+    rows, active, count, draws = 200, 24, 2 * _GROUP, 1500
+    sampler = ActiveSampler(WIDTH, rows, Fixed, active=active, mode="per_sample")
+    own, x = Pattern.from_lists([[b + 120] for b in range(count)]), torch.zeros(count, WIDTH)
+    known = np.array([[b, b + 40, b + 80, b + 120] for b in range(count)])
+    counts = np.zeros((count, rows), int)
+    for _ in range(draws):
+        ids = sampler.select(x, own).ids.reshape(count, active)
+        assert all(len(set(row.tolist())) == active for row in ids)
+        assert (np.sort(ids[:, :4], axis=1) == known).all()
+        # A sample goes on for each id of the others' draws that is one of its four.
+        assert len(np.unique(ids[:_GROUP, 4:])) <= active
+        counts[np.arange(count)[:, None], ids] += 1
+    for b in range(count):
+        assert chi_square_p(np.delete(counts[b], known[b]), draws, active - 4) > 1e-5
+    assert len(np.unique(ids[:, 4:])) > active, "each group has its own draws"
+
+
+@pytest.mark.parametrize("share", [None, 0.0])
+def test_draws_of_each_sample_as_published_or_without_candidates(share):
+    options = {"active": 24, "mode": "per_sample", "candidate_share": share}
+    ids = ActiveSampler(WIDTH, 200, Fixed, **options).select(torch.zeros(_GROUP, WIDTH), None).ids
+    assert len(np.unique(ids.reshape(_GROUP, 24)[:, 3:])) > 100
+
+
+def test_common_draws_are_those_of_the_reference():
+    """On other devices, and draw by draw."""
+    options = {"active": 24, "mode": "per_sample", "weighting": "stratified"}
+    own = Pattern.from_lists([[b % 7 + 120] * (b % 2) for b in range(3 * _GROUP + 1)])
+    found = []
+    for way in ("kernels", "torch"):
+        with backend(way):
+            sampler = ActiveSampler(WIDTH, 5000, Fixed, **options)
+            found.append(sampler.select(torch.zeros(own.num_rows, WIDTH), own))
+    assert same_sets(*found)
 
 
 @every_mode
@@ -367,7 +417,7 @@ def test_kinds_of_samplers(saved, kind):
         second.load_state_dict(state)
 
 
-TABLES = ("non_empty_share", "largest_bucket", "full_share")
+TABLES = ("non_empty_share", "largest_bucket", "left_out_share", "found_share", "meant_share")
 
 
 @pytest.mark.parametrize(
@@ -392,7 +442,7 @@ def test_numbers_for_the_log(make, names):
     assert set(found) == names | {"selection/candidates"}
     distinct = len(np.unique(labels.indices))
     assert 0 <= found.pop("selection/candidates") <= 40 - distinct
-    assert 0 <= found.pop("tables/full_share", 0) <= 1
+    assert 0 <= found.pop("tables/left_out_share", 0) <= 1
     assert all(value > 0 for value in found.values())
     assert found.get("look_up/rows_seen", 1) <= N
     if make is recent_sampler:

@@ -269,9 +269,11 @@ def test_higher_limits_hold_before_the_rate_falls():
 
 
 def test_it_says_what_it_waits_for():
-    shown = AutoSchedule(EPOCH, 9000, 90.0).waiting().format(n=1234)
-    assert shown == "step 1,234 of at most 9,000 or 1.5 min until precision levels off"
-    assert played([0.4, 0.7]).waiting().endswith("100,000 until precision levels off: 0.700")
+    shown = AutoSchedule(EPOCH, 9000, 90.0).waiting()
+    shown = shown.format(n=1234, elapsed="00:09", rate_noinv_fmt="137.1 steps/s")
+    said = "step 1,234, at most 9,000 or 1.5 min [00:09, 137.1 steps/s] until precision levels off"
+    assert shown == said
+    assert played([0.4, 0.7]).waiting().endswith(" until precision 0.700 levels off")
     said = played([0.7123, 0.7]).falling()
     assert said == "held-out precision 0.700, best 0.712; the rate falls until step 300"
     assert AutoSchedule(EPOCH, 9, total=9).falling() == "the rate falls until step 9"

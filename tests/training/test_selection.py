@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ import torch
 from helpers import job
 from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
 
+import slide
 from slide import FullSampler
+from slide.backend import uses_reference
 from slide.report import read_run
 from slide.sparse import Pattern
 from slide.training.selection import (
@@ -139,10 +142,11 @@ def log(recalls, chance=0.1, **scalars):
 def test_figures_are_means_over_the_second_half(tmp_path, monkeypatch):
     network = job.make_network(job.make_data(tmp_path))
     found = selection_figures(log([0.2, 0.3], selection__candidates=4.0), network)
-    expected = {"candidates": 4, "recall_at_10": 0.25, "chance_recall_at_10": 0.1}
+    sizes = {"directions": 8, "num_tables": 0}
+    expected = {"candidates": 4, "recall_at_10": 0.25, "chance_recall_at_10": 0.1, **sizes}
     assert found == pytest.approx(expected), "nothing was rebuilt, and rows were not counted"
     monkeypatch.setattr(network.output.sampler, "rebuilds", 3)
-    assert selection_figures([], network) == {"rebuilds": 3}
+    assert selection_figures([], network) == {"rebuilds": 3, **sizes}
 
 
 def test_the_line_leaves_out_what_is_not_known():
@@ -157,38 +161,86 @@ def test_the_line_leaves_out_what_is_not_known():
 
 
 LOOKED_UP = {"selection__candidates": 8.0}
-FILLED = {"tables__non_empty_share": 0.9, "tables__full_share": 0.1}
+UNIFORM = SimpleNamespace(output=SimpleNamespace(sampler=uniform_sampler(4, 16)))
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (log([0.1, 0.11, 0.09, 0.12, 0.08], **LOOKED_UP, **FILLED), "hardly more than chance"),
+        (log([0.1, 0.11, 0.09, 0.12, 0.08], **LOOKED_UP), "hardly more than chance"),
         (log([0.05] * 5, **LOOKED_UP), r"recall 0.050, by chance 0.100\): choose another sampler"),
         (log([0.1] * 5, selection__candidates=0.1), r"raise sampler\.active, if labels fill"),
-        (log([0.5] * 5, tables__non_empty_share=0.002), r"99\.8% .* empty.*lower hash\.hashes_per"),
-        (log([0.5] * 5, tables__full_share=0.75), r"75\.0% .* full.*raise hash\.hashes_per"),
     ],
 )
 def test_warnings_name_the_key(lines, said):
-    (found,) = selection_warnings(lines)
+    (found,) = selection_warnings(lines, UNIFORM)
     assert re.search(said, found)
-    known = {f"hash.{key}" for key in job.raw("hash", "simhash")} | {"sampler.active"}
-    known |= {f"sampler.proposer.{key}" for key in job.raw("sampler", "slide2020").proposer}
-    assert set(re.findall(r"(?:hash|sampler)(?:\.\w+)+", found)) <= known
+    assert keys_in(found) <= KEYS
+
+
+KEYS = {f"hash.{key}" for key in job.raw("hash", "simhash")} | {"sampler.active"}
+
+
+def keys_in(sentence):
+    return set(re.findall(r"(?:hash|sampler)(?:\.\w+)+", sentence))
+
+
+@pytest.mark.skipif(uses_reference(), reason="plain torch ranks all rows")
+@pytest.mark.parametrize(
+    ("made", "sizes", "said"),
+    [
+        (lsh_sampler, (1, 1), r"too many outputs, .* leave out: raise hash\.hashes_per_table"),
+        (lsh_sampler, (5, 8), r"hold [\d.]+ times the outputs .*: raise hash\.hashes_per_table"),
+        (lsh_sampler, (30, 1), r"an input finds 0\.\d+% .*: lower hash\.hashes_per_table"),
+        (lsh_sampler, (None, 4), None),
+        (
+            published_sampler,
+            (1, 1),
+            r"too many outputs, .* leave out: raise hash\.hashes_per_table",
+        ),
+        (published_sampler, (8, 1), r"an input finds 0\.\d+% .*: lower hash\.hashes_per_table"),
+        (published_sampler, (4, 16), None),
+    ],
+)
+def test_tables_that_are_too_full_or_too_empty(made, sizes, said):
+    """With many hashes few outputs share a bucket, although half of the buckets are not empty."""
+    hashes, tables = sizes
+    options = {"hashes_per_table": hashes, "num_tables": tables, "candidate_share": None}
+    torch.manual_seed(0)
+    sampler = partial(made, active=1000, mode="per_sample", **options)
+    layer = slide.SampledLinear(32, 12_000, sampler(32, 12_000))
+    inputs, labels = torch.randn(64, 32), Pattern.from_lists([[3, 4]] * 64)
+    active = layer(inputs, labels).active
+    lines = [{"step": 1, **inspect_selection(layer, inputs, active, samples=2)}]
+    found = selection_warnings(lines, SimpleNamespace(output=layer))
+    if said is None:
+        assert found == []
+        return
+    (found,) = found
+    assert re.search(said, found)
+    assert keys_in(found) <= KEYS
+
+
+def test_sizes_of_tables_that_are_not_there():
+    """All of few outputs are looked at, so K and L have no effect."""
+    layer = slide.SampledLinear(16, 400, lsh_sampler(16, 400, active=40, hashes_per_table=3))
+    (found,) = selection_warnings([], SimpleNamespace(output=layer))
+    assert "have no effect" in found
+    assert keys_in(found) < KEYS
+    assert layer.sampler.proposer.sizes() == {"directions": 16, "num_tables": 0}
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        log([0.2, 0.21, 0.19, 0.2, 0.22], **LOOKED_UP, **FILLED),  # They find more.
+        log([0.2, 0.21, 0.19, 0.2, 0.22], **LOOKED_UP),  # They find more.
         log([0.1] * 5),  # Nothing is looked up.
         log([0.1] * 4, **LOOKED_UP),  # That says little.
         [],
     ],
 )
 def test_no_warning_where_there_is_no_reason(lines):
-    assert selection_warnings(lines) == []
+    assert selection_warnings(lines, UNIFORM) == []
 
 
 def test_a_run_says_it(tmp_path, capsys):
@@ -198,6 +250,7 @@ def test_a_run_says_it(tmp_path, capsys):
     summary, (_, last) = read_run(run).summary, job.lines(run, "selection/chance")
     (line,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("sets "))
     assert line == f"sets      {selection_line(summary)}"
+    assert "16 directions; 0 tables; " in line or "8 directions; 0 tables; " in line
     assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
     for name, scalar in (
         ("recall_at_10", "selection/recall_without_labels"),

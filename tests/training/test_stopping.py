@@ -414,23 +414,30 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
     assert json.loads((run / "best/best.json").read_text())["step"] == 224
 
 
-def test_a_bar_says_the_bound_and_what_it_waits_for():
-    schedule = AutoSchedule(50, 1000)
-    with ProgressBar(desc="training", unit=" steps", file=io.StringIO(), ncols=80) as bar:
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_bar_says_the_bound_and_what_it_waits_for(columns):
+    """What comes first is seen in narrow terminals, too."""
+    schedule, shown = AutoSchedule(50, 1000), []
+    with ProgressBar(desc="training", unit=" steps", file=io.StringIO(), ncols=columns) as bar:
         bar.set_postfix({"loss": "0.123"})
-        for score, expected in (
-            (None, "step 7 of at most 1,000 until precision levels off ["),
-            (0.5, "step 7 of at most 1,000 until precision levels off: 0.500 ["),
-            (0.4, "the rate falls, precision 0.400:   9%|"),
-        ):
+        for score in (None, 0.5, 0.4):
             schedule.scores += [] if score is None else [score]
             if score == 0.4:
                 schedule.begin_decay(50)
             AutoValidation(schedule, object.__new__(HeldOutSamples)).show(bar)
             bar.update(7 - bar.n)
-            assert str(bar).startswith(expected)
-            assert len(str(bar)) <= 80
-        assert " 7/75 " in str(bar)
+            shown.append(str(bar))
+    first, second, falling = shown
+    assert max(map(len, shown)) <= columns
+    assert first.startswith("step 7, at most 1,000 [00:0")
+    assert falling.startswith("the rate falls:   9%|")
+    assert " 7/75 [00:0" in falling
+    if columns > 40:
+        assert " steps/s] until precision levels off" in first
+        assert " steps/s] until precision 0.500 levels o" in second
+        assert "loss=0.123" in falling
+    if columns > 80:
+        assert second.endswith(" levels off, loss=0.123")
 
 
 SHARED = """

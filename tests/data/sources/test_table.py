@@ -337,6 +337,10 @@ def answered_as_in_python(model):
                 "rows[0].prise: there is no such key; a row has indices, values, "
                 "features, text, title, body, price",
             ),
+            (
+                "a red car",
+                'rows[0]: a row is an object with the columns title, body, price, not "a red car"',
+            ),
             ({"price": "dear"}, "rows[0].price: Input should be a valid number"),
             (
                 {**cells, "indices": [1]},

@@ -46,7 +46,7 @@ class TestAssembly:
         marks = np.zeros((1 + seed, NUM_ROWS), np.uint8)
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         ids, num_known = np.full(indptr[-1], -1, np.int32), np.empty(len(sizes), np.int64)
-        words = known, ranked, NUM_ROWS, random_key(seed), marks, indptr, ids, num_known
+        words = known, ranked, NUM_ROWS, random_key(seed), 1 + seed, marks, indptr, ids, num_known
         kernels.assemble_per_sample(*words)
         parts = rows_of(known), rows_of(pattern), rows_of(Pattern(indptr, ids)), sizes
         for b, (own_labels, listed, own, size) in enumerate(zip(*parts, strict=True)):
@@ -92,7 +92,7 @@ def test_the_last_free_ids_are_drawn_uniformly():
     for seed in range(400):
         marks, ids = np.zeros((1, rows), np.uint8), np.full(size, -1, np.int32)
         out = np.array([0, size]), ids, np.empty(1, np.int64)
-        kernels.assemble_per_sample(known, none, rows, random_key(seed), marks, *out)
+        kernels.assemble_per_sample(known, none, rows, random_key(seed), 1, marks, *out)
         counts += np.bincount(ids, minlength=rows)
     assert counts[free].sum() == 2 * 400
     assert chi_square_p(counts[free], 400, 2) > 1e-3

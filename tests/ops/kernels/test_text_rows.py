@@ -1,62 +1,12 @@
 """Rows as text, and rows of generated data."""
 
-import re
-
 import numpy as np
 import pytest
-from helpers.matrices import make_csr, make_pattern, rows_of
+from helpers.matrices import make_pattern, rows_of
 
 from slide.ops import text_rows as kernels
 from slide.ops.sources import draw_features, draw_labels
-from slide.sparse import CSR, Pattern
-
-EXTREMES = [0.0, -0.0, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38, -3.4028235e38, 1.0, 1e5, 1e6]
-
-
-def formatted(features, labels, *first):
-    entries = len(features.indices), len(labels.indices), features.num_rows
-    sizes = kernels.FEATURE_BYTES, kernels.LABEL_BYTES, kernels.ROW_BYTES
-    out = np.zeros(np.dot(entries, sizes), np.uint8)
-    end = kernels.format_rows(*features, *labels, *first, out)
-    assert not out[end:].any(), "bytes beyond the end"
-    return out[:end].tobytes().decode()
-
-
-@pytest.mark.parametrize("first", [(0, 0), (1, 0), (2**31 - 1, 7)])
-def test_rows_as_text(first):
-    rng, counts = np.random.default_rng(0), np.random.default_rng(1).integers(0, 8, 40)
-    counts[:3] = 0
-    features, labels = make_csr(rng, counts, 50), make_pattern(rng, rng.integers(0, 4, 40), 30)
-    lines = formatted(features, labels, *first).splitlines()
-    numbers = rows_of(Pattern(features.indptr, features.values))
-    parts = lines, rows_of(labels), rows_of(features), numbers
-    for line, own, columns, values in zip(*parts, strict=True):
-        words = line.split(" ")
-        assert words[0] == ",".join(str(label + first[1]) for label in own)
-        pairs = [word.split(":") for word in words[1:] if word]
-        assert [int(column) - first[0] for column, _ in pairs] == columns
-        assert [np.float32(value) for _, value in pairs] == values
-        assert line or own, "an empty row is a space"
-
-
-def test_values_of_all_sizes_as_text():
-    """They are read back as what they were, and short decimals stay as short as they are."""
-    rng = np.random.default_rng(0)
-    values = rng.integers(0, 2**32, 2000, np.uint32).view(np.float32)
-    short = rng.integers(-(10**6), 10**6, 300) / 10.0 ** rng.integers(0, 9, 300)
-    values = np.concatenate([values[np.isfinite(values)], EXTREMES, short]).astype(np.float32)
-    features = CSR(np.array([0, len(values)]), np.arange(len(values), dtype=np.int32), values)
-    words = formatted(features, Pattern.from_lists([[2**31 - 1]]), 0, 0).split()
-    assert words[0] == str(2**31 - 1)
-    texts = [word.partition(":")[2] for word in words[1:]]
-    found = np.array(texts, np.float64).astype(np.float32)
-    assert found.view(np.int32).tolist() == values.view(np.int32).tolist()
-    assert list(map(float, texts[-300:])) == short.tolist()
-    for text in texts:
-        form = r"-?(\d+|\d+\.0*[1-9]\d*|\d+\.\d*[1-9]|[1-9]\d*e-?\d+)"
-        assert re.fullmatch(form, text), text
-        digits = text.lstrip("-").partition("e")[0].replace(".", "").strip("0")
-        assert len(digits) <= 10, text
+from slide.sparse import Pattern
 
 
 def cluster_arguments(rng, rows, num_clusters, num_labels):
