@@ -102,6 +102,16 @@ def array_view(tensor: torch.Tensor) -> np.ndarray:
     return (tensor.detach() if tensor.requires_grad else tensor).numpy()
 
 
+def check_memory(weight: Tensor) -> None:
+    """Raise RuntimeError for a weight whose memory is gone, as a wrapper of PyTorch may free it."""
+    end = weight.storage_offset() + weight.numel() if weight.is_contiguous() else 0
+    if weight.untyped_storage().nbytes() < end * weight.element_size():
+        raise RuntimeError(
+            f"the memory of a weight {tuple(weight.shape)} was freed, as FullyShardedDataParallel "
+            "does: leave the layer out of the wrapper"
+        )
+
+
 def check_on_cpu(what: str, *tensors: torch.Tensor) -> None:
     """Raise ValueError for a tensor on another device; ``what`` only the CPU computes."""
     for tensor in tensors:

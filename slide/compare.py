@@ -104,11 +104,7 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
         for key, each in values.items()
         if key.startswith(_CHOICES) and len({*each} - {_UNKNOWN}) > 1  # Old runs note none.
     }
-    typed = {
-        word.lstrip("+~").partition("=")[0]
-        for run in runs
-        for word in run.settings.get(f"{_COMMAND}words", ())
-    }
+    typed = {word.lstrip("+~").partition("=")[0] for run in runs for word in _words_of(run)}
     chosen, follow = set(found), tuple(f"{key}." for key in referring_keys())
     for key, each in values.items():
         follows = key.partition(".")[0] in chosen or f"{key}.".startswith(follow)
@@ -116,6 +112,12 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
         if not inside and key not in _PATHS and (key in typed or not follows):
             found[key] = each
     return found
+
+
+def _words_of(run: RunFiles) -> list[str]:
+    """The words of the command line; none if the file, which anybody may have written, has none."""
+    words = run.settings.get(f"{_COMMAND}words")
+    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
 
 
 def names_of(runs: Sequence[RunFiles]) -> list[str]:

@@ -90,6 +90,15 @@ def test_keys_are_those_that_a_user_types(runs, words, changed, expected):
     assert set(found) == expected
 
 
+@pytest.mark.parametrize("words", [3, None, {"seed": 1}, [3, ["seed=1"]]])
+def test_words_that_no_command_line_has(runs, words):
+    for name, seed in (("one", 0), ("two", 1)):
+        tree = {"seed": seed, "command": {"words": words}}
+        (runs / name / "config.yaml").write_text(json.dumps(tree))
+    found = compare.differing([compare.read_run(runs / name) for name in ("one", "two")])
+    assert set(found) == {"seed"}
+
+
 def test_many_runs_are_lines(runs, capsys):
     for i in range(12):
         folder = runs / f"many/a_run_with_a_long_name_{i}"

@@ -64,6 +64,8 @@ LETTERS = {
 }
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
+# What a run notes of its command line.
+_NOTED = ("words", "choices")
 _NOWHERE = object()
 _COMPOSING = Lock()  # Hydra has one state for all threads.
 
@@ -424,10 +426,21 @@ def _saved(path: Path) -> DictConfig:
         config = OmegaConf.create(text)
         if not isinstance(config, DictConfig):
             raise ValueError("it has no keys")
+        _check_command(config.get("command") or {"words": [], "choices": {}})
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
         said = str(error).partition("\n")[0]
         raise ValueError(f"{path} is not the configuration of a run: {said}") from error
     return config
+
+
+def _check_command(noted: Any) -> None:
+    """Raise ValueError unless it is what `noted_command` returns."""
+    found = OmegaConf.to_container(noted) if OmegaConf.is_config(noted) else noted
+    words, choices = (found.get(each) if isinstance(found, dict) else None for each in _NOTED)
+    if not isinstance(words, list) or not isinstance(choices, dict):
+        raise ValueError("its command must have words and choices")
+    if not all(isinstance(each, str) for each in (*words, *choices, *choices.values())):
+        raise ValueError("the words and choices of its command must be texts")
 
 
 def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> None:

@@ -47,11 +47,9 @@ def _learns(value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def _numbering(sources: list[Tensor]) -> list[tuple[int, int]]:
+def _numbering(sources: list[Tensor]) -> list[tuple[int, torch.Size]]:
     """Marks of the present row numbers, which are other ones after they change."""
-    return [
-        (getattr(each, "times_renumbered", 0), len(each) if each.ndim else 1) for each in sources
-    ]
+    return [(getattr(each, "times_renumbered", 0), each.shape) for each in sources]
 
 
 def _edge(tensor: Tensor) -> Tensor:

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from slide import ops
 from slide.active_set import ActiveSet, Transposed, check_active
-from slide.backend import array_view, check_together, has_bfloat16, on_device, uses_reference
+from slide.backend import (
+    array_view,
+    check_memory,
+    check_together,
+    has_bfloat16,
+    on_device,
+    uses_reference,
+)
 from slide.functional.autograd import (
     EarlyGradients,
     FirstDerivatives,
@@ -43,6 +50,7 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise TypeError(f"the input must be a tensor, not {type(x).__name__}{hint}")
     if x.device != weight.device or (bias is not None and bias.device != weight.device):
         check_together(x, weight, bias)
+    check_memory(weight)
     if weight.dtype not in DTYPES:
         raise TypeError(f"weights must be float32, bfloat16 or float64, not {weight.dtype}")
     if weight.ndim != 2 or x.ndim != 2 or x.shape[1] != weight.shape[1]:
@@ -156,6 +164,7 @@ class _PerSampleLinear(FirstDerivatives):
     def backward(ctx: Any, *grads: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         (x, _, ids), weight, active = ctx.saved_tensors, ctx.weight, ctx.active
         check_drawn(ctx, ids)
+        check_active(active, len(x), len(weight))  # Its arrays may have changed.
         x, grad, num_samples = ops.exact(x), ops.exact(grads[0]), len(x)
         visited = ops.rows_to_visit(grad, active.indptr)
         if visited is None:

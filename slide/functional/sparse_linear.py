@@ -7,7 +7,7 @@ from torch import Tensor
 
 from slide import ops
 from slide.active_set import ActiveSet
-from slide.backend import KERNEL_DTYPES, check_together
+from slide.backend import KERNEL_DTYPES, check_memory, check_together
 from slide.functional.autograd import FirstDerivatives, check_takes_rows, outside_autocast
 from slide.functional.linear import pattern_gradient
 from slide.ops.csr import CSRMatrix
@@ -43,6 +43,7 @@ def sparse_linear(x: Any, weight: Tensor, bias: Tensor | None, sparse_grad: bool
     """
     if weight.dtype not in KERNEL_DTYPES:
         raise TypeError(f"weights of sparse inputs must be float32 or float64, not {weight.dtype}")
+    check_memory(weight)
     x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))
     check_takes_rows(sparse_grad, weight)  # The bias has an ordinary gradient.
@@ -52,6 +53,8 @@ def sparse_linear(x: Any, weight: Tensor, bias: Tensor | None, sparse_grad: bool
 class _SparseLinear(FirstDerivatives):
     @staticmethod
     def forward(ctx: Any, x: CSR, weight: Tensor, bias: Tensor | None, sparse_grad: bool):
+        # Bounds are few; columns are compared again, since they may change before that.
+        x = x._replace(indptr=x.indptr.copy())
         ctx.x, ctx.weight, ctx.sparse_grad = x, weight, sparse_grad
         return ops.weighted_sum(*x, weight.detach(), None if bias is None else bias.detach())
 
@@ -61,6 +64,7 @@ class _SparseLinear(FirstDerivatives):
         grad, grad_weight = grads[0].contiguous(), None
         if ctx.needs_input_grad[1]:
             x, visited = ctx.x, ops.rows_to_visit(grad)
+            check_pattern("features", x, len(grad), len(ctx.weight))
             if visited is None:
                 # Copies: the optimizer computes the product later, and the caller may have put the
                 # next batch, or another gradient, into the same memory by then.

@@ -15,7 +15,8 @@ _COLD, _WARM = 4, 1
 def random_directions(in_features: int, number: int, seed: int) -> Tensor:
     """Orthonormal columns ``(D, number)`` float32, for the time before the first inputs."""
     generator = torch.Generator().manual_seed(int(seed))
-    return torch.linalg.qr(torch.randn(in_features, number, generator=generator)).Q
+    drawn = torch.randn(in_features, number, generator=generator, dtype=torch.float32)
+    return torch.linalg.qr(drawn).Q
 
 
 def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:

@@ -294,12 +294,21 @@ def _to_tensors(state: Any) -> Any:
 def _to_arrays(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _to_arrays(value) for key, value in state.items()}
-    return on_host(state) if isinstance(state, Tensor) else state
+    if not isinstance(state, Tensor):
+        return state
+    try:
+        # Of few bytes PyTorch makes a tensor of any size, whose copies fill the memory.
+        if state.untyped_storage().nbytes() >= state.numel() * state.element_size():
+            return on_host(state)
+    except (RuntimeError, TypeError):  # Sparse or quantized, without memory, or an exotic type.
+        pass
+    raise ValueError(f"a state of a sampler has a tensor {tuple(state.shape)} that is no plain one")
 
 
 def check_dtype(dtype: Any, dtypes: Sequence[torch.dtype]) -> None:
     """Raise TypeError for a type that a layer does not compute with; None: PyTorch's default."""
-    if dtype is not None and dtype not in dtypes:
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if dtype not in dtypes:
         raise TypeError(f"dtype must be one of {', '.join(map(str, dtypes))}, not {dtype}")
 
 
@@ -505,7 +514,7 @@ class SampledLinear(SampledLayer):
         """The active set of inputs; checks inputs, set and targets, which is not repeated later."""
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
-        check_active(active, len(x), self.out_features, targets)
+        check_active(active, len(x), len(self.weight), targets)
         return active
 
     @untraced

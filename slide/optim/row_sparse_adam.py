@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from slide.active_set import Transposed
-from slide.backend import array_view, on_device, on_host, uses_reference
+from slide.backend import (
+    KERNEL_DTYPES,
+    array_view,
+    check_memory,
+    on_device,
+    on_host,
+    uses_reference,
+)
 from slide.ops.adam import (
     AdamHyper,
     AdamRows,
@@ -204,6 +211,7 @@ class RowSparseAdam(torch.optim.Optimizer):
                 f"a parameter {tuple(p.shape)} has strides {p.stride()}, but its rows must lie in "
                 "order in memory: set p.data = p.data.contiguous() after a change of memory_format"
             )
+        check_memory(p)
         state, weight = self.state[p], as_rows(p)
         rows = len(weight)
         _prepare(state, p, rows, group)
@@ -310,6 +318,9 @@ def _prepare(state: dict[str, Any], p: Tensor, rows: int, group: dict[str, Any])
             "add_outputs(layer, count, optimizer), so that its state follows"
         ) from None
     dtype = _moment_type(p)
+    for name in ("exp_avg", "exp_avg_sq"):
+        if name in state:  # The parameter may have another type since the last step.
+            state[name] = state[name].to(dtype)
     if not state:
         state["step"] = 0
         shape = (rows, 1) if group["rowwise"] else p.shape
@@ -326,6 +337,8 @@ def _prepare(state: dict[str, Any], p: Tensor, rows: int, group: dict[str, Any])
 
 
 def _moment_type(p: Tensor) -> torch.dtype:
+    if p.dtype not in (*KERNEL_DTYPES, torch.bfloat16):
+        raise TypeError(f"weights must be float32, bfloat16 or float64, not {p.dtype}")
     return torch.float32 if p.dtype == torch.bfloat16 else p.dtype
 
 
@@ -391,6 +404,8 @@ def _update_rows(
 ) -> None:
     """Adam on the rows of a gradient; kernels share them out in ``chunks``."""
     p = tensors.weight
+    if isinstance(gradient, RowGradient):
+        _check_rows(gradient, p)
     if uses_reference(p):
         positions = None if gradient.ids is None else on_device(gradient.ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
@@ -406,7 +421,7 @@ def _update_rows(
         ids = np.arange(len(p), dtype=np.int32) if ids is None else on_host(ids)
     if p.dtype != torch.bfloat16:
         assert isinstance(gradient, RowGradient)
-        grads = gradient.rows.detach().contiguous().numpy()
+        grads = gradient.rows.detach().to(p.dtype).contiguous().numpy()
         adam_rows(_as_arrays(tensors), hyper, ids, grads, chunks)
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
@@ -419,6 +434,18 @@ def _update_rows(
     for tensor, changed in zip(tensors, touched, strict=True):
         if tensor is not None and changed is not None:
             tensor.index_copy_(0, at, changed.to(tensor.dtype))
+
+
+def _check_rows(gradient: RowGradient, weight: Tensor) -> None:
+    """Raise ValueError for rows outside of a weight: an array of ids may have changed meanwhile."""
+    ids, (rows, width) = gradient.ids, weight.shape
+    if ids is None:
+        ids = range(rows)
+    elif not isinstance(ids, Tensor) and len(ids) and ids.view(np.uint32).max() >= rows:
+        raise ValueError(f"row numbers of a gradient lie outside of [0, {rows}): did they change?")
+    if gradient.rows.shape != (len(ids), width):
+        shape = tuple(gradient.rows.shape)
+        raise ValueError(f"rows {shape} of a gradient do not fit {len(ids)} rows of {width}")
 
 
 def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:

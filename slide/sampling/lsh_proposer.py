@@ -192,9 +192,9 @@ class LSHProposer(Proposer):
         self._probes = _PROBES if probes is None else probes
         self.best, self.family = best, family
         self.directions = random_directions(in_features, min(in_features, DIRECTIONS), seed)
-        self.mean_input = torch.zeros(in_features)
-        self.variances = torch.ones(self.directions.shape[1])
-        self._recent = torch.empty(0, in_features)
+        self.mean_input = torch.zeros(in_features, dtype=torch.float32)
+        self.variances = torch.ones(self.directions.shape[1], dtype=torch.float32)
+        self._recent = torch.empty(0, in_features, dtype=torch.float32)
         self.rebuilds, self.looked, self._outputs, self._steps = 0, 0.0, 0.0, 0
         self._in_buckets = 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
@@ -234,10 +234,10 @@ class LSHProposer(Proposer):
         self._offsets = np.cumsum([1, *self._buckets])[:-1].tolist()
         buckets = 1 + sum(self._buckets)
         self.tables = HashTables(self._tables, buckets, bucket_capacity=None)
-        self.bounds = torch.zeros(len(self._ends))
+        self.bounds = torch.zeros(len(self._ends), dtype=torch.float32)
         self.sketches = _NO_SKETCHES
         self.codes = np.zeros((self._tables if self.families else 1, 0), np.int32)
-        self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]))
+        self._offset = torch.zeros(1 + min(CODES, self.directions.shape[1]), dtype=torch.float32)
         self._head = _Head(_NO_ROWS, _NO_SKETCHES)
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
@@ -343,7 +343,8 @@ class LSHProposer(Proposer):
         # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
         kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
         directions = self.directions[:, :CODES].to(kind)
-        out = torch.empty(len(rows), len(self._offset), device=weight.device)
+        shape = len(rows), len(self._offset)
+        out = torch.empty(shape, device=weight.device, dtype=torch.float32)
         read = not uses_reference(weight) and weight.is_contiguous()
         if read and (weight.dtype, kind) == (torch.float32, torch.bfloat16):
             bits = torch.empty(-(-len(rows) // _UNIT) * _UNIT, weight.shape[1], dtype=torch.uint16)
@@ -769,7 +770,7 @@ def _mixed(vectors: Tensor) -> Tensor:
 
 def _hadamard(width: int) -> Tensor:
     """The Hadamard matrix ``(width, width)`` of Sylvester."""
-    out = torch.ones(1, 1)
+    out = torch.ones(1, 1, dtype=torch.float32)
     while len(out) < width:
         out = torch.cat([torch.cat([out, out], 1), torch.cat([out, -out], 1)])
     return out

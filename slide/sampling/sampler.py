@@ -193,6 +193,11 @@ class ActiveSampler(Sampler):
     @torch.no_grad()
     def _update(self, weight: Tensor, bias: Tensor | None, inputs: Queries | None) -> None:
         assert self.proposer is not None
+        for rows in (weight, bias):
+            if rows is not None and len(rows) != self.out_features:
+                raise ValueError(
+                    f"a sampler of {self.out_features} outputs does not fit {len(rows)} rows"
+                )
         weight, bias = weight.detach(), None if bias is None else bias.detach()
         due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
         if stale:

@@ -132,7 +132,7 @@ def rounded_top_k(
     It is not where numbers are not finite, or very many scores nearly equal.
     """
     queries, rows = queries.detach().contiguous(), weight_rows(weight)
-    bias = torch.zeros(rows.shape[0]) if bias is None else bias.detach()
+    bias = queries.new_zeros(rows.shape[0]) if bias is None else bias.detach()
     # How far rounding may move the score of a query and a row: the product of the two numbers.
     errors = (_SHARE * queries.norm(dim=1)).numpy(), rows.lengths().numpy()
     bounds, ids = _largest_bounds(queries, rows, array_view(bias), errors, 2 * k + _SPARE)

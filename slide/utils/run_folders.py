@@ -21,6 +21,8 @@ SEEN_AFTER = 90.0
 # Levels of a configuration: those of ``conf/`` have fewer than ten. PyYAML reads brackets within
 # brackets in time that grows with the square of their number.
 _DEEPEST = 50
+# Characters of a configuration: runs write 10,000. PyYAML reads a million in half a minute.
+_LONGEST = 10**6
 
 
 def comes_in_sight(path: Path) -> bool:
@@ -60,6 +62,8 @@ def check_links(folder: Path) -> None:
 
 def check_plain_yaml(text: str) -> None:
     """Raise YAMLError for references, which may stand for very many values, tags, many levels."""
+    if len(text) > _LONGEST:
+        raise yaml.YAMLError(f"it has more than {_LONGEST:,} characters")
     depth = 0
     for event in yaml.parse(text):
         if isinstance(event, yaml.AliasEvent):

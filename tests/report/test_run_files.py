@@ -48,7 +48,7 @@ FILES = ("config.yaml", "summary.json")
 BOMB = b"a: &a [1, 2]\nb: &b [*a, *a]\nc: [*b, *b]\n"
 BAD_SUMMARIES = (b'{"p_at_1": "0.5"}', b'{"dataset": 3}', b'{"warnings": "no"}', b'{"steps": 1e99}')
 MALFORMED = [(n, b) for n in FILES for b in (b"", b"- 1", b"seed: \xff", b"[" * 9999)]
-MALFORMED += [("config.yaml", text) for text in (BOMB, b'seed: !!int ""')]
+MALFORMED += [("config.yaml", text) for text in (BOMB, b'seed: !!int ""', b"#" * (10**6 + 1))]
 MALFORMED += [("summary.json", text) for text in BAD_SUMMARIES]
 
 
