@@ -174,10 +174,8 @@ class LinearClassifiers(base.BaseScorer):
         longest = int(np.diff(lists.indptr).max(initial=0))
         most_copied = min(len(features.indices), MOST_COPIED)
         scratch = DualScratch.of(num_threads(), longest, num_features, most_copied)
-        rows, intercepts = (
-            Pattern(lists.indptr, lists.rows),
-            np.zeros(len(lists.indptr) - 1, np.float32),
-        )
+        rows = Pattern(lists.indptr, lists.rows)
+        intercepts = np.zeros(rows.num_rows, np.float32)
         needed = np.minimum(sums_over(np.diff(features.indptr), rows), num_features)
 
         def write(begin: int, end: int, room: RowRoom) -> None:
