@@ -107,5 +107,6 @@ def test_in_a_graph_the_items_of_a_row_are_its_seen_labels(baskets):
         found = each.score(queries, some, named.more)["cosine"].reshape(ids.shape)[:, ::-1]
         own = naive_similarities(baskets, 10.0)[0][np.ix_(kept, kept)]
         np.testing.assert_allclose(found, dense(baskets)[:, kept] @ own, rtol=1e-4, atol=1e-5)
-        assert (named.ids >= 0).any() and not hits(named.ids.astype(np.int64), seen).any()
+        assert (named.ids >= 0).any()
+        assert not hits(named.ids.astype(np.int64), seen).any()
     assert (each.propose(queries._replace(seen=None)).ids < 0).all()  # ranker.known=keep
