@@ -120,12 +120,12 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
         similarities = (2 * ENTRY + 4) * shared
         counting_items = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
         learning = max(learning, counting_items)
-    if kind == "items":
         if counts_items(kind, split.weights is not None):
             classifiers, learning = min(shared, WEIGHTS * labels), counting_items
-        factor = 4 * ItemFactors().factors
-        similarities += factor * max(labels, features)
-        learning = max(learning, factor * (rows + labels) + 16 * items)
+        if kind == "items":
+            factor = 4 * ItemFactors().factors
+            similarities += factor * max(labels, features)
+            learning = max(learning, factor * (rows + labels) + 16 * items)
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features

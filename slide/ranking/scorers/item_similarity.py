@@ -91,9 +91,11 @@ class ItemSimilarity(base.BaseScorer):
 
     def _items(self, queries: base.Queries) -> CSR:
         """The items of rows, all with the value 1."""
-        if self.of_seen and queries.seen is None:  # `ranker.known=keep`
+        if not self.of_seen:
+            return ones_of(queries.features)
+        if queries.seen is None:  # `ranker.known=keep`
             return ones_of(Pattern.from_lists([[]] * queries.features.num_rows))
-        return ones_of(queries.seen if self.of_seen else queries.features)
+        return ones_of(queries.seen)
 
     def propose(self, queries: base.Queries) -> base.Named:
         assert self.cosines is not None
