@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 
 # OpenMP reads these variables when it is loaded. Idle threads that spin for a long time take the
@@ -159,8 +160,12 @@ def one_thread() -> Iterator[None]:
             numba.set_num_threads(threads)
 
 
+# It parses a file, and each checkpoint and model names versions.
+_version_of = cache(metadata.version)
+
+
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     names = ("torch", "numpy", "numba", "faiss-cpu")
     found = {"python": platform.python_version(), "slide": VERSION}
-    return found | {name: metadata.version(name) for name in names}
+    return found | {name: _version_of(name) for name in names}

@@ -71,28 +71,21 @@ FIRST = (
     "nn/test_inside_pytorch.py",
     "test_docs.py",
     "trust/test_kills.py",
+    "model/test_edited_folders.py",
+    "training/test_edited_runs.py",
+    "trust/test_memory_needs.py",
     "search/test_row_index.py",
     "sampling/test_lsh_proposer.py",
     "sampling/test_search_proposers.py",
     "ranking/test_ensemble.py",
 )
-
-
-# A re-ranker of a test takes half of the time with these settings of `final_ranker`. Tests of its
-# precision have the fixture `all_trees`.
-FEW_TREES = {
-    "_FEW": {"max_iter": 20, "max_leaf_nodes": 15},
-    "_ENOUGH": {"max_iter": 30, "max_leaf_nodes": 31},
-    "_MODELS_OF_FEW": 2 if COMPILED else 1,
-    "_FOLDS": 2,
-}
-ALL_TREES = {name: getattr(final_ranker, name) for name in FEW_TREES}
+ALL_TREES = {name: getattr(final_ranker, name) for name in limits.FEW_TREES}
 
 
 def pytest_configure(config):
     limits.wait_for_no_disk()
-    for name, number in FEW_TREES.items():
-        setattr(final_ranker, name, number)
+    limits.grow_few_trees()
+    limits.parse_yaml_once()
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with files of many tests.
     if not COMPILED:
@@ -154,7 +147,7 @@ def _seeded():
 
 @pytest.fixture
 def all_trees(monkeypatch):
-    """The final ranker has its own settings, and not `FEW_TREES`."""
+    """The final ranker has its own settings, and not `limits.FEW_TREES`."""
     if COMPILED:  # Sums of trees are slow in plain Python.
         for name, number in ALL_TREES.items():
             monkeypatch.setattr(final_ranker, name, number)

@@ -294,7 +294,9 @@ class _WeightRows:
         read = (rows,) if bias is None else (rows, bias)
         if not all(each.dtype == torch.float32 and each.is_contiguous() for each in read):
             at = torch.from_numpy(positions).long()
-            rows, positions = rows[at].float().contiguous(), np.arange(len(at))
+            # Of the type that numbers have: another one would be compiled for, too.
+            positions = np.arange(len(at), dtype=np.int32)
+            rows = rows[at].float().contiguous()
             bias = None if bias is None else bias[at].float()
         return rows, rows.new_empty(0) if bias is None else bias, positions
 

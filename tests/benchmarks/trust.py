@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from pkgutil import resolve_name
@@ -40,12 +40,7 @@ import slide
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.config import command
 from slide.ranking.base_scorer import BaseScorer
-from slide.training.checkpoint import (
-    Checkpoint,
-    find_checkpoints,
-    last_checkpoint,
-    read_checkpoint,
-)
+from slide.training.checkpoint import Checkpoint, find_checkpoints, last_checkpoint, read_checkpoint
 from slide.training.monitor import Counters
 from slide.training.stopping import BEST
 from slide.utils.tensor_folder import SUFFIX
@@ -170,6 +165,7 @@ def one_process() -> Iterator[None]:
     yield
 
 
+@cache
 def undisturbed(home: Path, job: tuple[str, ...]) -> tuple[Chain, dict[str, float], dict]:
     """A chain that nothing stops, the seconds of its phases, and what it comes to.
 
@@ -509,9 +505,9 @@ def main() -> None:
         home = Path(folder)
         if given.phases is not None:
             stop_in_each(home, given.phases)
-            return
         if given.no_page:
             print(kill_chains(home, given.kills, given.seed, SMALL))
+        if given.no_page or given.phases is not None:
             return
         found = last("trust", PAGES) if set(given.parts) < set(PARTS) else {}
         if "kills" in given.parts:

@@ -10,10 +10,7 @@ from helpers.matrices import make_csr, make_pattern
 from helpers.ranks import run_ranks, several
 
 from slide.distributed.group import Group
-from slide.distributed.sharded_network import (
-    MainProcessNetwork,
-    ShardedNetwork,
-)
+from slide.distributed.sharded_network import MainProcessNetwork, ShardedNetwork
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam

@@ -1,14 +1,51 @@
-"""Limits of what this process may use, and what it need not wait for."""
+"""Limits of what this process may use, and work that it need not do."""
 
+import copy
 import os
 import resource
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+from numba.core import config
+
+from slide.ranking import final_ranker
+
+# A re-ranker of a test takes half of the time with these settings of `final_ranker`. Tests of its
+# precision have the fixture `all_trees`.
+FEW_TREES = {
+    "_FEW": {"max_iter": 20, "max_leaf_nodes": 15},
+    "_ENOUGH": {"max_iter": 30, "max_leaf_nodes": 31},
+    "_MODELS_OF_FEW": 1 if config.DISABLE_JIT else 2,
+    "_FOLDS": 2,
+}
+
 
 def wait_for_no_disk():
     """Let `os.fsync` return at once: no test cuts the power, and a tiny run waits 50 times."""
     os.fsync = lambda file: None
+
+
+def grow_few_trees():
+    """Let final rankers of this process, and of its children, have the settings of `FEW_TREES`."""
+    for name, number in FEW_TREES.items():
+        setattr(final_ranker, name, number)
+
+
+def parse_yaml_once():
+    """Let Hydra parse each text once: its parser takes half of the time of `read_config`."""
+    whole, known = yaml.load, {}
+
+    def load(stream, Loader):
+        if Loader.__name__ != "OmegaConfLoader" or isinstance(stream, str):
+            return whole(stream, Loader)
+        text = stream.read()
+        if text not in known:
+            stream.seek(0)  # An error names the file.
+            known[text] = whole(stream, Loader)
+        return copy.deepcopy(known[text])
+
+    yaml.load = load
 
 
 @contextmanager

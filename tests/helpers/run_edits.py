@@ -9,11 +9,9 @@ import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
-from functools import cache
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from unittest import mock
 
 import torch
 from hydra.utils import instantiate
@@ -22,13 +20,12 @@ from omegaconf import OmegaConf
 from helpers import job
 from helpers.damage import rng_of
 from helpers.edits import MEMORY, edit_array, edit_list
-from helpers.limits import more_memory
+from helpers.limits import more_memory, wait_for_no_disk
 from slide import runtime
 from slide.config import build, read_config
 from slide.config.compose import asked_for, resumed, user_errors
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, network_state
-from slide.utils import tensor_folder
 from slide.utils.checks import error_message
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
@@ -171,7 +168,5 @@ def main(folder, count, seed, *kinds):
 
 
 if __name__ == "__main__":
-    # Nothing is to outlive this process, and versions stay.
-    versions = mock.patch("slide.utils.tensor_folder.versions", cache(tensor_folder.versions))
-    with mock.patch("os.fsync"), versions:
-        main(*sys.argv[1:])
+    wait_for_no_disk()
+    main(*sys.argv[1:])

@@ -26,6 +26,7 @@ from helpers import limits
 from slide.config import command
 
 limits.wait_for_no_disk()
+limits.grow_few_trees()
 
 read_config, known = command.read_config, {}
 

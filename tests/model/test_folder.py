@@ -163,16 +163,8 @@ def test_wrong_rows_get_the_same_sentence(folders, dtype):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (
-            "output.weight.int8",
-            lambda t: t.float(),
-            r"must be \(80, 7\) int8, not .* float32",
-        ),
-        (
-            "output.weight.scales",
-            lambda t: t.double(),
-            r"must be \(80\) float32, not .* float64",
-        ),
+        ("output.weight.int8", lambda t: t.float(), r"must be \(80, 7\) int8, not .* float32"),
+        ("output.weight.scales", lambda t: t.double(), r"must be \(80\) float32, not .* float64"),
         ("output.weight.scales", lambda t: t[1:], r"must be \(80\) float32, not \(79,\)"),
         ("first.weight.scales", lambda t: None, "lacks first.weight.scales"),
         ("first.weight.int8", lambda t: None, "lacks first.weight"),

@@ -373,10 +373,7 @@ def test_labels_and_weights_of_one_for_each_sample(kind, ignored):
     kept = [row for row in range(4) if row not in ignored]
     found, _ = layer.loss(x, make(labels), "softmax", weights=make(weights))
     wanted, _ = make_layer().loss(
-        x[kept],
-        torch.tensor(labels)[kept],
-        "softmax",
-        weights=torch.tensor(weights)[kept],
+        x[kept], torch.tensor(labels)[kept], "softmax", weights=torch.tensor(weights)[kept]
     )
     torch.testing.assert_close(found, wanted)
 

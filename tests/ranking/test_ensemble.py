@@ -159,7 +159,9 @@ def test_few_labels_are_all_negatives_but_the_right_ones(data, network):
         assert cost == learnt.scorers["linear"].solver.C
 
 
-@pytest.mark.parametrize("kind", ["items", "graph", "other"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("items", marks=pytest.mark.not_as_python), "graph", "other"]
+)
 def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     """Neither labels of a row, nor its own items, nor other answers to the same question."""
     rng, asked = np.random.default_rng(0), []

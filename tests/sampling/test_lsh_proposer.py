@@ -19,7 +19,7 @@ from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
 # Where there are tables, they hold all rows but the 4,096 of the head.
-N, D, B = 20_000 if COMPILED else 10_000, 48, 64
+N, D, B = 20_000 if COMPILED else 6_000, 48, 64
 FAMILIES = {"simhash": SimHash, "dwta": partial(DWTA, bin_size=8)}
 kernels_only = pytest.mark.skipif(uses_reference(), reason="plain torch ranks all rows")
 
@@ -214,6 +214,7 @@ class TestFollowing:
         np.testing.assert_array_equal(proposer._head._scales[:size], floats[rows, SCALE])
         np.testing.assert_array_equal(proposer._head._priors[:size], floats[rows, PRIOR])
 
+    @pytest.mark.not_as_python
     def test_noted_rows_wait_for_a_step(self):
         weight, bias, inputs = layer(outputs=5000)
         proposer = fitted(weight, bias, inputs)
@@ -225,6 +226,7 @@ class TestFollowing:
         proposer.refresh(weight, bias)
         assert not torch.equal(before, proposer.sketches[3])
 
+    @pytest.mark.not_as_python
     def test_all_rows_after_many_steps(self, monkeypatch):
         """With the directions of recent inputs, and rows that no step has noted."""
         monkeypatch.setattr(lsh_proposer, "DIRECTIONS", 8)
@@ -267,7 +269,7 @@ def first_of_each(samples):
 def test_codes_of_a_row_do_not_depend_on_other_rows():
     weight, bias, inputs = layer()
     proposer = fitted(weight, bias, inputs)
-    for rows in ([4], [7, 4], list(range(0, 9000, 7))):
+    for rows in ([4], [7, 4], list(range(0, N, 7))):
         found = proposer._addresses(proposer.sketches[rows])
         np.testing.assert_array_equal(found, proposer.codes[:, rows])
 
@@ -399,6 +401,7 @@ def test_sparse_inputs_are_refused():
 
 
 @kernels_only
+@pytest.mark.not_as_python
 def test_more_hashes_are_folded_into_a_few_buckets_a_row():
     proposer = LSHProposer(D, N, hashes_per_table=20)
     assert proposer.tables.num_buckets <= 2 * N + 1

@@ -299,11 +299,7 @@ def test_options():
     [
         *(
             ({name: value}, f"{name} must be ")
-            for name, value in (
-                ("epochs", "never"),
-                ("epochs", True),
-                ("max_minutes", math.inf),
-            )
+            for name, value in (("epochs", "never"), ("epochs", True), ("max_minutes", math.inf))
         ),
         ({"epochs": 3, "max_minutes": 1}, "max_minutes=1 needs epochs=auto, not 3"),
         ({"epochs": 3, "max_epochs": 1}, "max_epochs=1 needs epochs=auto, not 3"),

@@ -47,12 +47,7 @@ def test_recall_of_uniform_is_its_share(active):
 
 
 def test_recall_of_tables_is_above_its_share():
-    sampler = partial(
-        lsh_sampler,
-        active=40,
-        mode="per_sample",
-        candidate_share=1.0,
-    )
+    sampler = partial(lsh_sampler, active=40, mode="per_sample", candidate_share=1.0)
     found = recall(sampler)
     assert found.with_labels > 0.3
     assert found.chance == pytest.approx(0.1, abs=0.01)

@@ -12,6 +12,7 @@ import pytest
 from helpers import job
 
 KILLS = os.environ.get("SLIDE_KILLS", "3")
+PHASES = "sweep, model", "partial_fit", "save, the moves"
 
 
 def test_the_page_of_kills():
@@ -22,23 +23,34 @@ def test_the_page_of_kills():
     assert found["stall"]["next"] < 2
 
 
-def said_by(*words):
-    """What the program of the page says, which must end well."""
-    program = job.ROOT / "tests/benchmarks/trust.py"
-    command = [sys.executable, "-W", "ignore", program, *words]
-    environment = {**os.environ, "PYTHONPATH": str(job.ROOT)}
+PROGRAM = """
+import trust
+from helpers import limits
+
+limits.wait_for_no_disk()
+limits.grow_few_trees()
+trust.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What the program of the page says of some kills and phases; it must end well."""
+    words = ["--no-page", "--kills", KILLS, "--seed", "1", "--phases", *PHASES]
+    folders = job.ROOT, job.ROOT / "tests", job.ROOT / "tests/benchmarks"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.compiled_only
-def test_killed_runs_end_as_others_do():
-    assert f"{KILLS} kills" in said_by("--kills", KILLS, "--no-page", "--seed", "1")
+def test_killed_runs_end_as_others_do(said):
+    assert f"{KILLS} kills" in said
 
 
 @pytest.mark.compiled_only
-def test_what_is_left_where_models_are_written():
+def test_what_is_left_where_models_are_written(said):
     """Of a run, of a sweep, of a model that learns on; without names ``--phases`` has them all."""
-    said = said_by("--phases", "sweep, model", "partial_fit", "save, the moves")
     assert [said.count(name) for name in ("SIGKILL", "SIGTERM")] == [6, 6]

@@ -180,11 +180,7 @@ def test_a_process_of_its_own(disk, words):
     command = [sys.executable, "-W", "ignore", "train.py", *words, "trainer.checkpoint_every=1"]
     path = os.pathsep.join([str(job.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        command,
-        cwd=job.ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
+        command, cwd=job.ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

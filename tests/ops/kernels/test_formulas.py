@@ -72,7 +72,8 @@ def _label_clusters(rng):
     lists, member = random_csr(rng, 6, _ROWS)
     room = np.zeros(6 * _WIDTH, np.int32), np.zeros(6 * _WIDTH, np.float32)
     found = RowRoom(_WIDTH * np.arange(6), np.zeros(6, np.int64), *room)
-    sum_rows(lists, x, np.zeros((1, _WIDTH), np.float32), found)
+    scratch = np.zeros((2, 2, _WIDTH), np.float32)[:, 0]  # Not contiguous, as where it is called.
+    sum_rows(lists, x, scratch, found)
     sums = np.zeros((6, _WIDTH), np.float32)
     for n, (begin, count) in enumerate(zip(found.starts, found.counts, strict=True)):
         own = slice(begin, begin + count)
