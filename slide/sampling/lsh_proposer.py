@@ -254,12 +254,10 @@ class LSHProposer(Proposer):
             looked = self._tables * (1 + self._probes) * size / min(_MOST, _SHARE * size)
             hashes.append(round(math.log2(looked) / bits))
         more = 0 if self.hashes_per_table is None else self.hashes_per_table - hashes[-1]
-        self._hashes = max(1, hashes[-1] + more)
+        hashes = [max(1, number + more) for number in hashes]
+        self._hashes = hashes[-1]
         # Made in small layers, too, so that numbers out of range are errors in any layer.
-        families = [
-            make(hashes_per_table=max(1, number + more), num_tables=self._tables)
-            for number in hashes
-        ]
+        families = [make(hashes_per_table=each, num_tables=self._tables) for each in hashes]
         return families if self._ends else []
 
     def resize(self, out_features: int) -> None:

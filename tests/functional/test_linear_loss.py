@@ -13,7 +13,6 @@ from slide.backend import uses_reference
 from slide.functional import active_linear, active_linear_loss, loss_on_active
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.ops import losses
-from slide.ops import losses as kernels
 from slide.ops.products import gather_rounded
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
@@ -99,7 +98,7 @@ def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
     x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
     bias = bias if with_bias else None
     one = LOSSES["squared_hinge"]
-    several = replace(one, kernel=lambda *arrays: kernels.squared_hinge(*arrays))
+    several = replace(one, kernel=lambda *arrays: losses.squared_hinge(*arrays))
     found, wanted = (
         loss_and_gradients(
             active_linear_loss(x, weight, bias, active, loss, precision="bfloat16"), x, weight, bias
@@ -113,7 +112,7 @@ def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
 @pytest.mark.kernels_only
 def test_a_loss_with_another_kernel_has_it_in_bfloat16_too():
     def doubled(rows, losses, gradient):
-        kernels.squared_hinge(rows, losses, gradient)
+        losses.squared_hinge(rows, losses, gradient)
         losses *= 2
 
     x, weight, bias, active = draw_linear("shared", False, torch.float32)
@@ -140,6 +139,21 @@ def test_ids_and_weights_may_be_tensors(precision, weighted):
         for each in (tensors, active)
     )
     assert found == wanted
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("hard", [1.0, 0.3])
+def test_a_loss_from_which_nothing_learns_makes_no_gradients(monkeypatch, hard, precision):
+    x, weight, bias, active = draw_linear("shared", True, torch.float32)
+    options = {"hard_fraction": hard, "precision": precision}
+    wanted = active_linear_loss(x, weight, bias, active, "squared_hinge", **options)
+    monkeypatch.setattr(losses, "LinearFactors", None)  # An error where they are made.
+    with torch.no_grad():
+        found = active_linear_loss(x, weight, bias, active, "squared_hinge", **options)
+    fixed = x.detach(), weight.detach(), bias.detach()
+    for each in (found, active_linear_loss(*fixed, active, "squared_hinge", **options)):
+        assert torch.equal(each, wanted.detach())
+        assert not each.requires_grad
 
 
 @pytest.mark.parametrize("name", ["softmax", "bce"])
