@@ -12,7 +12,7 @@ from slide.active_set import ActiveSet
 from slide.backend import uses_reference
 from slide.functional import active_linear, active_linear_loss, loss_on_active
 from slide.functional.losses import LOSSES, ActiveLoss
-from slide.ops import losses
+from slide.ops import losses as kernels
 from slide.ops.products import gather_rounded
 from slide.row_gradients import dense_gradient
 from slide.sparse import Pattern
@@ -63,8 +63,8 @@ def loss_and_gradients(loss, x, weight, bias):
 def test_loss_of_a_linear_layer_equals_the_two_steps(
     monkeypatch, name, mode, weighted, with_bias, hard
 ):
-    monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
-    monkeypatch.setattr(losses, "_LEAST_SAMPLES", 2)  # Two samples at a time, and one at last.
+    monkeypatch.setattr(kernels, "_BLOCK_SCORES", 1)
+    monkeypatch.setattr(kernels, "_LEAST_SAMPLES", 2)  # Two samples at a time, and one at last.
     x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
     bias = bias if with_bias else None
     each = np.linspace(0.2, 3, 7) if with_bias else None
@@ -77,8 +77,8 @@ def test_loss_of_a_linear_layer_equals_the_two_steps(
 
 @pairs(name=LOSSES, hard=[1.0, 0.5], least=[2, 64])
 def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
-    monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
-    monkeypatch.setattr(losses, "_LEAST_SAMPLES", least)
+    monkeypatch.setattr(kernels, "_BLOCK_SCORES", 1)
+    monkeypatch.setattr(kernels, "_LEAST_SAMPLES", least)
     x, weight, bias, active = draw_linear("shared", False, torch.float32)
     precise = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
     wanted = loss_and_gradients(precise, x, weight, bias)
@@ -98,7 +98,7 @@ def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
     x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
     bias = bias if with_bias else None
     one = LOSSES["squared_hinge"]
-    several = replace(one, kernel=lambda *arrays: losses.squared_hinge(*arrays))
+    several = replace(one, kernel=lambda *arrays: kernels.squared_hinge(*arrays))
     found, wanted = (
         loss_and_gradients(
             active_linear_loss(x, weight, bias, active, loss, precision="bfloat16"), x, weight, bias
@@ -112,7 +112,7 @@ def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
 @pytest.mark.kernels_only
 def test_a_loss_with_another_kernel_has_it_in_bfloat16_too():
     def doubled(rows, losses, gradient):
-        losses.squared_hinge(rows, losses, gradient)
+        kernels.squared_hinge(rows, losses, gradient)
         losses *= 2
 
     x, weight, bias, active = draw_linear("shared", False, torch.float32)
@@ -147,7 +147,7 @@ def test_a_loss_from_which_nothing_learns_makes_no_gradients(monkeypatch, hard, 
     x, weight, bias, active = draw_linear("shared", True, torch.float32)
     options = {"hard_fraction": hard, "precision": precision}
     wanted = active_linear_loss(x, weight, bias, active, "squared_hinge", **options)
-    monkeypatch.setattr(losses, "LinearFactors", None)  # An error where they are made.
+    monkeypatch.setattr(kernels, "LinearFactors", None)  # An error where they are made.
     with torch.no_grad():
         found = active_linear_loss(x, weight, bias, active, "squared_hinge", **options)
     fixed = x.detach(), weight.detach(), bias.detach()
