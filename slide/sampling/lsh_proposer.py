@@ -556,15 +556,10 @@ class LSHProposer(Proposer):
         """Ids in a bucket that an input reads; larger buckets are passed over."""
         return max(_MOST, self.out_features // 16)
 
-    @property
-    def _tabled(self) -> bool:
-        """Whether there are tables; on other devices than the CPU there are none."""
-        return bool(self.families) and not uses_reference(self.sketches)
-
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
         found = {"look_up/rows_seen": self.looked}
-        if not self._tabled:
+        if not self.families or not self.codes.shape[1]:  # Other devices put no rows in tables.
             return found
         rows = np.diff([*self._ends, self.out_features])
         found["tables/found_share"] = self._in_buckets / float(rows.sum())
@@ -575,7 +570,7 @@ class LSHProposer(Proposer):
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`; K is that of the largest range."""
         found = {"directions": len(self._offset) - 1, "num_tables": 0}
-        if self._tabled:
+        if self.families and not uses_reference(self.sketches):  # Other devices have no tables.
             found["num_tables"] = self._tables
             found["hashes_per_table"] = self._hashes
         return found
