@@ -254,12 +254,10 @@ class LSHProposer(Proposer):
             looked = self._tables * (1 + self._probes) * size / min(_MOST, _SHARE * size)
             hashes.append(round(math.log2(looked) / bits))
         more = 0 if self.hashes_per_table is None else self.hashes_per_table - hashes[-1]
-        self._hashes = max(1, hashes[-1] + more)
+        hashes = [max(1, number + more) for number in hashes]
+        self._hashes = hashes[-1]
         # Made in small layers, too, so that numbers out of range are errors in any layer.
-        families = [
-            make(hashes_per_table=max(1, number + more), num_tables=self._tables)
-            for number in hashes
-        ]
+        families = [make(hashes_per_table=each, num_tables=self._tables) for each in hashes]
         return families if self._ends else []
 
     def resize(self, out_features: int) -> None:
@@ -558,15 +556,10 @@ class LSHProposer(Proposer):
         """Ids in a bucket that an input reads; larger buckets are passed over."""
         return max(_MOST, self.out_features // 16)
 
-    @property
-    def _tabled(self) -> bool:
-        """Whether there are tables; on other devices than the CPU there are none."""
-        return bool(self.families) and not uses_reference(self.sketches)
-
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
         found = {"look_up/rows_seen": self.looked}
-        if not self._tabled:
+        if not self.families or not self.codes.shape[1]:  # Other devices put no rows in tables.
             return found
         rows = np.diff([*self._ends, self.out_features])
         found["tables/found_share"] = self._in_buckets / float(rows.sum())
@@ -577,7 +570,7 @@ class LSHProposer(Proposer):
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`; K is that of the largest range."""
         found = {"directions": len(self._offset) - 1, "num_tables": 0}
-        if self._tabled:
+        if self.families and not uses_reference(self.sketches):  # Other devices have no tables.
             found["num_tables"] = self._tables
             found["hashes_per_table"] = self._hashes
         return found
