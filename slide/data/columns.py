@@ -183,7 +183,7 @@ class Columns:
         numbers, separator = kept.texts("numbers"), whole["separator"]
         scales = kept.list_of("scales", len(numbers))
         if not all(scale > 0 for scale in scales):
-            kept.refuse("scales must be above 0")
+            kept.refuse("have scales above 0")
         return cls(
             labels=kept.text("labels"),
             separator=None if separator is None else kept.text("separator"),

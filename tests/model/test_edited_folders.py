@@ -242,7 +242,7 @@ def test_a_vectorizer_of_hashes_with_signs_has_numbers_with_signs(tmp_path):
         ({}, "labels must be a text"),
         ({"text": 5}, "text must be a list of texts"),
         ({"numbers": ["b"], "means": [0]}, "scales must be a list of 1 numbers"),
-        ({"numbers": ["b"], "means": [0], "scales": [0]}, "scales must be above 0"),
+        ({"numbers": ["b"], "means": [0], "scales": [0]}, "must have scales above 0"),
         ({"separator": 1}, "separator must be a text"),
     ],
     ids=str,
