@@ -32,9 +32,15 @@ from pydantic import (
 from starlette.exceptions import HTTPException as HTTPError
 
 from slide import runtime
-from slide.data.tables import NameTwice
 from slide.model import Model, Predicted
-from slide.predict.rows import Numbering, each_row, number_features, object_hook, one_row
+from slide.predict.rows import (
+    NameTwice,
+    Numbering,
+    each_row,
+    number_features,
+    object_hook,
+    one_row,
+)
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
 from slide.sparse import CSR, stacked
