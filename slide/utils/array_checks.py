@@ -75,7 +75,7 @@ def _fault(array: Any, wanted: Expected) -> str:
     if not isinstance(array, (np.ndarray, torch.Tensor)):
         return f"be an array, not {type(array).__name__}"
     if not is_plain(array):
-        return f"be a plain tensor, not {array.layout} of {tuple(array.shape)}"
+        return f"be a plain tensor of {tuple(array.shape)}, with all numbers in memory"
     shape, dtype = tuple(array.shape), str(array.dtype).removeprefix("torch.")
     fits = len(shape) == len(wanted.shape) and all(
         size is None or size == own for size, own in zip(wanted.shape, shape, strict=True)
