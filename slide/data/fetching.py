@@ -41,8 +41,9 @@ TIMEOUTS = 10.0, 60.0
 # How a page begins that a server sends in place of a file, and how much of it is read.
 PAGE_STARTS = (b"<!doctype html", b"<html")
 PAGE_BYTES = 1 << 20
-# What gdown says of a server that does not send a part.
-_NO_PARTS = "byte range"
+# What gdown says of a server that does not send a part, and of a connection that was cut, and
+# requests of one that brings nothing more.
+_NO_PARTS, _CUT, _STALLED = "honor the requested byte range", "is incomplete", "Read timed out"
 
 DOWNLOAD_FOLDER = ".download"
 # Where selected rows come from: a file of all rows, and a file of row numbers.
@@ -123,40 +124,54 @@ def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
     """
     import gdown  # Imported here: it takes long.
 
-    bar = ProgressBar(unit="B", unit_scale=True, desc=_file_name(url))
+    # A malformed address is a ValueError, and a header that gdown misses a KeyError.
+    failed = exceptions.RequestException, gdown.exceptions.DownloadError, ValueError, KeyError
+    most, failures, resumed, whole = _length(path), 0, bool(_parts(path)), False
+    bar = ProgressBar(unit="B", unit_scale=True, desc=_file_name(url), initial=most)
 
     def check(received: int, total: int | None) -> None:
         found = max(received, total or 0)
         if found > MAX_BYTES:
             raise FetchError(f"has {found} bytes, more than {MAX_BYTES}")
-        if size is not None and found > size:
+        if size is not None and (found > size or total not in (None, size)):
             raise FetchError(f"has {found} bytes, not {size}")
         if bar.total is None and total is not None:
             ensure_space(path.parent, total - received, "the file")
         bar.total = total
         bar.update(received - bar.n)
 
-    how: Any = {"quiet": True, "use_cookies": False, "user_agent": f"slide/{VERSION}"}
-    how |= {"resume": True, "timeout": TIMEOUTS, "progress": check}
-    most, failures, resumed = _length(path), 0, bool(_parts(path))
     with bar:
         while not path.exists():
             try:
-                gdown.download(url, str(path), **how)
+                gdown.download(
+                    url,
+                    str(path),
+                    quiet=True,
+                    use_cookies=False,
+                    user_agent=f"slide/{VERSION}",
+                    resume=True,
+                    timeout=TIMEOUTS,
+                    progress=check,
+                )
             except FetchError:
                 _forget(path)
                 raise
-            except (exceptions.RequestException, gdown.exceptions.DownloadError) as error:
-                failures = 0 if _length(path) > most else failures + 1
-                if failures == TRIES or not _may_pass(error, most > 0):
-                    raise FetchError(_reason(error)) from error
-                most, resumed = max(most, _length(path)), True
+            except failed as error:
+                found, resumed = _length(path), True
                 if _NO_PARTS in str(error):  # The server sends files as a whole.
+                    whole = True
+                else:
+                    failures = 0 if found > most else failures + 1
+                    if failures == TRIES or not _may_pass(error, found > 0):
+                        raise FetchError(_reason(error)) from error
+                most = max(most, found)
+                if whole:
                     _forget(path)
                 time.sleep(PAUSE * failures)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
-                    said = f"no space left after {bar.n} bytes, which the next call goes on with"
+                    kept = _length(path)
+                    said = f"no space left after {kept} bytes, which the next call goes on with"
                     raise OSError(error.errno, said, str(path)) from error
                 raise
     _check_content(path, size)
@@ -168,7 +183,13 @@ def _may_pass(error: Exception, begun: bool) -> bool:
     response = getattr(error, "response", None)
     if response is not None:
         return response.status_code in BUSY
-    return begun or "is incomplete" in str(error)
+    if isinstance(error, exceptions.SSLError | exceptions.ProxyError):
+        return False
+    if isinstance(error, exceptions.ConnectionError | exceptions.Timeout):
+        # In the body of an answer, requests calls it a ConnectionError that no bytes come.
+        stalled = not isinstance(error, exceptions.ReadTimeout) and _STALLED in str(error)
+        return begun or stalled
+    return _CUT in str(error)
 
 
 def _check_content(path: Path, size: int | None) -> None:
@@ -193,13 +214,13 @@ def _reason(error: BaseException) -> str:
         return f"answers {response.status_code} {response.reason}"
     if isinstance(error, exceptions.ConnectTimeout):
         return f"no connection within {TIMEOUTS[0]:g} s"
-    if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):
+    if isinstance(error, exceptions.ReadTimeout) or _STALLED in str(error):
         return f"no answer for {TIMEOUTS[1]:g} s"
     if isinstance(error, exceptions.RequestException):
         inner = error.args[0] if error.args else error
         inner = getattr(inner, "reason", inner)  # In urllib3's MaxRetryError.
         return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # No object's name.
-    if "is incomplete" in str(error):
+    if _CUT in str(error):
         return "the connection was cut"
     return _reason(error.__cause__) if error.__cause__ else checks.shortened(error)
 
