@@ -401,12 +401,13 @@ def build_trainer(
     counts = None
     if several:
         check_same(ranks, config, data)
+    announce_memory(config, data, ranks)
+    if several:
         split = data.train
         counts = {
             "feature_counts": np.bincount(split.features.indices, minlength=data.num_features),
             "label_counts": np.bincount(split.labels.indices, minlength=data.num_labels),
         }
-    announce_memory(config, data, ranks)
     network = build_network(config, data.num_features, data.num_labels, ranks.group, counts)
     optimizer = build_optimizer(config, network)
     make = partial(_make_folder, config, label_of(swept), made)

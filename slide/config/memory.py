@@ -48,10 +48,10 @@ def memory_needs(
     """The bytes of each part of a process, in training (``training``) and in what follows it."""
     processes, trainer, ranker = ranks.group.size, config.trainer, config.ranker
     sampler, optimizer, hidden = config.sampler, config.optimizer, config.network.hidden
-    features, labels = (-(-n // processes) for n in (data.num_features, data.num_labels))
-    split, widths, batch = data.train, [*hidden, labels], trainer.batch_size
+    features, *widths = _widths(config, data, processes)
+    split, labels, batch = data.train, widths[-1], trainer.batch_size
     rows, entries = len(split), len(split.features.indices)
-    weights = features * widths[0] + sum(a * b for a, b in pairwise(widths)) + sum(widths)
+    weights = _num_weights(config, data, processes)
     states = features + 2 * sum(widths) - widths[0]  # Rows of weights; each bias is one.
     first = optimizer.get("betas", [0])[0] != 0  # Other optimizers may have no such keys.
     moments = first * weights + (states if optimizer.get("rowwise", False) else weights)
@@ -94,6 +94,17 @@ def memory_needs(
         ending["re-ranker"] = ranker_needs(split, kind, candidates, ranker.negatives)
         ending["libraries"] += LIBRARIES_OF_RANKER
     return {"training": training, "ending": ending}
+
+
+def _widths(config: DictConfig, data: SparseDataset, processes: int) -> list[int]:
+    """The features, hidden units and labels of a process."""
+    features, labels = (-(-n // processes) for n in (data.num_features, data.num_labels))
+    return [features, *config.network.hidden, labels]
+
+
+def _num_weights(config: DictConfig, data: SparseDataset, processes: int) -> int:
+    widths = _widths(config, data, processes)
+    return sum(a * b for a, b in pairwise(widths)) + sum(widths[1:])
 
 
 def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> int:
@@ -162,9 +173,18 @@ def _pairs(split: Split) -> tuple[int, int]:
 def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
     """Say how much memory the run needs and what is free; ValueError if not even weights fit."""
     held, free, group = resident_memory(), free_memory(), ranks.group
+    hidden, beside = list(config.network.hidden), ranks.info.local_size - 1
+    narrower = str([*hidden[:-1], max(hidden[-1] // 2, 1)]).replace(" ", "")
+    weights = 4 * _num_weights(config, data, group.size)
+    # Before anything has a number for each feature or label: the header of a file may lie.
+    if free is not None and weights > free // (beside + 1) + held:
+        raise ValueError(
+            f"the weights alone take {in_gib(weights)}, and "
+            f"{in_gib(free // (beside + 1) + held)} are free: network.hidden={narrower}"
+        )
     kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
     data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.
-    phases, beside = memory_needs(config, data, ranks), ranks.info.local_size - 1
+    phases = memory_needs(config, data, ranks)
     ranker = phases["ending"]["re-ranker"]
     sums = {name: sum(phase.values()) for name, phase in phases.items()}
     parts = phases[max(sums, key=lambda name: sums[name])]
@@ -179,9 +199,7 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     # What this process holds is not free, but it is part of what it needs.
     there = max(free // (beside + 1), free - beside * others) + held
     said += f", {in_gib(there)} are free" + (" for it" if group.size > 1 else "")
-    hidden = list(config.network.hidden)
     regressions = counts_items(kind, data.train.weights is not None)
-    narrower = str([*hidden[:-1], max(hidden[-1] // 2, 1)]).replace(" ", "")
     advice = {
         "weights": f"network.hidden={narrower}",
         "moments": "" if config.optimizer.get("rowwise", True) else "optimizer.rowwise=true",
@@ -192,11 +210,6 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
         "index for prediction": "trainer.evaluation=exact",
         "rows": "fewer training rows",
     }
-    if parts["weights"] > there:
-        raise ValueError(
-            f"the weights alone take {in_gib(parts['weights'])}, and {in_gib(there)} are free: "
-            f"{advice['weights']}"
-        )
     if needed > there:
         largest = sorted(parts, key=lambda name: -parts[name])
         said += ": " + ", ".join(f"{name} {in_gib(parts[name])}" for name in largest[:3])

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 
 # Characters that part the labels of a cell, the least ambiguous first.
 _SEPARATORS = ("|", ";", ",")
@@ -174,12 +175,24 @@ class Columns:
         return asdict(self)
 
     @classmethod
-    def restored(cls, settings: Mapping[str, Any]) -> "Columns":
-        """The object that had these `settings`."""
-        kept: dict[str, Any] = {
-            name: tuple(each) if isinstance(each, list) else each for name, each in settings.items()
-        }
-        return cls(**kept)
+    def restored(cls, settings: Mapping[str, Any], file: str = "the list of columns") -> "Columns":
+        """The object that had these `settings`, which ``file`` holds; ValueError for others."""
+        whole = {**cls("").settings(), "labels": None, **settings}
+        whole = {name: list(v) if isinstance(v, tuple) else v for name, v in whole.items()}
+        kept = Stored(whole, {}, file)
+        numbers, separator = kept.texts("numbers"), whole["separator"]
+        scales = kept.list_of("scales", len(numbers))
+        if not all(scale > 0 for scale in scales):
+            kept.refuse("have scales above 0")
+        return cls(
+            labels=kept.text("labels"),
+            separator=None if separator is None else kept.text("separator"),
+            text=tuple(kept.texts("text")),
+            numbers=tuple(numbers),
+            means=tuple(kept.list_of("means", len(numbers))),
+            scales=tuple(scales),
+            notes=tuple(kept.texts("notes")),
+        )
 
     def told(self) -> list[tuple[str, str]]:
         """What was understood, as lines of a heading and a sentence."""

@@ -98,9 +98,25 @@ def json_rows(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Cells]]:
         yield f"{path}:{number}", row
 
 
+class NameTwice(ValueError):
+    """A name stands twice in an object of JSON."""
+
+    def __init__(self, name: str):
+        super().__init__(f"{name!r:.60} stands twice in an object")
+
+
+def names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An ``object_pairs_hook``: JSON itself keeps the last value of a name."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise NameTwice(next(name for name in names if names.count(name) > 1))
+    return found
+
+
 def _parsed(text: bytes, position: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=names_once)
     except RecursionError as error:
         raise DataError(f"{position}: lists or objects are nested too deeply") from error
     except ValueError as error:

@@ -259,6 +259,8 @@ class TextVectorizer:
                 raise ValueError(f"{name} of a {kind} cannot be {value!r}")
         if arguments["analyzer"] == "word" and arguments["token_pattern"] is None:
             raise ValueError(f"token_pattern of a {kind} cannot be None: words need one")
+        if arguments.get("alternate_sign") and arguments["dtype"].startswith("uint"):
+            raise ValueError(f"dtype of a {kind} cannot be {arguments['dtype']}: it has signs")
         return cls(_Kept(kind, arguments), terms, idf)
 
     @cached_property

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from slide.data import RowTransform, TextVectorizer
+from slide.data.columns import Columns
 from slide.hashing import DWTA, SimHash
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
@@ -125,6 +126,8 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
     """What a model in a folder is made of: the arguments of `slide.model.Model`."""
     whole = Stored(content, {}, f"{folder / MODEL_FILE}")
     settings = whole.mapping("settings")
+    if isinstance(settings.get("columns"), dict):
+        Columns.restored(settings["columns"], f"{folder / MODEL_FILE}")
 
     def stored(name: str, numbers: Any) -> Stored:
         """Numbers of the list, and the arrays of the file of that name, if there is one."""

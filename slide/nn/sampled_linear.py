@@ -35,6 +35,7 @@ from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.search.row_index import LazyRowIndex
 from slide.sparse import CSR, Pattern, as_pattern
 from slide.utils import checks
+from slide.utils.array_checks import is_plain
 from slide.utils.checks import ScoresNotFinite
 from slide.utils.profiling import untraced
 
@@ -297,10 +298,9 @@ def _to_arrays(state: Any) -> Any:
     if not isinstance(state, Tensor):
         return state
     try:
-        # Of few bytes PyTorch makes a tensor of any size, whose copies fill the memory.
-        if state.untyped_storage().nbytes() >= state.numel() * state.element_size():
+        if is_plain(state):
             return on_host(state)
-    except (RuntimeError, TypeError):  # Sparse or quantized, without memory, or an exotic type.
+    except (RuntimeError, TypeError):  # NumPy has no such type.
         pass
     raise ValueError(f"a state of a sampler has a tensor {tuple(state.shape)} that is no plain one")
 

@@ -20,6 +20,7 @@ from slide.nn.sampled_linear import (
 from slide.sampling import Sampler
 from slide.sparse import CSR, as_csr
 from slide.utils import checks
+from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.profiling import untraced
 
 
@@ -209,6 +210,9 @@ class SparseWeightLinear(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_extra_state` returned, with the values that were loaded before."""
+        array = Expected((None,), "int")
+        found = state if isinstance(state, dict) else {}
+        check_arrays("the pattern of the layer", found, {"indptr": array, "indices": array})
         if len(state["indptr"]) != self.out_features + 1:
             raise ValueError(
                 f"a pattern of {len(state['indptr']) - 1} rows does not fit a layer of "

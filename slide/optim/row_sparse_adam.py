@@ -289,7 +289,8 @@ def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:
         if fine and max(betas) < 1 and eps >= _LEAST_EPS:
             return  # As in nearly every step; the checks below say which number is wrong.
     lr, weight_decay = (
-        each.item() if isinstance(each, Tensor) else each for each in (lr, weight_decay)
+        each.item() if isinstance(each, Tensor) and each.numel() == 1 else each
+        for each in (lr, weight_decay)
     )
     checks.not_negative("lr", lr)
     checks.not_negative("weight_decay", weight_decay)

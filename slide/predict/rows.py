@@ -4,7 +4,7 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,14 @@ from slide.data.row_files import (
     text_variant,
 )
 from slide.data.sources.table import features_of
-from slide.data.tables import BYTE_ORDER_MARK, lines_of, read_lines, read_table
+from slide.data.tables import (
+    BYTE_ORDER_MARK,
+    NameTwice,
+    lines_of,
+    names_once,
+    read_lines,
+    read_table,
+)
 from slide.model import Model, Names
 from slide.sparse import CSR, Pattern, stacked
 from slide.utils import checks
@@ -233,6 +240,8 @@ class _RowReader:
     def json(self, file: Beginning, name: str, size: int | None) -> Iterator[Block]:
         """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
 
+        hook = object_hook("columns" in self.model.settings)
+
         def read() -> Iterator[_Row]:
             with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
                 for number, line in enumerate(file, 1):
@@ -240,7 +249,7 @@ class _RowReader:
                     if not line.strip():
                         continue
                     try:
-                        yield self._line(json.loads(line, object_pairs_hook=_added_up))
+                        yield self._line(json.loads(line, object_pairs_hook=hook))
                     except (ValueError, TypeError, RecursionError) as error:
                         told = str(error)
                         if isinstance(error, json.JSONDecodeError) and self.model.vectorizer:
@@ -334,15 +343,22 @@ def _matrices(path: Path, labels: Path | None, model: Model) -> Iterator[Block]:
                 bar.update(part.features.num_rows)
 
 
+def object_hook(columns: bool) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """How objects of JSON are read: of cells each has a name of its own, values are added up."""
+    return names_once if columns else _added_up
+
+
 def _added_up(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; numbers of the same name are added up, of other values the last one stays."""
+    """A JSON object; numbers of the same name, which are values of a feature, are added up."""
     found = dict(pairs)
     if len(found) == len(pairs):
         return found
     found = {}
     for name, value in pairs:
-        before = found.get(name)
-        if isinstance(value, int | float) and isinstance(before, int | float):
+        if name in found:
+            before = found[name]
+            if not isinstance(value, int | float) or not isinstance(before, int | float):
+                raise NameTwice(name)
             try:
                 value = value + before
             except OverflowError:  # Of a whole number of hundreds of digits.

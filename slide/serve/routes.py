@@ -33,7 +33,14 @@ from starlette.exceptions import HTTPException as HTTPError
 
 from slide import runtime
 from slide.model import Model, Predicted
-from slide.predict.rows import Numbering, each_row, number_features, one_row
+from slide.predict.rows import (
+    NameTwice,
+    Numbering,
+    each_row,
+    number_features,
+    object_hook,
+    one_row,
+)
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
 from slide.sparse import CSR, stacked
@@ -60,7 +67,6 @@ _LARGE_ANSWER = 20_000
 # an answer only when they have sent all.
 _DRAINED = 16
 _BLANKS = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder()
 _WANTED = 'a JSON object such as {"rows": [...]}, sent as application/json'
 
 
@@ -163,8 +169,9 @@ class Health(BaseModel):
 class _Json:
     """JSON whose containers are read item by item, and other values as a whole."""
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, columns: bool):
         self.text, self.at = text, 0
+        self.decoder = json.JSONDecoder(object_pairs_hook=object_hook(columns))
 
     def skips(self, wanted: str) -> bool:
         """Whether this comes next; it is passed then."""
@@ -179,7 +186,7 @@ class _Json:
 
     def value(self) -> Any:
         self.skips("")
-        found, self.at = _DECODER.raw_decode(self.text, self.at)
+        found, self.at = self.decoder.raw_decode(self.text, self.at)
         return found
 
     def items(self, end: str) -> Iterator[int]:
@@ -202,7 +209,8 @@ class _Json:
 def read_query(body: bytes, most: int, form: type[Row] = Row) -> Query:
     """The query in a body, parsed row by row: between two rows other threads go on."""
     try:
-        parsed = _Json(body.decode(json.detect_encoding(body), "surrogatepass"))
+        text = body.decode(json.detect_encoding(body), "surrogatepass")
+        parsed = _Json(text, columns=form is not Row)
         if body and parsed.skips("{"):
             return _read_fields(parsed, most, form)
         if body:
@@ -210,6 +218,8 @@ def read_query(body: bytes, most: int, form: type[Row] = Row) -> Query:
             parsed.finish()
     except ValidationError as error:
         raise HTTPException(422, _fault(error, form)) from error
+    except NameTwice as error:
+        raise HTTPException(422, str(error)) from error
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is no JSON: {error}") from error
     raise HTTPException(422, f"the body must be {_WANTED}")
@@ -220,6 +230,8 @@ def _read_fields(parsed: _Json, most: int, form: type[Row]) -> Query:
     for _ in parsed.items("}"):
         key = parsed.value()
         parsed.need(":")
+        if key in found:
+            raise NameTwice(key)
         if key not in Query.model_fields:
             raise HTTPException(422, f"{key}: {_unknown_key('a request', Query)}")
         if key != "rows" or not parsed.skips("["):

@@ -227,7 +227,8 @@ class Checkpoint:
             raise ValueError(f"{folder} does not fit this run: {said}") from error
         found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
         stored = Stored(found, {}, str(folder / CHECKPOINT.list_file))
-        stored.exactly("step", step_of(folder))
+        for state in states:  # Of several processes each has written its own.
+            stored.of(state, {}).exactly("step", step_of(folder))
         known = [field for field in fields(Counters) if field.name in found]
         taken = {int: stored.count, float: stored.number}
         return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})

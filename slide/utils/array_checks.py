@@ -5,6 +5,7 @@ whatever a state or a folder holds is described once, by shape, type and range, 
 is opened. What a folder holds is taken out of a `Stored`, which checks all that it gives.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -36,6 +37,20 @@ def check_arrays(what: str, found: Mapping[str, Any], expected: Mapping[str, Exp
             raise ValueError(f"{what} is damaged: {name} must {fault}")
 
 
+def is_plain(array: np.ndarray | Tensor) -> bool:
+    """Whether all numbers of a tensor are in memory, as of an array; ``torch.load`` reads others.
+
+    Of few bytes PyTorch makes a tensor of any size, whose copies fill the memory.
+    """
+    if isinstance(array, np.ndarray):
+        return True
+    try:
+        held = array.untyped_storage().nbytes()
+        return not array.is_meta and held >= array.numel() * array.element_size()
+    except (RuntimeError, TypeError):  # Sparse or quantized, without memory, or an exotic type.
+        return False
+
+
 def check_offsets(what: str, name: str, offsets: np.ndarray, end: int) -> None:
     """Raise ValueError unless offsets begin with 0, never fall, and end with ``end``."""
     if not len(offsets) or offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
@@ -44,11 +59,14 @@ def check_offsets(what: str, name: str, offsets: np.ndarray, end: int) -> None:
 
 def check_counter(what: str, name: str, value: Any) -> int:
     """The value as an integer; raise ValueError unless it is a whole number of at least 0."""
-    number = value.item() if isinstance(value, (np.ndarray, torch.Tensor)) else value
+    number = value
+    if isinstance(value, np.ndarray | Tensor) and is_plain(value) and math.prod(value.shape) == 1:
+        number = value.item()
+    shown = shortened(repr(value))
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < 2**63:
-        raise ValueError(f"{what} is damaged: {name} must be a number of at least 0, not {value!r}")
+        raise ValueError(f"{what} is damaged: {name} must be a number of at least 0, not {shown}")
     if number != int(number):
-        raise ValueError(f"{what} is damaged: {name} must be a whole number, not {value!r}")
+        raise ValueError(f"{what} is damaged: {name} must be a whole number, not {shown}")
     return int(number)
 
 
@@ -56,6 +74,8 @@ def _fault(array: Any, wanted: Expected) -> str:
     """What an array must do, and does not; empty if it is as expected."""
     if not isinstance(array, (np.ndarray, torch.Tensor)):
         return f"be an array, not {type(array).__name__}"
+    if not is_plain(array):
+        return f"be a plain tensor of {tuple(array.shape)}, with all numbers in memory"
     shape, dtype = tuple(array.shape), str(array.dtype).removeprefix("torch.")
     fits = len(shape) == len(wanted.shape) and all(
         size is None or size == own for size, own in zip(wanted.shape, shape, strict=True)

@@ -249,6 +249,22 @@ def test_the_re_ranker_of_items():
 SAID = "error: there is not enough memory ("
 
 
+def test_a_header_that_lies(tmp_path):
+    """It is noticed before anything has a number for each of its features or labels."""
+    data = tmp_path / "files"
+    data.mkdir()
+    for name in ("train.txt", "test.txt"):
+        (data / name).write_text("2 2147483647 2147483647\n1 0:1\n0 1:1\n")
+    words = [f"dataset.root={data}", f"dataset.cache={tmp_path}/cache", "ranker=none"]
+    tracemalloc.start()
+    try:
+        said = job.failure("dataset=xmc", *words, f"run_dir={tmp_path}/run")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 30
+    finally:
+        tracemalloc.stop()
+    assert said.startswith("error: the weights alone take ")
+
+
 @pytest.mark.parametrize(
     ("argument", "begin"),
     [

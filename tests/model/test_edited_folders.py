@@ -19,7 +19,7 @@ import torch
 from helpers import job
 from helpers.damage import REPEAT, SEED
 from helpers.graphs import make_graph
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 
 import slide
 from slide.data import Split, TextVectorizer, divide, holdout, transform
@@ -224,6 +224,34 @@ def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, name, v
     content["vectorizer"]["arguments"][name] = value
     write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
     refused(tmp_path, rf"model\.json is damaged: .*{name} of a TfidfVectorizer cannot be")
+
+
+def test_a_vectorizer_of_hashes_with_signs_has_numbers_with_signs(tmp_path):
+    vectorizer = TextVectorizer.of(HashingVectorizer(n_features=4).fit([""]))
+    network = slide.SlideNetwork(4, [3], 9, slide.FullSampler)
+    Model(network, vectorizer=vectorizer).save(tmp_path)
+    content = read_folder(MODEL_FOLDER, tmp_path)
+    content["vectorizer"]["arguments"]["dtype"] = "uint64"
+    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
+    refused(tmp_path, r"model\.json is damaged: .*dtype of a HashingVectorizer cannot be uint64")
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({}, "labels must be a text"),
+        ({"text": 5}, "text must be a list of texts"),
+        ({"numbers": ["b"], "means": [0]}, "scales must be a list of 1 numbers"),
+        ({"numbers": ["b"], "means": [0], "scales": [0]}, "must have scales above 0"),
+        ({"separator": 1}, "separator must be a text"),
+    ],
+    ids=str,
+)
+def test_columns_of_a_table(tmp_path, columns, said):
+    columns = {"labels": "tags", **columns} if columns else {}
+    network, settings = slide.SlideNetwork(4, [3], 9, slide.FullSampler), {"columns": columns}
+    Model(network, settings=settings).save(tmp_path)
+    refused(tmp_path, rf"model\.json is damaged: {said}")
 
 
 def test_weights_of_terms_keep_rows_finite(tmp_path):

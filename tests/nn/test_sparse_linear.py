@@ -18,6 +18,19 @@ def make_layer(trainable=True, seed=0, dtype=np.float32):
     return SparseWeightLinear(CSRMatrix(make(dtype=dtype, seed=seed), D), trainable=trainable)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [None, {}, {"indptr": None}, {"indices": torch.eye(3).to_sparse()}, {"indptr": torch.rand(9)}],
+    ids=["none", "empty", "lacks bounds", "sparse columns", "fractions"],
+)
+def test_patterns_of_other_kinds_are_refused_in_a_sentence(pattern):
+    layer = make_layer()
+    state = layer.state_dict()
+    edited = {**state["_extra_state"], **pattern} if pattern else pattern
+    with pytest.raises(ValueError, match="the pattern of the layer is damaged"):
+        layer.load_state_dict({**state, "_extra_state": edited})
+
+
 @pytest.mark.parametrize("trainable", [False, True])
 class TestSparseWeightLinear:
     @pytest.mark.parametrize("lead", [(), (5,), (2, 3), (0,)])

@@ -776,8 +776,16 @@ class TestOneOwner:
         (("param_groups",), None, "it needs param_groups and state"),
         (("state",), 1.5, "it needs param_groups and state"),
         (("state", 0), [], "must be dicts, not list"),
+        (("state", 0, "exp_avg"), torch.ones(3, 2).to_sparse(), "exp_avg must be a plain tensor"),
+        (("state", 0, "exp_avg"), torch.ones(3, 2, device="meta"), "exp_avg must be a plain"),
+        (("state", 0, "exp_avg"), torch.ones(1).expand(3, 2), "exp_avg must be a plain tensor"),
+        (("state", 0, "step"), torch.ones(3), "step must be a number of at least 0"),
+        (("param_groups", 0, "lr"), torch.ones(3), "lr must be a number of at least 0"),
     ],
-    ids=["none", "a number", "an object", "a huge number", "groups", "state", "a list"],
+    ids=[
+        *("none", "a number", "an object", "a huge number", "groups", "state", "a list"),
+        *("sparse", "without memory", "of few bytes", "three steps", "three rates"),
+    ],
 )
 def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
     def made():

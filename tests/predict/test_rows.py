@@ -136,6 +136,15 @@ def test_a_feature_that_a_line_names_twice(tmp_path, model):
             read(tmp_path / "a.jsonl", model)
 
 
+@pytest.mark.parametrize(
+    "line", ['{"features": {"2": 1}, "features": {"1": 1}}', '{"features": {"2": "x", "2": 1}}']
+)
+def test_other_names_stand_once(tmp_path, model, line):
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"a\.jsonl:1: '(2|features)' stands twice in an object"):
+        read(tmp_path / "a.jsonl", model)
+
+
 @pytest.fixture
 def reader():
     """A model that reads texts."""

@@ -93,6 +93,20 @@ def test_features_of_a_row_add_up(client):
     assert ask(client, twice) == ask(client, ROW) == ask(client, {"features": {"3": 1, "7": 0.5}})
 
 
+def test_names_that_stand_twice(client):
+    """Values of a feature are added up, as by ``slide-predict``; JSON itself keeps the last one."""
+
+    def sent(text):
+        return client.post(data=text, headers={"Content-Type": "application/json"})
+
+    found = sent('{"rows": [{"features": {"3": 0.75, "7": 0.5, "3": 0.25}}]}')
+    assert found.json()["answers"] == ask(client, ROW)
+    for text in ('{"rows": [{"indices": [3], "indices": [7]}]}', '{"k": 1, "rows": [{}], "k": 2}'):
+        found = sent(text)
+        assert found.status_code == 422
+        assert "stands twice in an object" in found.json()["error"]
+
+
 def test_names(named):
     row = {"features": {"word 3": 1.0, "word 7": 0.5, "unheard of": 9.0}}
     dense = np.zeros((1, FEATURES), np.float32)

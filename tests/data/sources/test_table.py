@@ -236,6 +236,7 @@ def test_what_is_no_table(source, message):
         ("text,label\né,b\n".encode("latin-1"), ":2: byte 0xe9 is no utf-8: dataset.encoding"),
         (b'{"text": "a", "label": "b"}\n{"text": \n', ":2: Expecting value"),
         (b'{"text": "a", "label": "b"}\n3\n', ":2: a line must be an object"),
+        (b'{"text": "a", "label": "b", "text": "c"}\n', ":1: 'text' stands twice in an object"),
         (b'{"text": "a", "label": {"b": 1}}\n', ":1: {'b': 1} is no name of a label"),
         (b'{"text": "a\\ud800", "label": "b"}\n', ":1: .* can't encode"),
         (b"[1]", "item 0 must be an object"),
