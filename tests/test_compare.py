@@ -79,6 +79,7 @@ def settings(run, words, **changed):
             {"sampler": {"best": 4, "_target_": "x"}},
             {"sampler", "sampler.best"},
         ),
+        (["hash.K=4"], {"hash": {"hashes_per_table": 4}}, {"hash.K"}),
         (["seed=1"], {"seed": 1, "sampler": {"best": 8, "seed": 1}}, {"seed"}),
         ([], {"optimizer": {"lr": 0.2}}, {"optimizer.lr"}),
     ],
