@@ -57,7 +57,7 @@ from slide.report.run_files import KIND_METRICS, SELECTION_COLUMNS, figure_colum
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
-from slide.training.selection import selection_line
+from slide.training.selection import missing_tables, selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
@@ -189,8 +189,10 @@ def _run(
     note.forget(trainer.folder)
     if ranks.group.is_main_process:
         log(f"sets      {selection_line(summary)}")
+        said = missing_tables(trainer.network)  # Before the first step.
         for sentence in summary["warnings"]:
-            log(f"warning   {sentence}")
+            if sentence not in said:
+                log(f"warning   {sentence}")
         shown = (_PRECISION | KIND_METRICS).items()
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
