@@ -10,7 +10,7 @@ from torch import Tensor
 from slide.backend import on_host
 from slide.ops.products import transpose_pattern
 from slide.ops.scratch import Scratch
-from slide.sparse import Pattern, check_pattern
+from slide.sparse import Pattern, check_pattern, inside
 
 
 class Transposed(NamedTuple):
@@ -133,7 +133,7 @@ def check_active(
             )
         # Off the CPU numbers are not checked, since the host would wait for the device.
         on_cpu = not isinstance(ids, Tensor) or ids.is_cpu
-        if count and on_cpu and not _inside(ids, out_features):
+        if on_cpu and not inside(ids, out_features):
             raise ValueError(
                 f"active ids must lie in [0, {out_features}), not in [{ids.min()}, {ids.max()}]"
             )
@@ -148,13 +148,6 @@ def check_active(
             )
     if targets:
         _check_targets(active, num_samples)
-
-
-def _inside(ids: Any, stop: int) -> bool:
-    """Whether all numbers are at least 0 and below ``stop``."""
-    if isinstance(ids, np.ndarray) and ids.dtype == np.int32:
-        return ids.view(np.uint32).max() < stop  # Numbers below 0 are above all others there.
-    return 0 <= ids.min() <= ids.max() < stop
 
 
 def _check_targets(active: ActiveSet, num_samples: int) -> None:

@@ -200,13 +200,22 @@ def check_pattern(
     ends = len(indptr) and not indptr[0] and indptr[-1] == len(indices)
     if not ends or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(f"indptr of {name} must rise from 0 to their number, {len(indices)}")
-    # Read without their sign, numbers below 0 are above all others: one pass instead of two.
-    if indices.size and indices.view(np.uint32).max() >= num_columns:
+    if not inside(indices, num_columns):
         first = int((indices.view(np.uint32) >= num_columns).argmax())
         row = int(np.searchsorted(indptr, first, side="right")) - 1
         raise ValueError(
             f"{name} must lie in [0, {num_columns}), and row {row} has {indices[first]}"
         )
+
+
+def inside(numbers: Any, stop: int) -> bool:
+    """Whether all numbers of an array or a tensor are at least 0 and below ``stop``."""
+    if not len(numbers):
+        return True
+    if isinstance(numbers, np.ndarray) and numbers.dtype == np.int32:
+        # Read without their sign, numbers below 0 are above all others: one pass instead of two.
+        return bool(numbers.view(np.uint32).max() < stop)
+    return bool(0 <= numbers.min() <= numbers.max() < stop)
 
 
 def _are_arrays(parts: Sequence[Any], dtypes: Sequence[type]) -> bool:

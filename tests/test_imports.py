@@ -47,7 +47,7 @@ ONLY = {
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),
     "omegaconf": ("slide.config",),
-    **dict.fromkeys(("requests", "gdown"), ("slide.data.fetching",)),
+    "requests": ("slide.data.fetching",),
     "filelock": ("slide.data.fetching", "slide.utils.run_folders"),
     "matplotlib": ("slide.report.page",),
     "yaml": (

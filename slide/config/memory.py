@@ -112,8 +112,8 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
     room = min(MOST_ROOM, entries // rows * learnt, features * labels)
     learning = 12 * learnt + 10 * room + ENTRY * pairs
     learning += runtime.num_threads() * ENTRY * min(MOST_COPIED, entries)
-    if kind == "items":
-        items = entries + targets
+    if kind in ("items", "graph"):
+        items = targets if kind == "graph" else entries + targets
         # Pairs of items that share a row, as if all were equally frequent.
         shared = round(-(labels**2) * math.expm1(-(items**2) / rows / labels**2))
         shared = min(shared, num_sharing(labels) * labels)
@@ -122,9 +122,10 @@ def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> in
         learning = max(learning, counting_items)
         if counts_items(kind, split.weights is not None):
             classifiers, learning = min(shared, WEIGHTS * labels), counting_items
-        factor = 4 * ItemFactors().factors
-        similarities += factor * max(labels, features)
-        learning = max(learning, factor * (rows + labels) + 16 * items)
+        if kind == "items":
+            factor = 4 * ItemFactors().factors
+            similarities += factor * max(labels, features)
+            learning = max(learning, factor * (rows + labels) + 16 * items)
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features

@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urljoin
 
+import requests
 from filelock import FileLock, Timeout
 from requests import exceptions
 
@@ -30,19 +33,20 @@ Check = Callable[[Path], None]
 # raises FetchError if it cannot, and other OSErrors for a full disk and the like.
 Fetch = Callable[[Path, Check], None]
 
-# A transfer ends after 4 connections in a row that bring nothing.
+# 64 KiB are received at a time: a cut connection loses fewer bytes.
+RECEIVED_BYTES = 1 << 16
+# A transfer ends after 4 connections in a row that bring less than that.
 TRIES = 4
 # Seconds before the next connection, for each failure.
 PAUSE = 1.0
-# Statuses of servers that may answer after some seconds.
-BUSY = (500, 502, 503, 504)
 # Seconds to wait for a connection, and for the next bytes.
 TIMEOUTS = 10.0, 60.0
-# How a page begins that a server sends in place of a file, and how much of it is read.
-PAGE_STARTS = (b"<!doctype html", b"<html")
+# Pages before the file, at most: Google Drive asks whether to download without a virus scan.
+MAX_PAGES = 3
 PAGE_BYTES = 1 << 20
-# What gdown says of a server that does not send a part.
-_NO_PARTS = "byte range"
+PAGE_STARTS = (b"<!doctype html", b"<html")
+# Statuses of servers that may answer after some seconds.
+BUSY = (500, 502, 503, 504)
 
 DOWNLOAD_FOLDER = ".download"
 # Where selected rows come from: a file of all rows, and a file of row numbers.
@@ -116,107 +120,171 @@ def locked(path: Path, what: str) -> Iterator[bool]:
             lock.release()
 
 
+class _InterruptedTransferError(Exception):
+    """The connection failed, and the next one may bring more."""
+
+
+class _UnreachableServerError(_InterruptedTransferError):
+    """There is no connection. It may come back if there was one before."""
+
+
 def transfer(url: str, path: Path, *, size: int | None = None) -> bool:
-    """Fetch a file, or go on with a part of it, while connections bring more.
+    """Fetches a file, or goes on with a part of it, while connections bring more.
 
-    Parts stay beside ``path`` until the file is whole. Returns whether it went on with one.
+    Returns whether it went on.
     """
-    import gdown  # Imported here: it takes long.
-
-    bar = ProgressBar(unit="B", unit_scale=True, desc=_file_name(url))
-
-    def check(received: int, total: int | None) -> None:
-        found = max(received, total or 0)
-        if found > MAX_BYTES:
-            raise FetchError(f"has {found} bytes, more than {MAX_BYTES}")
-        if size is not None and found > size:
-            raise FetchError(f"has {found} bytes, not {size}")
-        if bar.total is None and total is not None:
-            ensure_space(path.parent, total - received, "the file")
-        bar.total = total
-        bar.update(received - bar.n)
-
-    how: Any = {"quiet": True, "use_cookies": False, "user_agent": f"slide/{VERSION}"}
-    how |= {"resume": True, "timeout": TIMEOUTS, "progress": check}
-    most, failures, resumed = _length(path), 0, bool(_parts(path))
-    with bar:
-        while not path.exists():
+    most = _length(path)
+    resumed, failures = most > 0, 0
+    with requests.Session() as session:
+        session.headers.update({"User-Agent": f"slide/{VERSION}", "Accept-Encoding": "identity"})
+        for attempt in count():
             try:
-                gdown.download(url, str(path), **how)
-            except FetchError:
-                _forget(path)
-                raise
-            except (exceptions.RequestException, gdown.exceptions.DownloadError) as error:
-                failures = 0 if _length(path) > most else failures + 1
-                if failures == TRIES or not _may_pass(error, most > 0):
-                    raise FetchError(_reason(error)) from error
-                most, resumed = max(most, _length(path)), True
-                if _NO_PARTS in str(error):  # The server sends files as a whole.
-                    _forget(path)
-                time.sleep(PAUSE * failures)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
-                    said = f"no space left after {bar.n} bytes, which the next call goes on with"
-                    raise OSError(error.errno, said, str(path)) from error
-                raise
-    _check_content(path, size)
-    return resumed
+                _receive(session, url, path, size)
+                return resumed
+            except _InterruptedTransferError as error:
+                length = _length(path)
+                failures = 0 if length >= most + RECEIVED_BYTES else failures + 1
+                most = max(most, length)
+                never_there = attempt == 0 and isinstance(error, _UnreachableServerError)
+                if failures == TRIES or never_there:
+                    raise FetchError(str(error)) from error
+            resumed = True
+            time.sleep(PAUSE * failures)
+    raise AssertionError("count() does not end")
 
 
-def _may_pass(error: Exception, begun: bool) -> bool:
-    """Whether the next connection may bring more."""
-    response = getattr(error, "response", None)
-    if response is not None:
-        return response.status_code in BUSY
-    return begun or "is incomplete" in str(error)
+def _receive(session: requests.Session, url: str, path: Path, size: int | None) -> None:
+    """Append what is left of a file, or write all of it where the server sends no parts."""
+    start, response = _length(path), _open_file(session, url)
+    if start:  # The address is known only now: a page may come before it.
+        response.close()
+        response = _get(session, response.url, {"Range": f"bytes={start}-"})
+    if response.status_code == requests.codes.requested_range_not_satisfiable:
+        response.close()
+        if size in (None, start):
+            return  # Nothing is left.
+        response = _open_file(session, url)
+    with response:
+        # The length of an encoded answer is not the length of the file.
+        encoded = response.headers.get("Content-Encoding", "identity") != "identity"
+        length, total = response.headers.get("Content-Length", ""), None
+        if response.status_code == requests.codes.partial:
+            part = re.match(rf"bytes {start}-\d+/(\d+)$", response.headers.get("Content-Range", ""))
+            if part is None or encoded:
+                path.unlink()
+                raise _InterruptedTransferError("sends another part than it was asked for")
+            total = int(part[1])
+        else:
+            start = 0
+            total = int(length) if length.isdigit() and not encoded else None
+        if size is not None and total not in (None, size):
+            raise FetchError(f"has {total} bytes, not {size}")
+        found = _write_body(response, path, start, total)
+    if size not in (None, found):
+        path.unlink()
+        raise FetchError(f"has {found} bytes, not {size}")
 
 
-def _check_content(path: Path, size: int | None) -> None:
-    found = path.stat().st_size
-    with path.open("rb") as file:
-        begin = file.read(PAGE_BYTES)
-    if begin.lstrip()[:16].lower().startswith(PAGE_STARTS):
-        page = begin.decode("utf-8", "replace")
-        title = re.search(r"<title[^>]*>(.*?)</title>", page, re.DOTALL | re.IGNORECASE)
-        named = f" ('{' '.join(title[1].split())[:80]}')" if title else ""
-        wrong = f"answers a web page{named} instead of the file"
-    elif size not in (None, found):
-        wrong = f"has {found} bytes, not {size}"
-    else:
-        return
-    _forget(path)
-    raise FetchError(wrong)
+def _open_file(session: requests.Session, url: str) -> requests.Response:
+    for _ in range(MAX_PAGES):
+        response = _get(session, url, {})
+        attached = "attachment" in response.headers.get("Content-Disposition", "")
+        if attached or not response.headers.get("Content-Type", "").startswith("text/html"):
+            return response
+        with response:
+            url = urljoin(response.url, _next_url(next(_body_chunks(response, PAGE_BYTES), b"")))
+    raise FetchError("answers one page after the other instead of the file")
 
 
-def _reason(error: BaseException) -> str:
-    if (response := getattr(error, "response", None)) is not None:
-        return f"answers {response.status_code} {response.reason}"
+def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
+    try:
+        response = session.get(url, headers=headers, stream=True, timeout=TIMEOUTS)
+    except (exceptions.SSLError, exceptions.ProxyError) as error:
+        raise FetchError(_reason(error)) from error
+    except (exceptions.ConnectionError, exceptions.Timeout) as error:
+        raise _UnreachableServerError(_reason(error)) from error
+    except (exceptions.RequestException, ValueError) as error:  # ValueError: a malformed address.
+        raise FetchError(_reason(error)) from error
+    none_left = response.status_code == requests.codes.requested_range_not_satisfiable
+    if not response.ok and not (none_left and headers):
+        response.close()
+        said = f"answers {response.status_code} {response.reason}"
+        if response.status_code in BUSY:
+            raise _InterruptedTransferError(said)
+        raise FetchError(said)
+    return response
+
+
+def _next_url(page: bytes) -> str:
+    # Imported here: it takes long, and few addresses need it.
+    from gdown.download import get_url_from_gdrive_confirmation
+    from gdown.exceptions import FileURLRetrievalError
+
+    try:
+        return get_url_from_gdrive_confirmation(page.decode("utf-8", "replace"))
+    except FileURLRetrievalError as error:
+        raise FetchError(_page_instead(page)) from error
+
+
+def _page_instead(page: bytes) -> str:
+    text = page.decode("utf-8", "replace")
+    title = re.search(r"<title[^>]*>(.*?)</title>", text, re.DOTALL | re.IGNORECASE)
+    named = f" ('{' '.join(title[1].split())[:80]}')" if title else ""
+    return f"answers a web page{named} instead of the file"
+
+
+def _write_body(response: requests.Response, path: Path, start: int, total: int | None) -> int:
+    """Appends an answer to the first ``start`` bytes; returns the length of the file."""
+    if total is not None:
+        if total > MAX_BYTES:
+            raise FetchError(f"has {total} bytes, more than {MAX_BYTES}")
+        ensure_space(path.parent, total - start, "the file")
+    length, name = start, _file_name(response.url)
+    try:
+        with (
+            ProgressBar(total=total, initial=start, unit="B", unit_scale=True, desc=name) as bar,
+            path.open("ab") as file,
+        ):
+            file.truncate(start)
+            for chunk in _body_chunks(response, RECEIVED_BYTES):
+                if length == 0 and chunk.lstrip()[:16].lower().startswith(PAGE_STARTS):
+                    raise FetchError(_page_instead(chunk))
+                length += len(chunk)
+                if length > MAX_BYTES:
+                    raise FetchError(f"has more than {MAX_BYTES} bytes")
+                file.write(chunk)
+                bar.update(len(chunk))
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"no space left after {length} bytes, which the next call goes on with"
+            raise OSError(error.errno, message, str(path)) from error
+        raise
+    if total not in (None, length):
+        raise _InterruptedTransferError(f"sends {length} of {total} bytes")
+    return length
+
+
+def _body_chunks(response: requests.Response, size: int) -> Iterator[bytes]:
+    try:
+        yield from response.iter_content(size)
+    except exceptions.RequestException as error:
+        raise _InterruptedTransferError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
     if isinstance(error, exceptions.ConnectTimeout):
         return f"no connection within {TIMEOUTS[0]:g} s"
     if isinstance(error, exceptions.ReadTimeout) or "Read timed out" in str(error):
         return f"no answer for {TIMEOUTS[1]:g} s"
-    if isinstance(error, exceptions.RequestException):
-        inner = error.args[0] if error.args else error
-        inner = getattr(inner, "reason", inner)  # In urllib3's MaxRetryError.
-        return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # No object's name.
-    if "is incomplete" in str(error):
+    if isinstance(error, exceptions.ChunkedEncodingError):
         return "the connection was cut"
-    return _reason(error.__cause__) if error.__cause__ else checks.shortened(error)
-
-
-def _parts(path: Path) -> list[Path]:
-    """What there is of a file: all of it, or what gdown has begun."""
-    found = path, *path.parent.glob(f"{path.name}????????.part")
-    return [each for each in found if each.exists()]
+    inner = error.args[0] if error.args else error
+    inner = getattr(inner, "reason", inner)  # In urllib3's MaxRetryError.
+    return re.sub(r"^(<[^>]*>|\w+\(host=[^)]*\)): ", "", str(inner))  # Without the object's name.
 
 
 def _length(path: Path) -> int:
-    return sum(part.stat().st_size for part in _parts(path))
-
-
-def _forget(path: Path) -> None:
-    for part in _parts(path):
-        part.unlink()
+    return path.stat().st_size if path.exists() else 0
 
 
 @dataclass(frozen=True)
@@ -294,7 +362,7 @@ def download(root: Path, check: Check, *, mirrors: Sequence[Sequence[Mapping[str
                 check(staged)
             except (ValueError, FileNotFoundError) as error:
                 for remote in mirror:
-                    _forget(_part(remote, work))
+                    _part(remote, work).unlink(missing_ok=True)
                 urls = " and ".join(remote.url for remote in mirror)
                 said = str(error).replace(f"{staged}{os.sep}", "")
                 raise FetchError(f"{urls}: not the right files: {said}") from error
@@ -326,14 +394,16 @@ def parse_mirrors(mirrors: Sequence[Sequence[Mapping[str, Any]]]) -> list[list[R
 def _fetch(remote: Remote, path: Path) -> None:
     """Fetch one remote file and compare its hash; archives have checksums of their own."""
     if not remote.hash and None in remote.saves.values():
-        _forget(path)  # Nothing would tell that parts are of two versions.
+        path.unlink(missing_ok=True)  # Nothing would tell that parts are of two versions.
     try:
+        if remote.hash and path.exists() and not _wrong_hash(remote, path):
+            return
         # A resumed file may join pieces of two versions, so it gets a second, whole transfer.
         if transfer(remote.url, path, size=remote.size) and _wrong_hash(remote, path):
-            _forget(path)
+            path.unlink()
             transfer(remote.url, path, size=remote.size)
         if wrong := _wrong_hash(remote, path):
-            _forget(path)
+            path.unlink()
             raise FetchError(wrong)
     except FetchError as error:
         raise FetchError(f"{remote.url}: {error}") from error
@@ -351,7 +421,7 @@ def _stage(remotes: Iterable[Remote], work: Path, root: Path, staged: Path) -> N
             else:
                 _unpack(remote, part, staged)
         except ValueError as error:
-            _forget(part)
+            part.unlink(missing_ok=True)
             raise FetchError(f"{remote.url}: {error}") from error
     for path in root.iterdir():
         if path.is_file() and not path.name.startswith("."):
@@ -399,7 +469,7 @@ def _wrong_hash(remote: Remote, path: Path) -> str:
 
 
 def _part(remote: Remote, work: Path) -> Path:
-    return work / hashlib.sha256(remote.url.encode()).hexdigest()[:16]
+    return work / f"{hashlib.sha256(remote.url.encode()).hexdigest()[:16]}.part"
 
 
 def _file_name(url: str) -> str:

@@ -61,6 +61,8 @@ TRANSFORM_VERSION = 2
 _COMPARED = 5000
 # Ten neighbours: the default of most studies of nearest neighbours lies between 5 and 20.
 _NEIGHBOURS = 10
+# MiB of distances at a time.
+_DISTANCES = 16
 
 
 def transform(
@@ -249,6 +251,7 @@ def should_standardize(train: Split, options: StepOptions) -> bool:
 def _neighbours_right(sample: Split, steps: RowTransform) -> np.ndarray:
     """For each row, whether the label with most votes of its nearest other rows is its own."""
     from scipy import sparse  # Imported here, so that `import slide` stays fast.
+    from sklearn import config_context
     from sklearn.neighbors import NearestNeighbors
 
     features, labels = steps.features(sample.features), sample.labels
@@ -259,7 +262,8 @@ def _neighbours_right(sample: Split, steps: RowTransform) -> np.ndarray:
     votes = sparse.csr_array((ones, labels.indices, labels.indptr), shape)
     count = min(_NEIGHBOURS, len(sample) - 1)
     search = NearestNeighbors(n_neighbors=count, metric="cosine", algorithm="brute").fit(dense)
-    distances, near = search.kneighbors()  # Without the row itself.
+    with config_context(working_memory=_DISTANCES):
+        distances, near = search.kneighbors()  # Without the row itself.
     voters = ((1 - distances).ravel(), near.ravel(), np.arange(len(sample) + 1) * count)
     answers = (sparse.csr_array(voters, shape=(len(sample),) * 2) @ votes).argmax(axis=1)
     return hits(np.asarray(answers, np.int64).reshape(-1, 1), labels)[:, 0].astype(np.float64)

@@ -109,9 +109,17 @@ def _own_part(leaves: list[Any], task: Task, sums: _Sums) -> tuple[Tensor, Tenso
     loss, fraction = task.loss.record, task.loss.hard_fraction
     x, weight, bias = leaves
     if task.group.size == 1 or (not loss.splits_target and fraction == 1):
-        options = {"precision": task.precision, "sparse_grad": False, "weights": task.weights}
         mean = linear_loss_on_set(
-            x, weight, bias, task.active, loss, fraction, **options, early=sums.begin
+            x,
+            weight,
+            bias,
+            task.active,
+            loss,
+            fraction,
+            precision=task.precision,
+            sparse_grad=False,
+            weights=task.weights,
+            early=sums.begin,
         )
         if mean.requires_grad:
             mean.backward()

@@ -365,11 +365,20 @@ class _SharedLinearLoss(EarlyGradients):
         # Autograd notices changes of x before the backward pass, and a second such pass.
         ctx.save_for_backward(x if products.learns else None)
         own = None if bias is None else bias.detach()
-        found = ops.linear_loss(
-            x.detach(), weight.detach(), own, active, loss, hard_fraction, weights, products.rounded
+        learns = products.learns and any(ctx.needs_input_grad)
+        mean, found = ops.linear_loss(
+            x.detach(),
+            weight.detach(),
+            own,
+            active,
+            loss,
+            hard_fraction,
+            weights,
+            products.rounded,
+            learns,
         )
-        if not products.learns:
-            return found.mean
+        if found is None:
+            return mean
         ctx.parameters, ctx.sparse_grad = (weight, bias), products.sparse_grad
         grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
@@ -377,7 +386,7 @@ class _SharedLinearLoss(EarlyGradients):
             hard = found.samples
             ctx.grad_x = grad_x if hard is None else scatter_rows(grad_x, hard, len(x))
             if early is not None:
-                early(ctx.grad_x, found.mean)
+                early(ctx.grad_x, mean)
         if ctx.needs_input_grad[1]:
             size = active.out_features
             grad_weight = weight_gradient(found.gradient, found.x, active.ids, size, x.dtype)
@@ -385,7 +394,7 @@ class _SharedLinearLoss(EarlyGradients):
             assert found.sums is not None
             grad_bias = RowGradient(active.ids, found.sums[:, None])
         ctx.rows = grad_weight, grad_bias
-        return found.mean
+        return mean
 
 
 @untraced

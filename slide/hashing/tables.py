@@ -238,15 +238,6 @@ class HashTables:
             self.buckets = buckets = Buckets(*(on_host(each).copy() for each in buckets))
         return buckets
 
-    def occupancy(self) -> tuple[float, int, float]:
-        """Share of buckets that are not empty, ids in the fullest one, and share of full buckets.
-
-        A bucket holds at most ``bucket_capacity`` of the ids that were added.
-        """
-        seen = on_host(self.buckets.seen)
-        filled, full = float(np.mean(seen > 0)), float(np.mean(seen >= self.capacity))
-        return filled, min(int(seen.max()), self.capacity), full
-
     def statistics(self, first: int = 0, most: int | None = None) -> dict[str, float]:
         """Numbers for the log on the buckets from ``first`` on; see `slide.Proposer.statistics`.
 

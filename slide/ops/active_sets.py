@@ -226,8 +226,8 @@ def assemble_per_sample(
     zeros; indptr (B + 1,) int64 bounds of the sets; ids (nnz,) int32, num_known (B,) int64, labels
     and proposed ids of a set, log_weights (nnz,) float32, or empty for none, written.
 
-    Every ``group`` neighbouring samples go through one sequence of draws, and each leaves out what
-    it has: its uniform ids are those of a sequence of its own, but for what they have in common.
+    Each ``group`` of neighbouring samples goes through one sequence of draws, and each sample
+    leaves out the ids that it has: its set has the same distribution as with draws of its own.
     """
     num_samples = len(indptr) - 1
     num_runs = marks.shape[0]
@@ -321,9 +321,9 @@ def first_in_queue(queue: Tensor) -> Tensor:
 
 
 def _uniform(streams: Tensor, width: int, num_rows: int, key: int) -> Tensor:
-    """Uniform ids ``(B, n)`` int32 of streams ``(B,)``; fewer than ``width`` new ones hardly ever.
+    """Uniform ids ``(B, n)`` int32 of streams ``(B,)``.
 
-    Once in 10^10 sets.
+    Fewer than ``width`` of them are new once in 10^10 sets.
     """
     starts, device = streams[:, None] << 32, streams.device
     if num_rows <= _SHARE * width:

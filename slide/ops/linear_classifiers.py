@@ -1,8 +1,9 @@
 """Sparse one-vs-rest linear classifiers: training in the dual, and scores.
 
-Classifier ``l`` gives row ``x`` the score ``bias + <w_l, x>``. With a negative bias, a row that
-shares no feature with the weights is classified as negative, so the classifier needs only negatives
-that may be mistaken for positives.
+Classifier ``l`` gives row ``x`` the score ``bias + intercept_l + <w_l, x>``. With a negative bias
+and no intercept, a row that shares no feature with the weights is classified as negative, so the
+classifier needs only negatives that may be mistaken for positives. An intercept is the weight of a
+feature that all rows have, so the classifier needs all rows.
 """
 
 from typing import NamedTuple
@@ -68,13 +69,14 @@ class Solver(NamedTuple):
     """What is minimised, ``|w|^2 / 2 + C * sum of max(0, 1 - sign * score)^2``, and how far.
 
     C: weight of the losses against the length of w; bias: fixed part of a score; max_iter: maximum
-    number of passes over a classifier's rows.
+    number of passes over a classifier's rows; constant: 1 if w has an intercept, otherwise 0.
     """
 
     C: float
     bias: float
     max_iter: int
     tol: float
+    constant: float = 0.0
 
 
 @helper
@@ -103,7 +105,7 @@ def _lay_out(x, rows, costs, solver, t, scratch):
             if copied:
                 indices[position], values[position] = numbers[column], value
                 position += 1
-        square = 0.0
+        square = solver.constant
         for p in range(begin, end):  # The values of a repeated column add up.
             number = numbers[x.indices[p]]
             square += weight[number] * weight[number]
@@ -120,7 +122,7 @@ def _descend(indices, values, signs, solver, t, scratch):
     """Dual coordinate descent with shrinking (Hsieh et al. 2008, algorithms 1 and 3).
 
     "A dual coordinate descent method for large-scale linear SVM". The weights are zero at entry,
-    and the sum of ``alphas * signs * rows`` at exit.
+    and the sum of ``alphas * signs * rows`` at exit. The intercept is returned.
     """
     bounds, weight, order = scratch.bounds[t], scratch.weights[t], scratch.orders[t]
     squares, diagonals = scratch.squares[t], scratch.diagonals[t]
@@ -128,7 +130,7 @@ def _descend(indices, values, signs, solver, t, scratch):
     size = len(signs)
     for i in range(size):
         order[i], alphas[i] = i, 0
-    draws, bound = np.int64(0), np.inf
+    draws, bound, intercept = np.int64(0), np.inf, 0.0
     for _ in range(solver.max_iter):
         largest = 0.0
         for k in range(size - 1, 0, -1):
@@ -142,7 +144,8 @@ def _descend(indices, values, signs, solver, t, scratch):
             total = np.float32(0)
             for p in range(begin, end):
                 total += weight[indices[p]] * values[p]
-            gradient = signs[i] * (solver.bias + total) - 1 + alphas[i] * diagonals[i]
+            score = solver.bias + intercept + total
+            gradient = signs[i] * score - 1 + alphas[i] * diagonals[i]
             if alphas[i] == 0 and gradient > bound:
                 # Its margin exceeds the largest violation of the last pass: skip it from now on.
                 size -= 1
@@ -156,6 +159,7 @@ def _descend(indices, values, signs, solver, t, scratch):
             step = np.float32((updated - alphas[i]) * signs[i])
             for p in range(begin, end):
                 weight[indices[p]] += step * values[p]
+            intercept += step * solver.constant
             alphas[i] = updated
         if largest > solver.tol:
             bound = largest
@@ -163,6 +167,7 @@ def _descend(indices, values, signs, solver, t, scratch):
             break
         else:  # Visit all rows once more before the end.
             size, bound = len(signs), np.inf
+    return intercept
 
 
 @helper
@@ -183,13 +188,13 @@ def _take_weights(count, copied, threshold, t, scratch, found, n):
 
 
 @parallel
-def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
+def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found, intercepts):
     """The weights of some classifiers, each trained on its own rows.
 
     x `CSR` of the training rows, D columns; costs (R,) factors of C, above 0; lists see
     `TrainingRows`; order (n,) int64, the classifiers in the order in which they are trained; solver
     see `Solver`; threshold: weights of a smaller magnitude are left out; scratch see `DualScratch`;
-    found `RowRoom` for the weights, output.
+    found `RowRoom` for the weights, intercepts (n,) float32, outputs.
     """
     threads = len(scratch.weights)
     for thread in prange(threads):
@@ -200,9 +205,10 @@ def fit_classifiers(x, costs, lists, order, solver, threshold, scratch, found):
             rows, signs = lists.rows[begin:end], lists.signs[begin:end]
             count, copied = _lay_out(x, rows, costs, solver, t, scratch)
             if copied:
-                _descend(scratch.indices[t], scratch.values[t], signs, solver, t, scratch)
+                indices, values = scratch.indices[t], scratch.values[t]
+                intercepts[n] = _descend(indices, values, signs, solver, t, scratch)
             else:
-                _descend(x.indices, x.values, signs, solver, t, scratch)
+                intercepts[n] = _descend(x.indices, x.values, signs, solver, t, scratch)
             _take_weights(count, copied, threshold, t, scratch, found, n)
 
 

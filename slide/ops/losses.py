@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, relu
 
-from slide.backend import array_view, on_device
+from slide.backend import array_view, on_device, on_host
 from slide.ops.compile import helper, parallel, prange
 from slide.ops.products import bfloat16_bits, gather_rounded, nonzeros, samples_on
 from slide.ops.ragged import clear_rows
@@ -363,7 +363,8 @@ def loss_rows(
 
 
 def _log_weights(active: Any, dtype: Any) -> np.ndarray:
-    return np.asarray([] if active.log_weights is None else active.log_weights, dtype)
+    logs = active.log_weights
+    return np.empty(0, dtype) if logs is None else on_host(logs).astype(dtype, copy=False)
 
 
 def _block(
@@ -413,16 +414,15 @@ def hardest_count(fraction: float, num_samples: int) -> int:
     return min(num_samples, max(1, round(fraction * num_samples)))
 
 
-class LinearLoss(NamedTuple):
-    """A loss of the scores ``x @ rows.T + bias`` of a shared set, and the factors of its gradients.
+class LinearFactors(NamedTuple):
+    """The factors of the gradients of a loss of the scores ``x @ rows.T + bias`` of a shared set.
 
-    mean: a scalar; sums (A,), the gradient of the bias; gradient (R, A) of the scores: dense in the
-    type of the products, perhaps with columns of zeros for rows of zeros, or the few entries that
-    are not zero, exactly; x (R, D) and rows (A, D), of the type of gradient; samples (R,) int64,
-    the hardest ones, None: all.
+    sums (A,), the gradient of the bias; gradient (R, A) of the scores: dense in the type of the
+    products, perhaps with columns of zeros for rows of zeros, or the few entries that are not zero,
+    exactly; x (R, D) and rows (A, D), of the type of gradient; samples (R,) int64, the hardest
+    ones, None: all.
     """
 
-    mean: Tensor
     sums: Tensor | None
     gradient: Tensor | CSR
     x: Tensor
@@ -446,17 +446,22 @@ def torch_linear_loss(
     hard_fraction: float,
     weights: np.ndarray | None,
     rounded: torch.dtype,
-) -> LinearLoss:
+    learns: bool,
+) -> tuple[Tensor, LinearFactors | None]:
     ids = on_device(active.ids, weight.device)
     exact, x, rows = x.dtype, x.to(rounded), weight.index_select(0, ids).to(rounded)
     scores = (x @ rows.T).to(exact)
     scores = scores if bias is None else scores + bias.index_select(0, ids)
     kept = hardest_count(hard_fraction, len(x))
     losses, gradient = torch_loss_rows(scores, active, loss, 1 / max(kept, 1), weights)
-    if (samples := _hardest(losses, kept)) is not None:
-        losses, gradient, x = losses[samples], gradient[samples], x[samples]
+    samples = _hardest(losses, kept)
+    mean = mean_loss(losses if samples is None else losses[samples], exact)
+    if not learns:
+        return mean, None
+    if samples is not None:
+        gradient, x = gradient[samples], x[samples]
     sums = None if bias is None else gradient.sum(0)
-    return LinearLoss(mean_loss(losses, exact), sums, gradient.to(rounded), x, rows, samples)
+    return mean, LinearFactors(sums, gradient.to(rounded), x, rows, samples)
 
 
 @operation(torch_linear_loss)
@@ -469,12 +474,14 @@ def linear_loss(
     hard_fraction: float,
     weights: np.ndarray | None,
     rounded: torch.dtype,
-) -> LinearLoss:
+    learns: bool,
+) -> tuple[Tensor, LinearFactors | None]:
     """The mean loss of the hardest samples on a shared set, from the scores of some at a time.
 
     x (B, D) inputs, weight (N, D) and bias (N,) or None, of one type; hard_fraction: share of the
-    samples; active, loss, weights see `loss_rows`; rounded: type of the products. The gradient may
-    lie in the set's scratch memory.
+    samples; active, loss, weights see `loss_rows`; rounded: type of the products. Returns the mean
+    and, if the caller ``learns``, factors, of which the gradient may lie in the set's scratch
+    memory.
     """
     kept = hardest_count(hard_fraction, len(x))
     ids, exact, scale = on_device(active.ids, weight.device), x.dtype, 1 / max(kept, 1)
@@ -507,15 +514,18 @@ def linear_loss(
             own = gradient[part].numpy()
             blocks.append(_block(z.numpy(), own, active, loss, scale, weights, part))
         losses = torch.cat(blocks)
-    if (samples := _hardest(losses, kept)) is not None:
-        losses, gradient = losses[samples], gradient[samples]
-        x, rounded_x, rounded_gradient, sums = x[samples], rounded_x[samples], None, None
+    samples = _hardest(losses, kept)
+    mean = mean_loss(losses if samples is None else losses[samples], exact)
+    if not learns:
+        return mean, None
+    if samples is not None:
+        gradient, x, rounded_x = gradient[samples], x[samples], rounded_x[samples]
+        rounded_gradient = sums = None
     if sums is None and bias is not None:
         sums = gradient.sum(0)
-    mean, few = mean_loss(losses, exact), nonzeros(gradient)
-    if few is not None:
+    if (few := nonzeros(gradient)) is not None:
         rows = rows if rounded == exact else weight.index_select(0, ids)
-        return LinearLoss(mean, sums, few, x, rows, samples)
+        return mean, LinearFactors(sums, few, x, rows, samples)
     if rounded == exact:
         rounded_gradient = gradient
     elif rounded_gradient is None:
@@ -523,7 +533,7 @@ def linear_loss(
         rounded_gradient = active.scratch.tensor("rounded", shape, rounded)
         rounded_gradient[:, : len(ids)].copy_(gradient)
         rounded_gradient[:, len(ids) :] = 0
-    return LinearLoss(mean, sums, rounded_gradient, rounded_x, rows, samples)
+    return mean, LinearFactors(sums, rounded_gradient, rounded_x, rows, samples)
 
 
 def _squared_hinge_in_one_visit(

@@ -38,6 +38,7 @@ from slide.row_gradients import (
     to_sparse,
 )
 from slide.runtime import num_threads
+from slide.sparse import inside
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import untraced
@@ -404,8 +405,7 @@ def _update_rows(
 ) -> None:
     """Adam on the rows of a gradient; kernels share them out in ``chunks``."""
     p = tensors.weight
-    if isinstance(gradient, RowGradient):
-        _check_rows(gradient, p)
+    _check_rows(gradient, p)
     if uses_reference(p):
         positions = None if gradient.ids is None else on_device(gradient.ids, p.device)
         factored = isinstance(gradient, FactoredRowGradient)
@@ -436,14 +436,14 @@ def _update_rows(
             tensor.index_copy_(0, at, changed.to(tensor.dtype))
 
 
-def _check_rows(gradient: RowGradient, weight: Tensor) -> None:
-    """Raise ValueError for rows outside of a weight: an array of ids may have changed meanwhile."""
+def _check_rows(gradient: AnyRowGradient, weight: Tensor) -> None:
+    """Raise ValueError for rows outside of a weight: the memory of ids may have changed."""
     ids, (rows, width) = gradient.ids, weight.shape
     if ids is None:
         ids = range(rows)
-    elif not isinstance(ids, Tensor) and len(ids) and ids.view(np.uint32).max() >= rows:
+    elif (not isinstance(ids, Tensor) or ids.is_cpu) and not inside(ids, rows):
         raise ValueError(f"row numbers of a gradient lie outside of [0, {rows}): did they change?")
-    if gradient.rows.shape != (len(ids), width):
+    if isinstance(gradient, RowGradient) and gradient.rows.shape != (len(ids), width):
         shape = tuple(gradient.rows.shape)
         raise ValueError(f"rows {shape} of a gradient do not fit {len(ids)} rows of {width}")
 

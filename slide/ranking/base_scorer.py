@@ -48,7 +48,7 @@ class Queries(NamedTuple):
         network: a trained network.
         search: how the network finds its best labels; see `slide.SampledLinear.top_k`.
         least: number of labels that the network names for each row, at least.
-        num_labels: N.
+        frequency: ``(N,)`` number of training rows of each label.
     """
 
     features: CSR
@@ -56,7 +56,12 @@ class Queries(NamedTuple):
     network: SlideNetwork
     search: str
     least: int
-    num_labels: int
+    frequency: np.ndarray
+
+    @property
+    def num_labels(self) -> int:
+        """N."""
+        return len(self.frequency)
 
 
 class Named(NamedTuple):
@@ -121,8 +126,13 @@ class Training:
 
     @cached_property
     def item_pairs(self) -> ItemPairs:
-        """Pairs of items of the training rows, features and labels, which are counted once."""
-        return count_pairs(labels_and_items(self.train), self.train.num_labels)
+        """Pairs of items of the training rows, which are counted once.
+
+        They are features and labels, and in a graph, whose features are no items, labels alone.
+        """
+        train = self.train
+        items = train.labels if self.kind == "graph" else labels_and_items(train)
+        return count_pairs(items, train.num_labels)
 
     def learnt(self, name: str) -> Any:
         """The scorer of that name, after it has learnt from the rows."""
@@ -276,7 +286,7 @@ class RankingFeatures(NamedTuple):
 
 
 def ranking_features(
-    scorers: dict[str, BaseScorer], layout: Layout, queries: Queries, frequency: np.ndarray
+    scorers: dict[str, BaseScorer], layout: Layout, queries: Queries
 ) -> RankingFeatures:
     """The candidates of all scorers, and what each says of them; scores must be finite."""
     # The network comes first: it refuses rows whose scores are not finite.
@@ -286,7 +296,7 @@ def ranking_features(
     candidates = Candidates(ids, row_bounds((ids >= 0).sum(1)))
 
     def values() -> Iterator[tuple[str, np.ndarray]]:
-        yield "log_frequency", np.log1p(frequency[candidates.flat(ids)])
+        yield "log_frequency", np.log1p(queries.frequency[candidates.flat(ids)])
         yield "features", candidates.of_rows(np.diff(queries.features.indptr))
         for name, own in named.items():
             yield from scorers[name].score(queries, candidates, own.more).items()

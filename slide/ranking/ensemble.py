@@ -281,8 +281,8 @@ class EnsembleRanker:
     ) -> RankingFeatures:
         """Candidates of rows, at least ``least`` by the network, and what is known of them."""
         seen = None if self.seen is None else self.seen.of(features)
-        queries = Queries(features, seen, network, search, least, len(self.frequency))
-        return ranking_features(self.scorers, self.layout, queries, self.frequency)
+        queries = Queries(features, seen, network, search, least, self.frequency)
+        return ranking_features(self.scorers, self.layout, queries)
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """All numbers, as JSON can hold them, and all arrays, by name."""

@@ -198,7 +198,7 @@ class LSHProposer(Proposer):
         self.mean_input = torch.zeros(in_features, dtype=torch.float32)
         self.variances = torch.ones(self.directions.shape[1], dtype=torch.float32)
         self._recent = torch.empty(0, in_features, dtype=torch.float32)
-        self.rebuilds, self.looked, self._outputs, self._steps = 0, 0.0, 0.0, 0
+        self.rebuilds, self._outputs, self._steps = 0, 0.0, 0
         self._in_buckets = 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
         self._size()
@@ -244,6 +244,7 @@ class LSHProposer(Proposer):
         self._head = _Head(_NO_ROWS, _NO_SKETCHES)
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
+        self.looked = 0.0
         # The tables and codes (L * (1 + probes), B) of the last look-up, for the log.
         self._read: tuple[np.ndarray, np.ndarray] | None = None
         self._followed: Any = None
@@ -259,12 +260,10 @@ class LSHProposer(Proposer):
             looked = self._tables * (1 + self._probes) * size / min(_MOST, _SHARE * size)
             hashes.append(round(math.log2(looked) / bits))
         more = 0 if self.hashes_per_table is None else self.hashes_per_table - hashes[-1]
-        self._hashes = max(1, hashes[-1] + more)
+        hashes = [max(1, number + more) for number in hashes]
+        self._hashes = hashes[-1]
         # Made in small layers, too, so that numbers out of range are errors in any layer.
-        families = [
-            make(hashes_per_table=max(1, number + more), num_tables=self._tables)
-            for number in hashes
-        ]
+        families = [make(hashes_per_table=each, num_tables=self._tables) for each in hashes]
         return families if self._ends else []
 
     def resize(self, out_features: int) -> None:
@@ -563,14 +562,9 @@ class LSHProposer(Proposer):
         """Ids in a bucket that an input reads; larger buckets are passed over."""
         return max(_MOST, self.out_features // 16)
 
-    @property
-    def _tabled(self) -> bool:
-        """Whether there are tables; on other devices than the CPU there are none."""
-        return bool(self.families) and not uses_reference(self.sketches)
-
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
-        if not self._tabled:
+        if not self.families or not self.codes.shape[1]:  # Other devices put no rows in tables.
             return {"look_up/rows_seen": self.looked}
         found = {"look_up/rows_seen": len(self._head) + self._distinct()}
         rows = np.diff([*self._ends, self.out_features])
@@ -595,7 +589,7 @@ class LSHProposer(Proposer):
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`; K is that of the largest range."""
         found = {"directions": len(self._offset) - 1, "num_tables": 0}
-        if self._tabled:
+        if self.families and not uses_reference(self.sketches):  # Other devices have no tables.
             found["num_tables"] = self._tables
             found["hashes_per_table"] = self._hashes
         return found

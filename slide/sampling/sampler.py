@@ -300,7 +300,8 @@ class ActiveSampler(Sampler):
             ids, known, weights = self._reference_sets(own, proposed, sizes, key, group)
         else:
             ids, known = np.empty(indptr[-1], np.int32), np.empty(len(counts), np.int64)
-            weights, n = np.empty(self._reserve * len(ids), np.float32), self.out_features
+            weights = np.empty(len(ids) if self.weighting == "stratified" else 0, np.float32)
+            n = self.out_features
             marks = self._scratch.filled("marks", (num_threads(), n), np.uint8)
             kernels.assemble_per_sample(
                 labels, proposed, n, key, group, marks, indptr, ids, known, weights
@@ -334,7 +335,7 @@ class ActiveSampler(Sampler):
             ids, known, weights = self._reference_sets(own[None], best, sizes, key, group=1)
         else:
             ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
-            weights = np.empty(self._reserve * size, np.float32)
+            weights = np.empty(size if self.weighting == "stratified" else 0, np.float32)
             slots = self._scratch.filled("slots", (n,), np.int32, -1)
             count = kernels.assemble_shared(
                 labels, proposed, n, key, marks, slots, ids, positions, weights
@@ -348,12 +349,17 @@ class ActiveSampler(Sampler):
     def _reference_sets(
         self, labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, group: int
     ) -> tuple[Any, Tensor, Any]:
-        """Ids set after set, how many of each are not drawn, log weights; -1 is no label, no id."""
+        """Ids set after set, how many of each are not drawn, and log weights or None.
+
+        A -1 in ``labels`` or ``proposed`` is none.
+        """
         device, width = proposed.device, int(sizes.max(initial=0))
         wanted, own = on_device(sizes, device), on_device(labels, device)
         ids, known = torch_assemble(
             own, proposed, wanted, width, self.out_features, int(key), group
         )
+        if self.weighting == "none":
+            return _flat(ids, sizes), known, None
         weights = torch_stratified_log_weights(known, wanted, width, self.out_features)
         return _flat(ids, sizes), known, _flat(weights, sizes)
 

@@ -163,8 +163,8 @@ def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork
     elif several > _MANY:
         found.append(
             f"the buckets that an input reads hold {several:.1f} times the outputs of the hash "
-            "tables, so looking at all of them would take less: raise hash.hashes_per_table (K) or "
-            "lower hash.num_tables (L)"
+            "tables, so look-ups save little: raise hash.hashes_per_table (K) or lower "
+            "hash.num_tables (L)"
         )
     elif several < _FEW * meant:
         found.append(

@@ -12,7 +12,6 @@ from slide.active_set import ActiveSet
 from slide.backend import uses_reference
 from slide.functional import active_linear, active_linear_loss, loss_on_active
 from slide.functional.losses import LOSSES, ActiveLoss
-from slide.ops import losses
 from slide.ops import losses as kernels
 from slide.ops.products import gather_rounded
 from slide.row_gradients import dense_gradient
@@ -64,8 +63,8 @@ def loss_and_gradients(loss, x, weight, bias):
 def test_loss_of_a_linear_layer_equals_the_two_steps(
     monkeypatch, name, mode, weighted, with_bias, hard
 ):
-    monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
-    monkeypatch.setattr(losses, "_LEAST_SAMPLES", 2)  # Two samples at a time, and one at last.
+    monkeypatch.setattr(kernels, "_BLOCK_SCORES", 1)
+    monkeypatch.setattr(kernels, "_LEAST_SAMPLES", 2)  # Two samples at a time, and one at last.
     x, weight, bias, active = draw_linear(mode, weighted, torch.float64)
     bias = bias if with_bias else None
     each = np.linspace(0.2, 3, 7) if with_bias else None
@@ -78,8 +77,8 @@ def test_loss_of_a_linear_layer_equals_the_two_steps(
 
 @pairs(name=LOSSES, hard=[1.0, 0.5], least=[2, 64])
 def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, least):
-    monkeypatch.setattr(losses, "_BLOCK_SCORES", 1)
-    monkeypatch.setattr(losses, "_LEAST_SAMPLES", least)
+    monkeypatch.setattr(kernels, "_BLOCK_SCORES", 1)
+    monkeypatch.setattr(kernels, "_LEAST_SAMPLES", least)
     x, weight, bias, active = draw_linear("shared", False, torch.float32)
     precise = active_linear_loss(x, weight, bias, active, name, hard_fraction=hard)
     wanted = loss_and_gradients(precise, x, weight, bias)
@@ -140,6 +139,21 @@ def test_ids_and_weights_may_be_tensors(precision, weighted):
         for each in (tensors, active)
     )
     assert found == wanted
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("hard", [1.0, 0.3])
+def test_a_loss_from_which_nothing_learns_makes_no_gradients(monkeypatch, hard, precision):
+    x, weight, bias, active = draw_linear("shared", True, torch.float32)
+    options = {"hard_fraction": hard, "precision": precision}
+    wanted = active_linear_loss(x, weight, bias, active, "squared_hinge", **options)
+    monkeypatch.setattr(kernels, "LinearFactors", None)  # An error where they are made.
+    with torch.no_grad():
+        found = active_linear_loss(x, weight, bias, active, "squared_hinge", **options)
+    fixed = x.detach(), weight.detach(), bias.detach()
+    for each in (found, active_linear_loss(*fixed, active, "squared_hinge", **options)):
+        assert torch.equal(each, wanted.detach())
+        assert not each.requires_grad
 
 
 @pytest.mark.parametrize("name", ["softmax", "bce"])

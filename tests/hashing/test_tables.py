@@ -123,7 +123,7 @@ class TestPools:
         tables = HashTables(2, 5)
         tables.build(as_codes(draw_codes(0, 2)))
         tables.clear()
-        assert tables.occupancy() == (0, 0, 0)
+        assert set(tables.statistics().values()) == {0}
         assert tables.query(as_codes(draw_codes(1, 2))).indices.size == 0
 
     def test_no_ids(self):
@@ -132,13 +132,21 @@ class TestPools:
         tables.insert(np.empty(0, np.int32), np.empty((2, 0), np.int32))
         found = tables.query(np.empty((2, 0), np.int32))
         assert found.num_rows == 0
-        assert tables.occupancy() == (0, 0, 0)
+        assert set(tables.statistics().values()) == {0}
 
 
-def test_occupancy():
-    tables = HashTables(2, 4, bucket_capacity=2)
-    tables.build(as_codes([[0, 0, 0, 0, 3], [1, 1, 1, 2, 3]]))
-    assert tables.occupancy() == (5 / 8, 2, 2 / 8), "a bucket holds no more than it has room for"
+def test_statistics():
+    """Full buckets leave ids out, and look-ups pass over buckets of many ids."""
+    for capacity, options, expected in (
+        (2, {}, (5 / 8, 2, 3 / 10)),
+        (None, {"most": 3}, (5 / 8, 4, 4 / 10)),
+        (None, {"first": 1, "most": 2}, (4 / 6, 3, 3 / 6)),
+    ):
+        tables = HashTables(2, 4, bucket_capacity=capacity)
+        tables.build(as_codes([[0, 0, 0, 0, 3], [1, 1, 1, 2, 3]]))
+        found = tables.statistics(**options)
+        names = "non_empty_share", "largest_bucket", "left_out_share"
+        assert found == {f"tables/{name}": n for name, n in zip(names, expected, strict=True)}
 
 
 class TestFolding:

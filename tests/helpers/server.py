@@ -33,6 +33,7 @@ class Route:
         ranges: whether parts are sent.
         length: whether the length is announced.
         wrong_range: parts begin elsewhere than asked for.
+        stall: seconds that a connection stays open, and silent, where it is to be cut.
         pause: seconds before each piece of the content.
         then: called with each answer, before it is sent.
     """
@@ -44,6 +45,7 @@ class Route:
     ranges: bool = True
     length: bool = True
     wrong_range: bool = False
+    stall: float = 0.0
     pause: float = 0.0
     then: Callable[[], object] | None = None
 
@@ -96,6 +98,8 @@ class Server:
         for i in range(0, len(body[:cut]), 1 << 16):
             time.sleep(route.pause)
             request.wfile.write(body[:cut][i : i + (1 << 16)])
+        if cut is not None:
+            time.sleep(route.stall)
         request.close_connection = True
 
 

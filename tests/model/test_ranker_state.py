@@ -15,16 +15,21 @@ from slide.utils.array_checks import Stored
 pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]
 
 
+def earlier_ranker(**settings):
+    """A ranker without the base scorers that earlier versions did not have."""
+    ranker = EnsembleRanker(**settings)
+    for name in ("conjunctions", "frequency", "item_similarity", "label_tree"):
+        del ranker.all_scorers[name]
+    return ranker
+
+
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """Data, a network, and its ranker, whose final ranker has trees."""
     data = job.make_data(tmp_path_factory.mktemp("data"), train_samples=600, test_samples=50)
     torch.manual_seed(0)
     network = SlideNetwork(60, [8], 80, FullSampler)
-    ranker = EnsembleRanker(depth=20, voted=20)
-    for name in ("conjunctions", "label_tree"):  # Earlier versions did not have them.
-        del ranker.all_scorers[name]
-    ranker.fit(network, *holdout(data.train, 0.3, 0))
+    ranker = earlier_ranker(depth=20, voted=20).fit(network, *holdout(data.train, 0.3, 0))
     assert ranker.final_ranker.trees is not None
     return data, network, ranker
 
@@ -66,7 +71,7 @@ def of_graph():
     torch.manual_seed(0)
     network = SlideNetwork(graph.num_features, [8], graph.num_labels, FullSampler)
     train, held = divide(graph, 0.2, seed=0)
-    return graph, network, EnsembleRanker().fit(network, train, held, every=graph)
+    return graph, network, earlier_ranker().fit(network, train, held, every=graph)
 
 
 def assert_equal_answers(one, other):

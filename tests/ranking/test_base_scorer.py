@@ -61,10 +61,8 @@ def scorers(features):
 
 
 def gather(scorers, features, search="exact", seen=None):
-    queries = Queries(features, seen, scorers.network, search, 1, LABELS)
-    return ranking_features(
-        scorers.named, Layout(scorers.named.values()), queries, scorers.frequency
-    )
+    queries = Queries(features, seen, scorers.network, search, 1, scorers.frequency)
+    return ranking_features(scorers.named, Layout(scorers.named.values()), queries)
 
 
 def every_score(network, features):

@@ -148,15 +148,15 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
 @pytest.mark.not_as_python
 def test_few_labels_are_all_negatives_but_the_right_ones(data, network):
     rows, classifiers = data.train, LinearClassifiers(C=1.0)
-    every = Pattern.from_lists([list(range(data.num_labels))] * len(rows))
     sizes = data.num_features, data.num_labels
-    classifiers.fit(rows.features, rows.labels, every, *sizes)
+    classifiers.fit(rows.features, rows.labels, None, *sizes)
     again = EnsembleRanker(negatives=data.num_labels // 4).fit(network, rows, data.test)
     for learnt in (again, EnsembleRanker(negatives=5).fit(network, rows, data.test)):
         equal = np.array_equal(learnt.scorers["linear"].weights.values, classifiers.weights.values)
         assert equal == (learnt is again)
         cost = 1.0 if learnt is again else 4.0
         assert cost == learnt.scorers["linear"].solver.C
+        assert (learnt.scorers["linear"].intercepts is not None) == (learnt is again)
 
 
 @pytest.mark.parametrize(

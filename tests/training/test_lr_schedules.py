@@ -159,7 +159,7 @@ def test_a_graph_is_learnt_for_some_epochs_first():
     scores = [0.01, 0.01, 0.01, 0.01, 0.2, 0.21, 0.21]
     assert played(scores).decay_from == 2 * EPOCH
     least = least_steps("graph", EPOCH, 128)
-    assert played(scores[:5], least=least).waiting().endswith(", 600 at least")
+    assert played(scores[:5], least=least).waiting().endswith(", at least 600")
     assert played(scores, least=least).decay_from == 6 * EPOCH
 
 

@@ -9,15 +9,18 @@ from slide import (
     CSR,
     ActiveLoss,
     ActiveSampler,
+    ActiveSet,
     IndexProposer,
     LSHProposer,
     Model,
+    Pattern,
     RecentProposer,
     RowSparseAdam,
     SampledLinear,
     SlideNetwork,
     SparseInputLinear,
 )
+from slide.functional import active_linear_loss
 from slide.row_gradients import dense_gradient
 
 
@@ -34,14 +37,18 @@ def test_ids_that_change_before_the_backward_pass():
         loss.backward()
 
 
-@pytest.mark.parametrize("wrong", [-1, N])
-def test_ids_that_change_before_the_step(wrong):
-    layer = make_layer("shared", sparse_grad=False)
-    active, loss = forward(layer)
-    active.ids[0] = wrong
-    loss.backward()
-    with pytest.raises(ValueError, match=rf"row numbers of a gradient lie outside of \[0, {N}\)"):
-        RowSparseAdam(layer.parameters()).step()
+# A squared hinge gives few entries where scores are right by a margin: factors of a gradient.
+@pytest.mark.parametrize("loss", ["bce", "squared_hinge"])
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("wrong", [-1, 100])
+def test_ids_that_change_before_the_step(wrong, kind, loss):
+    weight, bias = torch.nn.Parameter(torch.zeros(100, D)), torch.full((100,), -2.0)
+    ids, targets = np.arange(50, dtype=np.int32), Pattern.from_lists([[b] for b in range(B)])
+    active = ActiveSet(100, kind(ids), targets=targets)
+    active_linear_loss(torch.ones(B, D), weight, bias, active, loss).backward()
+    ids[-1] = wrong
+    with pytest.raises(ValueError, match=r"row numbers of a gradient lie outside of \[0, 100\)"):
+        RowSparseAdam([weight]).step()
 
 
 def test_bounds_that_change_before_the_backward_pass():

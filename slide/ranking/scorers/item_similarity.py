@@ -1,9 +1,10 @@
-"""Item-item similarity in a recommender: counts of rows that have both items, and their cosine."""
+"""Item-item similarity: counts of rows that have both items, and their cosine."""
 
 from typing import Any, ClassVar
 
 import numpy as np
 
+from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import shrunk_cosines
 from slide.ops.linear_classifiers import score_labels
 from slide.ops.ragged import select_rows
@@ -11,7 +12,7 @@ from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import ItemPairs
 from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
-from slide.sparse import CSR, check_pattern
+from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 
@@ -23,7 +24,9 @@ class ItemSimilarity(base.BaseScorer):
     and b rows one of them. So it is the cosine of their columns, but small where few rows have them
     (Sarwar et al. 2001, "Item-based collaborative filtering recommendation algorithms"; Bell and
     Koren 2007, "Improved neighborhood-based collaborative filtering", section 3). The sum of
-    ``shared`` itself is a second feature, which favours frequent items.
+    ``shared`` itself is a second feature, which favours frequent items. In a knowledge graph the
+    items of a row are its seen labels: who is a node or a user says nothing, but what it is known
+    to be linked with does.
 
     Args:
         shrink: number of rows that is added, at least 0.
@@ -45,13 +48,14 @@ class ItemSimilarity(base.BaseScorer):
         array([[2., 1.]], dtype=float32)
     """
 
-    name, kinds = "item_similarity", ("items",)
+    name, kinds = "item_similarity", ("items", "graph")
     features: ClassVar = {**base.scored("cosine", base.BEHIND, base.RANK), "shared_rows": base.FOR}
 
     def __init__(self, shrink: float = 10.0, proposed: int = 20):
         checks.not_negative("shrink", shrink)
         checks.whole("proposed", proposed, 1)
         self.shrink, self.proposed, self.num_features = shrink, proposed, 0
+        self.of_seen = False  # Whether the items of a row are its seen labels.
         self.cosines: CSR | None = None  # (N, D), and the numbers of shared rows of its entries.
         self.shared = np.empty(0, np.float32)
         self._by_feature: CSR | None = None
@@ -73,7 +77,7 @@ class ItemSimilarity(base.BaseScorer):
         if self.cosines is None:
             raise RuntimeError("there are no items: call fit first")
         check_pattern("features", features, None, self.num_features)
-        rows = features._replace(values=np.ones_like(features.values))
+        rows = ones_of(features)
         dense = np.zeros((num_threads(), self.num_features), np.float32)
         found = np.empty(ids.shape, np.float32), np.empty(ids.shape, np.float32)
         ids = ids.astype(np.int64, copy=False)
@@ -82,39 +86,61 @@ class ItemSimilarity(base.BaseScorer):
         return found
 
     def learn(self, training: base.Training) -> None:
-        self.fit(training.item_pairs, training.train.num_features)
+        train, self.of_seen = training.train, training.kind == "graph"
+        self.fit(training.item_pairs, train.num_labels if self.of_seen else train.num_features)
+
+    def _items(self, queries: base.Queries) -> CSR:
+        """The items of rows, all with the value 1."""
+        if not self.of_seen:
+            return ones_of(queries.features)
+        if queries.seen is None:  # `ranker.known=keep`
+            return ones_of(Pattern.from_lists([[]] * queries.features.num_rows))
+        return ones_of(queries.seen)
 
     def propose(self, queries: base.Queries) -> base.Named:
         assert self.cosines is not None
         if self._by_feature is None:
             self._by_feature = column_lists(self.cosines, self.num_features)
-        count = min(self.proposed, queries.num_labels)
-        ones = queries.features._replace(values=np.ones_like(queries.features.values))
-        found = sparse_top_k(ones, self._by_feature, queries.num_labels, count, queries.seen)
-        return base.Named(found[1])
+        count, items = min(self.proposed, queries.num_labels), self._items(queries)
+        found = sparse_top_k(items, self._by_feature, queries.num_labels, count, queries.seen)
+        return base.Named(found[1], items)
 
     def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
-        cosines, shared = self.scores(queries.features, candidates.ids)
+        cosines, shared = self.scores(more, candidates.ids)
         return {"cosine": candidates.flat(cosines), "shared_rows": candidates.flat(shared)}
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = "shrink", "proposed", "num_features"
+        names = "shrink", "proposed", "num_features", "of_seen"
         arrays = base.named_arrays("cosines", self.cosines) | {"shared": self.shared}
         return {name: getattr(self, name) for name in names}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
         self.shrink, self.proposed = stored.number("shrink", 0), stored.count("proposed", 1)
-        self.num_features = stored.exactly("num_features", num_features)
-        self.cosines = stored.csr("cosines", num_labels, num_features)
+        self.of_seen = "of_seen" in stored.numbers and stored.flag("of_seen")
+        width = num_labels if self.of_seen else num_features
+        self.num_features = stored.exactly("num_features", width)
+        self.cosines = stored.csr("cosines", num_labels, width)
         self.shared = stored.array("shared", Expected(self.cosines.values.shape, "float32", 0))
 
     def grown(self, labels: int, features: int) -> "ItemSimilarity":
         assert self.cosines is not None
-        cosines, width = base.more_rows(self.cosines, labels), self.num_features + features
+        cosines = base.more_rows(self.cosines, labels)
+        width = self.num_features + (labels if self.of_seen else features)
         return self.with_(cosines=cosines, _by_feature=None, num_features=width)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "ItemSimilarity":
         assert self.cosines is not None
         indptr, *entries = self.cosines
         *found, shared = select_rows(indptr, kept, *entries, self.shared)
-        return self.with_(cosines=CSR(*found), _by_feature=None, shared=shared)
+        model = self.with_(cosines=CSR(*found), _by_feature=None, shared=shared)
+        if not self.of_seen:
+            return model
+        # Seen labels have new numbers, too.
+        cosines = keep_labels(model.cosines, kept, num_labels)
+        shared = keep_labels(model.cosines._replace(values=shared), kept, num_labels).values
+        return model.with_(cosines=cosines, shared=shared, num_features=len(kept))
+
+
+def ones_of(rows: Pattern | CSR) -> CSR:
+    """The rows with 1 for each entry."""
+    return CSR(rows.indptr, rows.indices, np.ones(len(rows.indices), np.float32))

@@ -30,7 +30,7 @@ from slide.ranking.row_blocks import ItemPairs, collect_rows, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
-from slide.utils.array_checks import Stored
+from slide.utils.array_checks import Expected, Stored
 
 # A thread copies the rows of a label side by side, up to a million entries (8 MB).
 MOST_COPIED = 1 << 20
@@ -60,7 +60,8 @@ class LinearClassifiers(base.BaseScorer):
 
     The score of a label is ``bias + <w, x>`` with a fixed bias. If a row has none of the features
     of a label, its score is the bias, like the score of a negative. So a row that shares no feature
-    with the positives of a label is not needed in the training of that label.
+    with the positives of a label is not needed in the training of that label. Where all rows take
+    part in it, the label has an intercept, too.
 
     Args:
         C: weight of the squared hinge against |w|^2 / 2, as in ``sklearn.svm.LinearSVC``; None: 4,
@@ -75,6 +76,7 @@ class LinearClassifiers(base.BaseScorer):
 
     Attributes:
         weights: CSR ``(N, D)`` after `fit`; the columns of a row ascend.
+        intercepts: ``(N,)`` float32, what the scores have beside the bias; None: nothing.
         counts_items: whether `fit_items` was the last; then all values of features count as 1.
         negatives: number of labels of its nearest neighbours that are negatives of a training row;
             all labels are where there are few (`num_negatives`).
@@ -115,12 +117,13 @@ class LinearClassifiers(base.BaseScorer):
         self.nothing = float(bias)
         self.num_features, self.counts_items, self.negatives = 0, False, 50
         self.weights: CSR | None = None
+        self.intercepts: np.ndarray | None = None
 
     def fit(
         self,
         features: CSR,
         labels: Pattern,
-        candidates: Pattern,
+        candidates: Pattern | None,
         num_features: int,
         num_labels: int,
         weights: np.ndarray | None = None,
@@ -131,7 +134,7 @@ class LinearClassifiers(base.BaseScorer):
             features: ``(R, D)`` training rows.
             labels: R rows of labels, in [0, N).
             candidates: R rows of labels that may be mistaken for labels of the row, which may be
-                among them.
+                among them. None: all labels, which then learn intercepts.
             num_features: D.
             num_labels: N.
             weights: ``(R,)`` factors of C, at least 0; None: all are 1.
@@ -139,40 +142,50 @@ class LinearClassifiers(base.BaseScorer):
         check_pattern("features", features, None, num_features)
         checks.finite("features", features.values)
         check_pattern("labels", labels, features.num_rows, num_labels)
+        # Of near rows alone, an intercept would learn how often they are mistaken for positives.
+        every = candidates is None
+        if candidates is None:
+            ids = np.arange(num_labels, dtype=np.int32)
+            bounds = np.arange(features.num_rows + 1) * num_labels
+            candidates = Pattern(bounds, np.tile(ids, features.num_rows))
         check_pattern("candidates", candidates, features.num_rows, num_labels)
         weights = checks.row_weights("weights", weights, features.num_rows)
         self.weights = None  # Before new ones are made, which take as much memory.
         lists = _training_lists(labels, candidates, num_labels)
         # A cost of 0 would be divided by; one so small teaches nothing either.
         costs = np.empty(0) if weights is None else np.maximum(weights, 1e-6)
-        self.weights = self._weights(features, costs, lists, num_features)
+        self.solver = self.solver._replace(constant=float(every))
+        self.weights, intercepts = self._weights(features, costs, lists, num_features)
+        self.intercepts = intercepts if every else None
         self.num_features, self.counts_items = num_features, False
         return self
 
     def fit_items(self, pairs: ItemPairs, num_features: int) -> "LinearClassifiers":
         """Take the weights of `item_regressions` instead."""
         self.weights = None  # Before new ones are made, which take as much memory.
-        self.weights = item_regressions(pairs, num_features)
+        self.weights, self.intercepts = item_regressions(pairs, num_features), None
         self.num_features, self.counts_items = num_features, True
         return self
 
     def _weights(
         self, features: CSR, costs: np.ndarray, lists: TrainingRows, num_features: int
-    ) -> CSR:
-        """The weights of all classifiers."""
+    ) -> tuple[CSR, np.ndarray]:
+        """The weights and intercepts of all classifiers."""
         longest = int(np.diff(lists.indptr).max(initial=0))
         most_copied = min(len(features.indices), MOST_COPIED)
         scratch = DualScratch.of(num_threads(), longest, num_features, most_copied)
         rows = Pattern(lists.indptr, lists.rows)
+        intercepts = np.zeros(rows.num_rows, np.float32)
         needed = np.minimum(sums_over(np.diff(features.indptr), rows), num_features)
 
         def write(begin: int, end: int, room: RowRoom) -> None:
             some = lists._replace(indptr=lists.indptr[begin : end + 1])
             order = np.argsort(-np.diff(some.indptr), kind="stable")
             how = self.solver, self.threshold
-            fit_classifiers(features, costs, some, order, *how, scratch, room)
+            own = intercepts[begin:end]
+            fit_classifiers(features, costs, some, order, *how, scratch, room, own)
 
-        return collect_rows(needed, write, "classifiers")
+        return collect_rows(needed, write, "classifiers"), intercepts
 
     def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0."""
@@ -186,6 +199,8 @@ class LinearClassifiers(base.BaseScorer):
             features = features._replace(values=np.ones_like(features.values))
         ids = np.ascontiguousarray(ids, np.int64)
         score_labels(features, self.weights, self.solver.bias, ids, dense, out)
+        if self.intercepts is not None:
+            out += self.intercepts[ids]  # -inf stays what it is.
         return out
 
     def learn(self, training: base.Training) -> None:
@@ -199,10 +214,8 @@ class LinearClassifiers(base.BaseScorer):
         if self.C is None:
             cost = _COST_OF_ALL if count == train.num_labels else _COST
             self.solver = self.solver._replace(C=cost)
-        if count == train.num_labels and training.seen is None:
-            every = np.tile(np.arange(count, dtype=np.int32), len(train))
-            negatives = Pattern(np.arange(len(train) + 1) * count, every)
-        else:
+        negatives = None
+        if count < train.num_labels or training.seen is not None:
             negatives = near.own_candidates(count, self._right_or_seen(training))
         self.fit(train.features, train.labels, negatives, *sizes, train.weights)
 
@@ -222,7 +235,10 @@ class LinearClassifiers(base.BaseScorer):
         numbers = {
             name: getattr(self, name) for name in ("num_features", "counts_items", "negatives")
         }
-        return {**numbers, "bias": self.solver.bias}, base.named_arrays("weights", self.weights)
+        arrays = base.named_arrays("weights", self.weights)
+        if self.intercepts is not None:
+            arrays["intercepts"] = self.intercepts
+        return {**numbers, "bias": self.solver.bias}, arrays
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
         self.nothing = stored.number("bias", -1, 0)
@@ -230,17 +246,24 @@ class LinearClassifiers(base.BaseScorer):
         self.negatives = stored.count("negatives", 1)
         self.counts_items = stored.flag("counts_items")
         self.num_features = stored.exactly("num_features", num_features)
-        self.weights = stored.csr("weights", num_labels, num_features)
+        self.weights, self.intercepts = stored.csr("weights", num_labels, num_features), None
+        if "intercepts" in stored:
+            self.intercepts = stored.array("intercepts", Expected((num_labels,), "float32"))
 
     def grown(self, labels: int, features: int) -> "LinearClassifiers":
         assert self.weights is not None
-        weights = base.more_rows(self.weights, labels)
-        return self.with_(weights=weights, num_features=self.num_features + features)
+        weights, intercepts = base.more_rows(self.weights, labels), self.intercepts
+        if intercepts is not None:
+            intercepts = base.padded(intercepts, labels, 0)
+        features += self.num_features
+        return self.with_(weights=weights, intercepts=intercepts, num_features=features)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "LinearClassifiers":
         assert self.weights is not None
         indptr, *entries = self.weights
-        return self.with_(weights=CSR(*select_rows(indptr, kept, *entries)))
+        intercepts = None if self.intercepts is None else self.intercepts[kept]
+        weights = CSR(*select_rows(indptr, kept, *entries))
+        return self.with_(weights=weights, intercepts=intercepts)
 
 
 def num_negatives(train: Split, kind: str, negatives: int) -> int:

@@ -55,19 +55,10 @@ class TestAssembly:
         indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         ids, num_known = np.full(indptr[-1], -1, np.int32), np.empty(len(sizes), np.int64)
         logs, group = np.empty(len(ids), np.float32), 1 + seed
-        words = (
-            known,
-            ranked,
-            NUM_ROWS,
-            random_key(seed),
-            group,
-            marks,
-            indptr,
-            ids,
-            num_known,
-            logs,
+        key = random_key(seed)
+        kernels.assemble_per_sample(
+            known, ranked, NUM_ROWS, key, group, marks, indptr, ids, num_known, logs
         )
-        kernels.assemble_per_sample(*words)
         parts = rows_of(known), rows_of(pattern), rows_of(Pattern(indptr, ids)), sizes
         for b, (own_labels, listed, own, size) in enumerate(zip(*parts, strict=True)):
             first = known_first(own_labels, listed, size)
@@ -87,8 +78,10 @@ class TestAssembly:
         marks, slots = np.zeros(NUM_ROWS, np.uint8), np.full(NUM_ROWS, 77, np.int32)
         ids, positions = np.full(size, -1, np.int32), np.full(len(known.indices), -1, np.int32)
         logs = np.empty(size, np.float32)
-        words = known, row, NUM_ROWS, random_key(seed), marks, slots, ids, positions, logs
-        num_known = kernels.assemble_shared(*words)
+        key = random_key(seed)
+        num_known = kernels.assemble_shared(
+            known, row, NUM_ROWS, key, marks, slots, ids, positions, logs
+        )
         assert ids[:num_known].tolist() == known_first(known.indices.tolist(), row.tolist(), size)
         assert len({*ids.tolist()} & {*range(NUM_ROWS)}) == size
         assert ids[positions].tolist() == known.indices.tolist()
@@ -100,8 +93,8 @@ class TestAssembly:
         labels, none = Pattern(np.array([0, 2_998]), ALL_BUT_TWO), np.empty(0, np.int32)
         ids, positions = np.empty(2_999, np.int32), np.empty(2_998, np.int32)
         marks, slots = np.zeros(3_000, np.uint8), np.empty(3_000, np.int32)
-        words = labels, none, 3_000, random_key(seed), marks, slots, ids, positions, NO_LOGS
-        kernels.assemble_shared(*words)
+        key = random_key(seed)
+        kernels.assemble_shared(labels, none, 3_000, key, marks, slots, ids, positions, NO_LOGS)
         assert ids[-1] in (5, 1_700)
         assert not marks.any()
 
@@ -114,8 +107,10 @@ def test_the_last_free_ids_are_drawn_uniformly():
     none, size = RankedIds(np.empty((1, 0), np.int32), np.zeros(1, np.int64)), len(taken) + 2
     for seed in range(400):
         marks, ids = np.zeros((1, rows), np.uint8), np.full(size, -1, np.int32)
-        out = np.array([0, size]), ids, np.empty(1, np.int64), NO_LOGS
-        kernels.assemble_per_sample(known, none, rows, random_key(seed), 1, marks, *out)
+        indptr, num_known, key = np.array([0, size]), np.empty(1, np.int64), random_key(seed)
+        kernels.assemble_per_sample(
+            known, none, rows, key, 1, marks, indptr, ids, num_known, NO_LOGS
+        )
         counts += np.bincount(ids, minlength=rows)
     assert counts[free].sum() == 2 * 400
     assert chi_square_p(counts[free], 400, 2) > 1e-3

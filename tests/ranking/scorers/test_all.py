@@ -12,8 +12,10 @@ from slide.sparse import row_bounds
 from slide.utils.array_checks import Stored
 
 ROWS, FEATURES, LABELS = 60, 30, 24
-# Without the network, which learns nothing here; few candidates of a scorer would be left out.
-OPTIONS = {name: {"proposed": LABELS + 2} for name in SCORERS if name != "network"}
+NO_SCORES = "network", "frequency"
+# Without the network, which learns nothing here, and counts of labels, which the ranker has; few
+# candidates of a scorer would be left out.
+OPTIONS = {name: {"proposed": LABELS + 2} for name in SCORERS if name not in NO_SCORES}
 OPTIONS |= {"linear": {}, "analogous": {}}
 OPTIONS["item_factors"] |= {"factors": 4, "unobserved": 20.0}
 OPTIONS["label_tree"] |= {"cluster": 3}
@@ -46,7 +48,7 @@ def every_score(scorer, features, labels):
     """Its numbers ``(B, N)`` of all labels, by name."""
     ids = np.tile(np.arange(labels)[::-1], (features.num_rows, 1))
     candidates = Candidates(ids, row_bounds((ids >= 0).sum(1)))
-    queries = Queries(features, None, None, "exact", 1, labels)
+    queries = Queries(features, None, None, "exact", 1, np.zeros(labels))
     found = scorer.score(queries, candidates, scorer.propose(queries).more)
     return {name: each.reshape(ids.shape)[:, ::-1] for name, each in found.items()}
 

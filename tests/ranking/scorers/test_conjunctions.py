@@ -155,7 +155,7 @@ def test_of_many_sets_a_part_of_the_rows_is_counted(rows, monkeypatch):
 def test_the_most_probable_labels_are_candidates(rows, model):
     model.proposed = 3
     seen = Pattern.from_lists([[b % LABELS] for b in range(ROWS)])
-    queries = Queries(rows[0], seen, None, "exact", 1, LABELS)
+    queries = Queries(rows[0], seen, None, "exact", 1, np.zeros(LABELS))
     named = model.propose(queries)
     found = model.relate(named.more, np.tile(np.arange(LABELS), (ROWS, 1))).reshape(ROWS, LABELS)
     of_all = model.label_shares * 0.01

@@ -83,7 +83,7 @@ def test_the_items_of_a_group_come_first(baskets):
 
 def test_candidates_are_the_best_ones_that_are_not_seen(baskets):
     model = learnt(baskets, proposed=5)
-    queries = Queries(rows_of(baskets), baskets, None, "exact", 1, ITEMS)
+    queries = Queries(rows_of(baskets), baskets, None, "exact", 1, np.zeros(ITEMS))
     ids, more = model.propose(queries)
     every = model.scores(rows_of(baskets), EVERY) - 1e9 * dense(baskets)
     best = -np.sort(-every, axis=1)[:, :5]

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from helpers.matrices import ones_of, to_dense
 
+from slide.data import Split
+from slide.data.row_transform import keep_labels
 from slide.ranking import row_blocks
-from slide.ranking.base_scorer import Candidates, Queries
+from slide.ranking.base_scorer import Candidates, Queries, Training
 from slide.ranking.scorers.item_similarity import ItemSimilarity
-from slide.sparse import Pattern, row_bounds
+from slide.sparse import Pattern, hits, row_bounds
+from slide.utils.array_checks import Stored
 
 ITEMS = 30
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,8 +52,9 @@ def test_the_most_similar_items_are_candidates(baskets):
     model = ItemSimilarity(proposed=4).fit(row_blocks.count_pairs(baskets, ITEMS), ITEMS)
     rows = ones_of(baskets)
     seen = Pattern(baskets.indptr, baskets.indices)
-    queries = Queries(rows, seen, None, "exact", 1, ITEMS)
-    ids = np.where((named := model.propose(queries).ids) < 0, -1, named).astype(np.int64)
+    queries = Queries(rows, seen, None, "exact", 1, np.zeros(ITEMS))
+    named = model.propose(queries)
+    ids = np.where(named.ids < 0, -1, named.ids).astype(np.int64)
     every = dense(baskets) @ naive_similarities(baskets, 10.0)[0] - 1e9 * dense(baskets)
     asked = np.flatnonzero(np.diff(baskets.indptr))
     best = -np.sort(-every[asked], axis=1)[:, :4]
@@ -58,7 +62,7 @@ def test_the_most_similar_items_are_candidates(baskets):
     np.testing.assert_allclose(-np.sort(-found, axis=1), best, rtol=1e-4)
     ids = -np.sort(-ids, axis=1)
     candidates = Candidates(ids, row_bounds((ids >= 0).sum(1)))
-    scores = model.score(queries, candidates, None)
+    scores = model.score(queries, candidates, named.more)
     assert scores.keys() == {"cosine", "shared_rows"}
     assert all(len(numbers) == (ids >= 0).sum() for numbers in scores.values())
 
@@ -82,3 +86,27 @@ def test_impossible_inputs_are_refused(baskets):
     rows = ones_of(baskets)
     with pytest.raises(RuntimeError, match="call fit first"):
         ItemSimilarity().scores(rows, np.zeros((200, 1), int))
+
+
+def test_in_a_graph_the_items_of_a_row_are_its_seen_labels(baskets):
+    """Each row has a feature that no other row has: only its known links say anything."""
+    rows = ones_of(Pattern(np.arange(201), np.arange(200, dtype=np.int32)))
+    model, again = ItemSimilarity(proposed=4), ItemSimilarity()
+    training = Training(
+        Split(rows, baskets, 200, ITEMS), "graph", None, None, {"item_similarity": model}, []
+    )
+    training.learnt("item_similarity")
+    again.restore(Stored(*model.state()), ITEMS, 200)
+    every, few = np.arange(ITEMS), np.arange(0, ITEMS, 2)
+    cases = [(model, every), (again, every), (model.grown(3, 1), every)]
+    for each, kept in [*cases, (model.selected(few, ITEMS), few)]:
+        seen = keep_labels(baskets, kept, ITEMS)
+        queries = Queries(rows, seen, None, "exact", 1, np.zeros(each.num_features))
+        named, ids = each.propose(queries), np.tile(np.arange(len(kept))[::-1], (200, 1))
+        some = Candidates(ids, np.arange(201) * len(kept))
+        found = each.score(queries, some, named.more)["cosine"].reshape(ids.shape)[:, ::-1]
+        own = naive_similarities(baskets, 10.0)[0][np.ix_(kept, kept)]
+        np.testing.assert_allclose(found, dense(baskets)[:, kept] @ own, rtol=1e-4, atol=1e-5)
+        assert (named.ids >= 0).any()
+        assert not hits(named.ids.astype(np.int64), seen).any()
+    assert (each.propose(queries._replace(seen=None)).ids < 0).all()  # ranker.known=keep

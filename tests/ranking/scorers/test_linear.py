@@ -10,6 +10,7 @@ from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.ranking.scorers import linear
 from slide.ranking.scorers.linear import LinearClassifiers, item_regressions
 from slide.sparse import CSR, Pattern, row_bounds
+from slide.utils.array_checks import Stored
 
 
 def random_rows(rng, rows, columns, share=0.4):
@@ -290,14 +291,38 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     assert not model.counts_items
 
 
+@pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
-def test_fit_is_that_of_linear_svc(problem, cost):
-    """LinearSVC has no fixed bias, so it is 0 here."""
+def test_fit_is_that_of_linear_svc(problem, cost, every):
+    """With its intercept where all labels are negatives; it has no fixed bias, so that is 0."""
     dense, features, labels, candidates = problem
     model = LinearClassifiers(cost, bias=0.0, threshold=0.0, max_iter=3000, tol=1e-6)
-    model.fit(features, labels, candidates, 12, 6)
-    found = to_dense(model.weights, 12)
+    model.fit(features, labels, None if every else candidates, 12, 6)
+    assert (model.intercepts is not None) == every
+    found, scores = to_dense(model.weights, 12), model.scores(features, np.array([range(6)] * 40))
+    if every:
+        candidates = Pattern.from_lists([range(6)] * 40)
     for label, own in naive_lists(labels, candidates, 6).items():
-        theirs = LinearSVC(C=cost, fit_intercept=False, dual=True, tol=1e-6, max_iter=100_000)
+        theirs = LinearSVC(C=cost, fit_intercept=every, dual=True, tol=1e-6, max_iter=100_000)
         theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
         np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
+        np.testing.assert_allclose(scores[:, label], theirs.decision_function(dense), atol=2e-3)
+
+
+def test_new_labels_and_features_leave_intercepts_alone(problem, ids):
+    """They are kept with the model, and go where there are none any more."""
+    _, features, *lists = problem
+    model = LinearClassifiers().fit(features, lists[0], None, 12, 6)
+    assert model.intercepts is not None
+    assert np.abs(model.intercepts).min() > 0
+    grown = LinearClassifiers()
+    grown.restore(Stored(*model.grown(2, 3).state()), 8, 15)
+    np.testing.assert_array_equal(grown.scores(features, ids), model.scores(features, ids))
+    none = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    np.testing.assert_array_equal(grown.scores(none, np.array([[6, 7, -1]])), [[-1, -1, -np.inf]])
+    small, kept = grown.selected(np.array([1, 4, 6]), 8), np.array([[1, 4, 6]] * 40)
+    found = small.scores(features, np.array([range(3)] * 40))
+    np.testing.assert_array_equal(found, grown.scores(features, kept))
+    assert model.fit(features, *lists, 12, 6).intercepts is None
+    grown.restore(Stored(*model.state()), 6, 12)
+    np.testing.assert_array_equal(grown.scores(features, ids), model.scores(features, ids))

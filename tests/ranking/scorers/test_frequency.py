@@ -1,0 +1,34 @@
+"""The most frequent labels are candidates: where features say nothing, no answers are better."""
+
+import numpy as np
+import torch
+from helpers.matrices import make_csr
+
+from slide import FullSampler, SlideNetwork
+from slide.data import Split, holdout
+from slide.ranking import EnsembleRanker
+from slide.ranking.base_scorer import Queries
+from slide.ranking.scorers.frequency import Frequency
+from slide.sparse import CSR, Pattern
+
+
+def test_the_most_frequent_unseen_labels_are_named():
+    frequency, seen = np.array([3, 9, 0, 9, 5]), Pattern.from_lists([[], [3, 4]])
+    features = CSR(np.array([0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
+    for known, named in ((None, [[1, 3, 4], [1, 3, 4]]), (seen, [[1, 3, 4], [1, 0, 2]])):
+        queries = Queries(features, known, None, "exact", 1, frequency)
+        assert Frequency(proposed=3).propose(queries).ids.tolist() == named
+
+
+def test_noise_is_not_better_than_the_most_frequent_label():
+    """Label 0 has one row in 20, and each other one hardly any, of which nothing can be learnt."""
+    torch.manual_seed(0)
+    rng, rows, labels = np.random.default_rng(0), 800, 3000
+    features = make_csr(rng, [3] * rows, 2000)
+    own = np.where(rng.random(rows) < 0.05, 0, rng.integers(1, labels, rows))
+    train, held = holdout(
+        Split(features, Pattern(np.arange(rows + 1), own.astype(np.int32)), 2000, labels), 0.2, 0
+    )
+    network = SlideNetwork(2000, [8], labels, FullSampler)
+    found = EnsembleRanker().fit(network, train, held).rank(network, held.features, k=1).ids
+    assert (found == 0).mean() > 0.9
