@@ -14,7 +14,7 @@ from slide.report.run_files import (
     referring_keys,
     text_table,
 )
-from slide.utils.checks import printable
+from slide.utils.checks import override_key, printable, typed_key
 from slide.utils.commands import command_parser, ending_errors
 
 _ABOUT = """\
@@ -104,13 +104,14 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
         for key, each in values.items()
         if key.startswith(_CHOICES) and len({*each} - {_UNKNOWN}) > 1  # Old runs note none.
     }
-    typed = {word.lstrip("+~").partition("=")[0] for run in runs for word in _words_of(run)}
+    words = [word.lstrip("~") for run in runs for word in _words_of(run)]
+    typed = {override_key(word): typed_key(word) for word in words}
     chosen, follow = set(found), tuple(f"{key}." for key in referring_keys())
     for key, each in values.items():
         follows = key.partition(".")[0] in chosen or f"{key}.".startswith(follow)
         inside = key.startswith(_COMMAND) or not set(_INTERNAL).isdisjoint(key.split("."))
         if not inside and key not in _PATHS and (key in typed or not follows):
-            found[key] = each
+            found[typed.get(key, key)] = each
     return found
 
 

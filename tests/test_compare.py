@@ -1,11 +1,13 @@
 """``slide-compare`` on folders of runs."""
 
 import json
+from pathlib import Path
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from slide import compare
+from slide.report.run_files import RunFiles
 
 
 @pytest.fixture
@@ -79,6 +81,7 @@ def settings(run, words, **changed):
             {"sampler": {"best": 4, "_target_": "x"}},
             {"sampler", "sampler.best"},
         ),
+        (["hash.K=4"], {"hash": {"hashes_per_table": 4}}, {"hash.K"}),
         (["seed=1"], {"seed": 1, "sampler": {"best": 8, "seed": 1}}, {"seed"}),
         ([], {"optimizer": {"lr": 0.2}}, {"optimizer.lr"}),
     ],
@@ -121,6 +124,18 @@ def test_many_runs_are_lines(runs, capsys):
     (legend,) = figure.legends
     FigureCanvasAgg(figure).draw()
     assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in figure.axes)
+
+
+def test_small_differences_of_precision_look_small():
+    runs = [
+        RunFiles(Path(name), {}, {}, [{"step": 4, "eval/p_at_1": score}])
+        for name, score in (("one", 0.7401), ("two", 0.7395))
+    ]
+    figure = compare.draw_comparison(runs, ["one", "two"])
+    for panel in figure.axes[2:]:
+        least, most = panel.get_ylim()
+        assert least < 0.7395 < 0.7401 < most
+        assert most - least == pytest.approx(0.02)
 
 
 def test_mistakes_are_sentences(runs):

@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from slide.config.build import build_trainer, folder_parent, label_of, open_dataset
 from slide.config.compose import (
     CONFIG,
-    LETTERS,
     as_dict,
     asked_for,
     combinations,
@@ -58,9 +57,9 @@ from slide.report.run_files import KIND_METRICS, SELECTION_COLUMNS, figure_colum
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, last_checkpoint
 from slide.training.coordination import exit_status, raised_terminations
-from slide.training.selection import selection_line
+from slide.training.selection import missing_tables, selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
-from slide.utils.checks import error_message, override_key
+from slide.utils.checks import error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import resume_word
@@ -96,7 +95,7 @@ def _announced_compilation() -> Iterator[None]:
 @_announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
-    words = [full_key(word) for word in sys.argv[1:]]
+    words = sys.argv[1:]
     options = [word for word in words if word.startswith("-")]
     if {"-h", "--help"} & set(words):
         print(train_help(_programs()[0]), end="")
@@ -115,7 +114,6 @@ def train() -> None:
             with user_errors():
                 own = [word for word in keys if _of_hydra(word)]
                 runs = combinations([word for word in keys if word not in own], sweeps)
-                keys = [readable(word, sweeps) for word in keys]
         if others in (["-m"], ["--multirun"]):
             sweep = Sweep(keys)
             if own:
@@ -124,7 +122,7 @@ def train() -> None:
                 sweep.run(runs)
             sweep.finish()
         else:  # An option or a key of Hydra, such as --cfg job.
-            sys.argv[1:] = [*keys, *others]
+            sys.argv[1:] = [*(readable(word, sweeps) for word in keys), *others]
             conf = str(find_conf())
             hydra.main(version_base="1.3", config_path=conf, config_name="train")(_hydra_job)()
 
@@ -135,12 +133,6 @@ def _hydra_job(config: DictConfig) -> None:
 
 def _of_hydra(word: str) -> bool:
     return word.lstrip("+~").startswith(("hydra/", "hydra."))
-
-
-def full_key(word: str) -> str:
-    """A word of a command line; the key of an override in full, if it is a letter of the papers."""
-    key, equals, value = word.partition("=")
-    return f"{LETTERS.get(key, key)}{equals}{value}"
 
 
 def _compose_and_run(
@@ -197,8 +189,10 @@ def _run(
     note.forget(trainer.folder)
     if ranks.group.is_main_process:
         log(f"sets      {selection_line(summary)}")
+        said = missing_tables(trainer.network)  # Before the first step.
         for sentence in summary["warnings"]:
-            log(f"warning   {sentence}")
+            if sentence not in said:
+                log(f"warning   {sentence}")
         shown = (_PRECISION | KIND_METRICS).items()
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")
@@ -305,13 +299,16 @@ class Sweep:
     """The jobs of a sweep (``-m``). One that fails does not end it."""
 
     def __init__(self, words: Sequence[str]):
-        given = (word for word in words if not _of_hydra(word))
-        self.keys = [key for key, values in sweep_values(given).items() if len(values) > 1]
+        given = [word for word in words if not _of_hydra(word)]
+        several = (values for values in sweep_values(given).values() if len(values) > 1)
+        self.keys = [typed_key(values[0]) for values in several]
+        # Letters that were typed, by the keys that Hydra has in their place.
+        self.letters = {override_key(word): typed_key(word) for word in given}
         self.outcomes: list[Outcome] = []
 
     def _words_of(self, overrides: Sequence[str]) -> list[str]:
         """The overrides of a job that differ from job to job."""
-        return [word for word in overrides if override_key(word) in self.keys]
+        return [word for word in overrides if typed_key(word) in self.keys]
 
     def run(self, runs: Sequence[list[str]]) -> None:
         """Run the jobs one after the other."""
@@ -343,6 +340,7 @@ class Sweep:
                 task_function=self._launched,
                 config=config,
             )
+            there = [[readable(word) for word in run] for run in there]
             made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
             self.outcomes = [
                 next(made) if said is None else Outcome(self._words_of(run), None, f"error: {said}")
@@ -353,7 +351,8 @@ class Sweep:
         """Run a job where a launcher has it run, such as another process or machine."""
         note_slurm()
         now = HydraConfig.get()
-        overrides = list(now.overrides.task)
+        told = (word.partition("=") for word in now.overrides.task)
+        overrides = [f"{self.letters.get(key, key)}={value}" for key, _, value in told]
         words = self._words_of(overrides)
         job = partial(run_job, config, overrides, words)
         return _outcome_of(now.job.num + 1, words, job)
@@ -368,7 +367,7 @@ class Sweep:
     def table(self) -> str:
         """A line for each job: its settings, scores, what its look-ups found, and its folder."""
         given = [
-            {override_key(word): word.partition("=")[2] for word in outcome.words}
+            {typed_key(word): word.partition("=")[2] for word in outcome.words}
             for outcome in self.outcomes
         ]
         columns = {key: [values.get(key, "") for values in given] for key in self.keys}

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
 from slide.utils import checks
-from slide.utils.checks import override_key
+from slide.utils.checks import override_key, typed_key
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import check_links, check_plain_yaml
 from slide.utils.sizes import find_conf, flat
@@ -57,11 +57,6 @@ _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
 _SYNONYMS |= {"k": "hashes_per_table", "l": "num_tables"}
-# Keys that users may call by the letters of the papers.
-LETTERS = {
-    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
-    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
-}
 # Rooms whose classes the configuration of a resumed run may name.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 # What a run notes of its command line.
@@ -179,13 +174,15 @@ def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
 
 
 def readable(override: str, sweeps: bool = False) -> str:
-    """An override as Hydra takes it: a path that it would not read as a text is quoted."""
+    """An override as Hydra takes it: whole keys, and paths in quotes that are no text without."""
     if any("\ud800" <= letter < "\ue000" for letter in override):  # Bytes that are no text.
         raise ValueError(
             f"{override!a} cannot be read as {sys.getfilesystemencoding()}, the encoding of the "
             "locale: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
         )
     key, equals, path = override.partition("=")
+    if typed_key(override) != override_key(override):
+        return f"{override_key(override)}{equals}{path}"
     if not equals or override_key(override) not in _PATHS:
         return override
     try:
@@ -231,13 +228,13 @@ def sweep_values(overrides: Iterable[str], sweeps: bool = True) -> dict[str, lis
     values: dict[str, list[str]] = {}
     for word in overrides:
         each = _parsed(word, sweeps)
-        key, value = each.get_key_element(), each.value()
+        key, value, typed = each.get_key_element(), each.value(), word.partition("=")[0]
         if isinstance(value, Glob):
             values[key] = [f"{key}={choice}" for choice in value.filter(_choices(key))]
             if not values[key]:
                 raise ValueError(f"{word} finds no file: a glob is one over the choices of a group")
         elif each.is_discrete_sweep():
-            values[key] = [f"{key}={one}" for one in each.sweep_string_iterator()]
+            values[key] = [f"{typed}={one}" for one in each.sweep_string_iterator()]
         else:
             values[key] = [word]
     return values
@@ -332,8 +329,11 @@ def _near_key(key: str, known: Sequence[str]) -> str:
 
 
 def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
-    """The values of overrides by key, but for where a run reads and writes; others as texts."""
-    values = {override_key(word): _parsed(word).value() for word in words}
+    """The values of overrides by key as it was typed, others than scalars as texts.
+
+    Left out is where a run reads and writes.
+    """
+    values = {typed_key(word): _parsed(word).value() for word in words}
     return {
         key: value if isinstance(value, bool | int | float | str) else str(value)
         for key, value in values.items()

@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, check_used, put_together
-from slide.config.compose import LETTERS, as_dict, choose, plain_errors
+from slide.config.compose import as_dict, choose, plain_errors
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import StepOptions, count_steps
 from slide.estimator.targets import (
@@ -47,6 +47,7 @@ from slide.sampling import ActiveSampler
 from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.loop import start_biases
 from slide.utils import checks
+from slide.utils.checks import override_key
 from slide.utils.names import Names
 from slide.utils.progress_bar import silenced
 from slide.utils.run_folders import check_run_dir
@@ -215,6 +216,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                     f"{trainer.kind_choice.replace('trainer.kind=', 'kind=')}",
                     stacklevel=2,
                 )
+            for sentence in self.summary_["warnings"]:
+                warnings.warn(sentence, stacklevel=2)
             model = self._model(config, network, trainer.ranker, steps)
             model.optimizer = trainer.loop.optimizer
             # For a model that is saved, opened and learns on.
@@ -380,7 +383,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(self.settings, dict | None):
             raise ValueError(f"settings must be a dict of keys and values, not {self.settings!r}")
         for given, value in (self.settings or {}).items():
-            key = LETTERS.get(str(given), str(given))
+            key = override_key(str(given))
             group, _, rest = key.partition(".")
             if key in arguments:
                 raise ValueError(f"{key} is the argument {arguments[key]}, not one of settings")

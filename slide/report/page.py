@@ -68,6 +68,8 @@ _PARTS = {
 }
 # Lines of many runs differ by these, too.
 _DASHES = ("-", "--", ":")
+# Least height of a panel of precision: chance often makes smaller differences, which would fill it.
+_SPAN = 0.02
 _DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide", "font.size": 9}
 
 
@@ -491,6 +493,10 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     for panel, x, y in zip(panels, ["step", "seconds"] * 2, heights, strict=True):
         panel.set(xlabel=x, ylabel=y)
         panel.set_xlim(left=0)
+    for panel in panels[2:]:
+        least, most = panel.get_ylim()
+        more = max(0.0, _SPAN - (most - least)) / 2
+        panel.set_ylim(least - more, most + more)
     lines, where = panels[0].get_legend_handles_labels(), "outside lower center"
     figure.legend(*lines, loc=where, ncols=columns, frameon=False)
     return figure

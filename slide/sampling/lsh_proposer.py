@@ -82,6 +82,8 @@ _SHARE, _MOST = 1 / 64, 512
 _DEVIATIONS = 3.0
 # The directions are principal directions of the last 1,024 inputs.
 RECENT = 1024
+# Inputs of the last look-up whose distinct rows are counted for the log.
+_COUNTED = 16
 # Directions, of which folders of models hold 120; sketches have the first `CODES`, and codes are
 # hashed in the first 32.
 DIRECTIONS = 120
@@ -150,7 +152,8 @@ class LSHProposer(Proposer):
         ValueError: for a number out of range.
 
     Attributes:
-        looked: mean number of rows that an input of the last look-up has looked at.
+        looked: mean number of rows that an input of the last look-up has looked at; a row counts
+            as often as it is in a bucket.
 
     Example:
         >>> import slide, torch
@@ -195,7 +198,7 @@ class LSHProposer(Proposer):
         self.mean_input = torch.zeros(in_features, dtype=torch.float32)
         self.variances = torch.ones(self.directions.shape[1], dtype=torch.float32)
         self._recent = torch.empty(0, in_features, dtype=torch.float32)
-        self.rebuilds, self.looked, self._outputs, self._steps = 0, 0.0, 0.0, 0
+        self.rebuilds, self._outputs, self._steps = 0, 0.0, 0
         self._in_buckets = 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
         self._size()
@@ -206,7 +209,7 @@ class LSHProposer(Proposer):
         # A copy of a layer has other weights, which it hands over before each set.
         return (
             self.__dict__
-            | {"_followed": None, "_rows": None}
+            | {"_followed": None, "_read": None, "_rows": None}
             | ({"family": None} if unnamed else {})
         )
 
@@ -241,6 +244,9 @@ class LSHProposer(Proposer):
         self._head = _Head(_NO_ROWS, _NO_SKETCHES)
         self._noted: list[np.ndarray] = []
         self._found = np.empty(0, np.int32)
+        self.looked = 0.0
+        # The tables and codes (L * (1 + probes), B) of the last look-up, for the log.
+        self._read: tuple[np.ndarray, np.ndarray] | None = None
         self._followed: Any = None
 
     def _make_families(self) -> list[HashFamily]:
@@ -510,10 +516,10 @@ class LSHProposer(Proposer):
                 probed = family.codes(vectors)
             codes.append(self._in_range(i, probed))
             tables.append(np.arange(len(probed)) % self._tables)
+        self._read = np.concatenate(tables), np.concatenate(codes)
         looked = rank_buckets(
             array_view(asked * factors[:, None]),
-            np.concatenate(tables),
-            np.concatenate(codes),
+            *self._read,
             self.tables.arrays(),
             _views(self.sketches),
             labels,
@@ -558,14 +564,27 @@ class LSHProposer(Proposer):
 
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
-        found = {"look_up/rows_seen": self.looked}
         if not self.families or not self.codes.shape[1]:  # Other devices put no rows in tables.
-            return found
+            return {"look_up/rows_seen": self.looked}
+        found = {"look_up/rows_seen": len(self._head) + self._distinct()}
         rows = np.diff([*self._ends, self.out_features])
         found["tables/found_share"] = self._in_buckets / float(rows.sum())
         found["tables/meant_share"] = float(np.minimum(_MOST, _SHARE * rows).sum() / rows.sum())
         # Bucket 0 is the head.
         return found | self.tables.statistics(first=1, most=self._most())
+
+    def _distinct(self) -> float:
+        """Mean number of rows in the buckets that some of the last inputs read, each once."""
+        if self._read is None:
+            return 0.0
+        tables, codes = self._read
+        buckets, found = self.tables.arrays(), []
+        for at in codes[:, :_COUNTED].T:
+            starts, sizes = buckets.starts[tables, at], buckets.seen[tables, at]
+            read = np.flatnonzero((sizes > 0) & (sizes <= self._most()))
+            ids = [buckets.pool[tables[t], starts[t] : starts[t] + sizes[t]] for t in read]
+            found.append(len(np.unique(np.concatenate(ids))) if ids else 0)
+        return float(np.mean(found))
 
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`; K is that of the largest range."""

@@ -259,7 +259,8 @@ class Proposer:
 
         A name has one meaning in all proposers, and runs show these:
 
-        * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
+        * ``look_up/rows_seen``: mean number of distinct rows that an input of the last look-up
+          looked at,
         * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,
         * ``tables/largest_bucket``: number of ids that the fullest bucket holds,
         * ``tables/left_out_share``: share of the entries of tables that no look-up sees, because

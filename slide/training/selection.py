@@ -137,17 +137,22 @@ def selection_line(summary: Mapping[str, Any]) -> str:
     return "; ".join(said)
 
 
-def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork) -> list[str]:
-    """Sentences on look-ups that are of no use, and on the keys that help."""
-    found, late = [], _second_half(log)
+def missing_tables(network: SlideNetwork) -> list[str]:
+    """A sentence if sizes of hash tables were given and there are none, which no step changes."""
     proposer = _proposer(network)
     given = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables", "probes"))
-    if _sizes(proposer).get("num_tables") == 0 and any(each is not None for each in given):
-        found.append(
-            "hash.hashes_per_table (K), hash.num_tables (L) and hash.probes have no effect: inputs "
-            "look at all outputs of a layer that has at most 4,096, or that is on another device "
-            "than the CPU, and there are no tables"
-        )
+    if _sizes(proposer).get("num_tables") != 0 or all(each is None for each in given):
+        return []
+    return [
+        "hash.hashes_per_table (K), hash.num_tables (L) and hash.probes have no effect: inputs "
+        "look at all outputs of a layer that has at most 4,096, or that is on another device "
+        "than the CPU, and there are no tables"
+    ]
+
+
+def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork) -> list[str]:
+    """Sentences on look-ups that are of no use, and on the keys that help."""
+    found, late = missing_tables(network), _second_half(log)
     shares = (_values(late, f"tables/{name}_share") for name in ("found", "meant", "left_out"))
     several, meant, lost = (mean(each) if each else 0.0 for each in shares)
     if lost > _LOST:

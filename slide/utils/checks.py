@@ -14,6 +14,11 @@ import numpy as np
 _LONGEST = 200
 # Python has larger integers, which become no floats.
 LARGEST_FLOAT = sys.float_info.max
+# Keys that users may call by the letters of the papers.
+LETTERS = {
+    **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),
+    **dict.fromkeys(("hash.L", "L"), "hash.num_tables"),
+}
 
 
 class Alone:
@@ -183,14 +188,19 @@ def _message(error: BaseException | None, overrides: Sequence[str]) -> str:
     # Other sentences may begin with the same word: "bias (3,) does not fit ...".
     if not rest.startswith(("must ", "= ")):
         return str(error)
-    keys = {override_key(word) for word in overrides}
-    meant = [key for key in keys if key.rpartition(".")[2] == name]
+    keys = {override_key(word): typed_key(word) for word in overrides}
+    meant = [typed for key, typed in keys.items() if key.rpartition(".")[2] == name]
     return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)
 
 
-def override_key(word: str) -> str:
-    """The key of an override of a command line: ``seed`` of ``+seed=3``."""
+def typed_key(word: str) -> str:
+    """The key of an override of a command line as it was typed: ``seed`` of ``+seed=3``."""
     return word.partition("=")[0].lstrip("+")
+
+
+def override_key(word: str) -> str:
+    """`typed_key`, or the key that a letter of the papers stands for."""
+    return LETTERS.get(typed_key(word), typed_key(word))
 
 
 def _is_number(value: Any) -> bool:

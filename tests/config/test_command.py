@@ -159,17 +159,21 @@ LAUNCHERS = pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]], 
 
 
 @LAUNCHERS
-def test_a_failing_job_does_not_end_a_sweep(tmp_path, capsys, launcher):
-    arguments = [*job.tiny(tmp_path), "trainer.max_steps=1", "ranker=none", *launcher]
-    arguments += [f"hydra.sweep.dir={tmp_path}/sweep"] * len(launcher)
-    message = job.failure("-m", *arguments, "optimizer.lr=-1,0.1")
+@pytest.mark.parametrize("key", ["optimizer.lr", "hash.K"])
+def test_a_failing_job_does_not_end_a_sweep(tmp_path, capsys, launcher, key):
+    """Keys appear as they were typed, also where a letter stands for one."""
+    arguments = [*job.tiny(tmp_path, "sampler=lsh"), "trainer.max_steps=1", "ranker=none"]
+    arguments += [*launcher, *[f"hydra.sweep.dir={tmp_path}/sweep"] * len(launcher)]
+    message = job.failure("-m", *arguments, f"{key}=-1,2")
     assert message == "error: 1 of 2 jobs failed"
     said = capsys.readouterr()
-    assert "error: optimizer.lr" in said.err
-    first, second = said.out.splitlines()[-2:]
+    assert f"error: {key} must " in said.err
+    head, first, second = said.out.splitlines()[-3:]
+    assert head.startswith(f"{key} ")
     assert first.startswith("-1 ")
-    assert "error: optimizer.lr" in first
-    assert second.endswith(f"  {tmp_path}/run/lr=0.1")
+    assert second.endswith(f"  {tmp_path}/run/{key.rpartition('.')[2]}=2")
+    shown, _ = shown_settings(tmp_path / f"run/{key.rpartition('.')[2]}=2")
+    assert list(shown) == [key]
 
 
 @LAUNCHERS

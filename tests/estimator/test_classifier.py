@@ -308,6 +308,20 @@ def test_all_samplers_learn(rows, sampler):
     assert model.score(*rows) > 0
 
 
+def test_a_grid_of_samplers_with_the_settings_of_each(rows):
+    classifier = SlideClassifier(**FEW, ranker=None, mode="per_sample", active=16)
+    tables = {"sampler": ["lsh"], "settings": [{"hash.K": 3, "hash.L": 2}]}
+    search = GridSearchCV(
+        classifier, [{"sampler": ["uniform"]}, tables], cv=2, refit=False, error_score="raise"
+    )
+    with pytest.warns(
+        UserWarning, match=r"\(K\), hash\.num_tables \(L\) .* have no effect"
+    ) as told:
+        search.fit(*rows)
+    assert len(told) == 2, "one for each fit with tables"
+    assert len(search.cv_results_["params"]) == 2
+
+
 @pytest.mark.parametrize("more", [{}, {"ranker": None, "epochs": 3, "tf_idf": True}])
 def test_answers_are_equal(tmp_path, more):
     """On the same rows, with the same seed."""

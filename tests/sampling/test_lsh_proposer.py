@@ -315,6 +315,17 @@ def test_the_head_is_not_all_rows(tables, monkeypatch):
     assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
 
 
+@kernels_only
+def test_the_log_counts_a_row_once_that_is_in_many_buckets():
+    weight, bias, inputs = layer()
+    proposer = fitted(weight, bias, inputs, hashes_per_table=5, num_tables=8)
+    proposer.candidates(inputs[:B])
+    seen = proposer.statistics()["look_up/rows_seen"]
+    assert proposer.looked > N > seen > N / 2
+    proposer.resize(N // 2)
+    assert proposer.statistics()["look_up/rows_seen"] == 0, "of the old tables"
+
+
 @pytest.mark.parametrize("outputs", [300, 6000])
 def test_state_gives_the_same_candidates(outputs):
     weight, bias, inputs = layer(outputs=outputs)

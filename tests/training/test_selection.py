@@ -248,7 +248,13 @@ def test_a_run_says_it(tmp_path, capsys):
     job.main(*job.tiny(tmp_path, *more))
     run = tmp_path / "run"
     summary, (_, last) = read_run(run).summary, job.lines(run, "selection/chance")
-    (line,) = (each for each in capsys.readouterr().err.splitlines() if each.startswith("sets "))
+    said = capsys.readouterr().err
+    (line,) = (each for each in said.splitlines() if each.startswith("sets "))
+    before, _, after = said.partition("training  epochs")
+    assert "have no effect" not in before
+    assert after.count("have no effect") == 1
+    assert after.index("have no effect") < after.index("sets ")
+    assert any("have no effect" in sentence for sentence in summary["warnings"])
     assert line == f"sets      {selection_line(summary)}"
     assert f"; {summary['directions']} directions; 0 tables; " in line
     assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
