@@ -46,6 +46,7 @@ from slide.nn import SlideNetwork
 from slide.sampling import ActiveSampler
 from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.loop import start_biases
+from slide.training.selection import missing_tables
 from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.names import Names
@@ -216,7 +217,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                     f"{trainer.kind_choice.replace('trainer.kind=', 'kind=')}",
                     stacklevel=2,
                 )
-            for sentence in self.summary_["warnings"]:
+            for sentence in missing_tables(network):
                 warnings.warn(sentence, stacklevel=2)
             model = self._model(config, network, trainer.ranker, steps)
             model.optimizer = trainer.loop.optimizer

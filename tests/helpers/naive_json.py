@@ -26,9 +26,14 @@ def need(condition):
         raise ValueError
 
 
+def names_once(pairs):
+    need(len(dict(pairs)) == len(pairs))
+    return dict(pairs)
+
+
 def document(line):
     """A text, and its labels without repeats."""
-    row = json.loads(line)
+    row = json.loads(line, object_pairs_hook=names_once)
     need(isinstance(row, dict) and isinstance(row.get("text"), str))
     labels = row.get("labels")
     labels = [] if labels is None else labels
@@ -51,11 +56,13 @@ def number_of(name):
 
 
 def added_up(pairs):
-    """Pairs without repeated names: numbers are added, of other values the last one stays."""
+    """Pairs without repeated names: numbers are added, other values stand once."""
     found = {}
     for name, value in pairs:
-        numbers = all(isinstance(each, int | float) for each in (value, found.get(name)))
-        found[name] = float(value) + float(found[name]) if numbers else value
+        if name in found:
+            need(all(isinstance(each, int | float) for each in (value, found[name])))
+            value = float(value) + float(found[name])
+        found[name] = value
     return list(found.items())
 
 
