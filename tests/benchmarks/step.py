@@ -115,6 +115,7 @@ def in_turns(
     times, dense_times, ratios, cores = [], [], [], []
     milliseconds(step, 0, WARM_UP)
     for _ in range(counts[0]):
+        milliseconds(step, 0, RUN)  # A dense step has emptied the caches.
         now = milliseconds(step, 0, counts[1])
         runtime.set_threads(1)
         alone = statistics.fmean(milliseconds(step, 0, RUN))
