@@ -7,10 +7,17 @@ import pytest
 from helpers import job
 from helpers.limits import limited
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from slide.training import trainer
 from slide.training.monitor import Counters, Monitor, log_scalars
 from slide.training.stopping import HELD, HeldOutSamples
+
+
+@pytest.fixture(autouse=True)
+def _first_writer(monkeypatch):
+    """TensorBoard reads files of one second by the number of their writer as text: 10 before 9."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 
 def events(folder, tag):
