@@ -60,8 +60,8 @@ from slide.utils.tensor_folder import check_same_settings
 # rank the rows of the head, while each row of a bucket costs a wait for memory, and buckets find
 # little that the head does not have.
 UNTABLED = 2**20
-# Rows of the head, which each input looks at. Of 360,939 rows these are nearly as good as all; of
-# the ten best rows on files 40,960 find 56 % in training, with half as many again scored, these 62.
+# Rows of the head, which each input looks at. Of 360,939 rows these are nearly as good as all, and
+# two thirds of them lose recall even if more of them are scored exactly.
 FRONT = 65_536
 # The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
@@ -93,8 +93,8 @@ HASHED = 32
 # stand still lose rows that are among the best, a tenth of them in fifty steps.
 _OUTPUTS_PER_ROW, _STEPS = 8, 16
 # Ranges are chosen anew when the head has less or more rows than these parts of what it shall have:
-# with tables, all of which are made then, and without. A head that is a fifth too small loses a
-# tenth of the ten best rows on files.
+# with tables, all of which are made then, and without: there a smaller head loses recall,
+# and a larger one takes time.
 _TABLED, _UNTABLED = (0.75, 1.5), (0.9, 1.15)
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12

@@ -32,10 +32,8 @@ WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
 _COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds")
 # Neighbouring samples of a batch with the same uniform draws beside their candidates: fewer rows
-# change in a step, and each by the gradients of more samples. Precision rises with the group, as
-# gowalla's P@1 after an epoch: 12.5, 13.0, 13.9 and 14.3 with 1, 8, 32 and 512. Recall falls, so
-# the group is small.
-# Without candidates fewer negatives cost precision: debian 55.4, 52.2 and 40.7 with 1, 8 and 32.
+# change in a step, and each by the gradients of more samples. Precision rises with the group, but
+# recall falls, so the group is small. Without candidates fewer negatives cost precision.
 _GROUP = 16
 _ASIDE = 2  # Part of the keys of sets that are not for training, which training must not repeat.
 
@@ -367,11 +365,6 @@ class ActiveSampler(Sampler):
     def _device_of(self, queries: Queries) -> torch.device:
         """Where sets are assembled: sparse inputs are on the host, their layer may not be."""
         return queries.device if isinstance(queries, Tensor) else self._device
-
-    @property
-    def holds_index(self) -> bool:
-        """Whether the index of the proposer has been built; with sets of all outputs it is not."""
-        return self._built
 
     def forget_index(self) -> None:
         self._built = False

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from slide.backend import on_host
-from slide.data import Batches, Split, find_seen, first_unseen
+from slide.data import Batches, Split, find_seen
 from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
-from slide.ranking.scorers.network import best_unknown, rows_by_depth
+from slide.ranking.scorers.frequency import most_frequent
+from slide.ranking.scorers.network import best_unknown
 from slide.sparse import Pattern, hits
 from slide.training.checkpoint import (
     Checkpoint,
@@ -92,15 +93,9 @@ class HeldOutSamples:
 
     def _frequent(self, train: Split) -> np.ndarray:
         """The most frequent labels that are not known, as answers for each sample."""
-        rows, labels, count = len(self.split), train.num_labels, self.cutoffs[-1]
-        ids = np.argsort(-np.bincount(train.labels.indices, minlength=labels), kind="stable")
-        if self.known is None:
-            return np.broadcast_to(ids[:count], (rows, count))
-        found = np.empty((rows, count), np.int64)
-        for part, depth in rows_by_depth(self.known, count, labels):
-            same = np.broadcast_to(ids[:depth], (len(part), depth))
-            found[part] = first_unseen(same, take_labels(self.known, part), count)
-        return found
+        counts = np.bincount(train.labels.indices, minlength=train.num_labels)
+        order = np.argsort(-counts, kind="stable")
+        return most_frequent(order, self.known, len(self.split), self.cutoffs[-1])
 
 
 class AutoValidation:

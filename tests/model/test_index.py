@@ -86,7 +86,7 @@ def test_tables_that_are_not_built_are_built_to_be_saved(data, tmp_path):
     for changed in (model, load(tmp_path / "first")):
         changed.add_labels(2)
         changed.remove_labels([3])
-        assert not changed.network.output.sampler.holds_index
+        assert not changed.network.output.sampler.state_dict()["built"]
         changed.save(tmp_path / "m")
         expected = changed.predict(data.test.features, k=5, search="sampler")
         found = load(tmp_path / "m").predict(data.test.features, k=5, search="sampler")

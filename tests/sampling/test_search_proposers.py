@@ -104,7 +104,7 @@ class TestState:
         sampler.resize(len(weight) - 1)
         other.resize(len(weight) - 1)
         other.load_state_dict(sampler.state_dict())
-        assert not other.holds_index
+        assert not other.state_dict()["built"]
         ids = []
         for each in (sampler, other):
             each.update(weight[1:], bias[1:], None)

@@ -181,9 +181,8 @@ class LinearClassifiers(base.BaseScorer):
         def write(begin: int, end: int, room: RowRoom) -> None:
             some = lists._replace(indptr=lists.indptr[begin : end + 1])
             order = np.argsort(-np.diff(some.indptr), kind="stable")
-            how = self.solver, self.threshold
-            own = intercepts[begin:end]
-            fit_classifiers(features, costs, some, order, *how, scratch, room, own)
+            own, solver, least = intercepts[begin:end], self.solver, self.threshold
+            fit_classifiers(features, costs, some, order, solver, least, scratch, room, own)
 
         return collect_rows(needed, write, "classifiers"), intercepts
 
