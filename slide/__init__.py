@@ -33,7 +33,6 @@ from slide.sampling import ActiveSampler as ActiveSampler
 from slide.sampling import FullSampler as FullSampler
 from slide.sampling import IndexProposer as IndexProposer
 from slide.sampling import LSHProposer as LSHProposer
-from slide.sampling import NeighbourProposer as NeighbourProposer
 from slide.sampling import Proposer as Proposer
 from slide.sampling import RecentProposer as RecentProposer
 from slide.sampling import Sampler as Sampler

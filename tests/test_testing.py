@@ -9,7 +9,6 @@ import torch
 from helpers.samplers import (
     index_sampler,
     lsh_sampler,
-    neighbour_sampler,
     published_sampler,
     recent_sampler,
     uniform_sampler,
@@ -35,10 +34,9 @@ SAMPLERS = {
         published_sampler, hashes_per_table=2, num_tables=6, redraw=often, active=20, rebuild=often
     ),
     "index": partial(index_sampler, best=3, active=20, rebuild=often),
-    "neighbours": partial(neighbour_sampler, width=4, explore=2, best=3, active=20),
     "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
-DENSE = {"index", "lsh", "lsh by dwta", "neighbours", "recent"}
+DENSE = {"index", "lsh", "lsh by dwta", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),

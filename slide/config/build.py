@@ -178,7 +178,7 @@ def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
         return _OWN_REBUILDS
     if kind == "PublishedLSHProposer":
         return ("hash.probes",), f"the published method has nothing of it; {other}"
-    if kind in ("RecentProposer", "NeighbourProposer"):
+    if kind == "RecentProposer":
         return ("hash", "schedule"), f"no index is built; {other}"
     return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {other}"
 
@@ -224,7 +224,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     device = run_device(config)
     key, told = "", ""
     if getattr(proposer_class(config), "cpu_only", False):
-        key, told = config.sampler.proposer._target_, "sampler=uniform, lsh, recent or neighbours"
+        key, told = config.sampler.proposer._target_, "sampler=uniform, lsh or recent"
     elif config.trainer.evaluation == "index":
         key, told = "trainer.evaluation=index", "trainer.evaluation=exact"
     if key and device.type != "cpu":

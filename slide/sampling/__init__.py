@@ -4,7 +4,6 @@ An `ActiveSampler` assembles an active set: the labels, then candidates of a `Pr
 uniform draws. A rebuild schedule says when the proposer rebuilds its index.
 """
 
-from slide.sampling.label_proposers import NeighbourProposer as NeighbourProposer
 from slide.sampling.label_proposers import RecentProposer as RecentProposer
 from slide.sampling.lsh_proposer import LSHProposer as LSHProposer
 from slide.sampling.protocol import Proposer as Proposer

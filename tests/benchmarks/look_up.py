@@ -46,7 +46,6 @@ SAMPLERS = {
     # Buckets of one row or none: what the head finds alone.
     "lsh, K 30": ["sampler=lsh", "hash.hashes_per_table=30"],
     "index": ["sampler=index"],
-    "neighbours": ["sampler=neighbours"],
     "recent": ["sampler=recent"],
 }
 SHARED = ["uniform", "lsh", "index", "recent"]

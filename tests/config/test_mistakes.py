@@ -98,7 +98,7 @@ IMPOSSIBLE = [
     *("sampler.mode=null", "sampler.active=-1", "sampler.candidate_share=2"),
     *("sampler.weighting=ht", "sampler.seed=-1", "sampler=index sampler.proposer.best=x"),
     *("sampler=recent sampler.proposer.recent=0", "sampler=index sampler.proposer.most_seen=0"),
-    *("sampler=neighbours sampler.proposer.width=0", "sampler=uniform sampler.active=some"),
+    "sampler=uniform sampler.active=some",
     *("sampler=recent trainer.evaluation=sampler", "sampler=recent network.hidden_active=[4]"),
     *(f"sampler=index schedule.{word}" for word in ("first=1.5", "growth=1000")),
     *(
@@ -161,7 +161,7 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("dataset=amazon", "no dataset=amazon; the choices .* xmc; did you mean amazon3m?"),
         ("solver=adam", r"no key solver \(in solver=adam\)"),
         ("hash.bin_size=8", r"no key hash.bin_size \(.*\): bin_size belongs to hash=dwta; "),
-        ("sampler.proposer.width=4", "proposer.width belongs to sampler=neighbours; lsh has "),
+        ("sampler.proposer.recent=4", "proposer.recent belongs to sampler=recent; lsh has "),
         ("zzz.qqq=1", r"no key zzz.qqq \(in zzz.qqq=1\)$"),
         ("~hash.nothing", "no key hash.nothing"),
         ("~ranker", "the configuration has no ranker; was it removed with ~?"),

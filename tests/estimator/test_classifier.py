@@ -300,7 +300,7 @@ def test_other_settings_of_the_command_line(options, words):
     assert found == job.compose("trainer.recall_every=0", *words)
 
 
-@pytest.mark.parametrize("sampler", ["recent", "index", "neighbours", "slide2020"])
+@pytest.mark.parametrize("sampler", ["recent", "index", "slide2020"])
 def test_all_samplers_learn(rows, sampler):
     more = {"hash.hashes_per_table": 2} if sampler == "slide2020" else {}
     model = SlideClassifier(**FEW, ranker=None, sampler=sampler, mode="per_sample", settings=more)

@@ -32,7 +32,7 @@ from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 KINDS = {
     "lsh": ["sampler=lsh"],
     "published": ["sampler=slide2020", "sampler.mode=per_sample"],
-    "auto": ["sampler=neighbours", "trainer.epochs=auto", "trainer.max_epochs=3"],
+    "auto": ["sampler=uniform", "trainer.epochs=auto", "trainer.max_epochs=3"],
     "index": ["sampler=index", "trainer.patience=1"],
     "recent": ["sampler=recent", "network.precision=bfloat16"],
 }

@@ -8,7 +8,6 @@ from slide.sampling import (
     FullSampler,
     IndexProposer,
     LSHProposer,
-    NeighbourProposer,
     PublishedLSHProposer,
     RecentProposer,
 )
@@ -23,7 +22,6 @@ def _sampler(proposer, in_features, out_features, **options):
 lsh_sampler = partial(_sampler, LSHProposer)
 published_sampler = partial(_sampler, PublishedLSHProposer)
 index_sampler = partial(_sampler, IndexProposer)
-neighbour_sampler = partial(_sampler, NeighbourProposer)
 recent_sampler = partial(_sampler, RecentProposer)
 uniform_sampler = ActiveSampler
 full_sampler = FullSampler

@@ -13,7 +13,6 @@ from helpers.samplers import (
     full_sampler,
     index_sampler,
     lsh_sampler,
-    neighbour_sampler,
     published_sampler,
     recent_sampler,
     uniform_sampler,
@@ -41,12 +40,11 @@ SAMPLERS = {
     "published": partial(published_sampler, hashes_per_table=2, num_tables=9, active=40),
     "index": partial(index_sampler, active=40),
     "recent": partial(recent_sampler, active=40, mode="per_sample"),
-    "neighbours": partial(neighbour_sampler, active=40, mode="per_sample"),
 }
 
 
 # Proposers that take no sparse inputs.
-DENSE = ("lsh", "lsh, per sample", "index", "recent", "neighbours")
+DENSE = ("lsh", "lsh, per sample", "index", "recent")
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 

@@ -12,7 +12,7 @@ from helpers.samplers import lsh_sampler, published_sampler
 
 from slide.nn import SampledLinear
 from slide.optim import RowSparseAdam
-from slide.sampling import ActiveSampler, IndexProposer, NeighbourProposer, Proposer, RecentProposer
+from slide.sampling import ActiveSampler, IndexProposer, Proposer, RecentProposer
 from slide.sampling.schedules import backoff, fixed, never
 from slide.search.exact import exact_top_k
 from slide.sparse import Pattern
@@ -141,16 +141,15 @@ def test_schedules_that_are_no_functions(name, value):
         published_sampler(D, N, **{name: lambda samples: "fixed"})
 
 
-@pytest.mark.parametrize("kind", [IndexProposer, NeighbourProposer, RecentProposer])
+@pytest.mark.parametrize("kind", [IndexProposer, RecentProposer])
 def test_dense_inputs_only(kind):
     rows = make_csr(np.random.default_rng(0), [3], D)
     with pytest.raises(TypeError, match=f"{kind.__name__} takes dense inputs only"):
         kind(D, N).look_up(rows, Pattern.from_lists([[1]]))
 
 
-@pytest.mark.parametrize("kind", [NeighbourProposer, RecentProposer])
-def test_labels_are_no_index_for_prediction(kind):
-    layer = SampledLinear(D, N, ActiveSampler(D, N, kind, active=16))
+def test_labels_are_no_index_for_prediction():
+    layer = SampledLinear(D, N, ActiveSampler(D, N, RecentProposer, active=16))
     with pytest.raises(ValueError, match="needs a sampler with an index"):
         layer.top_k(draw_queries(2), 3, search="sampler")
 

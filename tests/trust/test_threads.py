@@ -38,7 +38,7 @@ CASES = {
     "full": ["sampler=full", "network.hidden=[64]", "ranker=none", "trainer.max_steps=3"],
     **{
         f"{name} {mode}": [f"sampler={name}", *words]
-        for name in ("lsh", "slide2020", "index", "recent", "neighbours", "uniform")
+        for name in ("lsh", "slide2020", "index", "recent", "uniform")
         for mode, words in (("shared", SHARED), ("per sample", PER_SAMPLE))
     },
 }

@@ -107,7 +107,6 @@ PROPOSERS = {
         "sketches": [lambda x: x.astype(np.int16)],
         "rebuilds": [lambda x: -1],
     },
-    slide.NeighbourProposer: {"graph": [at((0, 0), N), at((0, 0), -2), lambda x: x.astype(float)]},
     slide.RecentProposer: {"pool": [lambda x: np.array([N], np.int32), lambda x: np.array([0.5])]},
     slide.IndexProposer: {
         "moved": [lambda x: np.array([N], np.int32)],
