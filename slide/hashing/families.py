@@ -81,7 +81,25 @@ class HashFamily(Protocol):
         ...
 
 
-class SimHash:
+class _Sized:
+    """What the families have in common: sizes, and the checks of them and of vectors."""
+
+    def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, bits: int):
+        self.in_features = checks.whole("in_features", in_features, 1)
+        self.hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
+        self.num_tables = checks.whole("num_tables", num_tables, 1)
+        if (needed := hashes_per_table * bits) > MOST_BITS:
+            raise ValueError(
+                f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes "
+                f"have at most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
+            )
+
+    def _check_width(self, vectors: Tensor) -> None:
+        if vectors.ndim != 2 or vectors.shape[1] != self.in_features:
+            raise ValueError(f"vectors must be (n, {self.in_features}), not {tuple(vectors.shape)}")
+
+
+class SimHash(_Sized):
     """A hash family: signs of sparse random projections.
 
     Two vectors at angle t have the same sign with probability about ``1 - t / pi`` (Charikar 2002,
@@ -108,10 +126,7 @@ class SimHash:
     """
 
     def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, seed: int = 0):
-        _check_shape(in_features, hashes_per_table, num_tables, bits=1)
-        self.in_features = in_features
-        self.hashes_per_table = hashes_per_table
-        self.num_tables = num_tables
+        super().__init__(in_features, hashes_per_table, num_tables, bits=1)
         self.num_buckets = 2**hashes_per_table
         self.redraw(seed)
 
@@ -147,7 +162,7 @@ class SimHash:
 
     def _project(self, vectors: Tensor) -> Tensor:
         """Projections ``(n, L * K)`` of the rows of ``vectors``, perhaps rounded to bfloat16."""
-        _check_width(vectors, self.in_features)
+        self._check_width(vectors)
         vectors = vectors.detach()
         if uses_reference(vectors):
             return vectors @ self._directions(vectors.device).to(vectors.dtype)
@@ -171,7 +186,7 @@ class SimHash:
         return native(ops.pack_signs(projections, self.hashes_per_table))
 
 
-class DWTA:
+class DWTA(_Sized):
     """A hash family, densified winner-take-all: positions of the maxima in random bins.
 
     A digit of a code is the position of the largest coordinate in a bin, so codes depend only on
@@ -218,14 +233,10 @@ class DWTA:
         if bin_size & (bin_size - 1):
             raise ValueError(f"bin_size must be a power of two of at least 2, not {bin_size}")
         self.bits = bin_size.bit_length() - 1
-        _check_shape(in_features, hashes_per_table, num_tables, self.bits)
+        super().__init__(in_features, hashes_per_table, num_tables, self.bits)
         if in_features < bin_size:
             raise ValueError(f"DWTA needs in_features >= bin_size = {bin_size}, not {in_features}")
-        self.in_features = in_features
-        self.hashes_per_table = hashes_per_table
-        self.num_tables = num_tables
-        self.bin_size = bin_size
-        self.packing = packing
+        self.bin_size, self.packing = bin_size, packing
         self._shift = self.bits if packing == "exact" else int(math.log(bin_size))
         largest = sum((bin_size - 1) << self._shift * k for k in range(hashes_per_table))
         self.num_buckets = largest + 1
@@ -252,7 +263,7 @@ class DWTA:
 
     def codes(self, vectors: Tensor) -> Any:
         """Codes ``(L, n)`` int32 of rows ``(n, D)``; zeros count as coordinates."""
-        _check_width(vectors, self.in_features)
+        self._check_width(vectors)
         shape = self.hashes_per_table, self._shift
         return native(ops.dwta_dense(vectors.detach(), self.coordinates, *shape))
 
@@ -273,23 +284,6 @@ class DWTA:
         check_pattern("coordinates", vectors, None, self.in_features)
         shape = self.hashes_per_table, self.bits, self._shift
         return native(ops.dwta_sparse(*vectors, self.positions, *shape, self.key, self.num_tables))
-
-
-def _check_shape(in_features: int, hashes_per_table: int, num_tables: int, bits: int) -> None:
-    """Raise ValueError for a number below 1, or hashes of ``bits`` that do not fit in int32."""
-    sizes = {"in_features": in_features, "hashes_per_table": hashes_per_table}
-    for name, value in {**sizes, "num_tables": num_tables}.items():
-        checks.whole(name, value, 1)
-    if (needed := hashes_per_table * bits) > MOST_BITS:
-        raise ValueError(
-            f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes have "
-            f"at most {MOST_BITS}: it must be at most {MOST_BITS // bits}"
-        )
-
-
-def _check_width(vectors: Tensor, in_features: int) -> None:
-    if vectors.ndim != 2 or vectors.shape[1] != in_features:
-        raise ValueError(f"vectors must be (n, {in_features}), not {tuple(vectors.shape)}")
 
 
 @cache

@@ -8,18 +8,8 @@ import torch
 from slide.backend import device_of, on_device, on_host, uses_reference
 from slide.ops import buckets as kernels
 from slide.ops import fold as fold
-from slide.ops.buckets import (
-    Buckets,
-    BucketTensors,
-    torch_build,
-    torch_insert,
-    torch_insert_all,
-    torch_look_up,
-    torch_remove,
-    torch_remove_all,
-    widened,
-)
-from slide.sparse import Pattern
+from slide.ops.buckets import Buckets, torch_build, torch_insert, torch_look_up, torch_remove
+from slide.sparse import Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.random_keys import random_key
@@ -41,8 +31,7 @@ class HashTables:
 
     After a build the tables take ``4 L (3 num_buckets + number of ids)`` bytes, and after many
     moves up to twice the second part. Codes are arrays, or tensors on any device. The tables lie
-    where the last codes were; on another device than the CPU they take
-    ``4 L num_buckets (3 + bucket_capacity)`` bytes, if there is a capacity.
+    where the last codes were.
 
     Args:
         num_tables: L.
@@ -93,7 +82,7 @@ class HashTables:
     def clear(self) -> None:
         """Empty all buckets."""
         shape = (self.num_tables, self.num_buckets)
-        self.buckets: Buckets | BucketTensors = Buckets(
+        self.buckets = Buckets(
             starts=np.zeros(shape, np.int32),
             rooms=np.zeros(shape, np.int32),
             seen=np.zeros(shape, np.int32),
@@ -107,7 +96,7 @@ class HashTables:
         if uses_reference(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
-            self.buckets = torch_build(shape, codes, self.bucket_capacity, *self._policy())
+            self.buckets = torch_build(shape, codes, self.capacity, *self._policy())
             return
         buckets = self.arrays()
         if buckets.pool.shape[1] < codes.shape[1]:
@@ -126,10 +115,7 @@ class HashTables:
             device = device_of(codes)
             ids, codes = on_device(ids, device), on_device(codes, device)
             buckets = self.tensors(device)
-            if self.bucket_capacity is None:
-                self.buckets = torch_insert_all(buckets, ids, codes)
-            else:
-                torch_insert(buckets, ids, codes, *self._policy())
+            self.buckets = torch_insert(buckets, ids, codes, self.capacity, *self._policy())
             return
         buckets, ids = self.arrays(), on_host(ids)
         codes = np.ascontiguousarray(on_host(codes))
@@ -154,19 +140,16 @@ class HashTables:
         self._check_ids(ids, old)
         self._check_ids(ids, new)
         old, new = self.buckets_of(old), self.buckets_of(new)
-        if not uses_reference(old):
+        if uses_reference(old):
+            device = device_of(old)
+            ids, old, new = (on_device(each, device) for each in (ids, old, new))
+            gone, come = (torch.where(old == new, -1, each) for each in (old, new))
+            self.buckets = torch_remove(self.tensors(device), ids, gone, self.capacity)
+        else:
             ids, old, new = map(on_host, (ids, old, new))
             gone, come = np.ascontiguousarray(np.where(old == new, -1, (old, new)))
             kernels.remove(self.arrays(), ids, gone, self.capacity)
-            return self._insert(ids, come)
-        device = device_of(old)
-        ids, old, new = (on_device(each, device) for each in (ids, old, new))
-        buckets, gone = self.tensors(device), torch.where(old == new, -1, old)
-        if self.bucket_capacity is None:
-            self.buckets = torch_remove_all(buckets, ids, gone)
-        else:
-            torch_remove(buckets, ids, gone, self.bucket_capacity)
-        self._insert(ids, torch.where(old == new, -1, new))
+        self._insert(ids, come)
 
     def query(self, codes: Any) -> Pattern:
         """The ids in the buckets of each query, table after table.
@@ -177,13 +160,14 @@ class HashTables:
         codes = self.buckets_of(codes, len(codes) // self.num_tables)
         if uses_reference(codes):
             device = device_of(codes)
-            codes, most = on_device(codes, device), self.most_held()
-            found = torch_look_up(self.tensors(device), codes, most)
+            buckets = self.tensors(device)
+            most = min(self.capacity, int(buckets.seen.max()))
+            found = torch_look_up(buckets, on_device(codes, device), most)
             return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
         buckets, codes = self.arrays(), np.ascontiguousarray(on_host(codes))
-        indptr = np.zeros(codes.shape[1] + 1, np.int64)
-        kernels.bucket_lengths(buckets, codes, self.capacity, indptr[1:])
-        np.cumsum(indptr, out=indptr)
+        tables = np.arange(len(codes))[:, None] % self.num_tables
+        held = buckets.seen[tables, codes].astype(np.int64)
+        indptr = row_bounds(held.clip(max=self.capacity).sum(0))
         ids = np.empty(indptr[-1], np.int32)
         kernels.look_up(buckets, codes, self.capacity, indptr, ids)
         return Pattern(indptr, ids)
@@ -220,23 +204,15 @@ class HashTables:
         if device_of(ids).type == "cpu" and count and (least := int(ids.min())) < 0:
             raise ValueError(f"ids must be at least 0, not {least}")
 
-    def most_held(self) -> int:
-        """The largest number of ids that a bucket can hold: its capacity, or what one holds."""
-        return self.bucket_capacity or int(self.buckets.seen.max())
-
-    def tensors(self, device: torch.device) -> BucketTensors:
+    def tensors(self, device: torch.device) -> Buckets:
         """The tables as tensors on a device, where they stay."""
-        buckets = self.buckets
-        if not isinstance(buckets, BucketTensors) or buckets.pool.device != device:
-            self.buckets = buckets = widened(buckets, self.bucket_capacity, device)
-        return buckets
+        self.buckets = Buckets(*(on_device(each, device) for each in self.buckets))
+        return self.buckets
 
     def arrays(self) -> Buckets:
         """The tables as arrays, for kernels; the tables stay so."""
-        buckets = self.buckets
-        if not isinstance(buckets, Buckets):
-            self.buckets = buckets = Buckets(*(on_host(each).copy() for each in buckets))
-        return buckets
+        self.buckets = Buckets(*map(on_host, self.buckets))
+        return self.buckets
 
     def statistics(self, first: int = 0, most: int | None = None) -> dict[str, float]:
         """Numbers for the log on the buckets from ``first`` on; see `slide.Proposer.statistics`.

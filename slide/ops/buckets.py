@@ -4,18 +4,15 @@ Each of L tables has one row of every array, so threads fill tables at the same 
 A bucket is a range of its table's pool. A build gives each bucket the room that it needs. A bucket
 that needs more moves to the end of the pool and gets twice the room, up to its capacity.
 
-In torch, on any device, each bucket has room for its whole capacity from the start, and pools have
-one more position, for ids that are not kept. Without a capacity buckets stand without gaps, and
-each change makes them anew.
+In torch, on any device, each change makes new tables, whose buckets stand without gaps.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import on_device
 from slide.ops.compile import helper, parallel, prange
 from slide.ops.products import first_of_equal
 from slide.ops.random import random_below, torch_random_below
@@ -27,41 +24,37 @@ ID_FACTOR = 0x369DEA0F31A53F85
 
 
 class Buckets(NamedTuple):
-    """L tables of C buckets.
+    """L tables of C buckets, as arrays, or as tensors on one device.
 
     starts (L, C) int32, where a bucket begins in its table's pool; rooms (L, C) int32, number of
     ids that fit there; seen (L, C) int32, number of ids offered since the last build or clear; used
     (L,) int64, length of the part of each pool that belongs to buckets; pool (L, P) int32 ids.
     """
 
-    starts: np.ndarray
-    rooms: np.ndarray
-    seen: np.ndarray
-    used: np.ndarray
-    pool: np.ndarray
+    starts: Any
+    rooms: Any
+    seen: Any
+    used: Any
+    pool: Any
 
 
 @helper
-def _keep_position(offered, capacity, policy, key, counter):
-    """The position in a full bucket of the id that comes after ``offered`` others; -1: dropped.
+def _position(table, code, own, offered, capacity, policy, key):
+    """The position of id ``own`` in a bucket that was offered other ids before; -1: dropped.
 
-    `FIFO` overwrites the oldest id. `RESERVOIR` keeps each offered id with probability
-    ``capacity / offered`` (Vitter 1985, "Random sampling with a reservoir", algorithm R).
+    In a full bucket `FIFO` overwrites the oldest id. `RESERVOIR` keeps each offered id with
+    probability ``capacity / offered`` (Vitter 1985, "Random sampling with a reservoir", algorithm
+    R).
     """
+    if offered < capacity:
+        return np.int64(offered)
     if policy == FIFO:
-        return offered % capacity
+        return np.int64(offered % capacity)
+    # Not by the number of offered ids alone: where ids are removed, it falls, and comes again.
+    bucket = np.int64(table) * TABLE_FACTOR + np.int64(code) * CODE_FACTOR
+    counter = bucket + np.int64(own) * ID_FACTOR + np.int64(offered)
     r = random_below(key, counter, offered + 1)
-    return r if r < capacity else -1
-
-
-@helper
-def _counter(table, code, offered, own):
-    """A counter of the draw for id ``own`` in a bucket that was offered a number of ids before it.
-
-    The number alone would not do: where ids are removed, it falls, and comes again.
-    """
-    bucket = table * TABLE_FACTOR + np.int64(code) * CODE_FACTOR
-    return bucket + own * ID_FACTOR + np.int64(offered)
+    return np.int64(r) if r < capacity else np.int64(-1)
 
 
 @parallel
@@ -91,12 +84,8 @@ def build(buckets, codes, capacity, policy, key):
         used[l] = end
         for i in range(num_ids):
             c = table_codes[i]
-            offered = seen[c]
-            seen[c] = offered + 1
-            position = np.int64(offered)
-            if offered >= capacity:
-                counter = _counter(np.int64(l), c, offered, np.int64(i))
-                position = _keep_position(offered, capacity, policy, key, counter)
+            position = _position(l, c, i, seen[c], capacity, policy, key)
+            seen[c] += 1
             if position >= 0:
                 pool[starts[c] + position] = i
 
@@ -119,11 +108,7 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
                 done[l] = i + 1
                 continue
             offered = seen[c]
-            position = np.int64(offered)
-            if offered >= capacity:
-                counter = _counter(np.int64(l), c, offered, np.int64(ids[i]))
-                position = _keep_position(offered, capacity, policy, key, counter)
-            elif offered == rooms[c]:
+            if offered == rooms[c] and offered < capacity:
                 room = min(capacity, max(4, 2 * rooms[c]))
                 if used[l] + room > pool_size:
                     break
@@ -133,6 +118,7 @@ def insert(buckets, ids, codes, capacity, policy, key, done):
                 rooms[c] = room
                 used[l] += room
             seen[c] = offered + 1
+            position = _position(l, c, ids[i], offered, capacity, policy, key)
             if position >= 0:
                 pool[starts[c] + position] = ids[i]
             done[l] = i + 1
@@ -185,8 +171,8 @@ def remove(buckets, ids, codes, capacity):
 def look_up(buckets, codes, capacity, indptr, out):
     """Copy the buckets of each of B queries, table after table; an id may occur several times.
 
-    codes (P * L, B) int32; indptr (B + 1,) int64, from `bucket_lengths`; out (indptr[-1],) int32
-    ids.
+    codes (P * L, B) int32; indptr (B + 1,) int64, where the ids of each query begin; out
+    (indptr[-1],) int32 ids.
     """
     num_tables = buckets.starts.shape[0]
     for b in prange(codes.shape[1]):
@@ -199,202 +185,97 @@ def look_up(buckets, codes, capacity, indptr, out):
                 p += 1
 
 
-@parallel
-def bucket_lengths(buckets, codes, capacity, out):
-    """Write the total number of ids in the buckets of each query to ``out`` ``(B,)`` int64."""
-    num_tables = buckets.starts.shape[0]
-    for b in prange(codes.shape[1]):
-        total = 0
-        for i in range(codes.shape[0]):
-            total += min(buckets.seen[i % num_tables, codes[i, b]], capacity)
-        out[b] = total
+class Entries(NamedTuple):
+    """Ids, bucket after bucket.
+
+    at (n,) int64, their buckets, counted through all tables; ids (n,) int32.
+    """
+
+    at: Tensor
+    ids: Tensor
 
 
-class BucketTensors(NamedTuple):
-    """`Buckets` as tensors of the same types and shapes."""
-
-    starts: Tensor
-    rooms: Tensor
-    seen: Tensor
-    used: Tensor
-    pool: Tensor
-
-
-def emptied(
-    num_tables: int, num_buckets: int, capacity: int, device: torch.device
-) -> BucketTensors:
-    """Empty tables, as tensors."""
-    whole = torch.zeros(num_tables, num_buckets, dtype=torch.int32, device=device)
-    starts = torch.arange(num_buckets, device=device).int() * capacity
-    return BucketTensors(
-        starts=starts.repeat(num_tables, 1),
-        rooms=torch.full_like(whole, capacity),
-        seen=whole,
-        used=torch.full((num_tables,), num_buckets * capacity, device=device),
-        pool=torch.zeros(num_tables, num_buckets * capacity + 1, dtype=torch.int32, device=device),
-    )
+def _entries(buckets: Buckets) -> tuple[Entries, Tensor]:
+    """What buckets hold, and the position ``(n,)`` of each id in its bucket."""
+    num_buckets, size = buckets.starts.shape[1], buckets.pool.shape[1]
+    held = buckets.rooms.minimum(buckets.seen).flatten().long()
+    at = torch.arange(held.numel(), device=held.device).repeat_interleave(held)
+    rank = torch.arange(len(at), device=held.device) - (held.cumsum(0) - held)[at]
+    slots = at // num_buckets * size + buckets.starts.flatten().long()[at] + rank
+    return Entries(at, buckets.pool.flatten()[slots]), rank
 
 
-def widened(
-    buckets: Buckets | BucketTensors, capacity: int | None, device: torch.device
-) -> BucketTensors:
-    """Tables of any layout as tensors on a device, in the layout of this file."""
-    buckets = BucketTensors(*(on_device(each, device) for each in buckets))
-    starts, rooms, seen, _, pool = buckets
-    num_tables, num_buckets = starts.shape
-    if capacity is None:
-        return _packed((num_tables, num_buckets), *_entries(buckets))
-    out = emptied(num_tables, num_buckets, capacity, device)
-    filled = torch.arange(capacity, device=device) < rooms.minimum(seen)[:, :, None]
-    at = torch.where(filled, starts[:, :, None] + torch.arange(capacity, device=device), 0)
-    ids = pool.gather(1, at.flatten(1).long()) if pool.shape[1] else torch.zeros_like(at).flatten(1)
-    out.pool[:, :-1] = torch.where(filled.flatten(1), ids, 0)
-    return out._replace(seen=seen.clone())
-
-
-def _entries(buckets: BucketTensors) -> tuple[Tensor, Tensor]:
-    """The bucket, counted through all tables, and the id of each entry, bucket after bucket."""
-    starts, rooms, seen, _, pool = buckets
-    num_buckets, size = starts.shape[1], pool.shape[1]
-    held = rooms.minimum(seen).flatten().long()
-    positions = torch.arange(held.numel(), device=held.device).repeat_interleave(held)
-    rank = torch.arange(len(positions), device=held.device) - (held.cumsum(0) - held)[positions]
-    at = positions // num_buckets * size + starts.flatten().long()[positions] + rank
-    return positions, pool.flatten()[at]
-
-
-def _packed(shape: tuple[int, int], positions: Tensor, ids: Tensor) -> BucketTensors:
-    """Tables of these entries; see `_entries`; the ids of a bucket stay in their order."""
-    positions, order = positions.sort(stable=True)
-    seen = positions.bincount(minlength=shape[0] * shape[1]).view(shape)
-    used, starts = seen.sum(1), seen.cumsum(1) - seen
-    pool = ids.new_zeros(shape[0], int(used.max()) + 1)
-    tables = positions // shape[1]
-    rank = torch.arange(len(positions), device=ids.device) - (used.cumsum(0) - used)[tables]
-    pool[tables, rank] = ids[order]
-    return BucketTensors(starts.int(), seen.int(), seen.int(), used, pool)
-
-
-def _numbered(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """`_entries` of ids ``(n,)`` with codes ``(L, n)``, without those whose code is negative."""
+def _numbered(buckets: Buckets, ids: Tensor, codes: Tensor) -> Entries:
+    """Ids ``(n,)`` with codes ``(L, n)``, of which negative ones are left out."""
     num_tables, num_buckets = buckets.starts.shape
     first = torch.arange(num_tables, device=ids.device)[:, None] * num_buckets
     valid = codes >= 0
-    return (first + codes)[valid], ids.expand(codes.shape)[valid]
+    at, order = (first + codes)[valid].sort(stable=True)
+    return Entries(at, ids.expand(codes.shape)[valid][order])
 
 
-def torch_insert_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
-    """`torch_insert` for tables without a capacity, which are new tables then."""
-    kept = zip(_entries(buckets), _numbered(buckets, ids, codes), strict=True)
-    num_tables, num_buckets = buckets.starts.shape
-    return _packed((num_tables, num_buckets), *map(torch.cat, kept))
-
-
-def torch_remove_all(buckets: BucketTensors, ids: Tensor, codes: Tensor) -> BucketTensors:
-    """`torch_remove` for tables without a capacity, which are new tables then."""
-    positions, held = _entries(buckets)
-    gone, lost = _numbered(buckets, ids, codes)
-    kept = torch.isin((positions << 32) + held, (gone << 32) + lost, invert=True)
-    num_tables, num_buckets = buckets.starts.shape
-    return _packed((num_tables, num_buckets), positions[kept], held[kept])
+def _packed(shape: torch.Size, seen: Tensor, entries: Entries) -> Buckets:
+    """Tables of these entries; seen: of all buckets, flat."""
+    held = entries.at.bincount(minlength=len(seen)).view(shape)
+    used = held.sum(1)
+    pool = entries.ids.new_zeros(shape[0], int(used.max()))
+    pool[torch.arange(pool.shape[1], device=pool.device) < used[:, None]] = entries.ids
+    starts = held.cumsum(1) - held
+    return Buckets(starts.int(), held.int(), seen.view(shape).int(), used, pool)
 
 
 def torch_build(
-    shape: tuple[int, int], codes: Tensor, capacity: int | None, policy: int, key: int
-) -> BucketTensors:
+    shape: tuple[int, int], codes: Tensor, capacity: int, policy: int, key: int
+) -> Buckets:
     """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l; see the kernel."""
-    buckets = emptied(*shape, capacity or 0, codes.device)
+    none = torch.zeros(shape, dtype=torch.int32, device=codes.device)
+    empty = Buckets(none, none, none, none[:, 0].long(), none[:, :0])
     ids = torch.arange(codes.shape[1], device=codes.device).int()
-    if capacity is None:
-        return torch_insert_all(buckets, ids, codes)
-    torch_insert(buckets, ids, codes, policy, key)
-    return buckets
+    return torch_insert(empty, ids, codes, capacity, policy, key)
 
 
-def torch_insert(buckets: BucketTensors, ids: Tensor, codes: Tensor, policy: int, key: int) -> None:
-    """Put ``ids[i]`` into bucket ``codes[l, i]`` of each table l; a negative code is skipped."""
-    if not len(ids):
-        return
-    for table, own in enumerate(codes):
-        _torch_insert(
-            BucketTensors(*(each[table] for each in buckets)), ids, own, table, policy, key
-        )
-
-
-def _torch_insert(
-    one: BucketTensors, ids: Tensor, codes: Tensor, table: int, policy: int, key: int
-) -> None:
-    """`torch_insert` for one table."""
-    codes, order = codes.sort(stable=True)
-    ids, valid = ids[order], codes >= 0
-    at = codes.clamp(min=0).long()
+def torch_insert(
+    buckets: Buckets, ids: Tensor, codes: Tensor, capacity: int, policy: int, key: int
+) -> Buckets:
+    """Tables with ``ids[i]`` in bucket ``codes[l, i]`` of each table l, too; see the kernel."""
+    (at, ids), (held, rank) = _numbered(buckets, ids, codes), _entries(buckets)
+    seen, shape = buckets.seen.flatten().long(), buckets.seen.shape
     # How many ids a bucket was offered before each of these.
-    numbers = torch.arange(len(codes), device=codes.device)
-    begin = torch.where(first_of_equal(codes), numbers, 0).cummax(0).values
-    offered = one.seen[at].long() + numbers - begin
-    capacity = one.rooms[at].long()
+    offered = seen[at] + torch.arange(len(at), device=at.device) - torch.searchsorted(at, at)
     if policy == FIFO:
         late = offered % capacity
     else:
-        bucket = torch.full_like(at, table) * TABLE_FACTOR + at * CODE_FACTOR
+        bucket = at // shape[1] * TABLE_FACTOR + at % shape[1] * CODE_FACTOR
         counters = bucket + ids.long() * ID_FACTOR + offered
         late = torch_random_below(key, counters, offered + 1)
     position = torch.where(offered < capacity, offered, late)
-    kept = valid & (position < capacity)
-    slot = torch.where(kept, one.starts[at] + position, len(one.pool) - 1)
-    _write_last(one.pool, slot, ids)
-    one.seen.index_add_(0, at, valid.int())
+    kept = position < capacity
+    # Of several ids for one position the last one stays.
+    places = torch.cat([(held.at << 32) + rank, ((at << 32) + position)[kept]])
+    places, order = places.sort(stable=True)
+    last = first_of_equal(places.flip(0)).flip(0)
+    every = torch.cat([held.ids, ids[kept]])[order][last]
+    seen = seen + at.bincount(minlength=len(seen))
+    return _packed(shape, seen, Entries(places[last] >> 32, every))
 
 
-def _write_last(pool: Tensor, slots: Tensor, ids: Tensor) -> None:
-    """``pool[slots] = ids``; of several ids for one slot, the last."""
-    slots, order = slots.sort(stable=True)
-    numbers = torch.arange(len(slots), device=slots.device)
-    position = first_of_equal(slots).cumsum(0) - 1
-    last = torch.zeros_like(position).scatter_reduce_(0, position, numbers, "amax")[position]
-    pool[slots] = ids[order[last]]
-
-
-def torch_remove(buckets: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> None:
-    """The kernel of this name; but the other ids of the bucket stay in their order."""
-    for table, own in enumerate(codes):
-        _torch_remove(BucketTensors(*(each[table] for each in buckets)), ids, own, capacity)
-
-
-def _torch_remove(one: BucketTensors, ids: Tensor, codes: Tensor, capacity: int) -> None:
-    """`torch_remove` for one table."""
-    valid, trash = codes >= 0, len(one.pool) - 1
-    at = codes.clamp(min=0).long()
-    seen, positions = one.seen[at], torch.arange(capacity, device=codes.device)
-    # Entries without a code read bucket 0, and so do as others that may have it.
-    held = positions < seen[:, None]
-    slots = torch.where(held, one.starts[at][:, None] + positions, trash)
-    found = (one.pool[slots] == ids[:, None]) & held & valid[:, None]
-    one.pool[torch.where(found, slots, trash)] = -1
-    # Buckets may lose several ids: look at each again, and move what is left to the front.
-    left = (one.pool[slots] >= 0) & held
-    front = left.logical_not().byte().argsort(dim=1, stable=True)
-    lost = (held & ~left).sum(1).int()
-    values = one.pool[slots].gather(1, front)
-    kept = held & (positions < left.sum(1)[:, None])
-    one.pool[torch.where(kept, slots, trash)] = values
+def torch_remove(buckets: Buckets, ids: Tensor, codes: Tensor, capacity: int) -> Buckets:
+    """See the kernel; but the other ids of a bucket stay in their order."""
+    (held, _), lost = _entries(buckets), _numbered(buckets, ids, codes)
+    seen = buckets.seen.flatten().long()
+    gone = torch.isin((held.at << 32) + held.ids, (lost.at << 32) + lost.ids)
+    removed = held.at[gone].bincount(minlength=len(seen))
     # A full bucket counts ids that it did not keep, until it loses one that it kept.
-    dropped = valid & ~found.any(1) & (seen > capacity)
-    one.seen.index_add_(0, at, -dropped.int())
-    counted = torch.where(seen > capacity, one.seen[at].clamp(min=capacity), seen)
-    one.seen[at] = torch.where(lost > 0, seen.clamp(max=capacity) - lost, counted)
+    dropped = lost.at.bincount(minlength=len(seen)) - removed
+    others = torch.where(seen > capacity, (seen - dropped).clamp(min=capacity), seen)
+    seen = torch.where(removed > 0, seen.clamp(max=capacity) - removed, others)
+    return _packed(buckets.seen.shape, seen, Entries(held.at[~gone], held.ids[~gone]))
 
 
-def torch_look_up(buckets: BucketTensors, codes: Tensor, capacity: int) -> Tensor:
-    """The ids in the buckets ``codes`` ``(P * L, B)``, ``(P * L, B, capacity)`` int32; -1: none."""
-    num_tables, (rows, count) = len(buckets.starts), codes.shape
-    probes = rows // num_tables
-    # A table's codes side by side.
-    at = codes.long().view(probes, num_tables, count).transpose(0, 1)
-    at = at.reshape(num_tables, probes * count)
-    positions = torch.arange(capacity, device=codes.device)
-    held = positions < buckets.seen.gather(1, at)[:, :, None]
-    slots = torch.where(held, buckets.starts.gather(1, at)[:, :, None] + positions, 0)
-    ids = buckets.pool.gather(1, slots.flatten(1).long()).view(slots.shape)
-    found = torch.where(held, ids, -1).view(num_tables, probes, count, capacity)
-    return found.transpose(0, 1).reshape(rows, count, capacity)
+def torch_look_up(buckets: Buckets, codes: Tensor, most: int) -> Tensor:
+    """The ids in the buckets ``codes`` ``(P * L, B)``, ``(P * L, B, most)`` int32; -1: none."""
+    tables = torch.arange(len(codes), device=codes.device)[:, None] % len(buckets.starts)
+    positions, at = torch.arange(most, device=codes.device), codes.long()
+    held = positions < buckets.seen[tables, at][:, :, None]
+    slots = torch.where(held, buckets.starts[tables, at][:, :, None] + positions, 0)
+    return torch.where(held, buckets.pool[tables[:, :, None], slots], -1)

@@ -16,7 +16,6 @@ from slide.sampling.protocol import (
     dense,
     most_labels,
     padded,
-    ranked,
     without_labels,
 )
 from slide.sparse import Pattern
@@ -145,13 +144,15 @@ class RecentProposer(Proposer):
         self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         limits = wanted if self.best is None else np.minimum(wanted, self.best)
-        if not uses_reference(queries):
-            most = int(limits.max(initial=0))
-            return ranked(padded(self._best(queries, labels, most), most), limits)
-        ids = self._best_on_device(queries, labels, limits)
-        if ids.device.type != "cpu":
-            return ids
-        return RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
+        most = int(limits.max(initial=0))
+        if uses_reference(queries):
+            found = self._best_on_device(queries, labels, limits)
+            if found.device.type != "cpu":
+                return found
+            ids = found.numpy()
+        else:
+            ids = padded(self._best(queries, labels, most), most)
+        return RankedIds(ids, np.minimum((ids >= 0).sum(1), limits))
 
     def propose_shared(
         self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64

@@ -351,11 +351,6 @@ def padded(found: Pattern, width: int) -> np.ndarray:
     return out
 
 
-def ranked(best: np.ndarray, limits: np.ndarray) -> RankedIds:
-    """The first ids ``(B, k)`` of each sample, at most ``limits`` ``(B,)``; -1 follows the last."""
-    return RankedIds(best, np.minimum((best >= 0).sum(1), limits))
-
-
 def in_turns(best: np.ndarray, most: int) -> np.ndarray:
     """The first id of each sample, then the second ones, and so on: ``(n,)`` int32, distinct.
 

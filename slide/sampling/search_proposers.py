@@ -12,7 +12,6 @@ from slide.sampling.protocol import (
     Queries,
     dense,
     most_labels,
-    num_queries,
     without_labels,
 )
 from slide.search import RowIndex
@@ -179,8 +178,7 @@ class IndexProposer(Proposer):
 
     def candidates(self, queries: Queries) -> Pattern:
         """The best rows of each input that are found."""
-        nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
-        return without_labels(self._search(queries, self.best), nobody, self.best)
+        return Pattern.from_padded(self._search(queries, self.best))
 
     @profiled("search index")
     def look_up(self, queries: Queries, labels: Pattern) -> Pattern:
@@ -225,19 +223,17 @@ class IndexProposer(Proposer):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         what, number = "the state of an IndexProposer", self.out_features
-        # Earlier states may name a row twice, and do not say which rows are to move or wait.
-        known = {"steps": np.full(number, _STEPS, np.uint8)} | state
         rows = Expected((None,), "int32", 0, number - 1)
-        check_arrays(what, known, {"moved": rows, "steps": Expected((number,), "uint8")})
+        check_arrays(what, state, {"moved": rows, "steps": Expected((number,), "uint8")})
         self.rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
         if state["index"]:
             check_state(state["index"], (number, self.in_features))
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self._forget_moves()
-        moved = np.unique(known["moved"])
+        moved = np.unique(state["moved"])  # A row twice would be followed twice.
         self._noted[moved] = True
-        self._moved, self._waits = [moved], bool(state.get("waits", False))
-        self._steps = known["steps"].copy()
+        self._moved, self._waits = [moved], bool(state["waits"])
+        self._steps = state["steps"].copy()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.

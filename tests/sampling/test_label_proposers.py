@@ -173,9 +173,3 @@ class TestState:
                 other.weight.zero_()
                 other.weight[labels.indices[0]] = 9 * x[4]
             assert other(x, labels).active.row(4)[1] == labels.indices[0]
-
-
-@pytest.mark.parametrize("name", ["recent", "best"])
-def test_options_of_recent_labels(name):
-    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, not 0"):
-        RecentProposer(D, N, **{name: 0})

@@ -46,6 +46,21 @@ def fitted(weight, bias, inputs, **options):
     return proposer
 
 
+def ready(outputs=N, **options):
+    """A layer, inputs, and a proposer that has seen them."""
+    weight, bias, inputs = layer(outputs=outputs)
+    return weight, bias, inputs, fitted(weight, bias, inputs, **options)
+
+
+def note(proposer, rows):
+    """Tell the proposer of a step with these rows, every other one a label or a candidate."""
+    rows, labels = np.asarray(rows, np.int32), np.arange(0, len(rows), 2, dtype=np.int32)
+    targets = slide.Pattern(np.array([0, len(labels)]), labels)
+    proposer._found = rows[1::2]
+    indptr = np.array([0, len(rows)])
+    proposer.touched(slide.ActiveSet(proposer.out_features, rows, indptr, targets))
+
+
 def rows_of(proposer, queries):
     """The candidates of each query, the best first."""
     found = proposer.candidates(queries)
@@ -61,8 +76,7 @@ def recall(proposer, weight, bias, queries, k=10):
 @pytest.mark.compiled_only
 @pytest.mark.parametrize("family", FAMILIES)
 def test_finds_what_exact_search_finds(family):
-    weight, bias, inputs = layer()
-    proposer = fitted(weight, bias, inputs, family=FAMILIES[family])
+    weight, bias, inputs, proposer = ready(family=FAMILIES[family])
     assert recall(proposer, weight, bias, inputs[:B]) > 0.8
     if not uses_reference():
         assert proposer.looked < 0.3 * N
@@ -110,8 +124,7 @@ def test_finds_in_a_trained_network(family):
 @pytest.mark.compiled_only
 def test_candidates_are_the_best_of_what_comes_up():
     """With all rows in the head nothing is missed but by rounding."""
-    weight, bias, inputs = layer(outputs=4000)
-    proposer = fitted(weight, bias, inputs)
+    weight, bias, inputs, proposer = ready(outputs=4000)
     assert recall(proposer, weight, bias, inputs[:B]) > 0.99
     assert proposer.looked == 4000
 
@@ -131,9 +144,7 @@ def test_a_score_that_too_few_rows_have_is_no_bound(best_in_sample, monkeypatch)
         weight[sampled] = 40 * F.normalize(inputs[0] - inputs.mean(0), dim=0)
         bias[sampled] += torch.arange(len(sampled)) / 100
         for rows in np.array_split(sampled, 8):
-            active = slide.ActiveSet(N, rows.astype(np.int32), np.array([0, len(rows)]), None)
-            proposer._found = active.ids
-            proposer.touched(active)
+            note(proposer, rows)
         proposer.refresh(weight, bias)
     limited = rows_of(proposer, inputs[:B])
     monkeypatch.setattr(lsh_proposer, "_SAMPLE", N)
@@ -142,8 +153,7 @@ def test_a_score_that_too_few_rows_have_is_no_bound(best_in_sample, monkeypatch)
 
 @pytest.mark.compiled_only
 def test_candidates_are_scored_exactly_without_labels():
-    weight, bias, inputs = layer(outputs=4000)
-    proposer = fitted(weight, bias, inputs, best=5)
+    weight, bias, inputs, proposer = ready(outputs=4000, best=5)
     best = exact_top_k(inputs[:8], weight, bias, 6)[1].numpy()
     labels = slide.Pattern.from_lists([[row[0]] for row in best.tolist()])
     found = proposer.propose(inputs[:8], labels, np.full(8, 9), np.uint64(0))
@@ -156,8 +166,7 @@ def test_candidates_are_scored_exactly_without_labels():
 
 
 def test_sketches_hold_rows_and_priors():
-    weight, bias, inputs = layer(outputs=200)
-    proposer = fitted(weight, bias, inputs)
+    weight, bias, inputs, proposer = ready(outputs=200)
     assert proposer.sketches.shape == (200, WIDTH)
     floats = proposer.sketches.view(torch.float32)
     k = proposer.directions.shape[1]
@@ -177,13 +186,10 @@ class TestFollowing:
 
     @pytest.mark.not_as_python
     def test_noted_rows_move_in_the_next_refresh(self):
-        weight, bias, inputs = layer()
-        proposer = fitted(weight, bias, inputs)
-        changed = np.array([5, 77, N - 1], np.int32)
-        weight[changed.astype(np.int64)] = 4000 * F.normalize(inputs[:3] - inputs.mean(0), dim=1)
-        proposer.touched(
-            slide.ActiveSet(N, changed, np.array([0, 1, 2, 3]), targets=first_of_each(3))
-        )
+        weight, bias, inputs, proposer = ready()
+        changed = np.array([5, 77, N - 1])
+        weight[changed] = 4000 * F.normalize(inputs[:3] - inputs.mean(0), dim=1)
+        note(proposer, changed)
         proposer.refresh(weight, bias)
         fresh = copy.deepcopy(proposer)
         fresh._build()
@@ -192,17 +198,13 @@ class TestFollowing:
         assert [ids[0] for ids in rows_of(proposer, inputs[:3])] == changed.tolist()
 
     def test_rows_leave_the_head_and_others_enter_it(self):
-        weight, bias, inputs = layer()
-        proposer = fitted(weight, bias, inputs)
+        weight, bias, _, proposer = ready()
         head, rng = proposer._head.ids, np.random.default_rng(0)
         others = np.setdiff1d(np.arange(N), head)
         gone, new = np.sort(rng.choice(head, 200, False)), np.sort(rng.choice(others, 150, False))
         weight[gone], bias[gone] = 0, -1000
         bias[new] = 1000
-        changed = np.concatenate([gone, new]).astype(np.int32)
-        own = slide.ActiveSet(N, changed, np.array([0, 350]), targets=None)
-        proposer._found = own.ids
-        proposer.touched(own)
+        note(proposer, np.concatenate([gone, new]))
         proposer.refresh(weight, bias)
         expected = np.union1d(np.setdiff1d(head, gone), new)
         np.testing.assert_array_equal(proposer._head.ids, expected)
@@ -216,10 +218,8 @@ class TestFollowing:
 
     @pytest.mark.not_as_python
     def test_noted_rows_wait_for_a_step(self):
-        weight, bias, inputs = layer(outputs=5000)
-        proposer = fitted(weight, bias, inputs)
-        active = slide.ActiveSet(5000, np.array([3], np.int32), np.array([0, 1]), first_of_each(1))
-        proposer.touched(active)
+        weight, bias, _, proposer = ready(outputs=5000)
+        note(proposer, [3])
         proposer.refresh(weight, bias)
         before = proposer.sketches[3].clone()
         weight[3] += 1
@@ -230,13 +230,11 @@ class TestFollowing:
     def test_all_rows_after_many_steps(self, monkeypatch):
         """With the directions of recent inputs, and rows that no step has noted."""
         monkeypatch.setattr(lsh_proposer, "DIRECTIONS", 8)
-        weight, bias, inputs = layer(outputs=5000)
-        proposer = fitted(weight, bias, inputs)
-        ids = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW // lsh_proposer._STEPS, np.int32)
-        indptr = np.array([0, len(ids)])
+        weight, bias, _, proposer = ready(outputs=5000)
+        rows = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW // lsh_proposer._STEPS)
         for step in range(2 * lsh_proposer._STEPS):
             proposer.observe(torch.randn(64, D, generator=torch.Generator().manual_seed(step)))
-            proposer.touched(slide.ActiveSet(5000, ids, indptr, targets=first_of_each(1)))
+            note(proposer, rows)
             if step == 0:
                 weight[9] *= -1
             found = proposer.refresh(weight, bias)
@@ -248,27 +246,17 @@ class TestFollowing:
 
     @pytest.mark.not_as_python
     def test_ranges_are_chosen_anew_when_the_head_has_doubled(self):
-        weight, bias, inputs = layer()
-        proposer = fitted(weight, bias, inputs)
+        weight, bias, _, proposer = ready()
         most = proposer._ends[0]
-        rows = np.arange(3 * most, dtype=np.int32)
-        weight[: len(rows)] *= 30
-        indptr = np.arange(len(rows) + 1)
-        active = slide.ActiveSet(N, rows, indptr, targets=first_of_each(len(rows)))
-        proposer.touched(active)
+        weight[: 3 * most] *= 30
+        note(proposer, np.arange(3 * most))
         proposer.refresh(weight, bias)
         assert proposer.tables.arrays().seen[0, 0] <= most
 
 
-def first_of_each(samples):
-    """Targets: the first output of the set of each sample is its label."""
-    return slide.Pattern(np.arange(samples + 1), np.zeros(samples, np.int32))
-
-
 @kernels_only
 def test_codes_of_a_row_do_not_depend_on_other_rows():
-    weight, bias, inputs = layer()
-    proposer = fitted(weight, bias, inputs)
+    *_, proposer = ready()
     for rows in ([4], [7, 4], list(range(0, N, 7))):
         found = proposer._addresses(proposer.sketches[rows])
         np.testing.assert_array_equal(found, proposer.codes[:, rows])
@@ -292,8 +280,7 @@ def test_equal_rows_are_not_all_in_the_head():
 
 
 def test_inputs_that_are_no_numbers_are_not_kept():
-    weight, bias, inputs = layer(outputs=300)
-    proposer = fitted(weight, bias, inputs)
+    *_, inputs, proposer = ready(outputs=300)
     spoilt = inputs[:4].clone()
     spoilt[1, 2], spoilt[3, 0] = torch.nan, torch.inf
     before = len(proposer._recent)
@@ -308,8 +295,7 @@ def test_inputs_that_are_no_numbers_are_not_kept():
 def test_the_head_is_not_all_rows(tables, monkeypatch):
     """Without tables the rows that may have the largest scores are looked at, and no others."""
     monkeypatch.setattr(lsh_proposer, "FRONT", 5000)
-    weight, bias, inputs = layer()
-    proposer = fitted(weight, bias, inputs, num_tables=tables)
+    weight, bias, inputs, proposer = ready(num_tables=tables)
     assert recall(proposer, weight, bias, inputs[:B]) > (0.6 if tables is None else 0.8)
     assert (proposer.looked == 5000) == (tables is None)
     assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
@@ -317,8 +303,7 @@ def test_the_head_is_not_all_rows(tables, monkeypatch):
 
 @kernels_only
 def test_the_log_counts_a_row_once_that_is_in_many_buckets():
-    weight, bias, inputs = layer()
-    proposer = fitted(weight, bias, inputs, hashes_per_table=5, num_tables=8)
+    *_, inputs, proposer = ready(hashes_per_table=5, num_tables=8)
     proposer.candidates(inputs[:B])
     seen = proposer.statistics()["look_up/rows_seen"]
     assert proposer.looked > N > seen > N / 2
@@ -328,14 +313,11 @@ def test_the_log_counts_a_row_once_that_is_in_many_buckets():
 
 @pytest.mark.parametrize("outputs", [300, 6000])
 def test_state_gives_the_same_candidates(outputs):
-    weight, bias, inputs = layer(outputs=outputs)
-    proposer = fitted(weight, bias, inputs, seed=3)
-    rows = np.arange(40, dtype=np.int32)
-    active = slide.ActiveSet(outputs, rows, np.arange(41), targets=first_of_each(40))
-    proposer.touched(active)
+    weight, bias, inputs, proposer = ready(outputs=outputs, seed=3)
+    note(proposer, range(40))
     weight[:40] += 1
     proposer.refresh(weight, bias)
-    proposer.touched(active)
+    note(proposer, range(40))
     twin = LSHProposer(D, outputs, seed=3, num_tables=4)
     twin.load_state_dict(proposer.state_dict())
     weight[:40] -= 2
@@ -373,15 +355,13 @@ def test_a_state_holds_no_tables():
     ],
 )
 def test_states_that_do_not_fit(change, message):
-    weight, bias, inputs = layer(outputs=300)
-    proposer = fitted(weight, bias, inputs)
+    *_, proposer = ready(outputs=300)
     with pytest.raises(ValueError, match=message):
         LSHProposer(D, 300).load_state_dict(proposer.state_dict() | change)
 
 
 def test_copies_and_other_sizes():
-    weight, bias, inputs = layer(outputs=300)
-    proposer = fitted(weight, bias, inputs)
+    weight, bias, inputs, proposer = ready(outputs=300)
     twin = pickle.loads(pickle.dumps(copy.deepcopy(proposer)))
     twin.resize(200)
     twin.rebuild(weight[:200], bias[:200])
@@ -389,20 +369,6 @@ def test_copies_and_other_sizes():
     unnamed = LSHProposer(D, 300, family=lambda *shape, **sizes: SimHash(*shape, **sizes))
     with pytest.raises(ValueError, match="was a lambda"):
         copy.deepcopy(unnamed).resize(5000)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_tables": 0}, "num_tables must be"),
-        ({"hashes_per_table": 0}, "hashes_per_table must be"),
-        ({"probes": 65}, r"probes must be in \[0, 64\]"),
-        ({"best": 0}, "best must be"),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        LSHProposer(D, N, **options)
 
 
 def test_sparse_inputs_are_refused():

@@ -8,7 +8,13 @@ import pytest
 import torch
 from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
-from helpers.samplers import lsh_sampler, published_sampler
+from helpers.samplers import (
+    index_sampler,
+    lsh_sampler,
+    published_sampler,
+    recent_sampler,
+    uniform_sampler,
+)
 
 from slide.nn import SampledLinear
 from slide.optim import RowSparseAdam
@@ -88,11 +94,13 @@ class TestRebuilds:
 
     def test_take_transposed_weights(self):
         weight, bias = draw_layer()
-        usual, strided = (lsh_sampler(D, N, active=50, family=FAMILIES["dwta"]) for _ in range(2))
+        options = {"active": 50, "family": FAMILIES["dwta"]}
+        usual, strided = (published_sampler(D, N, **options) for _ in range(2))
         usual.update(weight, bias, None)
         strided.update(weight.T.contiguous().T, bias, None)
         for name, array in usual.proposer.tables.state_dict().items():
             np.testing.assert_array_equal(array, strided.proposer.tables.state_dict()[name])
+        assert array.any()
 
     def test_reservoirs_are_drawn_anew(self):
         options = {"bucket_capacity": 4, "bucket_policy": "reservoir", "hashes_per_table": 1}
@@ -123,12 +131,29 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
         (partial(lsh_sampler, candidate_share=1.5), "candidate_share must be in"),
         (partial(lsh_sampler, rebuild=partial(fixed, every=-1)), "every must be"),
         (partial(published_sampler, redraw=partial(backoff, first=0)), "first must be"),
-        (partial(published_sampler, bucket_capacity=0), "bucket_capacity must be"),
+        (partial(published_sampler, bucket_capacity=0), "bucket_capacity must be .* 1, not 0"),
+        (partial(published_sampler, fill=-1), "fill must be a whole number of at least 0, not -1"),
+        (partial(index_sampler, best=0), "best must be a whole number of at least 1, not 0"),
+        (partial(index_sampler, most_seen=0), "most_seen must be a whole number of at least 1"),
+        (partial(recent_sampler, best=0), "best must be a whole number of at least 1, not 0"),
+        (partial(recent_sampler, recent=0), "recent must be a whole number of at least 1, not 0"),
+        (partial(lsh_sampler, best=0), "best must be a whole number of at least 1, not 0"),
+        (partial(lsh_sampler, num_tables=0), "num_tables must be a whole number of at least 1"),
+        (partial(lsh_sampler, hashes_per_table=0), "hashes_per_table must be a whole number of at"),
+        (partial(lsh_sampler, probes=65), r"probes must be in \[0, 64\]"),
+        (partial(uniform_sampler, active=0), "active must be a whole number of at least 1, not 0"),
+        (partial(uniform_sampler, mode="both"), "mode must be one of"),
+        (partial(uniform_sampler, weighting="uniform"), "weighting must be one of"),
     ],
 )
 def test_options_out_of_range(make, message):
     with pytest.raises(ValueError, match=message):
         make(D, N)
+
+
+def test_no_outputs():
+    with pytest.raises(ValueError, match="out_features must be a whole number of at least 1"):
+        uniform_sampler(D, 0)
 
 
 @pytest.mark.parametrize("name", ["rebuild", "redraw"])

@@ -153,15 +153,3 @@ def test_more_outputs():
     weight = torch.cat([draw_layer()[0], torch.randn(100, D)])
     sampler.update(weight, None, None)
     assert sampler.select(draw_inputs(2), None).ids.max() >= N
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fill": -1}, "fill must be a whole number of at least 0, not -1"),
-        ({"bucket_capacity": 0}, "bucket_capacity must be a whole number of at least 1, not 0"),
-    ],
-)
-def test_options_out_of_range(options, message):
-    with pytest.raises(ValueError, match=message):
-        PublishedLSHProposer(D, N, **options)

@@ -126,15 +126,6 @@ class TestSets:
             sampler.select(draw_inputs(1), [[1]])
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("active", 0), ("mode", "both"), ("weighting", "uniform"), ("out_features", 0)],
-)
-def test_wrong_options(option, value):
-    with pytest.raises(ValueError, match=f"{option} must be "):
-        uniform_sampler(**{"in_features": WIDTH, "out_features": FEW, option: value})
-
-
 @every_mode
 def test_labels_that_cover_all_outputs(mode):
     """The set holds all N outputs then, but not in order."""
@@ -380,14 +371,11 @@ class Mine(Proposer):
     """Without a state."""
 
 
+PROPOSERS = [LSHProposer, PublishedLSHProposer, IndexProposer, RecentProposer, Mine]
 KINDS = {
-    "LSHProposer": lambda: ActiveSampler(D, N, LSHProposer, active=8),
-    "PublishedLSHProposer": lambda: ActiveSampler(D, N, PublishedLSHProposer, active=8),
-    "IndexProposer": lambda: ActiveSampler(D, N, IndexProposer, active=8),
-    "RecentProposer": lambda: ActiveSampler(D, N, RecentProposer, active=8),
-    "Mine": lambda: ActiveSampler(D, N, Mine, active=8),
-    "no proposer": lambda: ActiveSampler(D, N, active=8),
-    "full": lambda: FullSampler(D, N),
+    **{kind.__name__: partial(ActiveSampler, D, N, kind, active=8) for kind in PROPOSERS},
+    "no proposer": partial(ActiveSampler, D, N, active=8),
+    "full": partial(FullSampler, D, N),
     "first": First,
 }
 

@@ -59,11 +59,6 @@ class TestCandidates:
         with pytest.raises(RuntimeError, match="the index is empty"):
             IndexProposer(D, N).candidates(draw_queries(1))
 
-    @pytest.mark.parametrize("name", ["best", "most_seen"])
-    def test_options_out_of_range(self, name):
-        with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
-            IndexProposer(D, N, **{name: 0})
-
 
 class TestState:
     @pytest.mark.not_as_python
@@ -171,6 +166,14 @@ def labels_of(rows, labels):
     return ActiveSet(rows, ids, indptr, Pattern(indptr, np.arange(len(ids), dtype=np.int32)))
 
 
+def built():
+    """Clusters of rows, their biases, and a proposer that has indexed them."""
+    weight, bias = draw_clusters()
+    proposer = IndexProposer(D, len(weight))
+    proposer.rebuild(weight, bias)
+    return weight, bias, proposer
+
+
 class TestFollowing:
     def test_labels_and_candidates_of_a_step(self):
         """Rows that moved are found where they went; without the step they are not."""
@@ -224,11 +227,9 @@ class TestFollowing:
 
 
 class TestRebuild:
-    def rebuilt(self, monkeypatch, change=None, state=None):
+    def rebuilt(self, monkeypatch, change=None):
         """The rows that a rebuild moves, after row 7 was a label five times and row 8 thrice."""
-        weight, bias = draw_clusters()
-        proposer, moved = IndexProposer(D, len(weight)), []
-        proposer.rebuild(weight, bias)
+        (weight, bias, proposer), moved = built(), []
         for step in range(5):
             proposer.touched(labels_of(len(weight), [7, 8] if step < 3 else [7]))
             weight[7:9] += 1
@@ -249,15 +250,6 @@ class TestRebuild:
     def test_rows_that_several_steps_changed_move_once(self, monkeypatch):
         assert self.rebuilt(monkeypatch) == [[7], []]
 
-    def test_all_of_a_state_that_does_not_say_which(self, monkeypatch):
-        def resume(proposer):
-            state = proposer.state_dict()
-            del state["steps"]
-            proposer.load_state_dict(state)
-
-        rows = list(range(len(draw_clusters()[0])))
-        assert self.rebuilt(monkeypatch, resume) == [rows, []]
-
     def test_lists_of_all_rows_if_all_may_be_others(self, monkeypatch):
         """As after the weights of another layer were loaded."""
         assert self.rebuilt(monkeypatch, IndexProposer.forget) == [[]]
@@ -272,9 +264,7 @@ class TestRebuild:
 
     def test_rows_of_all_batches_of_a_step(self):
         """A rebuild between two batches does not lose those of the first one."""
-        weight, bias = draw_clusters()
-        proposer = IndexProposer(D, len(weight))
-        proposer.rebuild(weight, bias)
+        weight, bias, proposer = built()
         for labels in ([7], [8]):
             proposer.touched(labels_of(len(weight), labels))
             proposer.rebuild(weight, bias)
@@ -287,9 +277,7 @@ class TestRebuild:
         assert (state["index"]["codes"][places] == 127).all()
 
     def test_rows_wait_in_a_resumed_run_too(self):
-        weight, bias = draw_clusters()
-        proposer = IndexProposer(D, len(weight))
-        proposer.rebuild(weight, bias)
+        weight, bias, proposer = built()
         for _ in range(3):
             proposer.touched(labels_of(len(weight), [7]))
             proposer.refresh(weight, bias)
@@ -316,9 +304,7 @@ class TestRebuild:
 
     def test_an_error_midway(self, monkeypatch):
         """Nothing is forgotten, and the next rebuild makes lists of all rows."""
-        weight, bias = draw_clusters()
-        proposer = IndexProposer(D, len(weight))
-        proposer.rebuild(weight, bias)
+        weight, bias, proposer = built()
         proposer.touched(labels_of(len(weight), [7]))
         weight[7] += 1
 
