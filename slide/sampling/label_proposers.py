@@ -144,13 +144,13 @@ class RecentProposer(Proposer):
         self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
     ) -> RankedIds | Tensor:
         limits = wanted if self.best is None else np.minimum(wanted, self.best)
-        most = int(limits.max(initial=0))
         if uses_reference(queries):
             found = self._best_on_device(queries, labels, limits)
             if found.device.type != "cpu":
                 return found
             ids = found.numpy()
         else:
+            most = int(limits.max(initial=0))
             ids = padded(self._best(queries, labels, most), most)
         return RankedIds(ids, np.minimum((ids >= 0).sum(1), limits))
 
