@@ -232,6 +232,7 @@ class TestFollowing:
         monkeypatch.setattr(lsh_proposer, "DIRECTIONS", 8)
         weight, bias, inputs = layer(outputs=5000)
         proposer = fitted(weight, bias, inputs)
+        proposer._steps = proposer._built_at = 1000  # Long after the first steps.
         ids = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW // lsh_proposer._STEPS, np.int32)
         indptr = np.array([0, len(ids)])
         for step in range(2 * lsh_proposer._STEPS):
@@ -245,6 +246,21 @@ class TestFollowing:
         fresh = proposer._sketched(weight, bias, np.array([9], np.int32))
         # Products in bfloat16 depend on the number of rows.
         assert (proposer.sketches[9, FIRST:].int() - fresh[0, FIRST:].int()).abs().max() <= 4
+
+    @pytest.mark.not_as_python
+    def test_all_rows_after_the_first_steps(self):
+        weight, bias, inputs = layer(outputs=300)
+        proposer = fitted(weight, bias, inputs)
+        active = slide.ActiveSet(300, np.array([3], np.int32), np.array([0, 1]), first_of_each(1))
+        rebuilt = []
+        for step in range(1, 100):
+            proposer.observe(inputs[:1])
+            proposer.touched(active)
+            if step == 20:
+                proposer.load_state_dict(proposer.state_dict())
+            if proposer.refresh(weight, bias):
+                rebuilt.append(step)
+        assert rebuilt == [8, 64]
 
     @pytest.mark.not_as_python
     def test_ranges_are_chosen_anew_when_the_head_has_doubled(self):
@@ -313,6 +329,23 @@ def test_the_head_is_not_all_rows(tables, monkeypatch):
     assert recall(proposer, weight, bias, inputs[:B]) > (0.6 if tables is None else 0.8)
     assert (proposer.looked == 5000) == (tables is None)
     assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
+
+
+@kernels_only
+@pytest.mark.not_as_python
+@pytest.mark.parametrize("directions", [lsh_proposer.DIRECTIONS, 8])
+def test_few_directions_find_the_head(directions, monkeypatch):
+    """Without tables few rows get a sketch, and nearly all of the head are among them."""
+    monkeypatch.setattr(lsh_proposer, "FRONT", 2048)
+    monkeypatch.setattr(lsh_proposer, "DIRECTIONS", directions)
+    weight, bias, inputs = layer()
+    proposer = fitted(weight, bias, inputs, num_tables=None)
+    sketched = proposer.sketches.view(torch.float32)[:, PRIOR].isfinite()
+    assert sketched.sum() == round(1.25 * 2048)
+    every = proposer._sketched(weight, bias, np.arange(N, dtype=np.int32))
+    best = np.argsort(-proposer._largest_scores(every))[:2048]
+    assert len(proposer._head.ids) == 2048
+    assert np.isin(best, proposer._head.ids).mean() > 0.98
 
 
 @kernels_only
