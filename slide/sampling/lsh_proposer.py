@@ -471,7 +471,7 @@ class LSHProposer(Proposer):
         """Whether all rows shall be projected again."""
         many = self._outputs >= _OUTPUTS_PER_ROW * self.out_features
         since = self._steps - self._built_at
-        return many and since >= _STEPS or self._steps >= _TIMES_STEPS * max(1, self._built_at)
+        return (many and since >= _STEPS) or self._steps >= _TIMES_STEPS * max(1, self._built_at)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
