@@ -92,9 +92,8 @@ HASHED = 32
 # after 16 steps at the earliest: sooner it would take much of a step's time, and directions that
 # stand still lose rows that are among the best, a tenth of them in fifty steps.
 _OUTPUTS_PER_ROW, _STEPS = 8, 16
-# And whenever the number of steps is eight times that of the last time: directions of the first
-# inputs are no better than random ones, and a network learns most in its first steps.
-_TIMES_STEPS = 8
+# The second time after 8 steps: directions of the inputs of a batch are no better than random ones.
+_FIRST_STEPS = 8
 # Ranges are chosen anew when the head has less or more rows than these parts of what it shall have:
 # with tables, all of which are made then, and without: there a smaller head loses recall,
 # and a larger one takes time.
@@ -137,7 +136,7 @@ class LSHProposer(Proposer):
     at those that its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH").
 
     The rows that a step changed most, its labels and candidates, are projected and hashed again
-    before the next step, and all rows after 8, 64, 512 ... steps, and after steps have computed 8
+    before the next step, and all rows after the first 8 steps, and whenever steps have computed 8
     outputs for each of them. Without tables a few directions tell which rows may be in the head,
     and only these are projected on the others.
 
@@ -209,8 +208,7 @@ class LSHProposer(Proposer):
         self.mean_input = torch.zeros(in_features, dtype=torch.float32)
         self.variances = torch.ones(self.directions.shape[1], dtype=torch.float32)
         self._recent = torch.empty(0, in_features, dtype=torch.float32)
-        self.rebuilds, self._outputs = 0, 0.0
-        self._steps, self._built_at = 0, 0  # Steps so far, and before the last rebuild.
+        self.rebuilds, self._outputs, self._steps = 0, 0.0, 0
         self._in_buckets = 0.0
         self._rows: tuple[Tensor, Tensor | None] | None = None
         self._size()
@@ -321,7 +319,7 @@ class LSHProposer(Proposer):
         for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
             self._store(some, self._sketched(weight, bias, some))
         self.rebuilds += 1
-        self._outputs, self._built_at = 0.0, self._steps
+        self._outputs, self._steps = 0.0, 0
         self._followed = kept_state(weight, bias)
         self._redraw()
         self._fill()
@@ -470,8 +468,8 @@ class LSHProposer(Proposer):
     def _is_due(self) -> bool:
         """Whether all rows shall be projected again."""
         many = self._outputs >= _OUTPUTS_PER_ROW * self.out_features
-        since = self._steps - self._built_at
-        return (many and since >= _STEPS) or self._steps >= _TIMES_STEPS * max(1, self._built_at)
+        first = self.rebuilds == 1 and self._steps >= _FIRST_STEPS
+        return first or (many and self._steps >= _STEPS)
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
@@ -652,7 +650,6 @@ class LSHProposer(Proposer):
             "rebuilds": self.rebuilds,
             "outputs": self._outputs,
             "steps": self._steps,
-            "built_at": self._built_at,
             **{name: on_host(tensor).copy() for name, tensor in tensors.items()},
             "noted": np.concatenate([np.empty(0, np.int32), *self._noted]),
         }
@@ -680,15 +677,12 @@ class LSHProposer(Proposer):
         check_arrays(what, state, expected)
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
         steps = check_counter(what, "steps", state["steps"])
-        # Earlier states have the steps since the last rebuild alone.
-        built_at = check_counter(what, "built_at", state.get("built_at", 0))
         checks.not_negative("outputs", float(state["outputs"]))
         noted = state["noted"].copy()
         self.project_by(**{name: torch.from_numpy(state[name]) for name in self.projection()})
         for name in _KEPT:
             setattr(self, name, torch.from_numpy(state[name].copy()))
-        self.rebuilds, self._outputs = rebuilds, float(state["outputs"])
-        self._steps, self._built_at = steps, built_at
+        self.rebuilds, self._steps, self._outputs = rebuilds, steps, float(state["outputs"])
         self._noted, self._followed = [noted], None
         self._redraw()
         self._build()
