@@ -92,10 +92,15 @@ HASHED = 32
 # after 16 steps at the earliest: sooner it would take much of a step's time, and directions that
 # stand still lose rows that are among the best, a tenth of them in fifty steps.
 _OUTPUTS_PER_ROW, _STEPS = 8, 16
+# The second time after 8 steps: directions of the inputs of a batch are no better than random ones.
+_FIRST_STEPS = 8
 # Ranges are chosen anew when the head has less or more rows than these parts of what it shall have:
 # with tables, all of which are made then, and without: there a smaller head loses recall,
 # and a larger one takes time.
 _TABLED, _UNTABLED = (0.75, 1.5), (0.9, 1.15)
+# Without tables, rows are first projected on these directions alone. These times the rows of the
+# head are projected on the others, too: they have nearly all rows of the head.
+_FEW, _LIKELY = 32, 1.25
 # Rows that are projected at a time, and rows of which the mean row is computed, at most.
 _BLOCK, _MEAN_ROWS = 16_384, 2**12
 # Rows are projected in multiples of this number, with zeros after the last one: oneDNN makes new
@@ -110,6 +115,9 @@ _SCORED = 6
 _ANSWERS = 128
 # Of a proposer that has seen no rows.
 _NO_ROWS, _NO_SKETCHES = np.empty(0, np.int32), torch.zeros(0, WIDTH, dtype=torch.int8)
+# The sketch of a row that no input looks at.
+_SCORELESS = torch.zeros(1, WIDTH, dtype=torch.int8)
+_SCORELESS.view(torch.float32)[:, PRIOR] = -math.inf
 
 
 class LSHProposer(Proposer):
@@ -128,7 +136,9 @@ class LSHProposer(Proposer):
     at those that its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH").
 
     The rows that a step changed most, its labels and candidates, are projected and hashed again
-    before the next step, and all rows after steps have computed 8 outputs for each of them.
+    before the next step, and all rows after the first 8 steps, and whenever steps have computed 8
+    outputs for each of them. Without tables a few directions tell which rows may be in the head,
+    and only these are projected on the others.
 
     On other devices than the CPU there are no tables: sketches rank all rows.
 
@@ -286,11 +296,7 @@ class LSHProposer(Proposer):
         if not len(x):
             return
         self._place(x.device)
-        first = not len(self._recent)
         self._recent = torch.cat([self._recent, x])[-RECENT:]
-        if first and self._rows is not None:  # The rebuild of this step knew no inputs.
-            self.rebuilds -= 1
-            self.rebuild(*self._rows)
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -307,9 +313,11 @@ class LSHProposer(Proposer):
         self._offset = known.nan_to_num(0, 0, 0).mean(0)
         if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
             self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
-        for start in range(0, len(weight), _BLOCK):
-            some = slice(start, start + _BLOCK)
-            self.sketches[some] = self._sketched(weight, bias, rows[some])
+        if self._ends and not self.families and not uses_reference(weight):
+            rows = self._likely(weight, bias)
+            self.sketches.copy_(_SCORELESS)
+        for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+            self._store(some, self._sketched(weight, bias, some))
         self.rebuilds += 1
         self._outputs, self._steps = 0.0, 0
         self._followed = kept_state(weight, bias)
@@ -342,12 +350,29 @@ class LSHProposer(Proposer):
         for name in ("directions", "mean_input", "variances", *_KEPT):
             setattr(self, name, getattr(self, name).to(device))
 
-    def _projected(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
-        """``(n, k + 1)`` float32: rows in the directions, and their scores for the mean input."""
+    def _likely(self, weight: Tensor, bias: Tensor | None) -> np.ndarray:
+        """The rows that may have the largest scores, by few directions: more than the head."""
+        most = round(_LIKELY * self._ends[0])
+        every, scores = np.arange(len(weight), dtype=np.int32), []
+        if most >= len(every):
+            return every
+        for rows in np.split(every, range(_BLOCK, len(every), _BLOCK)):
+            found = self._projected(weight, bias, rows, _FEW)
+            projected, priors = found[:, :-1], found[:, -1]
+            known = projected.shape[1]
+            spread = (projected - self._offset[:known]).square() @ self.variances[:known]
+            scores.append(priors + _DEVIATIONS * spread.sqrt())
+        scores = torch.cat(scores).nan_to_num_(-torch.inf, -torch.inf, -torch.inf).numpy()
+        return np.sort(np.argpartition(scores, -most)[-most:]).astype(np.int32)
+
+    def _projected(
+        self, weight: Tensor, bias: Tensor | None, rows: np.ndarray, most: int = CODES
+    ) -> Tensor:
+        """``(n, k + 1)`` float32: rows in the first directions, and scores for the mean input."""
         # Sketches have fewer bits than bfloat16; priors are compared with products of the weights.
         kind = torch.bfloat16 if has_bfloat16(weight.device) else torch.float32
-        directions = self.directions[:, :CODES].to(kind)
-        shape = len(rows), len(self._offset)
+        directions = self.directions[:, :most].to(kind)
+        shape = len(rows), directions.shape[1] + 1
         out = torch.empty(shape, device=weight.device, dtype=torch.float32)
         read = not uses_reference(weight) and weight.is_contiguous()
         if read and (weight.dtype, kind) == (torch.float32, torch.bfloat16):
@@ -373,6 +398,12 @@ class LSHProposer(Proposer):
         out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
         sketch_rows(array_view(projected), array_view(self._offset), _views(out))
         return out
+
+    def _store(self, rows: np.ndarray, sketches: Tensor) -> None:
+        if uses_reference(sketches):
+            self.sketches[on_device(rows, sketches.device).long()] = sketches
+        else:
+            _records(self.sketches)[rows] = _records(sketches)
 
     def _largest_scores(self, sketches: Tensor) -> np.ndarray:
         """``(n,)`` float32: the score that a row may have for one of few inputs."""
@@ -412,7 +443,8 @@ class LSHProposer(Proposer):
         """Choose head and ranges anew, and put all rows into the tables."""
         if self._ends and not uses_reference(self.sketches):
             scores = self._largest_scores(self.sketches)
-            at = [len(scores) - 1 - end for end in self._ends]
+            scores = np.append(np.float32(-np.inf), scores[scores > -np.inf])
+            at = [max(0, len(scores) - 1 - end) for end in self._ends]
             self.bounds = torch.from_numpy(np.partition(scores, at)[at])
         self._build()
 
@@ -433,6 +465,12 @@ class LSHProposer(Proposer):
         if self.families:
             self.tables.build(self.codes)
 
+    def _is_due(self) -> bool:
+        """Whether all rows shall be projected again."""
+        many = self._outputs >= _OUTPUTS_PER_ROW * self.out_features
+        first = self.rebuilds == 1 and self._steps >= _FIRST_STEPS
+        return first or (many and self._steps >= _STEPS)
+
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
         self._outputs += len(active.ids)
@@ -451,7 +489,7 @@ class LSHProposer(Proposer):
         self._rows = weight, bias
         if uses_reference(weight) == bool(self.codes.shape[1]):
             self._fill()
-        if self._outputs >= _OUTPUTS_PER_ROW * len(weight) and self._steps >= _STEPS:
+        if self._is_due():
             self.rebuild(weight, bias)
             return True
         if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):
@@ -459,10 +497,9 @@ class LSHProposer(Proposer):
         rows = np.unique(np.concatenate(self._noted))
         self._noted, self._followed = [], kept_state(weight, bias)
         sketches = self._sketched(weight, bias, rows)
+        self._store(rows, sketches)
         if uses_reference(weight):
-            self.sketches[on_device(rows, weight.device).long()] = sketches
             return False
-        _records(self.sketches)[rows] = _records(sketches)
         codes = self._addresses(sketches)
         if self.families:
             self.tables.move(rows, self.codes[:, rows], codes)

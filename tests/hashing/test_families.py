@@ -158,6 +158,18 @@ class TestDWTA:
         empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
         assert not DWTA(64, 2, 30).sparse_codes(empty).any()
 
+    def test_codes_depend_on_the_order_of_coordinates_alone(self):
+        x = torch.rand(3, 40)
+        family = DWTA(40, 2, 10)
+        np.testing.assert_array_equal(family.codes(x), family.codes(torch.exp(5 * x)))
+
+    @pytest.mark.parametrize(("bin_size", "k"), [(2, 4), (4, 3), (8, 2)])
+    def test_all_buckets_are_reached(self, bin_size, k):
+        family = DWTA(64, k, 1, bin_size=bin_size)
+        assert family.num_buckets == bin_size**k
+        codes = family.codes(torch.randn(1_500, 64))
+        assert sorted(set(codes[0].tolist())) == list(range(family.num_buckets))
+
     @pytest.mark.parametrize("num_tables", [2, 9])
     def test_bins_are_cut_from_permutations(self, num_tables):
         family = DWTA(21, 2, num_tables, bin_size=4)

@@ -231,6 +231,7 @@ class TestFollowing:
         """With the directions of recent inputs, and rows that no step has noted."""
         monkeypatch.setattr(lsh_proposer, "DIRECTIONS", 8)
         weight, bias, _, proposer = ready(outputs=5000)
+        proposer.rebuilds = 2  # Not after the first steps.
         rows = np.zeros(5000 * lsh_proposer._OUTPUTS_PER_ROW // lsh_proposer._STEPS)
         for step in range(2 * lsh_proposer._STEPS):
             proposer.observe(torch.randn(64, D, generator=torch.Generator().manual_seed(step)))
@@ -243,6 +244,19 @@ class TestFollowing:
         fresh = proposer._sketched(weight, bias, np.array([9], np.int32))
         # Products in bfloat16 depend on the number of rows.
         assert (proposer.sketches[9, FIRST:].int() - fresh[0, FIRST:].int()).abs().max() <= 4
+
+    @pytest.mark.not_as_python
+    def test_all_rows_after_the_first_steps(self):
+        weight, bias, inputs, proposer = ready(outputs=300)
+        rebuilt = []
+        for step in range(1, 30):
+            proposer.observe(inputs[:1])
+            note(proposer, [3])
+            if step == 5:
+                proposer.load_state_dict(proposer.state_dict())
+            if proposer.refresh(weight, bias):
+                rebuilt.append(step)
+        assert rebuilt == [8]
 
     @pytest.mark.not_as_python
     def test_ranges_are_chosen_anew_when_the_head_has_doubled(self):
@@ -299,6 +313,23 @@ def test_the_head_is_not_all_rows(tables, monkeypatch):
     assert recall(proposer, weight, bias, inputs[:B]) > (0.6 if tables is None else 0.8)
     assert (proposer.looked == 5000) == (tables is None)
     assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
+
+
+@kernels_only
+@pytest.mark.not_as_python
+@pytest.mark.parametrize("directions", [lsh_proposer.DIRECTIONS, 8])
+def test_few_directions_find_the_head(directions, monkeypatch):
+    """Without tables few rows get a sketch, and nearly all of the head are among them."""
+    monkeypatch.setattr(lsh_proposer, "FRONT", 2048)
+    monkeypatch.setattr(lsh_proposer, "DIRECTIONS", directions)
+    weight, bias, inputs = layer()
+    proposer = fitted(weight, bias, inputs, num_tables=None)
+    sketched = proposer.sketches.view(torch.float32)[:, PRIOR].isfinite()
+    assert sketched.sum() == round(1.25 * 2048)
+    every = proposer._sketched(weight, bias, np.arange(N, dtype=np.int32))
+    best = np.argsort(-proposer._largest_scores(every))[:2048]
+    assert len(proposer._head.ids) == 2048
+    assert np.isin(best, proposer._head.ids).mean() > 0.98
 
 
 @kernels_only
