@@ -17,14 +17,7 @@ from slide.backend import (
     on_host,
     uses_reference,
 )
-from slide.ops.adam import (
-    AdamHyper,
-    AdamRows,
-    AdamTensors,
-    adam_factored,
-    adam_rows,
-    torch_adam_rows,
-)
+from slide.ops.adam import AdamHyper, AdamRows, adam_factored, adam_rows, torch_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
@@ -164,32 +157,25 @@ class RowSparseAdam(torch.optim.Optimizer):
         optimizer has made a step with the same gradient, or while another thread makes one.
         """
         with self._user:
-            return self._step(closure)
-
-    def _step(self, closure: Callable[[], Any] | None) -> Any:
-        for group in self.param_groups:  # Before any row changes.
-            _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
-        loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
-        if factor is None:
-            for p in shown:  # As after a step, no row gradients are left.
+            for group in self.param_groups:  # Before any row changes.
+                _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
+            loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
+            if closure is not None and factor is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            chunks = 4 * num_threads()
+            for group in self.param_groups if factor is not None else []:
+                for p in group["params"]:
+                    # Removed here, because PyTorch's own zero_grad ignores row gradients.
+                    gradient = take_row_gradients(p, factor)
+                    if gradient is not None:
+                        self._update(p, group, gradient, chunks)
+                        # Kernels write behind autograd's back. A backward pass through activations
+                        # of the old weights must raise, as it does with PyTorch's optimizers.
+                        torch.autograd.graph.increment_version(p)
+            for p in shown:
                 p.grad = None
-            return None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        chunks = 4 * num_threads()
-        for group in self.param_groups:
-            for p in group["params"]:
-                # Removed here, because PyTorch's own zero_grad ignores row gradients.
-                gradient = take_row_gradients(p, factor)
-                if gradient is not None:
-                    self._update(p, group, gradient, chunks)
-                    # Kernels write behind autograd's back. A backward pass through activations of
-                    # the old weights must raise, as it does with PyTorch's optimizers.
-                    torch.autograd.graph.increment_version(p)
-        for p in shown:
-            p.grad = None
-        return loss
+            return loss
 
     def _scale_factor(self) -> float | None:
         """What a step multiplies gradients by; None: it is left out, because some are infinite."""
@@ -227,7 +213,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             step=int(state["step"]),
         )
         first, second = state.get("exp_avg"), state["exp_avg_sq"]
-        tensors = AdamTensors(
+        tensors = AdamRows(
             weight=weight,
             first=None if first is None else first.view(weight.shape),
             second=second.view(rows, second.numel() // rows if rows else weight.shape[1]),
@@ -402,7 +388,7 @@ def _has_infinities(gradient: Tensor) -> bool:
 
 
 def _update_rows(
-    tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient, chunks: int
+    tensors: AdamRows, hyper: AdamHyper, gradient: AnyRowGradient, chunks: int
 ) -> None:
     """Adam on the rows of a gradient; kernels share them out in ``chunks``."""
     p = tensors.weight
@@ -427,7 +413,7 @@ def _update_rows(
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at = torch.from_numpy(ids).long()
-    touched = AdamTensors._make(t if t is None else t.index_select(0, at) for t in tensors)
+    touched = AdamRows._make(t if t is None else t.index_select(0, at) for t in tensors)
     touched = touched._replace(weight=touched.weight.float())
     values = array_view(gradient.values().float().contiguous())
     every = np.arange(len(at), dtype=np.int32)
@@ -461,7 +447,7 @@ def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:
     return FactoredRowGradient(none, np.empty(0, kind), np.zeros((1, width), kind))
 
 
-def _as_arrays(tensors: AdamTensors) -> AdamRows:
+def _as_arrays(tensors: AdamRows) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
     weight, first, second, last = tensors
     for moments in (first, second):
