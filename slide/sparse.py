@@ -1,7 +1,4 @@
-"""The sparse containers `CSR` and, without values, `Pattern`, their checks, and conversions.
-
-SciPy is not imported here: its matrices are known by their methods.
-"""
+"""The sparse containers `CSR` and, without values, `Pattern`, their checks, and conversions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,10 +17,7 @@ _Rows = TypeVar("_Rows", bound="Pattern | CSR")
 
 
 def _slice(self: _Rows, start: int, stop: int) -> _Rows:
-    """The rows from ``start`` to before ``stop``, or to the last one; entries are views.
-
-    IndexError unless ``0 <= start <= stop``, and ``start`` is at most the number of rows.
-    """
+    """The rows from ``start`` to before ``stop``, or to the last one, as views; else IndexError."""
     if not 0 <= start <= min(stop, self.num_rows):
         raise IndexError(f"[{start}, {stop}) are none of {self.num_rows} rows")
     bounds = self.indptr[start : stop + 1]

@@ -455,12 +455,3 @@ class TestLossOfUsers:
         ):
             with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
                 call(layer(x))
-
-
-@pytest.mark.not_as_python
-def test_threads_may_search_at_the_same_time():
-    layer, x = make_large(), inputs()
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
-    for ids in found:
-        assert torch.equal(ids, found[0])
