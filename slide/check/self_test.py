@@ -281,7 +281,7 @@ def _sorted(found: Pattern) -> np.ndarray:
 
 def _random_numbers(rng: np.random.Generator) -> None:
     counters = rng.integers(0, 1 << 62, 20)
-    key, bound = int(rng.integers(1 << 62)), int(rng.integers(1, 1 << 31))
+    key, bound = int(rng.integers(1 << 64, dtype=np.uint64)), int(rng.integers(1, 1 << 31))
     bits = [int(random_bits(np.uint64(key), each)) for each in counters]
     below = [int(random_below(np.uint64(key), each, bound)) for each in counters]
     expected = torch_random_bits(key, torch.from_numpy(counters)).numpy().view(np.uint64)
