@@ -307,8 +307,8 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
 
     A bias is ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``.
     """
-    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
-    return parameter.detach().view(num_rows(parameter), width)
+    shape, axes = parameter.shape, row_axes(parameter)  # Of no rows, -1 would be ambiguous.
+    return parameter.detach().view(math.prod(shape[:axes]), math.prod(shape[axes:]))
 
 
 def renumber_rows(parameter: torch.Tensor) -> None:

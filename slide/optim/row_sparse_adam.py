@@ -160,19 +160,17 @@ class RowSparseAdam(torch.optim.Optimizer):
             for group in self.param_groups:  # Before any row changes.
                 _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
             loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
-            if closure is not None and factor is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            chunks = 4 * num_threads()
-            for group in self.param_groups if factor is not None else []:
-                for p in group["params"]:
-                    # Removed here, because PyTorch's own zero_grad ignores row gradients.
-                    gradient = take_row_gradients(p, factor)
-                    if gradient is not None:
-                        self._update(p, group, gradient, chunks)
-                        # Kernels write behind autograd's back. A backward pass through activations
-                        # of the old weights must raise, as it does with PyTorch's optimizers.
-                        torch.autograd.graph.increment_version(p)
+            if factor is not None:
+                if closure is not None:
+                    with torch.enable_grad():
+                        loss = closure()
+                chunks = 4 * num_threads()
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        # Removed here, because PyTorch's own zero_grad ignores row gradients.
+                        gradient = take_row_gradients(p, factor)
+                        if gradient is not None:
+                            self._update(p, group, gradient, chunks)
             for p in shown:
                 p.grad = None
             return loss
@@ -222,6 +220,9 @@ class RowSparseAdam(torch.optim.Optimizer):
         _update_rows(tensors, hyper, gradient, chunks)
         if group.get("every_row") and gradient.ids is not None:
             _update_rows(tensors, hyper, _no_gradient(p, gradient.ids, rows), chunks)
+        # Kernels write behind autograd's back. A backward pass through activations of the old
+        # weights must raise, as it does with PyTorch's optimizers.
+        torch.autograd.graph.increment_version(p)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

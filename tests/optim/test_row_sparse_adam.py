@@ -331,10 +331,14 @@ def trained(shape=(4, 2), steps=((0, 1), (2,)), kind=RowSparseAdam, **options):
     return optimizer, weight
 
 
-def step(optimizer, weight, ids):
+def step(optimizer, weight, ids, seed=None):
+    """A step with gradients of 1, or of numbers that depend on the row and a seed."""
     optimizer.zero_grad()
     if isinstance(optimizer, RowSparseAdam):
         rows = torch.ones(len(ids), weight.shape[1], dtype=weight.dtype)
+        if seed is not None:
+            places = torch.arange(weight.shape[1]) + torch.tensor(ids)[:, None]
+            rows = torch.sin(places.to(weight.dtype) + 7 * seed)
         add_row_gradient(weight, RowGradient(np.array(ids, np.int32), rows))
     else:
         weight.grad = torch.zeros_like(weight)
@@ -490,46 +494,31 @@ def test_the_first_moment_may_come_and_go():
 MOMENTS = [{}, {"rowwise": True}, {"correct_skipped": True}]
 
 
-def step_on(optimizer, p, ids, seed):
-    """A step with gradients that depend on the row number and the seed."""
-    rows = torch.stack([torch.sin(torch.arange(3.0) + i + 7 * seed) for i in ids])
-    add_row_gradient(p, RowGradient(np.array(ids, np.int32), rows))
-    optimizer.step()
-
-
-def made(rows, **options):
-    p = nn.Parameter(torch.arange(3.0 * rows).reshape(rows, 3))
-    return p, RowSparseAdam([p], lr=0.1, **options)
-
-
 @pytest.mark.parametrize("options", MOMENTS)
 def test_appended_rows_are_as_if_they_had_been_there(options):
-    (small, one), (large, other) = made(4, **options), made(6, **options)
+    both = [trained((n, 3), (), **options) for n in (4, 6)]
+    (one, small), (_, large) = both
     for seed, ids in enumerate([(0, 2), (1,), (0, 3)]):
-        for p, optimizer in ((small, one), (large, other)):
-            step_on(optimizer, p, ids, seed)
-    resize_rows(small, None, torch.arange(12.0, 18).reshape(2, 3), one)
+        for optimizer, p in both:
+            step(optimizer, p, ids, seed)
+    resize_rows(small, None, torch.ones(2, 3), one)
     for seed, ids in enumerate([(5, 0), (4, 1, 5)], start=3):
-        for p, optimizer in ((small, one), (large, other)):
-            step_on(optimizer, p, ids, seed)
+        for optimizer, p in both:
+            step(optimizer, p, ids, seed)
     assert torch.equal(small, large)
-    again, fresh = made(6, **options)
-    fresh.load_state_dict(one.state_dict())  # Which checks the shapes of all state.
-    assert len(again) == len(small)
+    # Which checks the shapes of all state.
+    trained((6, 3), (), **options)[0].load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("options", MOMENTS)
 def test_rows_keep_their_moments_where_others_leave(options):
-    (p, optimizer), (whole, other) = made(5, **options), made(5, **options)
-    for parameter, each in ((p, optimizer), (whole, other)):
-        step_on(each, parameter, (0, 1, 2, 3, 4), 0)
+    (optimizer, p), (other, whole) = [trained((5, 3), (), **options) for _ in range(2)]
+    for each, parameter in ((optimizer, p), (other, whole)):
+        step(each, parameter, (0, 1, 2, 3, 4), 0)
     kept = torch.tensor([4, 0, 3])
     resize_rows(p, kept, torch.empty(0, 3), optimizer)
-    rows = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    add_row_gradient(p, RowGradient(np.arange(3, dtype=np.int32), rows))
-    add_row_gradient(whole, RowGradient(kept.int().numpy(), rows))
-    optimizer.step()
-    other.step()
+    step(optimizer, p, [0, 1, 2])
+    step(other, whole, kept.tolist())
     assert torch.equal(p, whole[kept])
 
 
@@ -537,12 +526,11 @@ def test_rows_keep_their_moments_where_others_leave(options):
 @pytest.mark.parametrize("kept", [None, torch.tensor([2])])
 def test_a_step_with_moments_of_other_rows_is_refused(options, kept):
     """Kernels would write outside of them."""
-    p, optimizer = made(3, **options)
-    step_on(optimizer, p, (0, 1, 2), 0)
+    optimizer, p = trained((3, 3), [(0, 1, 2)], **options)
     resize_rows(p, kept, torch.zeros(1, 3))
     before = p.detach().clone()
     with pytest.raises(ValueError, match=r"does not fit a parameter .*: give the optimizer to"):
-        step_on(optimizer, p, (0,), 1)
+        step(optimizer, p, (0,))
     assert torch.equal(p, before)
 
 
@@ -584,7 +572,7 @@ def test_optimizers_of_pytorch_follow(kind):
 
 
 def test_what_does_not_fit_is_refused():
-    p, optimizer = made(3)
+    optimizer, p = trained((3, 3), ())
     with pytest.raises(ValueError, match=r"new rows \(1, 2\) do not fit a weight \(3, 3\)"):
         resize_rows(p, None, torch.zeros(1, 2), optimizer)
     with pytest.raises(ValueError, match=r"rows to keep must lie in \[0, 3\)"):
