@@ -76,21 +76,24 @@ def test_bfloat16_parameters_of_any_shape(shape, rowwise):
         torch.testing.assert_close(one[name], other[name])
 
 
+def leave_rows(parameter, ids, rows, how="rows"):
+    """Put a gradient of some rows on a parameter, as it is, or as the product of two matrices."""
+    ids, rows = np.array(ids, np.int32), rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+    gradient = RowGradient(ids, rows)
+    if how == "factored":
+        vectors = (rows.float() if parameter.dtype == torch.bfloat16 else rows).numpy()
+        groups = transpose(Pattern(np.arange(len(ids) + 1), ids), len(parameter))
+        gradient = FactoredRowGradient(groups, np.ones(len(ids), vectors.dtype), vectors)
+    add_row_gradient(parameter, gradient)
+
+
 def leave_gradient(parameter, gradient, how, generator):
     """Put a dense gradient on a parameter in one of three forms."""
-    num_rows = len(gradient)
-    order = torch.randperm(num_rows, generator=generator)
+    order = torch.randperm(len(gradient), generator=generator)
     if how == "dense":
         parameter.grad = gradient.clone()
-    elif how == "rows":
-        rows = gradient.reshape(num_rows, -1)[order]
-        add_row_gradient(parameter, RowGradient(order.numpy().astype(np.int32), rows))
     else:
-        # The product of a permutation matrix and the gradient's rows in that order.
-        indptr, ids = np.arange(num_rows + 1), order.numpy().astype(np.int32)
-        vectors = gradient.reshape(num_rows, -1)[order].numpy()
-        transposed = transpose(Pattern(indptr, ids), num_rows)
-        add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
+        leave_rows(parameter, order, gradient[order], how)
 
 
 @pytest.mark.usefixtures("either_way")
@@ -141,7 +144,7 @@ def steps_on_some_rows(optimizer, parameter, touched, seed=2):
             len(ids), *parameter.shape[1:], dtype=parameter.dtype, generator=generator
         )
         optimizer.zero_grad()
-        add_row_gradient(parameter, RowGradient(np.array(ids, np.int32), rows))
+        leave_rows(parameter, ids, rows)
         optimizer.step()
         positions = torch.tensor(ids, dtype=torch.int64)
         gradients.append(torch.zeros_like(parameter).index_add_(0, positions, rows))
@@ -189,17 +192,8 @@ def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
     reference = torch.optim.AdamW([dense], weight_decay=0.1, **OPTIONS)
     for ids in ([0, 1], [2], [1], [0, 2], [1], [4]):
         rows = torch.randn(len(ids), *shape[1:], dtype=torch.float64, generator=generator)
-        indptr, at = np.arange(len(ids) + 1), np.array(ids, np.int32)
-        gradient = RowGradient(at, rows.reshape(len(ids), -1))
-        if how == "factored":
-            vectors = gradient.rows.numpy()
-            if dtype != torch.float64:
-                vectors = vectors.astype(np.float32)
-            groups = transpose(Pattern(indptr, at), 5)
-            ones = np.ones(len(ids), vectors.dtype)
-            gradient = FactoredRowGradient(groups, ones, vectors)
         optimizer.zero_grad()
-        add_row_gradient(weight, gradient)
+        leave_rows(weight, ids, rows, how)
         dense.grad = torch.zeros_like(dense).index_add_(0, torch.tensor(ids), rows)
         optimizer.step()
         reference.step()
@@ -339,7 +333,7 @@ def step(optimizer, weight, ids, seed=None):
         if seed is not None:
             places = torch.arange(weight.shape[1]) + torch.tensor(ids)[:, None]
             rows = torch.sin(places.to(weight.dtype) + 7 * seed)
-        add_row_gradient(weight, RowGradient(np.array(ids, np.int32), rows))
+        leave_rows(weight, ids, rows)
     else:
         weight.grad = torch.zeros_like(weight)
         weight.grad[list(ids)] = 1
