@@ -130,11 +130,8 @@ class RowSparseAdam(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
-
-        It looks for infinities in ``grad``, so row gradients become sparse tensors there, and the
-        step unscales them.
-        """
+        """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``."""
+        # It looks for infinities in ``grad``: row gradients become sparse tensors there.
         self._shown = [p for p in self._parameters() if getattr(p, "row_gradients", ())]
         for p in self._shown:
             gradient = take_row_gradients(p)
@@ -362,10 +359,7 @@ def _check_values(state: dict[str, Any]) -> None:
 
 
 def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:
-    """Make an infinite ``grad`` where another process has one for its rows; returns the parameters.
-
-    All scalers must leave the step out and lower their factor, or none.
-    """
+    """Make an infinite ``grad`` where another process has one: all leave a step out, or none."""
     of_group: dict[Any, list[Tensor]] = {}
     for p in parameters:
         group = sharing_group(p)

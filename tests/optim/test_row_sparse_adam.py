@@ -93,7 +93,7 @@ def leave_gradient(parameter, gradient, how, generator):
     if how == "dense":
         parameter.grad = gradient.clone()
     else:
-        leave_rows(parameter, order, gradient[order], how)
+        leave_rows(parameter, order.tolist(), gradient[order], how)
 
 
 @pytest.mark.usefixtures("either_way")
