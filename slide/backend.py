@@ -1,7 +1,6 @@
-"""Which backend computes, numba kernels or the reference in torch; devices of tensors.
+"""Which backend computes, kernels or, with ``SLIDE_BACKEND=torch``, references; devices.
 
-Kernels read the memory of the CPU; on other devices, and with ``SLIDE_BACKEND=torch``, the
-references of `slide.ops` compute the same.
+Kernels read the memory of the CPU; on other devices the references of `slide.ops` compute.
 """
 
 import functools
@@ -138,14 +137,18 @@ def has_bfloat16(device: torch.device | None = None) -> bool:
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device is not None and device.type != "cpu":
         return False
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+    return not instruction_sets().isdisjoint(("avx512_bf16", "amx_bf16"))
 
 
 @functools.cache
 def has_int8() -> bool:
     """Whether the CPU multiplies matrices of 8-bit integers exactly and faster than floats."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()
     # Without these instructions sums of pairs are cut off at 16 bits.
-    fast = known.get("avx512_vnni") or known.get("avx_vnni") or known.get("amx_int8")
-    return bool(fast) and hasattr(torch, "_int_mm")
+    fast = not instruction_sets().isdisjoint(("avx512_vnni", "avx_vnni", "amx_int8"))
+    return fast and hasattr(torch, "_int_mm")
+
+
+def instruction_sets() -> set[str]:
+    """Names of the CPU's instruction sets; not every version of torch knows them."""
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    return {name for name, there in known.items() if there is True}

@@ -1,9 +1,6 @@
 """Gradients that are zero outside of some rows: a backward pass leaves them on the weight.
 
-`slide.RowSparseAdam` takes them from there (`take_row_gradients`). Two marks lie on parameters,
-too: how often rows got other numbers (`renumber_rows`), which operations compare with that of the
-forward pass, and the group whose processes have other rows each (`mark_shared`), noted whenever a
-layer is used, because a copy has new parameters.
+`slide.RowSparseAdam` takes them from there. Parameters have two marks, too; see the last functions.
 """
 
 import math
@@ -192,10 +189,7 @@ def _clear_with_modules() -> None:
 
 
 def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Raise RuntimeError if another optimizer has made a step with the same gradient of a weight.
-
-    A dense gradient beside rows, as of a tied embedding, would move the weight twice.
-    """
+    """Raise RuntimeError if another optimizer has stepped by the dense gradient beside rows."""
     for p in _parameters(optimizer):
         if p.grad is None or p not in _stepped:
             continue
@@ -313,18 +307,18 @@ def as_rows(parameter: torch.Tensor) -> torch.Tensor:
 
     A bias is ``(N, 1)``, a convolution's weight ``(O, I, kh, kw)`` is ``(O * I, kh * kw)``.
     """
-    width = math.prod(parameter.shape[row_axes(parameter) :])  # Of no rows, -1 is ambiguous.
-    return parameter.detach().view(num_rows(parameter), width)
+    shape, axes = parameter.shape, row_axes(parameter)  # Of no rows, -1 would be ambiguous.
+    return parameter.detach().view(math.prod(shape[:axes]), math.prod(shape[axes:]))
 
 
 def renumber_rows(parameter: torch.Tensor) -> None:
-    """Note that the rows of a parameter have other numbers from now on."""
+    """Note that the rows of a parameter have other numbers: earlier graphs do not fit any more."""
     times = getattr(parameter, "times_renumbered", 0)
     parameter.times_renumbered = times + 1  # type: ignore[attr-defined]
 
 
 def mark_shared(group: Any, *parameters: torch.Tensor | None) -> None:
-    """Note that the rows of parameters are shared out among the processes of a group."""
+    """Note that the processes of a group share out rows; at each use, since copies lose marks."""
     for parameter in parameters:
         if parameter is not None:
             parameter.shared_by = group  # type: ignore[attr-defined]

@@ -1,7 +1,4 @@
-"""The sparse containers `CSR` and, without values, `Pattern`, their checks, and conversions.
-
-SciPy is not imported here: its matrices are known by their methods.
-"""
+"""The sparse containers `CSR` and, without values, `Pattern`, their checks, and conversions."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,10 +17,7 @@ _Rows = TypeVar("_Rows", bound="Pattern | CSR")
 
 
 def _slice(self: _Rows, start: int, stop: int) -> _Rows:
-    """The rows from ``start`` to before ``stop``, or to the last one; entries are views.
-
-    IndexError unless ``0 <= start <= stop``, and ``start`` is at most the number of rows.
-    """
+    """The rows from ``start`` to before ``stop``, or to the last one, as views; else IndexError."""
     if not 0 <= start <= min(stop, self.num_rows):
         raise IndexError(f"[{start}, {stop}) are none of {self.num_rows} rows")
     bounds = self.indptr[start : stop + 1]
@@ -181,7 +175,7 @@ def check_pattern(
             f"{name} must be a slide.Pattern or slide.CSR, not {type(pattern).__name__}"
         )
     indptr, indices = pattern.indptr, pattern.indices
-    if not _are_arrays((indptr, indices), (np.int64, np.int32)):
+    if not _are_indexes(indptr, indices):
         kinds = [getattr(part, "dtype", type(part).__name__) for part in (indptr, indices)]
         raise TypeError(
             f"{name} need arrays, int64 indptr and int32 indices, not {kinds[0]} and {kinds[1]}"
@@ -218,11 +212,10 @@ def inside(numbers: Any, stop: int) -> bool:
     return bool(0 <= numbers.min() <= numbers.max() < stop)
 
 
-def _are_arrays(parts: Sequence[Any], dtypes: Sequence[type]) -> bool:
-    return all(
-        isinstance(part, np.ndarray) and part.dtype == dtype
-        for part, dtype in zip(parts, dtypes, strict=True)
-    )
+def _are_indexes(indptr: Any, indices: Any) -> bool:
+    """Whether bounds and columns are arrays of the types that kernels read."""
+    arrays = isinstance(indptr, np.ndarray) and isinstance(indices, np.ndarray)
+    return arrays and indptr.dtype == np.int64 and indices.dtype == np.int32
 
 
 def check_labels(name: str, labels: Pattern, num_rows: int | None, num_columns: int) -> None:
@@ -348,7 +341,7 @@ def _csr_or_array(x: Any, num_columns: int | None, name: str, cast: _Cast) -> An
     if x.layout == torch.strided:
         return _to_numpy(x)
     _check_matrix(tuple(x.shape), num_columns, name)
-    return _from_torch(x, name, cast)
+    return _from_scipy(_as_scipy(x, name), name, cast)
 
 
 def without_frame(x: Any) -> Any:
@@ -361,7 +354,7 @@ def without_frame(x: Any) -> Any:
 
 def _is_exact(x: CSR | Pattern) -> bool:
     """Whether the arrays have the types that kernels read."""
-    if not _are_arrays(x[:2], (np.int64, np.int32)) or any(part.ndim != 1 for part in x[:2]):
+    if not _are_indexes(x.indptr, x.indices) or x.indptr.ndim != 1 or x.indices.ndim != 1:
         return False
     if isinstance(x, Pattern):
         return True
@@ -483,50 +476,22 @@ def _is_short(dtype: Any) -> bool:
     return np.dtype(dtype).kind in "biu"
 
 
-def _check_torch(x: torch.Tensor, name: str) -> None:
-    """`check_scipy` of a tensor of PyTorch, sparse by coordinates or blocks."""
+def _as_scipy(x: torch.Tensor, name: str) -> Any:
+    """A matrix of SciPy with the arrays of a sparse tensor."""
+    from scipy import sparse  # Here: `import slide` stays fast.
+
+    shape, by_places = tuple(x.shape), x.layout == torch.sparse_coo
+    values = _to_numpy(x._values() if by_places else x.values())
     try:
-        if x.layout == torch.sparse_coo:
-            torch.sparse_coo_tensor(x._indices(), x._values(), x.shape, check_invariants=True)
-            return
-        by_column = x.layout == torch.sparse_bsc
-        torch.sparse_compressed_tensor(
-            x.ccol_indices() if by_column else x.crow_indices(),
-            x.row_indices() if by_column else x.col_indices(),
-            x.values(),
-            x.shape,
-            layout=x.layout,
-            check_invariants=True,
-        )
-    except RuntimeError as error:
-        raise ValueError(f"{name} are no sparse matrix: {error}") from error
-
-
-def _from_torch(x: torch.Tensor, name: str, cast: _Cast) -> CSR:
-    if x.layout in (torch.sparse_csr, torch.sparse_csc):  # Columns need not ascend, as in SciPy.
-        return _from_scipy(_scipy_view(x, name), name, cast)
-    _check_torch(x, name)
-    # By numpy, as PyTorch's own conversion is slow and warns.
-    x = x.to_sparse_coo()
-    if not x.is_complex() and x.dtype not in (torch.float32, torch.float64):
-        x = x.double()  # `coalesce` adds up, and short types wrap around.
-    x = x.coalesce()
-    rows, columns = x.indices().numpy()
-    bounds = row_bounds(np.bincount(rows, minlength=x.shape[0]))
-    bounds, columns = _whole(bounds, np.int64, name), _whole(columns, np.int32, name)
-    return CSR(bounds, columns, cast(_to_numpy(x.values()), name)).without_zeros()
-
-
-def _scipy_view(x: torch.Tensor, name: str) -> Any:
-    """A matrix of SciPy with the arrays of a compressed tensor."""
-    import scipy.sparse  # Here: `import slide` stays fast.
-
-    try:
-        if x.layout == torch.sparse_csr:
-            arrays = _to_numpy(x.values()), x.col_indices().numpy(), x.crow_indices().numpy()
-            return scipy.sparse.csr_array(arrays, tuple(x.shape))
-        arrays = _to_numpy(x.values()), x.row_indices().numpy(), x.ccol_indices().numpy()
-        return scipy.sparse.csc_array(arrays, tuple(x.shape))
+        if by_places:
+            return sparse.coo_array((values, tuple(x._indices().numpy())), shape)
+        if x.layout in (torch.sparse_csr, torch.sparse_bsr):
+            kind = sparse.csr_array if x.layout == torch.sparse_csr else sparse.bsr_array
+            return kind((values, x.col_indices().numpy(), x.crow_indices().numpy()), shape)
+        arrays = x.row_indices().numpy(), x.ccol_indices().numpy()
+        if x.layout == torch.sparse_csc:
+            return sparse.csc_array((values, *arrays), shape)
+        return sparse.bsr_array((values.transpose(0, 2, 1), *arrays), shape[::-1]).T
     except ValueError as error:
         raise ValueError(f"{name} are no sparse matrix: {error}") from error
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from slide.backend import has_bfloat16
+from slide.backend import has_bfloat16, instruction_sets
 from slide.check.self_test import run_self_tests
 from slide.runtime import num_threads, versions
 from slide.utils.progress_bar import until_reader_goes
@@ -38,8 +38,7 @@ def _processor() -> str:
 
 
 def _instruction_sets() -> str:
-    known = getattr(torch.cpu, "get_capabilities", dict)()  # Not in every version of torch.
-    names = [name for name, there in known.items() if there is True]
+    names = sorted(instruction_sets())
     used = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "unknown")()
     return f"{', '.join(names) or 'unknown'}; torch uses {used}"
 

@@ -1,9 +1,7 @@
-"""Operations with manual gradients.
+"""Operations with manual gradients: a backward pass leaves those of rows on the weight.
 
-The gradient of a weight is a list of row numbers and their gradients, which the backward pass
-leaves on the weight (`slide.row_gradients`) for `slide.RowSparseAdam`. With ``sparse_grad=True`` it
-goes through autograd as a ``torch.sparse_coo`` tensor instead, for the optimizers of PyTorch that
-take such gradients.
+There `slide.RowSparseAdam` takes them. With ``sparse_grad=True`` the gradient of the weight goes
+through autograd as a ``torch.sparse_coo`` tensor, for optimizers of PyTorch that take such ones.
 """
 
 from slide.functional.convolution import active_conv2d as active_conv2d

@@ -171,14 +171,11 @@ def check_drawn(ctx: Any, saved: Tensor | None) -> None:
 
 
 def _in_reentrant_checkpoint() -> bool:
-    """Whether a backward pass runs a forward pass again, and then through its graph.
-
-    With ``use_reentrant=False`` it runs under hooks, only to get saved tensors: see `check_drawn`.
-    """
+    """Whether a backward pass runs a forward pass again, and then through its graph."""
     if torch._C._current_graph_task_id() == -1:
         return False
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
-    if hooks is not None:
+    if hooks is not None:  # With ``use_reentrant=False``, for saved tensors: see `check_drawn`.
         return False
     return isinstance(torch._C._current_autograd_node(), BackwardCFunction)
 

@@ -1,8 +1,6 @@
-"""Convolution on some input and output channels, with manual gradients.
+"""Convolution on some input and output channels, which are copied for that of PyTorch.
 
-The used channels are copied into one array for PyTorch's convolution, and the gradient of the
-weight has one row for each pair of a used output and a used input channel. Images are channels-last
-in memory, because oneDNN reorders others first, which took as long as the convolution.
+Images are channels-last in memory: oneDNN reorders others, which took as long as the convolution.
 """
 
 from typing import Any, NamedTuple
@@ -65,7 +63,7 @@ def channel_ids(name: str, channels: Channels, total: int) -> np.ndarray:
 
 
 def input_ids(channels: Channels, total: int) -> np.ndarray:
-    """The numbers of the used input channels, see `channel_ids`."""
+    """`channel_ids` of the used inputs, of which all must be in order."""
     ids = channel_ids("in_channels", channels, total)
     if len(ids) == total and (np.diff(ids) < 0).any():
         raise ValueError(
@@ -279,10 +277,7 @@ def _fills_vectors_in_pairs(x: Tensor, kernels: Tensor, geometry: _Geometry) -> 
 
 
 def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, int]) -> Tensor:
-    """The input's gradient for two neighbouring pixels at a time, which fill a register.
-
-    The order of their channels is that of a channels-last image.
-    """
+    """The input's gradient, channels-last, for two pixels at a time, which fill a register."""
     flipped = kernels.flip(2, 3).transpose(0, 1)
     both = torch.cat([pad(flipped, (0, 1)), pad(flipped, (1, 0))])
     (above, left), (height, width) = padding, kernels.shape[2:]
@@ -290,5 +285,4 @@ def _input_gradient_in_pairs(grad: Tensor, kernels: Tensor, padding: tuple[int, 
     both = both.contiguous(memory_format=torch.channels_last)
     pairs = torch.conv2d(grad, both, None, (1, 2), around).permute(0, 2, 3, 1)
     shape = *pairs.shape[:2], 2 * pairs.shape[2], len(flipped)
-    pairs = pairs.contiguous().view(shape)
-    return pairs.permute(0, 3, 1, 2)
+    return pairs.contiguous().view(shape).permute(0, 3, 1, 2)

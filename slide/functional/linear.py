@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.active_set import ActiveSet, Transposed, check_active
+from slide.active_set import ActiveSet, check_active, transpose
 from slide.backend import (
     array_view,
     check_memory,
@@ -33,7 +33,7 @@ from slide.functional.losses import (
 from slide.ops.products import TotalRows, samples_on
 from slide.ops.ragged import select_rows
 from slide.row_gradients import AnyRowGradient, FactoredRowGradient, RowGradient, hand_over
-from slide.sparse import CSR
+from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.profiling import untraced
 
@@ -211,7 +211,10 @@ def weight_gradient(
         return RowGradient(ids, (product if ids is None else product[: len(ids)]).to(dtype))
     if ids is None:
         ids = np.arange(out_features, dtype=np.int32)
-    transposed = Transposed(ids, *ops.group_columns(gradient, len(ids)))
+    entries = transpose(Pattern(gradient.indptr, gradient.indices), len(ids))
+    counts = np.zeros(len(ids), np.int64)
+    counts[entries.ids] = np.diff(entries.starts)
+    transposed = entries._replace(ids=ids, starts=row_bounds(counts))
     # A copy: the optimizer computes the product later, and the caller may change x before that.
     vectors = array_view(x.clone(memory_format=torch.contiguous_format))
     return FactoredRowGradient(transposed, gradient.values, vectors)

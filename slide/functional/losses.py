@@ -284,14 +284,17 @@ class ActiveLoss:
         return loss_on_active(scores, active, self.record, self.hard_fraction, weights)
 
     def sample_weights(self, active: ActiveSet, weights: Any) -> Any:
-        """``weights`` of the samples of a set, times the weights of their classes."""
-        if self.class_weights is None or active.targets is None:
+        """``weights`` of the samples of a set, checked, times the weights of their classes."""
+        if active.targets is None or (self.class_weights is None and weights is None):
+            return weights
+        counts = np.diff(active.targets.indptr)
+        weights = checks.row_weights("weights", weights, len(counts))
+        if self.class_weights is None:
             return weights
         if len(self.class_weights) != active.out_features:
             raise ValueError(
                 f"{len(self.class_weights)} class_weights do not fit {active.out_features} outputs"
             )
-        counts = np.diff(active.targets.indptr)
         if counts.max(initial=0) > 1:
             row = int(counts.argmax())
             raise ValueError(
@@ -301,8 +304,8 @@ class ActiveLoss:
         own = np.zeros(len(counts))
         own[counts > 0] = self.class_weights[active.label_ids()]
         own *= len(own) / (own.sum() or 1)  # The mean over the samples is one over their weights.
-        given = checks.row_weights("weights", weights, len(own))
-        return own if given is None else own * given
+        own *= 1 if weights is None else weights
+        return checks.row_weights("weights", own, len(own))
 
     def prior_scores(self, labels: Pattern, num_labels: int) -> Tensor:
         """First biases ``(N,)`` float32, which minimise the loss given the labels' counts."""

@@ -1,8 +1,4 @@
-"""A linear layer that computes only the outputs which its sampler chooses, and searches them.
-
-Predictions in training mode do not call ``eval()``, which would change modules that other threads
-may use: the thread that predicts calls `predicting`.
-"""
+"""A linear layer that computes only the outputs which its sampler chooses, and searches them."""
 
 import functools
 import math
@@ -149,7 +145,7 @@ class ToDense(nn.Module):
 
 @contextmanager
 def predicting() -> Iterator[None]:
-    """Networks and layers of slide compute as in ``eval()`` in this thread."""
+    """Compute as in ``eval()`` in this thread alone; others may use the same modules."""
     before, _thread.predicts = getattr(_thread, "predicts", False), True
     try:
         yield
@@ -493,10 +489,6 @@ class SampledLinear(SampledLayer):
                     x, self.weight, self.bias, active, precision, self.sparse_grad
                 )
                 return loss(values, active), active
-            if weights is not None or loss.class_weights is not None:
-                weights = checks.row_weights(
-                    "weights", loss.sample_weights(active, weights), len(x)
-                )
             mean = linear_loss_on_set(
                 x,
                 self.weight,
@@ -506,7 +498,7 @@ class SampledLinear(SampledLayer):
                 loss.hard_fraction,
                 precision=precision,
                 sparse_grad=self.sparse_grad,
-                weights=weights,
+                weights=loss.sample_weights(active, weights),
             )
         return mean, active
 

@@ -1,15 +1,7 @@
 """Each operation as numba kernel and as torch reference, in one file, and the table that picks.
 
-A kernel is a loop that numba compiles (`slide.ops.compile`). It knows no class, no configuration
-and no global state: its inputs, outputs, scratch arrays and random keys are arguments. It is
-compiled once for each type of its arguments, so callers pass contiguous arrays of one integer type,
-and a `Pattern` where values have no part in it.
-
-Its reference, ``torch_`` and its name, is the readable definition in torch, with which tests and
-``python -m slide.check`` compare it, and with which other devices compute (`slide.ops.table`).
-References neither copy to the host nor wait for the device: all sizes follow from the shapes of the
-arguments. Where the number of results depends on the data, there is room for the most that there
-may be, and a mark or a count tells which results are real.
+A kernel knows no global state, and is compiled for each type of its arguments. A reference neither
+copies to the host nor waits for a device: where data decide on sizes, marks tell what is real.
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix
@@ -29,7 +21,6 @@ from slide.ops.losses import linear_loss as linear_loss
 from slide.ops.losses import loss_rows as loss_rows
 from slide.ops.products import entry_products as entry_products
 from slide.ops.products import exact as exact
-from slide.ops.products import group_columns as group_columns
 from slide.ops.products import nonzeros as nonzeros
 from slide.ops.products import row_gradient as row_gradient
 from slide.ops.products import rows_to_visit as rows_to_visit

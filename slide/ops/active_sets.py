@@ -1,7 +1,6 @@
 """The choice of active sets: ids by votes and by scores, and sets of them.
 
-In torch, uniform ids equal those of the kernels, draw by draw, unless a set is more than a quarter
-of all outputs.
+In torch, uniform ids are those of the kernels, unless a set is above a quarter of all outputs.
 """
 
 from typing import NamedTuple

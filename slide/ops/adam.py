@@ -1,13 +1,7 @@
-"""Adam on some rows of a weight, as a kernel and in torch.
-
-Adam is algorithm 1 of Kingma and Ba 2015, applied lazily: the moments of a row do not change in
-steps that do not touch it. With ``correct_skipped``, they first decay by the number of steps that
-the row missed, as moments of dense Adam with zero gradients do. With ``beta1 = 0`` no first moment
-is kept.
-"""
+"""Lazy Adam on some rows of a weight, as a kernel and in torch; see `slide.RowSparseAdam`."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,17 +11,17 @@ from slide.ops.compile import AHEAD, AHEAD_ENTRIES, helper, parallel, prange, pr
 
 
 class AdamRows(NamedTuple):
-    """A weight and its optimizer state.
+    """A weight and its state, as arrays, or as tensors; what is not kept is empty, or None.
 
-    weight (N, D) floats; first (N, D) floats, or (0, 0) if beta1 is 0; second (N, D) floats, or
+    weight (N, D) floats; first (N, D) floats, not kept if beta1 is 0; second (N, D) floats, or
     (N, 1), the mean square of each row; last_step (N,) int32, the last step that touched each row,
-    0: none; empty if skipped steps are not corrected.
+    0: none; not kept if skipped steps are not corrected.
     """
 
-    weight: np.ndarray
-    first: np.ndarray
-    second: np.ndarray
-    last_step: np.ndarray
+    weight: Any
+    first: Any
+    second: Any
+    last_step: Any
 
 
 class AdamHyper(NamedTuple):
@@ -200,18 +194,7 @@ def adam_factored(state, hyper, groups, coefficients, vectors, num_chunks):
             _update_row(state, hyper, rates, groups.ids[u], one, grad)
 
 
-class AdamTensors(NamedTuple):
-    """`AdamRows` as tensors, in the same shapes; None for what is not kept."""
-
-    weight: Tensor
-    first: Tensor | None
-    second: Tensor
-    last_step: Tensor | None
-
-
-def torch_adam_rows(
-    state: AdamTensors, hyper: AdamHyper, ids: Tensor | None, grads: Tensor
-) -> None:
+def torch_adam_rows(state: AdamRows, hyper: AdamHyper, ids: Tensor | None, grads: Tensor) -> None:
     """Adam on the rows ``ids``, or all; equal ids have equal gradients."""
     grads = grads.to(state.second.dtype)
     w, v = (t if ids is None else t[ids] for t in (state.weight, state.second))

@@ -1,8 +1,4 @@
-"""Decorators that compile kernels, and requests for memory that is needed soon.
-
-numba's flags are set only here. In a parallel kernel, one iteration writes each output element, in
-a fixed order. So results do not depend on the number of threads.
-"""
+"""Decorators that compile kernels, with numba's flags, and requests for memory ahead of its use."""
 
 import functools
 import os

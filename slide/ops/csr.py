@@ -1,8 +1,6 @@
-"""A large sparse matrix, and its products with dense matrices.
+"""A large sparse matrix, whose transpose is kept: autograd would make it in each backward pass.
 
-Autograd through ``torch.sparse`` transposes the matrix in each backward pass, which takes many
-times as long as the product. Here the transpose is kept. Indices have 32 bits, since PyTorch
-converts others at each call.
+Indices have 32 bits, since PyTorch converts others at each call.
 """
 
 import warnings

@@ -1,7 +1,4 @@
-"""The largest scores of rows: of dense blocks, of products of sparse rows, of lists of rows.
-
-The rows of a list are rounded to 8 bits; its mean and its spread bound their scores.
-"""
+"""The largest scores of rows: of dense blocks, of products of sparse rows, of rounded lists."""
 
 from typing import NamedTuple
 

@@ -1,11 +1,7 @@
-"""Losses of scores on an active set, with their gradients in one visit.
+"""Losses of scores on an active set: kernels of `Rows` write losses and gradients in one visit.
 
-A kernel writes ``losses[b]`` and ``gradient``, which is ``scale`` times the derivative of
-``losses[b]``, in one visit of each row. ``log_weights`` are the logarithms of how many outputs an
-entry stands for, 0 at targets.
-
-A formula in torch gets scores ``(B, A)``, bools ``(B, A)`` that mark the targets, and None or log
-weights ``(B, A)`` or ``(A,)``. It returns the losses ``(B,)``; autograd has their gradients.
+A formula in torch returns the losses ``(B,)`` of scores and bools of targets ``(B, A)``, and None
+or log weights ``(B, A)`` or ``(A,)``.
 """
 
 from typing import Any, NamedTuple
@@ -38,7 +34,7 @@ class Rows(NamedTuple):
 
     indptr (B + 1,) int64 bounds of the rows; scores (nnz,); target_indptr (B + 1,) int64;
     target_positions int32, from the start of the row; log_weights (nnz,), or (A,) if all rows are
-    shared, or empty for 0.
+    shared, or empty for 0, see `slide.ActiveSet`; scale: factor on the gradient of each loss.
     """
 
     indptr: np.ndarray
@@ -539,10 +535,7 @@ def linear_loss(
 def _squared_hinge_in_one_visit(
     x: Tensor, rows: Tensor, bias: Tensor | None, active: Any, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Losses and gradient in bfloat16, by a kernel that visits each product once.
-
-    It gives the gradient rounded, with a column for each of ``rows``, and its sums ``(A,)``, too.
-    """
+    """Losses, gradient, the same in bfloat16 with a column for each of ``rows``, sums ``(A,)``."""
     count, size, scratch = len(x), len(active.ids), active.scratch
     products = scratch.tensor("products", (count, len(rows)), torch.bfloat16)
     gradient = scratch.tensor("gradient", (count, size), torch.float32)

@@ -1,16 +1,6 @@
 """Products of a layer with the rows that a pattern names, and gradients that are mostly zero.
 
-Entry ``p`` of sample ``b`` of a pattern names row ``ids[p]`` of a matrix with N rows. A layer needs
-two products (B samples, D columns, ``nnz`` entries), none in time proportional to N:
-
-* `sampled_product`  ``z[p] = <vectors[b], rows[ids[p]]>``
-* `weighted_sum`     ``out[b] = sum_p coefficients[p] * rows[ids[p]]``
-
-The gradient of a row, ``sum_p coefficients[p] * vectors[b]`` over the entries with its id, is a
-`weighted_sum` over the transposed pattern.
-
-A pattern is an `slide.ActiveSet` with a set for each sample, or anything with its ``indptr``,
-``ids`` and ``transposed``. Arrays are on the host; ids may be a tensor on the device of the rows.
+A pattern is an `slide.ActiveSet` with a set for each sample, whose entry p names row ``ids[p]``.
 """
 
 from typing import Any, NamedTuple
@@ -376,36 +366,6 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], matrix.dtype)
     ragged.take_nonzeros(matrix, indptr, columns, values)
     return CSR(indptr, columns, values)
-
-
-@serial
-def group_entries(indptr, ids, slots, starts, entries, samples):
-    """Group entries by the slot of their id, by a counting sort; see `Transposed`."""
-    starts[:] = 0
-    for p in range(indptr[-1]):
-        starts[slots[ids[p]] + 1] += 1
-    for u in range(len(starts) - 1):
-        starts[u + 1] += starts[u]
-    # `starts` is used as the write cursor, and is shifted back afterwards.
-    for b in range(len(indptr) - 1):
-        for p in range(indptr[b], indptr[b + 1]):
-            slot = slots[ids[p]]
-            q = starts[slot]
-            entries[q] = p
-            samples[q] = b
-            starts[slot] = q + 1
-    for u in range(len(starts) - 1, 0, -1):
-        starts[u] = starts[u - 1]
-    starts[0] = 0
-
-
-def group_columns(matrix: CSR, num_columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bounds of all columns of a matrix, and positions and rows of their entries."""
-    starts, slots = np.zeros(num_columns + 1, np.int64), np.arange(num_columns, dtype=np.int32)
-    entries = np.empty(len(matrix.indices), np.int64)
-    samples = np.empty(len(matrix.indices), np.int32)
-    group_entries(matrix.indptr, matrix.indices, slots, starts, entries, samples)
-    return starts, entries, samples
 
 
 @helper

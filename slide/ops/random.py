@@ -1,8 +1,6 @@
-"""Counter-based random numbers, pure functions of a key and a counter, so no state is stored.
+"""Random numbers as functions of a key and a counter, by the mixer of SplitMix64.
 
-The mixer is SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators").
-In torch int64 wraps as uint64 does in kernels, so the bits are the same.
-"""
+Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators". In torch int64 wraps."""
 
 import numpy as np
 import torch

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
-from slide.backend import CPU
 from slide.row_gradients import (
     FactoredRowGradient,
     RowGradient,
@@ -25,31 +24,27 @@ def clip_grad_norm_(
     parameters: _Tensors,
     max_norm: float,
     norm_type: float = 2.0,
-    *,
-    sharded: _Tensors = (),
-    group: Any = None,
     error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
 ) -> Tensor:
     """Scale all gradients in place, so that their total norm is at most ``max_norm``.
 
     This is ``torch.nn.utils.clip_grad_norm_`` for all kinds of gradients, which calls this function
     for row gradients of slide's layers.
 
-    Layers of `slide.distributed` mark the parameters of which each process has other rows. All
-    processes must call this then; gradients of other parameters must be equal on all of them.
+    Layers of `slide.distributed` mark the parameters of which each process has other rows
+    (`slide.row_gradients.mark_shared`). All processes must call this then; gradients of other
+    parameters must be equal on all of them.
 
     Args:
         parameters, max_norm, norm_type, error_if_nonfinite: as in PyTorch, the numbers above 0.
-        sharded: more parameters, which differ between processes: of layers of your own,
-            which mark none.
-        group: the `slide.distributed.Group` of the processes that share out ``sharded``; None:
-            that of their mark.
+        foreach: changes nothing; PyTorch has it.
 
     Returns:
         The total norm before the scaling, a scalar.
 
     Raises:
-        ValueError: for a number that is not above 0, or sharded parameters without group and mark.
+        ValueError: for a number that is not above 0.
         RuntimeError: for a norm that is not finite, with ``error_if_nonfinite``.
 
     Example:
@@ -65,13 +60,16 @@ def clip_grad_norm_(
     if norm_type != float("inf"):
         checks.positive("norm_type", norm_type)
     found, norms = [], []
-    for sharers, own in _by_group(parameters, sharded, group).items():
+    by_group: dict[Any, list[Tensor]] = {}  # None: each process has all rows.
+    for parameter in _listed(parameters):
+        by_group.setdefault(sharing_group(parameter), []).append(parameter)
+    for sharers, own in by_group.items():
         gradients = [pair for parameter in own if (pair := _values(parameter)) is not None]
         found += gradients
         norm = _norm([values for values, _ in gradients], norm_type)
         every = [norm[None]]
         if sharers is not None:  # A process may have no gradient, but others wait for its norm.
-            norm = norm.to(own[0].device if own else CPU)
+            norm = norm.to(own[0].device)
             every = sharers.all_gather(norm[None], [1] * sharers.size)
         norms += [each.squeeze(0) for each in every]
     if len(norms) > 1:
@@ -97,24 +95,13 @@ def _see_rows() -> None:
 
         return call
 
-    def clip(
-        parameters: _Tensors,
-        max_norm: float,
-        norm_type: float = 2.0,
-        error_if_nonfinite: bool = False,
-        foreach: bool | None = None,
-    ) -> Tensor:
-        return clip_grad_norm_(
-            parameters, max_norm, norm_type, error_if_nonfinite=error_if_nonfinite
-        )
-
     def refuse(*_: Any, **__: Any) -> Any:
         raise RuntimeError(
             "this function does not see the row gradients that layers of slide leave on their "
             "weights: call slide.clip_grad_norm_, or make the layers with sparse_grad=True"
         )
 
-    whole = instead(clip_grad.clip_grad_norm_, clip)
+    whole = instead(clip_grad.clip_grad_norm_, clip_grad_norm_)
     torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = whole
     # The second half of the same function: whoever imported it before comes to it.
     for name in ("clip_grad_value_", "_clip_grads_with_norm_", "clip_grads_with_norm_"):
@@ -128,24 +115,6 @@ def _listed(parameters: _Tensors) -> list[Tensor]:
 
 
 before_first_rows.append(_see_rows)
-
-
-def _by_group(parameters: _Tensors, sharded: _Tensors, group: Any) -> dict[Any, list[Tensor]]:
-    """Parameters by the group that shares out their rows; None: each process has all of them."""
-    found: dict[Any, list[Tensor]] = {} if group is None else {group: []}
-    given = _listed(sharded)
-    known = {id(parameter) for parameter in given}  # They may be parameters of a model, too.
-    for parameter in _listed(parameters):
-        if id(parameter) not in known:
-            found.setdefault(sharing_group(parameter), []).append(parameter)
-    for parameter in given:
-        sharers = sharing_group(parameter) if group is None else group
-        if sharers is None:
-            raise ValueError(
-                "sharded parameters need the group of the processes that share them out"
-            )
-        found.setdefault(sharers, []).append(parameter)
-    return found
 
 
 def _norm(tensors: list[Tensor], norm_type: float) -> Tensor:

@@ -17,14 +17,7 @@ from slide.backend import (
     on_host,
     uses_reference,
 )
-from slide.ops.adam import (
-    AdamHyper,
-    AdamRows,
-    AdamTensors,
-    adam_factored,
-    adam_rows,
-    torch_adam_rows,
-)
+from slide.ops.adam import AdamHyper, AdamRows, adam_factored, adam_rows, torch_adam_rows
 from slide.row_gradients import (
     AnyRowGradient,
     FactoredRowGradient,
@@ -137,11 +130,8 @@ class RowSparseAdam(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``.
-
-        It looks for infinities in ``grad``, so row gradients become sparse tensors there, and the
-        step unscales them.
-        """
+        """``torch.amp.GradScaler`` asks for this in its ``step``; false: it unscales ``grad``."""
+        # It looks for infinities in ``grad``: row gradients become sparse tensors there.
         self._shown = [p for p in self._parameters() if getattr(p, "row_gradients", ())]
         for p in self._shown:
             gradient = take_row_gradients(p)
@@ -164,32 +154,23 @@ class RowSparseAdam(torch.optim.Optimizer):
         optimizer has made a step with the same gradient, or while another thread makes one.
         """
         with self._user:
-            return self._step(closure)
-
-    def _step(self, closure: Callable[[], Any] | None) -> Any:
-        for group in self.param_groups:  # Before any row changes.
-            _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
-        loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
-        if factor is None:
-            for p in shown:  # As after a step, no row gradients are left.
+            for group in self.param_groups:  # Before any row changes.
+                _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
+            loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
+            if factor is not None:
+                if closure is not None:
+                    with torch.enable_grad():
+                        loss = closure()
+                chunks = 4 * num_threads()
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        # Removed here, because PyTorch's own zero_grad ignores row gradients.
+                        gradient = take_row_gradients(p, factor)
+                        if gradient is not None:
+                            self._update(p, group, gradient, chunks)
+            for p in shown:
                 p.grad = None
-            return None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        chunks = 4 * num_threads()
-        for group in self.param_groups:
-            for p in group["params"]:
-                # Removed here, because PyTorch's own zero_grad ignores row gradients.
-                gradient = take_row_gradients(p, factor)
-                if gradient is not None:
-                    self._update(p, group, gradient, chunks)
-                    # Kernels write behind autograd's back. A backward pass through activations of
-                    # the old weights must raise, as it does with PyTorch's optimizers.
-                    torch.autograd.graph.increment_version(p)
-        for p in shown:
-            p.grad = None
-        return loss
+            return loss
 
     def _scale_factor(self) -> float | None:
         """What a step multiplies gradients by; None: it is left out, because some are infinite."""
@@ -227,7 +208,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             step=int(state["step"]),
         )
         first, second = state.get("exp_avg"), state["exp_avg_sq"]
-        tensors = AdamTensors(
+        tensors = AdamRows(
             weight=weight,
             first=None if first is None else first.view(weight.shape),
             second=second.view(rows, second.numel() // rows if rows else weight.shape[1]),
@@ -236,6 +217,9 @@ class RowSparseAdam(torch.optim.Optimizer):
         _update_rows(tensors, hyper, gradient, chunks)
         if group.get("every_row") and gradient.ids is not None:
             _update_rows(tensors, hyper, _no_gradient(p, gradient.ids, rows), chunks)
+        # Kernels write behind autograd's back. A backward pass through activations of the old
+        # weights must raise, as it does with PyTorch's optimizers.
+        torch.autograd.graph.increment_version(p)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -375,10 +359,7 @@ def _check_values(state: dict[str, Any]) -> None:
 
 
 def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:
-    """Make an infinite ``grad`` where another process has one for its rows; returns the parameters.
-
-    All scalers must leave the step out and lower their factor, or none.
-    """
+    """Make an infinite ``grad`` where another process has one: all leave a step out, or none."""
     of_group: dict[Any, list[Tensor]] = {}
     for p in parameters:
         group = sharing_group(p)
@@ -402,7 +383,7 @@ def _has_infinities(gradient: Tensor) -> bool:
 
 
 def _update_rows(
-    tensors: AdamTensors, hyper: AdamHyper, gradient: AnyRowGradient, chunks: int
+    tensors: AdamRows, hyper: AdamHyper, gradient: AnyRowGradient, chunks: int
 ) -> None:
     """Adam on the rows of a gradient; kernels share them out in ``chunks``."""
     p = tensors.weight
@@ -427,7 +408,7 @@ def _update_rows(
         return
     # Kernels do not read bfloat16: they update float32 copies of the touched rows.
     at = torch.from_numpy(ids).long()
-    touched = AdamTensors._make(t if t is None else t.index_select(0, at) for t in tensors)
+    touched = AdamRows._make(t if t is None else t.index_select(0, at) for t in tensors)
     touched = touched._replace(weight=touched.weight.float())
     values = array_view(gradient.values().float().contiguous())
     every = np.arange(len(at), dtype=np.int32)
@@ -461,7 +442,7 @@ def _no_gradient(p: Tensor, but: Any, rows: int) -> AnyRowGradient:
     return FactoredRowGradient(none, np.empty(0, kind), np.zeros((1, width), kind))
 
 
-def _as_arrays(tensors: AdamTensors) -> AdamRows:
+def _as_arrays(tensors: AdamRows) -> AdamRows:
     """The arrays for kernels; empty ones for what is not kept."""
     weight, first, second, last = tensors
     for moments in (first, second):

@@ -5,7 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from helpers.convolution import ORDERS, I, O, draw
+from helpers.active_sets import draw
+from helpers.convolution import ORDERS, I, O
 from helpers.cost import tensor_bytes
 from helpers.grids import pairs
 from torch.nn import functional as torch_F

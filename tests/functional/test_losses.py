@@ -18,6 +18,7 @@ N = 40
 CASES = {
     "per_sample": ([6, 5, 4, 1, 1, 9], [2, 0, 4, 1, 0, 3]),
     "shared": ([7] * 5, [2, 0, 7, 1, 3]),
+    "shared, some weights": ([7] * 5, [1, 0, 2, 1, 0]),
     "one sample": ([3], [1]),
     "nothing but empty sets": ([0, 0], [0, 0]),
 }
@@ -27,21 +28,17 @@ def draw(case, weighted, dtype, seed=0):
     """Scores and an active set with targets at random positions."""
     sizes, counts = CASES[case]
     rng = np.random.default_rng(seed)
-    shared = case == "shared"
+    shared = "shared" in case
     positions = [rng.permutation(size)[:n] for size, n in zip(sizes, counts, strict=True)]
-    if shared:
-        # Targets have weight 1 in a set, and a column has one weight for all rows.
-        positions = [np.sort(p) for p in positions]
     indptr = np.concatenate([[0], np.cumsum(counts)])
     targets = Pattern(indptr, np.concatenate(positions).astype(np.int32))
     sets = make_pattern(rng, sizes, N)
     log_weights = None
-    if weighted:
-        log_weights = rng.uniform(-1, 3, len(sets.indices)).astype(np.float32)
+    if weighted:  # Targets have weight 1, in the columns of a shared set for all rows.
+        log_weights = rng.uniform(-1, 3, 7 if shared else len(sets.indices)).astype(np.float32)
         for b, own in enumerate(positions):
-            log_weights[sets.indptr[b] + own] = 0
+            log_weights[own if shared else sets.indptr[b] + own] = 0
     if shared:
-        log_weights = None if log_weights is None else np.zeros(7, np.float32)
         active = ActiveSet(N, sets.indices[:7], None, targets, log_weights)
         shape = (len(sizes), 7)
     else:
@@ -49,15 +46,6 @@ def draw(case, weighted, dtype, seed=0):
         shape = (len(sets.indices),)
     scores = torch.from_numpy(2 * rng.standard_normal(shape)).to(dtype)
     return scores, active
-
-
-def draw_shared_weights(dtype):
-    """A shared set in which the first four columns are the labels."""
-    rng = np.random.default_rng(5)
-    targets = Pattern(np.array([0, 2, 2, 5]), np.array([1, 3, 0, 2, 1], np.int32))
-    log_weights = np.concatenate([np.zeros(4), np.full(6, 1.3)]).astype(np.float32)
-    active = ActiveSet(N, rng.permutation(N)[:10].astype(np.int32), None, targets, log_weights)
-    return torch.from_numpy(rng.standard_normal((3, 10))).to(dtype), active
 
 
 def rows_of(scores, active):
@@ -131,14 +119,6 @@ def test_extreme_scores(case, size, dtype, weighted, name, way):
     with backend(way):
         assert_equals_dense(scores, active, name, tolerance)
         assert torch.isfinite(loss_on_active(scores, active, name))
-
-
-@pairs(name=LOSSES, dtype=TOLERANCES)
-def test_weights_of_shared_columns(dtype, name):
-    scores, active = draw_shared_weights(dtype)
-    assert_equals_dense(scores, active, name, TOLERANCES[dtype])
-    unweighted = ActiveSet(N, active.ids, None, active.targets)
-    assert loss_on_active(scores, active, name) > loss_on_active(scores, unweighted, name)
 
 
 @pairs(name=LOSSES, case=CASES, weighted=BOTH)
@@ -278,24 +258,3 @@ def test_weights_that_cannot_be(weights, message):
     active = ActiveSet(9, np.array([3, 7], np.int32), targets=Pattern.from_lists([[0]] * 5))
     with pytest.raises(ValueError, match=message):
         loss_on_active(torch.zeros(5, 2), active, "bce", weights=weights)
-
-
-@every_loss
-def test_gradcheck_with_weights_of_shared_columns(name):
-    scores, active = draw_shared_weights(torch.float64)
-    assert torch.autograd.gradcheck(
-        lambda s: 3 * loss_on_active(s, active, name), scores.requires_grad_()
-    )
-
-
-@pytest.mark.parametrize("name", ["softmax", "decoupled_softmax"])
-def test_samples_without_labels_add_nothing_to_softmaxes(name):
-    targets = Pattern(np.array([0, 0, 1]), np.array([1], np.int32))
-    active = ActiveSet(N, np.arange(3, dtype=np.int32), None, targets)
-    scores = torch.randn(2, 3, requires_grad=True)
-    loss = loss_on_active(scores, active, name)
-    loss.backward()
-    assert not scores.grad[0].any()
-    own = Pattern(np.array([0, 1]), np.array([1], np.int32))
-    alone = loss_on_active(scores[1:], ActiveSet(N, active.ids, None, own), name)
-    torch.testing.assert_close(loss, alone / 2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from helpers.active_sets import draw
 from helpers.grids import pairs
 from helpers.matrices import make_csr, make_pattern
 
@@ -20,11 +21,6 @@ from slide.sparse import Pattern
 B, D, N = 8, 5, 30
 every_mode = pytest.mark.parametrize("mode", ["shared", "per_sample"])
 every_loss = pytest.mark.parametrize("name", LOSSES)
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_()
 
 
 def make_active(mode, seed=0):

@@ -1,18 +1,16 @@
 """A small layer with LSH tables, and labels for it."""
 
 import numpy as np
-import pytest
 import torch
 
 from helpers.matrices import make_pattern
 from helpers.samplers import lsh_sampler
+from helpers.sparse_layers import MODES
 from slide.functional.losses import ActiveLoss
 from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 
 B, D, N = 5, 8, 60
-MODES = ["per_sample", "shared"]
-every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 def make_layer(mode="shared", in_features=D, out_features=N, **options):

@@ -96,17 +96,6 @@ class TestGradientsAreAsThoseOfASparseEmbedding:
             column.loss().backward()
             assert column.moves()
 
-    def test_what_is_read(self, kind, mode):
-        column = Column(kind, mode)
-        column.loss().backward()
-        if kind == "rows":
-            assert column.weight.grad is None
-            column.weight.row_gradients = []  # As ``weight.grad = None`` does for the others.
-        else:
-            assert column.weight.grad.layout == torch.sparse_coo
-            column.weight.grad = None
-        assert not column.moves()
-
     @pytest.mark.parametrize("fused", [True, False])
     @pytest.mark.parametrize("way", ["kernels", "torch"])
     def test_an_input_that_changes_before_the_backward_pass(self, mode, fused, way):

@@ -13,7 +13,8 @@ import pytest
 import torch
 from helpers.matrices import make_csr
 from helpers.samplers import uniform_sampler
-from helpers.small_layers import B, D, N, draw_labels, every_mode, make_layer, train_briefly
+from helpers.small_layers import B, D, N, draw_labels, make_layer, train_briefly
+from helpers.sparse_layers import every_mode
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 

@@ -18,7 +18,9 @@ from slide.nn.network import SlideNetwork
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling import FullSampler
 
-FEATURES, N = 30, 50
+pytestmark = pytest.mark.usefixtures("one_thread")
+FEATURES, N, K = 40, 50, 4
+FLOATS = [torch.float32, torch.float64]
 LSH = partial(lsh_sampler, active=16)
 PUBLISHED = partial(published_sampler, num_tables=1, fill=0, active=16)
 SOME = partial(uniform_sampler, active=5, mode="per_sample")
@@ -207,13 +209,8 @@ def test_options_out_of_range(options, message):
         make(**options)
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-FEATURES, LABELS, K = 40, 30, 4
-FLOATS = [torch.float32, torch.float64]
-
-
-def make_network(hidden=(8, 6), sampler=slide.FullSampler):
-    network = slide.SlideNetwork(FEATURES, list(hidden), LABELS, sampler)
+def make_network(hidden=(8, 6)):
+    network = make(hidden, FullSampler)
     for parameter in network.parameters():  # Biases, too.
         nn.init.normal_(parameter)
     return network.eval()
@@ -223,12 +220,8 @@ def draw_rows(sizes, dtype=np.float32):
     return make_csr(np.random.default_rng(0), sizes, FEATURES, dtype)
 
 
-def tensors(rows):
-    return [torch.from_numpy(array) for array in rows]
-
-
-def assert_same_answers(found, network, rows):
-    scores, ids = (torch.as_tensor(each) for each in found)
+def assert_same_answers(twin, network, rows):
+    scores, ids = twin(*map(torch.from_numpy, rows))
     expected, expected_ids = network.predict(rows, K)
     torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(ids, expected_ids)
@@ -327,11 +320,10 @@ def test_the_twin_answers_alike(hidden):
     twin = network.to_torch(K)
     assert isinstance(twin, TorchTwin)
     for sizes in ([1], [0], [0, 5, 0], [3, 1, 20, 8]):
-        rows = draw_rows(sizes)
-        assert_same_answers(twin(*tensors(rows)), network, rows)
+        assert_same_answers(twin, network, draw_rows(sizes))
 
 
-@pytest.mark.parametrize("k", [0, LABELS + 1, 2.0])
+@pytest.mark.parametrize("k", [0, N + 1, 2.0])
 def test_a_wrong_k_is_a_sentence(k):
     with pytest.raises(ValueError, match=r"k must be"):
         make_network().to_torch(k)
@@ -341,10 +333,10 @@ def test_a_trained_twin_goes_back():
     network = make_network()
     twin, rows = network.to_torch(K), draw_rows([4, 9])
     optimizer = torch.optim.Adam(twin.parameters(), lr=0.1)
-    twin(*tensors(rows))[0].sum().backward()
+    twin(*map(torch.from_numpy, rows))[0].sum().backward()
     optimizer.step()
     other = make_network()
     other.load_state_dict(twin.state_dict())
-    assert_same_answers(twin(*tensors(rows)), other, rows)
+    assert_same_answers(twin, other, rows)
     assert not torch.equal(other.output.weight, network.output.weight)
     network.to_torch(K).load_state_dict(other.state_dict())

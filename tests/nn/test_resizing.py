@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from helpers.grids import pairs
 from helpers.samplers import (
     full_sampler,
     index_sampler,
@@ -186,23 +185,3 @@ def test_numbers_that_cannot_be():
         remove_outputs(layer, [3])
     with pytest.raises(ValueError, match="one of the 3 outputs must stay"):
         remove_outputs(layer, [0, 1, 2])
-
-
-@pairs(change=["add", "remove", "replace"], mode=["shared", "per_sample"], fused=[True, False])
-def test_a_backward_pass_of_before_is_refused(fused, mode, change):
-    layer = SampledLinear(D, N, uniform_sampler(D, N, active=40, mode=mode))
-    loss = ActiveLoss("bce")
-    if fused:
-        value, _ = layer.loss(torch.randn(3, D), [[N - 1], [3], [5]], loss)
-    else:
-        out = layer(torch.randn(3, D), [[N - 1], [3], [5]])
-        value = loss(out.values, out.active)
-    if change == "add":
-        add_outputs(layer, 1)
-    else:
-        remove_outputs(layer, range(9, N))
-    if change == "replace":
-        add_outputs(layer, N - 9)
-    with pytest.raises(RuntimeError, match="before rows are added or removed"):
-        value.backward()
-    assert not getattr(layer.weight, "row_gradients", [])

@@ -5,7 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.convolution import ORDERS, I, O, draw
+from helpers.active_sets import draw
+from helpers.convolution import ORDERS, I, O
 from helpers.samplers import lsh_sampler, uniform_sampler
 from torch.nn import functional as torch_F
 

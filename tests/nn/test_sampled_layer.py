@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.active_sets import pick
 from helpers.matrices import make_csr
 from helpers.sparse_layers import (
     OPTIMIZERS,
@@ -35,13 +36,6 @@ from slide.sampling import ActiveSampler
 
 # Of PyTorch's Adagrad, once a process.
 quiet = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-
-
-def on_set(dense, active):
-    if active.shared:
-        return dense[:, torch.from_numpy(active.ids).long()]
-    rows = [dense[b, torch.from_numpy(active.row(b)).long()] for b in range(len(dense))]
-    return torch.cat(rows)
 
 
 class TestGradients:
@@ -99,7 +93,7 @@ class TestOptimizers:
                 generator = torch.Generator().manual_seed(10 * step + part)
                 x = torch.randn(B, D, dtype=torch.float64, generator=generator)
                 out = active_linear(x, weight, bias, active, sparse_grad=True)
-                wanted = on_set(linear(x), active)
+                wanted = pick(linear(x), active)
                 torch.testing.assert_close(out, wanted)
                 (out**2).mean().backward()
                 (wanted**2).mean().backward()

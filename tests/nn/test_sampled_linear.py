@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.grids import pairs
-from helpers.matrices import make_csr, make_pattern, to_dense
+from helpers.matrices import make_csr, to_dense
 from helpers.samplers import index_sampler, lsh_sampler, published_sampler, uniform_sampler
+from helpers.sparse_layers import B, D, N, draw_labels, every_mode
 
 from slide.active_set import ActiveSet
 from slide.functional.losses import ActiveLoss
@@ -28,8 +29,6 @@ from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 from slide.utils.quantized import QuantizedRows
 
-B, D, N = 5, 6, 40
-MODES = ["per_sample", "shared"]
 SAMPLERS = {
     "uniform": uniform_sampler,
     "lsh": partial(lsh_sampler, rebuild=partial(fixed, every=2 * B)),
@@ -38,12 +37,7 @@ SAMPLERS = {
     ),
     "index": partial(index_sampler, rebuild=partial(fixed, every=2 * B)),
 }
-every_mode = pytest.mark.parametrize("mode", MODES)
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
-
-
-def draw_labels(seed=0, num_outputs=N):
-    return make_pattern(np.random.default_rng(seed), [2, 1, 0, 3, 1], num_outputs)
 
 
 def make_layer(name, mode, active=12):
@@ -159,7 +153,6 @@ class TestSparseInputLinear:
         assert not hasattr(layer.weight, "row_gradients")
 
 
-D, N = 6, 40
 SECOND = {
     "linear": lambda sampler: SampledLinear(D, N, sampler),
     "sparse input": lambda sampler: SparseInputLinear(D, N, sampler),
@@ -455,12 +448,3 @@ class TestLossOfUsers:
         ):
             with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
                 call(layer(x))
-
-
-@pytest.mark.not_as_python
-def test_threads_may_search_at_the_same_time():
-    layer, x = make_large(), inputs()
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: layer.top_k(x, 3, "index")[1], range(8)))
-    for ids in found:
-        assert torch.equal(ids, found[0])

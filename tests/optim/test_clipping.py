@@ -116,7 +116,7 @@ from slide import ActiveLoss, FullSampler, clip_grad_norm_
 from slide.distributed import ShardedNetwork, ShardedSampledLinear
 from slide.row_gradients import dense_gradient
 
-def of_layer(group, marked):
+def of_layer(group):
     found = []
     for norm_type in (1.0, 2.0, float("inf")):
         torch.manual_seed(0)
@@ -127,13 +127,9 @@ def of_layer(group, marked):
         layer.loss(encoder(x[own]), labels[own], ActiveLoss("bce"))[0].backward()
         for p in encoder.parameters():  # As DistributedDataParallel does it.
             group.all_reduce(p.grad).div_(group.size)
-        parameters, more = [*encoder.parameters()], {"norm_type": norm_type}
-        if marked:
-            parameters += layer.parameters()
-        else:
-            more |= {"sharded": [*layer.parameters()], "group": group}
-        before = clip_grad_norm_(parameters, 0.1, **more)
-        after = clip_grad_norm_(parameters, 0.1, **more)
+        parameters = [*encoder.parameters(), *layer.parameters()]
+        before = clip_grad_norm_(parameters, 0.1, norm_type)
+        after = clip_grad_norm_(parameters, 0.1, norm_type)
         gradient = torch.cat([p.grad.flatten() for p in encoder.parameters()])
         found.append([before.item(), after.item(), *gradient.tolist()])
     return found
@@ -151,8 +147,7 @@ def of_network(group):
     return [[before.item(), after.item(), *gradient.tolist()]]
 
 def work(group):
-    layer = of_layer(group, marked=False)
-    return {"layer": layer, "marked": of_layer(group, marked=True), "network": of_network(group)}
+    return {"layer": of_layer(group), "network": of_network(group)}
 """
 
 
@@ -162,7 +157,7 @@ def ranks(tmp_path_factory):
 
 
 @several
-@pytest.mark.parametrize("name", ["layer", "marked", "network"])
+@pytest.mark.parametrize("name", ["layer", "network"])
 def test_parameters_that_processes_share_out(ranks, name):
     """Norms and gradients are those of one process with all rows, and equal on all ranks."""
     alone = np.array(ranks[1][0][name])
@@ -171,10 +166,3 @@ def test_parameters_that_processes_share_out(ranks, name):
     for rank in ranks[2]:
         assert rank[name] == ranks[2][0][name]
         np.testing.assert_allclose(rank[name], alone, rtol=1e-4, atol=1e-7)
-
-
-def test_shards_without_a_group():
-    weight = nn.Parameter(torch.zeros(2))
-    weight.grad = torch.ones(2)
-    with pytest.raises(ValueError, match="sharded parameters need the group"):
-        clip_grad_norm_([], 1.0, sharded=weight)

@@ -76,21 +76,24 @@ def test_bfloat16_parameters_of_any_shape(shape, rowwise):
         torch.testing.assert_close(one[name], other[name])
 
 
+def leave_rows(parameter, ids, rows, how="rows"):
+    """Put a gradient of some rows on a parameter, as it is, or as the product of two matrices."""
+    ids, rows = np.array(ids, np.int32), rows.flatten(1) if rows.ndim > 1 else rows[:, None]
+    gradient = RowGradient(ids, rows)
+    if how == "factored":
+        vectors = (rows.float() if parameter.dtype == torch.bfloat16 else rows).numpy()
+        groups = transpose(Pattern(np.arange(len(ids) + 1), ids), len(parameter))
+        gradient = FactoredRowGradient(groups, np.ones(len(ids), vectors.dtype), vectors)
+    add_row_gradient(parameter, gradient)
+
+
 def leave_gradient(parameter, gradient, how, generator):
     """Put a dense gradient on a parameter in one of three forms."""
-    num_rows = len(gradient)
-    order = torch.randperm(num_rows, generator=generator)
+    order = torch.randperm(len(gradient), generator=generator)
     if how == "dense":
         parameter.grad = gradient.clone()
-    elif how == "rows":
-        rows = gradient.reshape(num_rows, -1)[order]
-        add_row_gradient(parameter, RowGradient(order.numpy().astype(np.int32), rows))
     else:
-        # The product of a permutation matrix and the gradient's rows in that order.
-        indptr, ids = np.arange(num_rows + 1), order.numpy().astype(np.int32)
-        vectors = gradient.reshape(num_rows, -1)[order].numpy()
-        transposed = transpose(Pattern(indptr, ids), num_rows)
-        add_row_gradient(parameter, FactoredRowGradient(transposed, np.ones(num_rows), vectors))
+        leave_rows(parameter, order.tolist(), gradient[order], how)
 
 
 @pytest.mark.usefixtures("either_way")
@@ -141,7 +144,7 @@ def steps_on_some_rows(optimizer, parameter, touched, seed=2):
             len(ids), *parameter.shape[1:], dtype=parameter.dtype, generator=generator
         )
         optimizer.zero_grad()
-        add_row_gradient(parameter, RowGradient(np.array(ids, np.int32), rows))
+        leave_rows(parameter, ids, rows)
         optimizer.step()
         positions = torch.tensor(ids, dtype=torch.int64)
         gradients.append(torch.zeros_like(parameter).index_add_(0, positions, rows))
@@ -189,17 +192,8 @@ def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
     reference = torch.optim.AdamW([dense], weight_decay=0.1, **OPTIONS)
     for ids in ([0, 1], [2], [1], [0, 2], [1], [4]):
         rows = torch.randn(len(ids), *shape[1:], dtype=torch.float64, generator=generator)
-        indptr, at = np.arange(len(ids) + 1), np.array(ids, np.int32)
-        gradient = RowGradient(at, rows.reshape(len(ids), -1))
-        if how == "factored":
-            vectors = gradient.rows.numpy()
-            if dtype != torch.float64:
-                vectors = vectors.astype(np.float32)
-            groups = transpose(Pattern(indptr, at), 5)
-            ones = np.ones(len(ids), vectors.dtype)
-            gradient = FactoredRowGradient(groups, ones, vectors)
         optimizer.zero_grad()
-        add_row_gradient(weight, gradient)
+        leave_rows(weight, ids, rows, how)
         dense.grad = torch.zeros_like(dense).index_add_(0, torch.tensor(ids), rows)
         optimizer.step()
         reference.step()
@@ -331,11 +325,15 @@ def trained(shape=(4, 2), steps=((0, 1), (2,)), kind=RowSparseAdam, **options):
     return optimizer, weight
 
 
-def step(optimizer, weight, ids):
+def step(optimizer, weight, ids, seed=None):
+    """A step with gradients of 1, or of numbers that depend on the row and a seed."""
     optimizer.zero_grad()
     if isinstance(optimizer, RowSparseAdam):
         rows = torch.ones(len(ids), weight.shape[1], dtype=weight.dtype)
-        add_row_gradient(weight, RowGradient(np.array(ids, np.int32), rows))
+        if seed is not None:
+            places = torch.arange(weight.shape[1]) + torch.tensor(ids)[:, None]
+            rows = torch.sin(places.to(weight.dtype) + 7 * seed)
+        leave_rows(weight, ids, rows)
     else:
         weight.grad = torch.zeros_like(weight)
         weight.grad[list(ids)] = 1
@@ -490,46 +488,31 @@ def test_the_first_moment_may_come_and_go():
 MOMENTS = [{}, {"rowwise": True}, {"correct_skipped": True}]
 
 
-def step_on(optimizer, p, ids, seed):
-    """A step with gradients that depend on the row number and the seed."""
-    rows = torch.stack([torch.sin(torch.arange(3.0) + i + 7 * seed) for i in ids])
-    add_row_gradient(p, RowGradient(np.array(ids, np.int32), rows))
-    optimizer.step()
-
-
-def made(rows, **options):
-    p = nn.Parameter(torch.arange(3.0 * rows).reshape(rows, 3))
-    return p, RowSparseAdam([p], lr=0.1, **options)
-
-
 @pytest.mark.parametrize("options", MOMENTS)
 def test_appended_rows_are_as_if_they_had_been_there(options):
-    (small, one), (large, other) = made(4, **options), made(6, **options)
+    both = [trained((n, 3), (), **options) for n in (4, 6)]
+    (one, small), (_, large) = both
     for seed, ids in enumerate([(0, 2), (1,), (0, 3)]):
-        for p, optimizer in ((small, one), (large, other)):
-            step_on(optimizer, p, ids, seed)
-    resize_rows(small, None, torch.arange(12.0, 18).reshape(2, 3), one)
+        for optimizer, p in both:
+            step(optimizer, p, ids, seed)
+    resize_rows(small, None, torch.ones(2, 3), one)
     for seed, ids in enumerate([(5, 0), (4, 1, 5)], start=3):
-        for p, optimizer in ((small, one), (large, other)):
-            step_on(optimizer, p, ids, seed)
+        for optimizer, p in both:
+            step(optimizer, p, ids, seed)
     assert torch.equal(small, large)
-    again, fresh = made(6, **options)
-    fresh.load_state_dict(one.state_dict())  # Which checks the shapes of all state.
-    assert len(again) == len(small)
+    # Which checks the shapes of all state.
+    trained((6, 3), (), **options)[0].load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("options", MOMENTS)
 def test_rows_keep_their_moments_where_others_leave(options):
-    (p, optimizer), (whole, other) = made(5, **options), made(5, **options)
-    for parameter, each in ((p, optimizer), (whole, other)):
-        step_on(each, parameter, (0, 1, 2, 3, 4), 0)
+    (optimizer, p), (other, whole) = [trained((5, 3), (), **options) for _ in range(2)]
+    for each, parameter in ((optimizer, p), (other, whole)):
+        step(each, parameter, (0, 1, 2, 3, 4), 0)
     kept = torch.tensor([4, 0, 3])
     resize_rows(p, kept, torch.empty(0, 3), optimizer)
-    rows = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
-    add_row_gradient(p, RowGradient(np.arange(3, dtype=np.int32), rows))
-    add_row_gradient(whole, RowGradient(kept.int().numpy(), rows))
-    optimizer.step()
-    other.step()
+    step(optimizer, p, [0, 1, 2])
+    step(other, whole, kept.tolist())
     assert torch.equal(p, whole[kept])
 
 
@@ -537,12 +520,11 @@ def test_rows_keep_their_moments_where_others_leave(options):
 @pytest.mark.parametrize("kept", [None, torch.tensor([2])])
 def test_a_step_with_moments_of_other_rows_is_refused(options, kept):
     """Kernels would write outside of them."""
-    p, optimizer = made(3, **options)
-    step_on(optimizer, p, (0, 1, 2), 0)
+    optimizer, p = trained((3, 3), [(0, 1, 2)], **options)
     resize_rows(p, kept, torch.zeros(1, 3))
     before = p.detach().clone()
     with pytest.raises(ValueError, match=r"does not fit a parameter .*: give the optimizer to"):
-        step_on(optimizer, p, (0,), 1)
+        step(optimizer, p, (0,))
     assert torch.equal(p, before)
 
 
@@ -584,7 +566,7 @@ def test_optimizers_of_pytorch_follow(kind):
 
 
 def test_what_does_not_fit_is_refused():
-    p, optimizer = made(3)
+    optimizer, p = trained((3, 3), ())
     with pytest.raises(ValueError, match=r"new rows \(1, 2\) do not fit a weight \(3, 3\)"):
         resize_rows(p, None, torch.zeros(1, 2), optimizer)
     with pytest.raises(ValueError, match=r"rows to keep must lie in \[0, 3\)"):

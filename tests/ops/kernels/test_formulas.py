@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from slide.active_set import transpose
 from slide.check.self_test import SELF_TESTS, equal, near, random_csr
 from slide.ops.active_sets import count_distinct
 from slide.ops.base_scorers import relate_candidates
 from slide.ops.item_factors import solve_factors, sum_products
 from slide.ops.label_clusters import halve_nodes, sum_rows
-from slide.ops.products import group_entries
 from slide.ops.ragged import RowRoom, gather_entries
 from slide.sparse import CSR, Pattern
 
@@ -29,15 +29,13 @@ def _entries(rng):
     found = np.empty_like(values)
     gather_entries(rows.values, positions, found)
     equal("entries in another order", found.tolist(), rows.values[positions].tolist())
-    slots = rng.permutation(_WIDTH).astype(np.int32)
-    starts, entries = np.empty(_WIDTH + 1, np.int64), np.empty(len(values), np.int64)
-    samples = np.empty(len(values), np.int32)
-    group_entries(rows.indptr, rows.indices, slots, starts, entries, samples)
-    order = np.argsort(slots[rows.indices], kind="stable")
+    ids, starts, entries, samples = transpose(Pattern(rows.indptr, rows.indices), _WIDTH)
+    order = np.argsort(rows.indices, kind="stable")
     equal("grouped entries", entries.tolist(), order.tolist())
     equal("their samples", samples.tolist(), rows.entry_rows()[order].tolist())
-    ends = np.bincount(slots[rows.indices], minlength=_WIDTH).cumsum()
-    equal("the bounds of the groups", starts.tolist(), [0, *ends.tolist()])
+    columns, counts = np.unique(rows.indices, return_counts=True)
+    equal("the groups", ids.tolist(), columns.tolist())
+    equal("their bounds", starts.tolist(), [0, *counts.cumsum().tolist()])
 
 
 def _relations(rng):
