@@ -280,15 +280,15 @@ def _sorted(found: Pattern) -> np.ndarray:
 
 
 def _random_numbers(rng: np.random.Generator) -> None:
-    """Of keys below and above the largest int64."""
-    counters, bound = rng.integers(0, 1 << 62, 20), int(rng.integers(1, 1 << 31))
-    for key in (int(rng.integers(1 << 62)), (1 << 64) - 1 - int(rng.integers(1 << 62))):
-        bits = [int(random_bits(np.uint64(key), each)) for each in counters]
-        expected = torch_random_bits(key, torch.from_numpy(counters)).numpy().view(np.uint64)
-        equal("random bits", bits, expected.tolist())
-        below = [int(random_below(np.uint64(key), each, bound)) for each in counters]
-        expected = torch_random_below(key, torch.from_numpy(counters), bound)
-        equal("random numbers", below, expected.tolist())
+    counters = rng.integers(0, 1 << 62, 20)
+    key, bound = int(rng.integers(1 << 62)), int(rng.integers(1, 1 << 31))
+    bits = [int(random_bits(np.uint64(key), each)) for each in counters]
+    below = [int(random_below(np.uint64(key), each, bound)) for each in counters]
+    expected = torch_random_bits(key, torch.from_numpy(counters)).numpy().view(np.uint64)
+    equal("random bits", bits, expected.tolist())
+    equal(
+        "random numbers", below, torch_random_below(key, torch.from_numpy(counters), bound).tolist()
+    )
 
 
 def _sets(rng: np.random.Generator) -> Found:

@@ -14,6 +14,7 @@ from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
 from slide.ops.active_sets import torch_assemble
 from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
+from slide.ops.random import random_below, torch_random_below
 from slide.ops.sketches import (
     CODES,
     LINE,
@@ -32,6 +33,13 @@ TYPES = [np.float32, np.float64]
 every_type = pytest.mark.parametrize("dtype", TYPES)
 CPU = torch.device("cpu")
 tensor = torch.from_numpy
+
+
+@pairs(key=[0, 7, 2**63 + 5, 2**64 - 1], bound=[1, 10, 2**31 - 1])
+def test_random_numbers(key, bound):
+    counters = np.concatenate([np.arange(50), 2**40 + np.arange(50)])
+    expected = [random_below(np.uint64(key), c, bound) for c in counters]
+    assert torch_random_below(key, tensor(counters), bound).tolist() == expected
 
 
 def test_bfloat16_rows_are_summed_up_in_float32():
