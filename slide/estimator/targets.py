@@ -120,7 +120,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
     if _holds_lists(y):
         rows = [list(row) for row in y]
         _check_no_matrix(rows)
-        return _from_names(_known(rows, classes) if skip_unknown else rows, classes, True)
+        return _from_names(rows, classes, True, skip_unknown)
     array = name_array(y) if isinstance(y, list) else np.asarray(y)
     if array.ndim == 2 and array.shape[1] > 1:
         _check_marks(array, range(array.shape[1]))
@@ -135,7 +135,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
         labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
         return Targets(labels, found, False)
     rows = [[name] for name in array.tolist()]
-    return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
+    return _from_names(rows, classes, False, skip_unknown)
 
 
 def _column(y: Any) -> Any:
@@ -163,11 +163,6 @@ def _check_kinds(names: Iterable[Any]) -> None:
             "names of labels must be of one kind, text or numbers, not "
             f"{' and '.join(sorted(kinds.values()))}"
         )
-
-
-def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
-    known = set(name_array(classes).tolist())
-    return [[name for name in row if name in known] for row in rows]
 
 
 def is_matrix(y: Any) -> bool:
@@ -237,7 +232,9 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
     return Targets(Pattern(*map(np.copy, as_pattern(matrix, width))), found, True)
 
 
-def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:
+def _from_names(
+    rows: list[list[Any]], classes: Any, multilabel: bool, skip_unknown: bool
+) -> Targets:
     try:
         known = sorted(set(chain.from_iterable(rows))) if classes is None else list(classes)
     except TypeError as error:  # Names of several kinds have no order.
@@ -249,6 +246,8 @@ def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Target
         if np.ndim(name):  # numpy would make a matrix of these.
             raise ValueError(f"names of labels must be texts or numbers, not {name!r}")
     numbers = {name: number for number, name in enumerate(known)}
+    if skip_unknown:
+        rows = [[name for name in row if name in numbers] for row in rows]
     try:
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
     except KeyError as error:

@@ -267,7 +267,17 @@ class Model:
         return found.ids, found.scores
 
     def with_vectorizer(self, vectorizer: TextVectorizer) -> "Model":
-        """The same model, which takes texts; it shares everything else with this one."""
+        """The same model, which takes texts; it shares everything else with this one.
+
+        Raises:
+            ValueError: for a vectorizer of another number of features.
+        """
+        if vectorizer.num_features != self.num_features:
+            kind = "classifier" if "classifier" in self.settings else "model"
+            raise ValueError(
+                f"a vectorizer of {vectorizer.num_features} features does not fit a {kind} of "
+                f"{self.num_features}"
+            )
         found = copy.copy(self)
         found.vectorizer, found.feature_names = vectorizer, vectorizer.terms
         return found
@@ -314,10 +324,11 @@ class Model:
         small._shares_layers = self._shares_layers = True
         return small
 
-    def _number(self, label: Any) -> int:
+    def _number(self, label: Any, may_be_new: bool = False) -> int:
         number = label if self.label_names is None else self.label_names.number(label)
         if not isinstance(number, int | np.integer) or not 0 <= number < self.num_labels:
-            raise ValueError(f"the model has no label {label!r}")
+            advice = f": add_labels([{label!r}]) adds it" if may_be_new else ""
+            raise ValueError(f"the model has no label {label!r}{advice}")
         return int(number)
 
     @_alone
@@ -539,18 +550,11 @@ class Model:
             return found
         names = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
         lists = [list(dict.fromkeys(row)) for row in names]
-        found = Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
+        found = Pattern.from_lists([[self._number(n, True) for n in row] for row in lists])
         for position in np.flatnonzero(~np.isin(found.indices, self._outputs()))[:1]:
             name = [name for row in lists for name in row][position]
             raise ValueError(f"label {name!r} was removed: add_labels([{name!r}]) brings it back")
         return found
-
-    def _known_number(self, name: Any) -> int:
-        assert self.label_names is not None
-        number = self.label_names.number(name)
-        if number is None:
-            raise ValueError(f"the model has no label {name!r}: add_labels([{name!r}]) adds it")
-        return number
 
     def save(self, path: str | Path, dtype: str = "float32") -> None:
         """Write the model into a folder; `slide.load` opens it.
@@ -632,13 +636,11 @@ def _opened(folder: Path, verify: bool) -> Model:
         return Model(**restored_parts(folder, content, verify))
     except MemoryError as error:
         raise ValueError(f"the model of {folder} takes more memory than there is") from error
-    except ValueError as error:
-        if str(folder) in str(error):
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+        own = isinstance(error, ValueError)
+        if own and str(folder) in str(error):
             raise
-        said = checks.shortened(error)
-        raise ValueError(f"the files of {folder} do not fit each other: {said}") from error
-    except (KeyError, TypeError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
-        said = checks.shortened(repr(error))
+        said = checks.shortened(error if own else repr(error))
         raise ValueError(f"the files of {folder} do not fit each other: {said}") from error
 
 

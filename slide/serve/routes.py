@@ -40,6 +40,7 @@ from slide.predict.rows import (
     number_features,
     object_hook,
     one_row,
+    shown_labels,
 )
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
@@ -526,9 +527,7 @@ def _written(found: Predicted, query: Query, model: Model) -> bytes:
     kept = found.labels >= 0
     if query.threshold is not None:
         kept &= found.scores >= query.threshold
-    names = None if query.ids else model.label_names
-    first = Numbering.of(model).first_label
-    labels = found.labels + first if names is None else names.take(found.labels)
+    labels = shown_labels(found.labels, model, query.ids)
     how: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     rows = []
     for i, some in enumerate(kept):

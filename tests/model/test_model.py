@@ -162,12 +162,9 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
     with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
         Model(network).save(tmp_path / "m", dtype="int4")
     assert not (tmp_path / "m").exists()
-
-
-def test_a_file_in_the_place_of_the_folder(raw, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="is a file: a model needs a folder"):
-        Model(job.make_network(raw)).save(tmp_path / "file")
+        Model(network).save(tmp_path / "file")
 
 
 def test_processes_that_are_spawned_predict(model, tmp_path):
