@@ -50,6 +50,8 @@ _OUTPUT_SCALE = 0.1
 _BATCH = 1024
 # A folder that is replaced while it is opened is opened again; one that is so 20 times is an error.
 _ATTEMPTS = 20
+# What files that do not fit each other raise.
+_UNFIT = ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -636,7 +638,7 @@ def _opened(folder: Path, verify: bool) -> Model:
         return Model(**restored_parts(folder, content, verify))
     except MemoryError as error:
         raise ValueError(f"the model of {folder} takes more memory than there is") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+    except _UNFIT as error:
         own = isinstance(error, ValueError)
         if own and str(folder) in str(error):
             raise

@@ -270,13 +270,14 @@ def _unknown_key(where: str, known: type[BaseModel]) -> str:
 
 def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up."""
-    counted, given = Numbering.of(model), [cells for row in rows if (cells := _cells(row))]
-    # All texts in one call.
-    texts = each_row(model.rows_of(given) if given and model.columns is not None else None)
+    counted, cells = Numbering.of(model), [_cells(row) for row in rows]
+    given, texts = [each for each in cells if each], None
+    if model.columns is not None:  # All texts in one call.
+        texts = each_row(model.rows_of(given) if given else None)
     found = []
-    for number, row in enumerate(rows):
+    for number, (row, own) in enumerate(zip(rows, cells, strict=True)):
         try:
-            found.append(_row(row, model, counted, texts))
+            found.append(_row(row, own, texts, model, counted))
         except (ValueError, TypeError) as error:
             raise ValueError(f"row {number}: {error}") from error
     return stacked(found)
@@ -291,16 +292,17 @@ def _cells(row: Row) -> dict[str, Any]:
     return found
 
 
-def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[CSR]) -> CSR:
-    """The features of a row; ``texts`` has the features of texts in the order of rows."""
-    cells = _cells(row)
+def _row(
+    row: Row, cells: dict[str, Any], texts: Iterator[CSR] | None, model: Model, counted: Numbering
+) -> CSR:
+    """The features of a row; ``texts`` has those of rows with ``cells``, in their order."""
     if [row.indices, row.features, cells or None].count(None) != 2:
         columns = " and columns" if type(row) is not Row else ""
         raise ValueError(f"give it either indices (and values), or features, or a text{columns}")
     if row.values is not None and row.indices is None:
         raise ValueError("values go with indices; features and texts have their own")
     if cells:
-        if model.columns is None:
+        if texts is None:
             raise ValueError("the model takes rows of features, not texts")
         return next(texts)
     if row.features is not None:

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.answers import assert_same
 from helpers.frames import Frame
 
 import slide
@@ -354,9 +355,7 @@ def test_answers_are_the_others_without_the_labels_left_out(raw, steps, known, t
         assert found.sum() < 80
     assert (small.num_features, small.num_labels) == (60, 80)
     small.save(tmp_path / "m")
-    again = load(tmp_path / "m").predict(rows, k=80)
-    np.testing.assert_array_equal(again.labels, few)
-    np.testing.assert_array_equal(again.scores, values)
+    assert_same(load(tmp_path / "m").predict(rows, k=80), (few, values))
     size = [(model.network.output.weight.shape[0]), small.network.output.weight.shape[0]]
     assert size[1] < size[0]
     np.testing.assert_array_equal(model.predict(rows, k=80).scores, scores)  # It is as it was.
@@ -408,15 +407,11 @@ def test_a_model_that_learns_leaves_a_restricted_one_alone(raw):
     for learner in (model, twin):
         for _ in range(2):
             learner.partial_fit(rows, labels, lr=0.05)
-    for found, expected in zip(
-        (small.predict(rows, k=3), other.predict(rows, k=2)), before, strict=True
-    ):
-        np.testing.assert_array_equal(found.labels, expected.labels)
-        np.testing.assert_array_equal(found.scores, expected.scores)
+    assert_same(small.predict(rows, k=3), before[0])
+    assert_same(other.predict(rows, k=2), before[1])
     found, expected = model.predict(rows, k=9), twin.predict(rows, k=9)
     assert (found.scores != first.scores).any()
-    np.testing.assert_array_equal(found.labels, expected.labels)
-    np.testing.assert_array_equal(found.scores, expected.scores)
+    assert_same(found, expected)
     assert model.network.output is output, "the many outputs need no copy"
     model.restricted([3, 1]).partial_fit(rows, [[1]] * 30, lr=0.05)
     np.testing.assert_array_equal(model.predict(rows, k=9).scores, expected.scores)

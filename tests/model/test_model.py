@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.answers import assert_same
 from helpers.commands import slide_predict
 from helpers.serving import serving_model
 from helpers.workers import predicted
@@ -42,11 +43,6 @@ def model(raw):
     names = [f"label {n}" for n in range(data.steps[0].num_labels)]
     more = {"settings": {"seed": 3}, "name": data.name, "label_names": names}
     return Model(*trained(data), data.steps, **more)
-
-
-def assert_same(one, other):
-    for found, expected in zip(one, other, strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_it_comes_back_from_its_folder(model, raw, tmp_path):
