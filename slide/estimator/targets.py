@@ -190,12 +190,9 @@ def _check_no_matrix(rows: list[list[Any]]) -> None:
     width = len(rows[0])
     if width < 2 or any(len(row) != width for row in rows):
         return
-    repeats = False
-    for row in rows:
-        if not all(isinstance(name, int | float | np.generic) and name in (0, 1) for name in row):
-            return
-        repeats |= len(set(row)) < width
-    if repeats:
+    names = chain.from_iterable(rows)
+    flags = all(isinstance(name, int | float | np.generic) and name in (0, 1) for name in names)
+    if flags and any(len(set(row)) < width for row in rows):
         raise ValueError(
             f"y holds {width} zeros and ones in each row, which as lists of names would be the "
             "labels 0 and 1: give a matrix, np.array(y)"

@@ -188,17 +188,14 @@ class Model:
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
         x = self._checked(rows)
-        parts = []
+        parts = [(np.empty((0, k), np.int64), np.empty((0, k)))]
         with one_thread() if x.num_rows == 1 else nullcontext():
             for start in range(0, x.num_rows, _BATCH):
                 try:
                     parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
                 except checks.ScoresNotFinite as error:
                     raise checks.ScoresNotFinite(start + error.row) from error
-        if not parts:
-            return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
         ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-        ids = ids.astype(np.int64, copy=False)
         if self._label_ids is not None:
             ids = np.where(ids < 0, -1, self._label_ids[ids].astype(np.int64))
         return Predicted(ids, scores)

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -51,7 +52,7 @@ class Scores:
     def __init__(self, k: int):
         self.cutoffs = [cutoff for cutoff in _CUTOFFS if cutoff <= k]
         self.rows = self.labels = 0
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, float] = defaultdict(float)
 
     def add(self, ids: np.ndarray, labels: Pattern) -> None:
         """Add rows."""
@@ -61,8 +62,7 @@ class Scores:
         self.labels += len(labels.indices)
         for name, metric in (("p", precision_at_k), ("ndcg", ndcg_at_k)):
             for k in self.cutoffs:
-                key = f"{name}_at_{k}"
-                self._sums[key] = self._sums.get(key, 0.0) + len(ids) * metric(ids, labels, k)
+                self._sums[f"{name}_at_{k}"] += len(ids) * metric(ids, labels, k)
 
     def means(self) -> dict[str, float]:
         """The means, as ``p_at_1`` and so on; empty if no row has a label."""

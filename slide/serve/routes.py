@@ -107,17 +107,15 @@ def _keys(form: type[BaseModel]) -> list[str]:
 
 def row_form(model: Model) -> type[Row]:
     """What a row may be: for a model of a table, also cells by the name of their column."""
-    fields: dict[str, Any] = {}
-    columns = model.columns if "columns" in model.settings else None
-    for column in () if columns is None else columns.names:
+    columns, fields = model.columns, dict[str, Any]()
+    if columns is None or "columns" not in model.settings:
+        return Row
+    for column in columns.names:
         if column not in Row.model_fields:
-            number = columns is not None and column in columns.numbers
-            said = f"a {'number' if number else 'text'}, in the table's column"
-            kind: Any = _Value if number else str
-            fields[f"column_{len(fields)}"] = (
-                kind | None,
-                Field(None, alias=column, description=said),
-            )
+            kind: Any = _Value if column in columns.numbers else str
+            said = f"a {'text' if kind is str else 'number'}, in the table's column"
+            field = Field(None, alias=column, description=said)
+            fields[f"column_{len(fields)}"] = (kind | None, field)
     return create_model("Row", __base__=Row, __doc__=Row.__doc__, **fields) if fields else Row
 
 
@@ -327,17 +325,13 @@ class Metrics:
     def __init__(self, waiting: Callable[[], int]):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-
-        def made(kind: Any, name: str, about: str, **how: Any) -> Any:
-            return kind(f"slide_{name}", about, registry=self.registry, **how)
-
-        self.requests = made(Counter, "requests", "Requests.", labelnames=("path", "status"))
+        how: Any = {"namespace": "slide", "registry": self.registry}
+        self.requests = Counter("requests", "Requests.", ("path", "status"), **how)
         about = "Seconds from the last byte of a request to its answer."
-        how: dict[str, Any] = {"labelnames": ("path",), "buckets": _SECONDS}
-        self.seconds = made(Histogram, "request_seconds", about, **how)
+        self.seconds = Histogram("request_seconds", about, ("path",), buckets=_SECONDS, **how)
         about = "Rows that were answered in one product."
-        self.batch_rows = made(Histogram, "batch_rows", about, buckets=_ROWS)
-        made(Gauge, "waiting_rows", "Rows that wait for a batch.").set_function(waiting)
+        self.batch_rows = Histogram("batch_rows", about, buckets=_ROWS, **how)
+        Gauge("waiting_rows", "Rows that wait for a batch.", **how).set_function(waiting)
 
 
 class _Refused(Exception):
@@ -432,10 +426,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         if not large:
             return work(*given)
         done = asyncio.get_running_loop().run_in_executor(parser, work, *given)
-        try:
-            return await asyncio.wait_for(done, limits.timeout)
-        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
-            raise TimeoutError from error
+        return await asyncio.wait_for(done, limits.timeout)
 
     def read(body: bytes) -> tuple[Query, CSR]:
         query = read_query(body, limits.rows, form)
@@ -498,7 +489,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         except Overloaded as error:
             sentence = f"{batcher.waiting} rows wait already; try again later"
             raise HTTPException(503, sentence, {"Retry-After": "1"}) from error
-        except TimeoutError as error:
+        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
             raise HTTPException(504, f"no answer within {limits.timeout:g} s") from error
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
