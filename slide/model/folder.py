@@ -103,10 +103,6 @@ def write_model(
             content["vectorizer"]["terms"] = model.vectorizer.num_features
         if model.vectorizer.idf is not None:
             files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
-    if index:
-        files["index"] = index
-    if tensors is not None:
-        files["ranker"] = tensors
     steps = {
         f"{number}.{name}": torch.from_numpy(np.array(array))
         for number, step in enumerate(model.steps)
@@ -118,7 +114,8 @@ def write_model(
         content[prefix] = None if found is None else found.kind
         if found is not None:
             names |= found.tensors(prefix)
-    files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
+    parts = {"index": index, "ranker": tensors, "steps": steps, "names": names}
+    files |= {name: part for name, part in parts.items() if part}
     write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -53,21 +53,18 @@ _ATTEMPTS = 20
 # What files that do not fit each other raise.
 _UNFIT = ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+_Change = TypeVar("_Change", bound=Callable[..., Any])
 
 
-def _alone(
-    change: "Callable[Concatenate[Model, _P], _T]",
-) -> "Callable[Concatenate[Model, _P], _T]":
+def _alone(change: _Change) -> _Change:
     """The method, which raises RuntimeError while another thread changes the same network."""
 
     @wraps(change)
-    def changed(self: "Model", *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def changed(self: "Model", *args: Any, **kwargs: Any) -> Any:
         with changing(*self.network.layers()):
             return change(self, *args, **kwargs)
 
-    return changed
+    return cast(_Change, changed)
 
 
 class Predicted(NamedTuple):
