@@ -145,16 +145,6 @@ def test_mistakes_are_sentences(runs):
         compare.main([str(runs / "one"), "--plot", str(runs / "a.foo")])
 
 
-def test_an_interrupt(runs, monkeypatch, capsys):
-    def stop(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(compare, "read_run", stop)
-    with pytest.raises(SystemExit) as stopped:
-        compare.main([str(runs)])
-    assert (stopped.value.code, capsys.readouterr().err) == (130, "interrupted\n")
-
-
 def test_names_from_elsewhere_are_no_commands_to_a_terminal_or_a_picture(runs, tmp_path, capsys):
     """Escape sequences, formulas of matplotlib, and the names that it leaves out of legends."""
     one, two = (runs / name for name in ("one", "two"))

@@ -294,13 +294,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         """
         model: Model = self._fitted().model_
         if vectorizer is not None:
-            found = TextVectorizer.of(vectorizer)
-            if found.num_features != model.num_features:
-                raise ValueError(
-                    f"a vectorizer of {found.num_features} features does not fit a classifier of "
-                    f"{model.num_features}"
-                )
-            model = model.with_vectorizer(found)
+            model = model.with_vectorizer(TextVectorizer.of(vectorizer))
         model.save(path, dtype)
 
     @classmethod
@@ -320,9 +314,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 own[name] = ast.literal_eval(str(model.settings.get(name)))
         found: Any = cls(**own)
         found.model_, found.multilabel_ = model, kept["multilabel"]
-        found.n_features_in_ = model.num_features
-        if model.feature_names is not None and model.vectorizer is None:
-            found.feature_names_in_ = np.array(list(model.feature_names), object)
+        found._take_features()
         names = range(model.num_labels) if model.label_names is None else model.label_names
         found.classes_ = name_array(list(names)).astype(kept["classes"])
         return found
@@ -605,10 +597,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         They are names if X had names, else their number.
         """
         self._fitted().model_.add_features(features)
-        self.n_features_in_ = self.model_.num_features
-        if self.model_.feature_names is not None:
-            self.feature_names_in_ = np.array(list(self.model_.feature_names), object)
+        self._take_features()
         return self
+
+    def _take_features(self) -> None:
+        """Number and names of the features are those of the model."""
+        self.n_features_in_ = self.model_.num_features
+        if self.model_.feature_names is not None and self.model_.vectorizer is None:
+            self.feature_names_in_ = np.array(list(self.model_.feature_names), object)
 
     @contextmanager
     def _unnamed(self) -> Iterator[None]:

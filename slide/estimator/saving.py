@@ -52,14 +52,15 @@ def save(model: Any, path: str | Path, dtype: str = "float32", vectorizer: Any =
         vectorizer, model = _parts(model)
     if isinstance(model, SlideClassifier):
         model.save(path, dtype, vectorizer)
-    elif isinstance(model, Model):
-        own = vectorizer is None
-        (model if own else model.with_vectorizer(TextVectorizer.of(vectorizer))).save(path, dtype)
-    else:
+        return
+    if not isinstance(model, Model):
         raise TypeError(
             f"slide.save takes a SlideClassifier, a pipeline that ends in one, or a slide.Model, "
             f"not a {type(model).__name__}"
         )
+    if vectorizer is not None:
+        model = model.with_vectorizer(TextVectorizer.of(vectorizer))
+    model.save(path, dtype)
 
 
 def _parts(pipeline: Pipeline) -> tuple[Any, Any]:

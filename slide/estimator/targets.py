@@ -120,7 +120,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
     if _holds_lists(y):
         rows = [list(row) for row in y]
         _check_no_matrix(rows)
-        return _from_names(_known(rows, classes) if skip_unknown else rows, classes, True)
+        return _from_names(rows, classes, True, skip_unknown)
     array = name_array(y) if isinstance(y, list) else np.asarray(y)
     if array.ndim == 2 and array.shape[1] > 1:
         _check_marks(array, range(array.shape[1]))
@@ -135,7 +135,7 @@ def read_targets(y: Any, classes: Any = None, skip_unknown: bool = False) -> Tar
         labels = Pattern(np.arange(len(array) + 1), numbers.astype(np.int32))
         return Targets(labels, found, False)
     rows = [[name] for name in array.tolist()]
-    return _from_names(_known(rows, classes) if skip_unknown else rows, classes, False)
+    return _from_names(rows, classes, False, skip_unknown)
 
 
 def _column(y: Any) -> Any:
@@ -165,11 +165,6 @@ def _check_kinds(names: Iterable[Any]) -> None:
         )
 
 
-def _known(rows: list[list[Any]], classes: Any) -> list[list[Any]]:
-    known = set(name_array(classes).tolist())
-    return [[name for name in row if name in known] for row in rows]
-
-
 def is_matrix(y: Any) -> bool:
     """Whether targets have a column for each label; one dense column is a vector."""
     shape = tuple(getattr(y, "shape", ()))
@@ -195,12 +190,9 @@ def _check_no_matrix(rows: list[list[Any]]) -> None:
     width = len(rows[0])
     if width < 2 or any(len(row) != width for row in rows):
         return
-    repeats = False
-    for row in rows:
-        if not all(isinstance(name, int | float | np.generic) and name in (0, 1) for name in row):
-            return
-        repeats |= len(set(row)) < width
-    if repeats:
+    names = chain.from_iterable(rows)
+    flags = all(isinstance(name, int | float | np.generic) and name in (0, 1) for name in names)
+    if flags and any(len(set(row)) < width for row in rows):
         raise ValueError(
             f"y holds {width} zeros and ones in each row, which as lists of names would be the "
             "labels 0 and 1: give a matrix, np.array(y)"
@@ -237,7 +229,9 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
     return Targets(Pattern(*map(np.copy, as_pattern(matrix, width))), found, True)
 
 
-def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Targets:
+def _from_names(
+    rows: list[list[Any]], classes: Any, multilabel: bool, skip_unknown: bool
+) -> Targets:
     try:
         known = sorted(set(chain.from_iterable(rows))) if classes is None else list(classes)
     except TypeError as error:  # Names of several kinds have no order.
@@ -249,6 +243,8 @@ def _from_names(rows: list[list[Any]], classes: Any, multilabel: bool) -> Target
         if np.ndim(name):  # numpy would make a matrix of these.
             raise ValueError(f"names of labels must be texts or numbers, not {name!r}")
     numbers = {name: number for number, name in enumerate(known)}
+    if skip_unknown:
+        rows = [[name for name in row if name in numbers] for row in rows]
     try:
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
     except KeyError as error:

@@ -103,10 +103,6 @@ def write_model(
             content["vectorizer"]["terms"] = model.vectorizer.num_features
         if model.vectorizer.idf is not None:
             files["vectorizer"] = {"idf": torch.from_numpy(np.array(model.vectorizer.idf))}
-    if index:
-        files["index"] = index
-    if tensors is not None:
-        files["ranker"] = tensors
     steps = {
         f"{number}.{name}": torch.from_numpy(np.array(array))
         for number, step in enumerate(model.steps)
@@ -118,7 +114,8 @@ def write_model(
         content[prefix] = None if found is None else found.kind
         if found is not None:
             names |= found.tensors(prefix)
-    files |= {name: part for name, part in (("steps", steps), ("names", names)) if part}
+    parts = {"index": index, "ranker": tensors, "steps": steps, "names": names}
+    files |= {name: part for name, part in parts.items() if part}
     write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
 
 
@@ -152,24 +149,22 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
     ]
     text = stored("names", {})
     names = {
-        which: Names.restored(text.part(which, {}), whole.one_of(which, KINDS))
+        which: None
+        if whole.get(which) is None
+        else Names.restored(text.part(which, {}), whole.one_of(which, KINDS))
         for which in ("label_names", "feature_names")
-        if whole.get(which) is not None
     }
     vectorizer = content.get("vectorizer")
     if vectorizer is not None:
-        vectorizer = _restored_vectorizer(
-            stored("vectorizer", vectorizer), names.get("feature_names")
-        )
+        vectorizer = _restored_vectorizer(stored("vectorizer", vectorizer), names["feature_names"])
     return {
         "network": network,
         "ranker": ranker,
         "steps": steps,
-        "label_names": names.get("label_names"),
-        "feature_names": names.get("feature_names"),
         "settings": settings,
         "name": whole.text("name"),
         "vectorizer": vectorizer,
+        **names,
     }
 
 
@@ -366,10 +361,16 @@ _ARRAYS = {
 def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The numbers of a trained ranker, and its arrays by name; of the same ones the first."""
     numbers, arrays = ranker.state()
-    same = _same_arrays(arrays)
-    first = {name: array for name, array in arrays.items() if name not in same}
-    whole = {name: np.require(array, requirements=("C", "W")) for name, array in first.items()}
-    tensors = {name: torch.from_numpy(array) for name, array in whole.items()}
+    same: dict[str, str] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, array in arrays.items():
+        # Labels of training rows are in several scorers.
+        before = [each for each in tensors if ".labels." in each and ".labels." in name]
+        first = next((each for each in before if np.array_equal(array, arrays[each])), None)
+        if first is None:
+            tensors[name] = torch.from_numpy(np.require(array, requirements=("C", "W")))
+        else:
+            same[name] = first
     return {**numbers, "same": same}, tensors
 
 
@@ -385,19 +386,6 @@ def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> Ensem
             stored.refuse_array(str(first), f"be there, as {name} is the same")
         arrays[name] = arrays[first]
     return EnsembleRanker.restored(stored.of(numbers, arrays), num_labels, num_features)
-
-
-def _same_arrays(arrays: dict[str, np.ndarray]) -> dict[str, str]:
-    """For arrays that equal an earlier one, such as labels of training rows, its name."""
-    same: dict[str, str] = {}
-    firsts: list[str] = []
-    for name in (each for each in arrays if ".labels." in each):
-        first = next((n for n in firsts if np.array_equal(arrays[name], arrays[n])), None)
-        if first is None:
-            firsts.append(name)
-        else:
-            same[name] = first
-    return same
 
 
 def _renamed(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -50,22 +50,21 @@ _OUTPUT_SCALE = 0.1
 _BATCH = 1024
 # A folder that is replaced while it is opened is opened again; one that is so 20 times is an error.
 _ATTEMPTS = 20
+# What files that do not fit each other raise.
+_UNFIT = ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+_Change = TypeVar("_Change", bound=Callable[..., Any])
 
 
-def _alone(
-    change: "Callable[Concatenate[Model, _P], _T]",
-) -> "Callable[Concatenate[Model, _P], _T]":
+def _alone(change: _Change) -> _Change:
     """The method, which raises RuntimeError while another thread changes the same network."""
 
     @wraps(change)
-    def changed(self: "Model", *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def changed(self: "Model", *args: Any, **kwargs: Any) -> Any:
         with changing(*self.network.layers()):
             return change(self, *args, **kwargs)
 
-    return changed
+    return cast(_Change, changed)
 
 
 class Predicted(NamedTuple):
@@ -186,17 +185,14 @@ class Model:
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
         x = self._checked(rows)
-        parts = []
+        parts = [(np.empty((0, k), np.int64), np.empty((0, k)))]
         with one_thread() if x.num_rows == 1 else nullcontext():
             for start in range(0, x.num_rows, _BATCH):
                 try:
                     parts.append(self._answer(x.slice(start, start + _BATCH), k, search))
                 except checks.ScoresNotFinite as error:
                     raise checks.ScoresNotFinite(start + error.row) from error
-        if not parts:
-            return Predicted(np.empty((0, k), np.int64), np.empty((0, k)))
         ids, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-        ids = ids.astype(np.int64, copy=False)
         if self._label_ids is not None:
             ids = np.where(ids < 0, -1, self._label_ids[ids].astype(np.int64))
         return Predicted(ids, scores)
@@ -267,7 +263,17 @@ class Model:
         return found.ids, found.scores
 
     def with_vectorizer(self, vectorizer: TextVectorizer) -> "Model":
-        """The same model, which takes texts; it shares everything else with this one."""
+        """The same model, which takes texts; it shares everything else with this one.
+
+        Raises:
+            ValueError: for a vectorizer of another number of features.
+        """
+        if vectorizer.num_features != self.num_features:
+            kind = "classifier" if "classifier" in self.settings else "model"
+            raise ValueError(
+                f"a vectorizer of {vectorizer.num_features} features does not fit a {kind} of "
+                f"{self.num_features}"
+            )
         found = copy.copy(self)
         found.vectorizer, found.feature_names = vectorizer, vectorizer.terms
         return found
@@ -314,10 +320,11 @@ class Model:
         small._shares_layers = self._shares_layers = True
         return small
 
-    def _number(self, label: Any) -> int:
+    def _number(self, label: Any, may_be_new: bool = False) -> int:
         number = label if self.label_names is None else self.label_names.number(label)
         if not isinstance(number, int | np.integer) or not 0 <= number < self.num_labels:
-            raise ValueError(f"the model has no label {label!r}")
+            advice = f": add_labels([{label!r}]) adds it" if may_be_new else ""
+            raise ValueError(f"the model has no label {label!r}{advice}")
         return int(number)
 
     @_alone
@@ -539,18 +546,11 @@ class Model:
             return found
         names = [[row] if isinstance(row, str | int | np.integer) else row for row in labels]
         lists = [list(dict.fromkeys(row)) for row in names]
-        found = Pattern.from_lists([[self._known_number(name) for name in row] for row in lists])
+        found = Pattern.from_lists([[self._number(n, True) for n in row] for row in lists])
         for position in np.flatnonzero(~np.isin(found.indices, self._outputs()))[:1]:
             name = [name for row in lists for name in row][position]
             raise ValueError(f"label {name!r} was removed: add_labels([{name!r}]) brings it back")
         return found
-
-    def _known_number(self, name: Any) -> int:
-        assert self.label_names is not None
-        number = self.label_names.number(name)
-        if number is None:
-            raise ValueError(f"the model has no label {name!r}: add_labels([{name!r}]) adds it")
-        return number
 
     def save(self, path: str | Path, dtype: str = "float32") -> None:
         """Write the model into a folder; `slide.load` opens it.
@@ -632,13 +632,11 @@ def _opened(folder: Path, verify: bool) -> Model:
         return Model(**restored_parts(folder, content, verify))
     except MemoryError as error:
         raise ValueError(f"the model of {folder} takes more memory than there is") from error
-    except ValueError as error:
-        if str(folder) in str(error):
+    except _UNFIT as error:
+        own = isinstance(error, ValueError)
+        if own and str(folder) in str(error):
             raise
-        said = checks.shortened(error)
-        raise ValueError(f"the files of {folder} do not fit each other: {said}") from error
-    except (KeyError, TypeError, IndexError, AttributeError, RuntimeError, OverflowError) as error:
-        said = checks.shortened(repr(error))
+        said = checks.shortened(error if own else repr(error))
         raise ValueError(f"the files of {folder} do not fit each other: {said}") from error
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,9 +16,9 @@ import numpy as np
 import scipy.sparse
 
 from slide import runtime
-from slide.model import Model, Names, load
+from slide.model import Model, load
 from slide.model.model import SEARCHES
-from slide.predict.rows import ROW_FORMATS, Numbering, read_rows
+from slide.predict.rows import ROW_FORMATS, Numbering, read_rows, shown_labels
 from slide.sparse import Pattern, row_bounds
 from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
@@ -51,7 +52,7 @@ class Scores:
     def __init__(self, k: int):
         self.cutoffs = [cutoff for cutoff in _CUTOFFS if cutoff <= k]
         self.rows = self.labels = 0
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, float] = defaultdict(float)
 
     def add(self, ids: np.ndarray, labels: Pattern) -> None:
         """Add rows."""
@@ -61,8 +62,7 @@ class Scores:
         self.labels += len(labels.indices)
         for name, metric in (("p", precision_at_k), ("ndcg", ndcg_at_k)):
             for k in self.cutoffs:
-                key = f"{name}_at_{k}"
-                self._sums[key] = self._sums.get(key, 0.0) + len(ids) * metric(ids, labels, k)
+                self._sums[f"{name}_at_{k}"] += len(ids) * metric(ids, labels, k)
 
     def means(self) -> dict[str, float]:
         """The means, as ``p_at_1`` and so on; empty if no row has a label."""
@@ -83,16 +83,14 @@ class AnswerWriter:
         file: IO[bytes],
         begun: IO[bytes],
         format: str,
-        num_labels: int,
-        names: Names | None,
-        first_label: int = 0,
+        model: Model,
+        as_numbers: bool,
     ):
         if format == "npz" and file.seekable() and file.seek(0, os.SEEK_END):
             raise ValueError("npz must be alone in a file, and this one holds something: --output")
-        self.file, self.format, self.num_labels, self.names = file, format, num_labels, names
-        self._begun = begun
-        self.first_label, self.rows = first_label, 0
-        self._matrices: list[Any] = [scipy.sparse.csr_array((0, num_labels))]
+        self.file, self.format, self.model, self.rows = file, format, model, 0
+        self._begun, self._as_numbers = begun, as_numbers or format == "xmc"
+        self._matrices: list[Any] = [scipy.sparse.csr_array((0, model.num_labels))]
 
     def write(self, ids: np.ndarray, scores: np.ndarray) -> None:
         """Write the answers to some rows."""
@@ -100,24 +98,24 @@ class AnswerWriter:
         known = ids >= 0
         if self.format == "npz":
             parts = scores[known], ids[known], row_bounds(known.sum(1))
-            self._matrices.append(scipy.sparse.csr_array(parts, (len(ids), self.num_labels)))
+            self._matrices.append(scipy.sparse.csr_array(parts, (len(ids), self.model.num_labels)))
             return
-        lines = [self._line(i[m], s[m]) for i, s, m in zip(ids, scores, known, strict=True)]
+        labels = shown_labels(ids, self.model, self._as_numbers)
+        lines = [self._line(i[m], s[m]) for i, s, m in zip(labels, scores, known, strict=True)]
         self._begun.write("".join(f"{line}\n" for line in lines).encode())
         self._begun.flush()
 
-    def _line(self, ids: np.ndarray, scores: np.ndarray) -> str:
-        shown, labels = [f"{score:.6g}" for score in scores], ids + self.first_label
+    def _line(self, labels: np.ndarray, scores: np.ndarray) -> str:
+        shown = [f"{score:.6g}" for score in scores]
         if self.format == "xmc":
             return " ".join(f"{label}:{score}" for label, score in zip(labels, shown, strict=True))
-        names = labels if self.names is None else self.names.take(ids)
-        answer = {"labels": names.tolist(), "scores": [*map(float, shown)]}
+        answer = {"labels": labels.tolist(), "scores": [*map(float, shown)]}
         return json.dumps(answer, ensure_ascii=False)
 
     def close(self) -> None:
         """Write what needs the number of all rows."""
         if self.format == "xmc":
-            self.file.write(f"{self.rows} {self.num_labels}\n".encode())
+            self.file.write(f"{self.rows} {self.model.num_labels}\n".encode())
         elif self.format == "npz":
             matrix: Any = scipy.sparse.vstack(self._matrices, "csr")
             matrix.sort_indices()
@@ -146,16 +144,15 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     model = load(options.model, options.verify)
     if options.restrict is not None:
         model = model.restricted(_read_labels(Path(options.restrict), model))
-    names = None if options.ids else model.label_names
     format = options.to or SUFFIXES_OUT.get(Path(options.output).suffix, "jsonl")
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
-    scores, first = Scores(k), Numbering.of(model).first_label
+    scores = Scores(k)
     with (
         _output(options.output) as file,
         nullcontext(file) if format == "jsonl" else tempfile.TemporaryFile() as begun,
     ):
-        writer = AnswerWriter(file, begun, format, model.num_labels, names, first)
+        writer = AnswerWriter(file, begun, format, model, options.ids)
         for block in read_rows(options.input, model, options.format, options.labels):
             try:
                 ids, found = model.predict_ids(block.features, k, options.search)

@@ -108,6 +108,13 @@ class Numbering(NamedTuple):
         return cls(format, variant.first_feature, variant.first_label)
 
 
+def shown_labels(ids: np.ndarray, model: Model, as_numbers: bool) -> np.ndarray:
+    """The names of labels, or their numbers in the training files, as people write them."""
+    if as_numbers or model.label_names is None:
+        return ids + Numbering.of(model).first_label
+    return model.label_names.take(ids)
+
+
 def number_features(
     given: dict[Any, Any] | list[Any], model: Model, counted: Numbering
 ) -> dict[int, float]:

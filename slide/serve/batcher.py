@@ -119,10 +119,7 @@ class Batcher:
         self._some.set()
         if self.waiting >= self.limits.batch_rows:
             self._full.set()
-        try:
-            return await asyncio.wait_for(answer, self.limits.timeout)
-        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
-            raise TimeoutError from error
+        return await asyncio.wait_for(answer, self.limits.timeout)
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a function returns that is called in the thread of the answers, after `start`."""

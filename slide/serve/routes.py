@@ -40,6 +40,7 @@ from slide.predict.rows import (
     number_features,
     object_hook,
     one_row,
+    shown_labels,
 )
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.page import docs_page
@@ -106,17 +107,15 @@ def _keys(form: type[BaseModel]) -> list[str]:
 
 def row_form(model: Model) -> type[Row]:
     """What a row may be: for a model of a table, also cells by the name of their column."""
-    fields: dict[str, Any] = {}
-    columns = model.columns if "columns" in model.settings else None
-    for column in () if columns is None else columns.names:
+    columns, fields = model.columns, dict[str, Any]()
+    if columns is None or "columns" not in model.settings:
+        return Row
+    for column in columns.names:
         if column not in Row.model_fields:
-            number = columns is not None and column in columns.numbers
-            said = f"a {'number' if number else 'text'}, in the table's column"
-            kind: Any = _Value if number else str
-            fields[f"column_{len(fields)}"] = (
-                kind | None,
-                Field(None, alias=column, description=said),
-            )
+            kind: Any = _Value if column in columns.numbers else str
+            said = f"a {'text' if kind is str else 'number'}, in the table's column"
+            field = Field(None, alias=column, description=said)
+            fields[f"column_{len(fields)}"] = (kind | None, field)
     return create_model("Row", __base__=Row, __doc__=Row.__doc__, **fields) if fields else Row
 
 
@@ -269,13 +268,14 @@ def _unknown_key(where: str, known: type[BaseModel]) -> str:
 
 def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     """The rows as a matrix ``(B, D)``; values of a feature that a row names twice are added up."""
-    counted, given = Numbering.of(model), [cells for row in rows if (cells := _cells(row))]
-    # All texts in one call.
-    texts = each_row(model.rows_of(given) if given and model.columns is not None else None)
+    counted, cells = Numbering.of(model), [_cells(row) for row in rows]
+    given, texts = [each for each in cells if each], None
+    if model.columns is not None:  # All texts in one call.
+        texts = each_row(model.rows_of(given) if given else None)
     found = []
-    for number, row in enumerate(rows):
+    for number, (row, own) in enumerate(zip(rows, cells, strict=True)):
         try:
-            found.append(_row(row, model, counted, texts))
+            found.append(_row(row, own, texts, model, counted))
         except (ValueError, TypeError) as error:
             raise ValueError(f"row {number}: {error}") from error
     return stacked(found)
@@ -290,16 +290,17 @@ def _cells(row: Row) -> dict[str, Any]:
     return found
 
 
-def _row(row: Row, model: Model, counted: Numbering, texts: Iterator[CSR]) -> CSR:
-    """The features of a row; ``texts`` has the features of texts in the order of rows."""
-    cells = _cells(row)
+def _row(
+    row: Row, cells: dict[str, Any], texts: Iterator[CSR] | None, model: Model, counted: Numbering
+) -> CSR:
+    """The features of a row; ``texts`` has those of rows with ``cells``, in their order."""
     if [row.indices, row.features, cells or None].count(None) != 2:
         columns = " and columns" if type(row) is not Row else ""
         raise ValueError(f"give it either indices (and values), or features, or a text{columns}")
     if row.values is not None and row.indices is None:
         raise ValueError("values go with indices; features and texts have their own")
     if cells:
-        if model.columns is None:
+        if texts is None:
             raise ValueError("the model takes rows of features, not texts")
         return next(texts)
     if row.features is not None:
@@ -324,17 +325,13 @@ class Metrics:
     def __init__(self, waiting: Callable[[], int]):
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-
-        def made(kind: Any, name: str, about: str, **how: Any) -> Any:
-            return kind(f"slide_{name}", about, registry=self.registry, **how)
-
-        self.requests = made(Counter, "requests", "Requests.", labelnames=("path", "status"))
+        how: Any = {"namespace": "slide", "registry": self.registry}
+        self.requests = Counter("requests", "Requests.", ("path", "status"), **how)
         about = "Seconds from the last byte of a request to its answer."
-        how: dict[str, Any] = {"labelnames": ("path",), "buckets": _SECONDS}
-        self.seconds = made(Histogram, "request_seconds", about, **how)
+        self.seconds = Histogram("request_seconds", about, ("path",), buckets=_SECONDS, **how)
         about = "Rows that were answered in one product."
-        self.batch_rows = made(Histogram, "batch_rows", about, buckets=_ROWS)
-        made(Gauge, "waiting_rows", "Rows that wait for a batch.").set_function(waiting)
+        self.batch_rows = Histogram("batch_rows", about, buckets=_ROWS, **how)
+        Gauge("waiting_rows", "Rows that wait for a batch.", **how).set_function(waiting)
 
 
 class _Refused(Exception):
@@ -429,10 +426,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         if not large:
             return work(*given)
         done = asyncio.get_running_loop().run_in_executor(parser, work, *given)
-        try:
-            return await asyncio.wait_for(done, limits.timeout)
-        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
-            raise TimeoutError from error
+        return await asyncio.wait_for(done, limits.timeout)
 
     def read(body: bytes) -> tuple[Query, CSR]:
         query = read_query(body, limits.rows, form)
@@ -495,7 +489,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         except Overloaded as error:
             sentence = f"{batcher.waiting} rows wait already; try again later"
             raise HTTPException(503, sentence, {"Retry-After": "1"}) from error
-        except TimeoutError as error:
+        except asyncio.TimeoutError as error:  # Another class before Python 3.11.
             raise HTTPException(504, f"no answer within {limits.timeout:g} s") from error
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
@@ -526,9 +520,7 @@ def _written(found: Predicted, query: Query, model: Model) -> bytes:
     kept = found.labels >= 0
     if query.threshold is not None:
         kept &= found.scores >= query.threshold
-    names = None if query.ids else model.label_names
-    first = Numbering.of(model).first_label
-    labels = found.labels + first if names is None else names.take(found.labels)
+    labels = shown_labels(found.labels, model, query.ids)
     how: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     rows = []
     for i, some in enumerate(kept):

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.answers import assert_same
 from omegaconf import OmegaConf
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
@@ -342,9 +343,7 @@ def test_answers_are_equal(tmp_path, more):
     for one, other in zip(model.model_.network.parameters(), run.network.parameters(), strict=True):
         assert job.torch.equal(one, other)
     rows = data.test.features
-    mine, theirs = model.model_.predict(rows, k=5), run.predict(rows, k=5)
-    np.testing.assert_array_equal(mine.labels, theirs.labels)
-    np.testing.assert_array_equal(mine.scores, theirs.scores)
+    assert_same(model.model_.predict(rows, k=5), run.predict(rows, k=5))
 
 
 def test_scores_of_other_forms_of_targets(rows, fitted):

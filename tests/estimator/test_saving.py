@@ -88,9 +88,11 @@ def test_a_vectorizer_beside_the_classifier(tmp_path):
         assert slide.load(tmp_path / name).predict(["an owl"], k=1).labels.tolist() == [["owl"]]
     with pytest.raises(TypeError, match="no vectorizer"):
         slide.load(tmp_path / "c").predict(["an owl"])
-    with pytest.raises(ValueError, match="2 features does not fit a classifier of 9"):
-        classifier.save(tmp_path / "d", vectorizer=CountVectorizer().fit(["cat dog"]))
-    slide.Model(classifier.model_.network).save(tmp_path / "b")
+    plain, few = slide.Model(classifier.model_.network), CountVectorizer().fit(["cat dog"])
+    for each, kind in ((classifier, "classifier"), (plain, "model")):
+        with pytest.raises(ValueError, match=f"2 features does not fit a {kind} of 9"):
+            slide.save(each, tmp_path / "d", vectorizer=few)
+    plain.save(tmp_path / "b")
     with pytest.raises(ValueError, match="b is a model of no SlideClassifier"):
         SlideClassifier.load(tmp_path / "b")
 

@@ -128,19 +128,28 @@ def test_each_edit_is_refused_or_harmless(tmp_path):
 def refused(folder, message):
     with pytest.raises(ValueError, match=message) as caught:
         load(folder)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+def save_small(folder, **parts):
+    """A small model; returns its list."""
+    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler), **parts).save(folder)
+    return read_folder(MODEL_FOLDER, folder)
+
+
+def write_list(folder, content):
+    write_json(folder / "model.json", content | {"sha256": json_digest(content)})
 
 
 def test_files_lie_in_the_folder_and_are_no_links(tmp_path):
     folder = tmp_path / "m"
-    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(folder)
-    whole = read_folder(MODEL_FOLDER, folder)
+    whole = save_small(folder)
     for name in ("../network.safetensors", f"{tmp_path}/network.safetensors", "a/b.safetensors"):
-        content = whole | {"files": {name: whole["files"]["network.safetensors"]}}
-        write_json(folder / "model.json", content | {"sha256": json_digest(content)})
+        write_list(folder, whole | {"files": {name: whole["files"]["network.safetensors"]}})
         refused(folder, r"model\.json names '.*', which must be a file of the folder itself")
     shutil.rmtree(folder)
-    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(folder)
+    save_small(folder)
     (folder / "network.safetensors").rename(tmp_path / "network.safetensors")
     (folder / "network.safetensors").symlink_to(tmp_path / "network.safetensors")
     refused(folder, "which must be a file of the folder itself, and no link")
@@ -193,47 +202,39 @@ PARTS = ("network", "index", "ranker", "steps", "label_names", "feature_names", 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("value", [0.5, [7], "lacks", {"a": 1}], ids=str)
 def test_parts_of_the_list_are_named(tmp_path, part, value):
-    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(tmp_path)
-    content = read_folder(MODEL_FOLDER, tmp_path) | {part: value}
+    content = save_small(tmp_path) | {part: value}
     if value == "lacks":
         del content[part]
     elif part == "settings" and isinstance(value, dict):
         return
-    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
+    write_list(tmp_path, content)
     refused(tmp_path, rf"model\.json is damaged: ({part}|it lacks)")
 
 
+TEXTS = ["red fox", "blue dog"]
+WORDS, HASHES = TfidfVectorizer(), HashingVectorizer(n_features=4)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("vectorizer", "name", "value"),
     [
-        *(("analyzer", each) for each in ("words", [1])),
-        *(("binary", 1), ("lowercase", None), ("sublinear_tf", "no")),
-        *(("dtype", each) for each in ("object", [None], "M8[s]", "float64,float64")),
-        *(("ngram_range", each) for each in ([2, 1], [1], [1, 1e9], "11")),
-        *(("stop_words", each) for each in (0.5, "french", [[1]])),
-        *(("token_pattern", each) for each in ("(", "(a)(b)", ["a"], "a{99999999999}", None)),
-        *(("norm", "max"), ("strip_accents", True)),
+        *((WORDS, "analyzer", each) for each in ("words", [1])),
+        *((WORDS, "binary", 1), (WORDS, "lowercase", None), (WORDS, "sublinear_tf", "no")),
+        *((WORDS, "dtype", each) for each in ("object", [None], "M8[s]", "float64,float64")),
+        *((WORDS, "ngram_range", each) for each in ([2, 1], [1], [1, 1e9], "11")),
+        *((WORDS, "stop_words", each) for each in (0.5, "french", [[1]])),
+        *((WORDS, "token_pattern", x) for x in ("(", "(a)(b)", ["a"], "a{99999999999}", None)),
+        *((WORDS, "norm", "max"), (WORDS, "strip_accents", True)),
+        (HASHES, "dtype", "uint64"),  # Its numbers have signs.
     ],
 )
-def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, name, value):
+def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, vectorizer, name, value):
     """And not with the first text, by scikit-learn."""
-    vectorizer = TfidfVectorizer().fit(["red fox", "blue dog"])
-    network = slide.SlideNetwork(4, [3], 9, slide.FullSampler)
-    Model(network, vectorizer=TextVectorizer.of(vectorizer)).save(tmp_path)
-    content = read_folder(MODEL_FOLDER, tmp_path)
+    content = save_small(tmp_path, vectorizer=TextVectorizer.of(vectorizer.fit(TEXTS)))
     content["vectorizer"]["arguments"][name] = value
-    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
-    refused(tmp_path, rf"model\.json is damaged: .*{name} of a TfidfVectorizer cannot be")
-
-
-def test_a_vectorizer_of_hashes_with_signs_has_numbers_with_signs(tmp_path):
-    vectorizer = TextVectorizer.of(HashingVectorizer(n_features=4).fit([""]))
-    network = slide.SlideNetwork(4, [3], 9, slide.FullSampler)
-    Model(network, vectorizer=vectorizer).save(tmp_path)
-    content = read_folder(MODEL_FOLDER, tmp_path)
-    content["vectorizer"]["arguments"]["dtype"] = "uint64"
-    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
-    refused(tmp_path, r"model\.json is damaged: .*dtype of a HashingVectorizer cannot be uint64")
+    write_list(tmp_path, content)
+    kind = type(vectorizer).__name__
+    refused(tmp_path, rf"model\.json is damaged: .*{name} of a {kind} cannot be")
 
 
 @pytest.mark.parametrize(
@@ -249,37 +250,26 @@ def test_a_vectorizer_of_hashes_with_signs_has_numbers_with_signs(tmp_path):
 )
 def test_columns_of_a_table(tmp_path, columns, said):
     columns = {"labels": "tags", **columns} if columns else {}
-    network, settings = slide.SlideNetwork(4, [3], 9, slide.FullSampler), {"columns": columns}
-    Model(network, settings=settings).save(tmp_path)
+    save_small(tmp_path, settings={"columns": columns})
     refused(tmp_path, rf"model\.json is damaged: {said}")
 
 
 def test_weights_of_terms_keep_rows_finite(tmp_path):
-    vectorizer = TextVectorizer.of(TfidfVectorizer().fit(["red fox", "blue dog"]))
-    network = slide.SlideNetwork(4, [3], 9, slide.FullSampler)
-    idf = np.array([1, 1, 1, 1e30], np.float32)
-    Model(network, vectorizer=TextVectorizer(vectorizer.options, vectorizer.terms, idf)).save(
-        tmp_path
-    )
+    vectorizer, idf = TextVectorizer.of(WORDS.fit(TEXTS)), np.array([1, 1, 1, 1e30], np.float32)
+    vectorizer = TextVectorizer(vectorizer.options, vectorizer.terms, idf)
+    save_small(tmp_path, vectorizer=vectorizer)
     refused(tmp_path, r"vectorizer\.safetensors is damaged: idf must ")
 
 
 def test_what_a_library_says_of_a_file_is_one_short_line_without_escape_sequences(tmp_path):
     """A terminal obeys the sequences in the names of arrays."""
-    Model(slide.SlideNetwork(4, [3], 9, slide.FullSampler)).save(tmp_path)
+    content = save_small(tmp_path)
     text = json.dumps({"\x1b[31mred" * 99: {"dtype": "F32", "shape": [1], "data_offsets": [0, 9]}})
     path = tmp_path / "network.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(9))
-    content = json.loads((tmp_path / "model.json").read_text())
-    del content["sha256"]
     data = path.read_bytes()
     content["files"][path.name] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
-    write_json(tmp_path / "model.json", content | {"sha256": json_digest(content)})
-    with pytest.raises(ValueError, match=r"network\.safetensors has changed") as caught:
-        load(tmp_path)
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 500
+    write_list(tmp_path, content)
+    refused(tmp_path, r"network\.safetensors has changed")
     (tmp_path / "model.json").write_bytes(b"\xff" * 9999)
-    with pytest.raises(ValueError, match=r"model\.json has changed") as caught:
-        load(tmp_path)
-    assert len(str(caught.value)) < 500
+    refused(tmp_path, r"model\.json has changed")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.answers import assert_same
 from helpers.damage import REPEAT, flip, rng_of
 
 import slide
@@ -50,11 +51,6 @@ def both(folder, dtype):
     opened, converted = load(folder / dtype), load(folder / dtype)
     make_float32(converted.network)
     return opened, converted
-
-
-def assert_same(one, other):
-    for found, expected in zip(one, other, strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 @DTYPES

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.answers import assert_same
 
 import slide
 from slide.model import Model, load
@@ -53,8 +54,7 @@ def test_tables_answer_as_before(data, family, tmp_path, monkeypatch):
     expected = model.predict(data.test.features, k=5, search="sampler")
     for opened in (load(tmp_path / "m"), load(tmp_path / "m")):
         found = opened.predict(data.test.features, k=5, search="sampler")
-        np.testing.assert_array_equal(found.labels, expected.labels)
-        np.testing.assert_array_equal(found.scores, expected.scores)
+        assert_same(found, expected)
     own = opened.network.output.sampler.proposer
     assert {name: getattr(own, name) for name in shape} == shape
     for name, kept in proposer.projection().items():

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.answers import assert_same
 from helpers.commands import slide_predict
 from helpers.serving import serving_model
 from helpers.workers import predicted
@@ -42,11 +43,6 @@ def model(raw):
     names = [f"label {n}" for n in range(data.steps[0].num_labels)]
     more = {"settings": {"seed": 3}, "name": data.name, "label_names": names}
     return Model(*trained(data), data.steps, **more)
-
-
-def assert_same(one, other):
-    for found, expected in zip(one, other, strict=True):
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_it_comes_back_from_its_folder(model, raw, tmp_path):
@@ -162,12 +158,9 @@ def test_parts_that_do_not_fit(raw, model, tmp_path):
     with pytest.raises(ValueError, match="must be one of float32, bfloat16, int8, not 'int4'"):
         Model(network).save(tmp_path / "m", dtype="int4")
     assert not (tmp_path / "m").exists()
-
-
-def test_a_file_in_the_place_of_the_folder(raw, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="is a file: a model needs a folder"):
-        Model(job.make_network(raw)).save(tmp_path / "file")
+        Model(network).save(tmp_path / "file")
 
 
 def test_processes_that_are_spawned_predict(model, tmp_path):

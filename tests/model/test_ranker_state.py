@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
+from helpers.answers import assert_same
 from helpers.graphs import make_graph
 
 from slide import FullSampler, SlideNetwork
@@ -74,11 +75,6 @@ def of_graph():
     return graph, network, earlier_ranker().fit(network, train, held, every=graph)
 
 
-def assert_equal_answers(one, other):
-    np.testing.assert_array_equal(one.ids, other.ids)
-    np.testing.assert_array_equal(one.scores, other.scores)
-
-
 @pytest.mark.parametrize("which", ["fitted", "of_graph"])
 def test_it_ranks_as_before(request, which):
     """Also where it was written by the version before."""
@@ -86,14 +82,14 @@ def test_it_ranks_as_before(request, which):
     features = rows.features if which == "of_graph" else rows.test.features
     settings, tensors = ranker_state(ranker)
     other = restored(settings, tensors)
-    assert_equal_answers(*(each.rank(network, features, 5) for each in (ranker, other)))
+    assert_same(*(each.rank(network, features, 5) for each in (ranker, other)))
     settings["final_ranker"]["linear_share"] = 0.0  # Trees alone counted.
     ranker = restored(settings, tensors)
     settings, tensors = earlier(settings, tensors)
     assert {"judge_base", "idf", "excludes_known"} < settings.keys()
     assert {"judge.roots", "row_labels.indptr", "associations.unseen"} < tensors.keys()
     other = restored(settings, tensors)
-    assert_equal_answers(*(each.rank(network, features, 5) for each in (ranker, other)))
+    assert_same(*(each.rank(network, features, 5) for each in (ranker, other)))
 
 
 def test_equal_labels_are_stored_once(of_graph):

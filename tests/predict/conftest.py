@@ -25,3 +25,9 @@ def files(data, tmp_path_factory):
     write_xmc(folder / "rows.txt", data.test)
     write_xmc(folder / "rows.svm", data.test, format="svmlight")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_lines_of_bars(monkeypatch):
+    """A phase writes none, however slow the machine is: what a command says is compared."""
+    monkeypatch.setattr("slide.utils.progress_bar.LINE_EVERY", 1e9)

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import corpus, damage, job, naive_json
+from helpers import corpus, damage, naive_json
 from helpers.commands import slide_predict
 from helpers.naive_rows import BadLine, to_lists
 
@@ -20,7 +20,7 @@ import slide
 from slide import FullSampler, SlideNetwork
 from slide.data import DataError, TextOptions, TextVectorizer, errors, tables, write_xmc
 from slide.model import Model, Predicted, load
-from slide.predict.rows import Numbering, read_rows
+from slide.predict.rows import read_rows
 from slide.serve import routes
 from slide.serve.routes import Query, Row, rows_to_csr
 
@@ -153,12 +153,9 @@ def reader():
     return slide.Model(network, vectorizer=vectorizer)
 
 
-def test_no_texts(tmp_path, reader):
+def test_texts_after_a_blank_line(tmp_path, reader):
     (tmp_path / "none").write_text("")
     assert read(tmp_path / "none", reader) == []
-
-
-def test_texts_after_a_blank_line(tmp_path, reader):
     (tmp_path / "rows").write_text('\n{"text": "red sea"}\n')
     (block,) = read(tmp_path / "rows", reader)
     assert len(block.features.indices) == 2
@@ -274,10 +271,6 @@ def test_answers_to_requests(folder):
 def test_precision_is_that_of_the_answers(folder):
     _, said = predict(folder / "xmc", folder / "rows.txt", "--threshold", "1e30")
     assert said.startswith("P@1 0.0000")
-
-
-def test_models_that_name_no_files(data):
-    assert Numbering.of(Model(job.make_network(data))) == Numbering(None, 0, 0)
 
 
 # Damaged lines of JSON to predict: an error names file and line, or rows are a naive reader's.
