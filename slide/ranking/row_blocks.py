@@ -19,6 +19,11 @@ MOST_ROOM = 1 << 22
 _MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 
 
+def ones_of(rows: Pattern | CSR) -> CSR:
+    """The rows with 1 for each entry."""
+    return CSR(rows.indptr, rows.indices, np.ones(len(rows.indices), np.float32))
+
+
 def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
     """For each of N lists of rows the sum ``(N,)`` int64 of their lengths."""
     sums = np.zeros(rows.num_rows, np.int64)
@@ -97,7 +102,7 @@ class ItemPairs(NamedTuple):
 def count_pairs(items: Pattern, num_items: int) -> ItemPairs:
     """Count the rows that two of N items share; ValueError for an item out of range."""
     check_pattern("items", items, None, num_items)
-    rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
+    rows = column_lists(ones_of(items), num_items)
     most = num_sharing(num_items)
     lists = count_together(rows, items, num_items, most, "items of the same rows")
     return ItemPairs(np.diff(rows.indptr), lists)

@@ -26,19 +26,18 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> CSR:
+def column_lists(matrix: CSR, num_columns: int) -> CSR:
     """The transpose of a matrix: for each column a list of its rows (an inverted list).
 
     Args:
         matrix: ``(R, D)``.
         num_columns: D.
-        longest: see `shortened`; None: all lists are complete.
 
     Returns:
         ``(D, R)``; the rows in a list ascend.
 
     Raises:
-        ValueError: for columns out of range, or ``longest`` below 1.
+        ValueError: for columns out of range.
 
     Example:
         >>> import numpy as np, slide
@@ -54,8 +53,7 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
     shape = (matrix.num_rows, num_columns)
     turned = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape).tocsc()
     indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
-    lists = CSR(indptr, indices, turned.data.astype(np.float32, copy=False))
-    return lists if longest is None else shortened(lists, longest)
+    return CSR(indptr, indices, turned.data.astype(np.float32, copy=False))
 
 
 def shortened(lists: CSR, longest: int) -> CSR:

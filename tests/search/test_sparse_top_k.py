@@ -20,14 +20,6 @@ def test_lists_are_the_transpose():
     assert [array.dtype for array in lists] == ["i8", "i4", "f4"]
 
 
-def test_long_lists_keep_the_largest_entries():
-    x = make_csr(np.random.default_rng(0), [4] * 20, 6)
-    whole, cut = to_dense(x, 6).T.abs(), to_dense(column_lists(x, 6, longest=5), 20).abs()
-    for full, kept in zip(whole, cut, strict=True):
-        expected = np.where(full >= full.sort(descending=True)[0][4], full, 0)
-        np.testing.assert_array_equal(kept, expected)
-
-
 def test_only_lists_that_are_too_long_are_shortened():
     rng = np.random.default_rng(0)
     lists = make_csr(rng, [3, 9, 0, 4, 12], 20)
@@ -111,7 +103,7 @@ def test_no_rows():
     rng = np.random.default_rng(1)
     scores, ids = sparse_top_k(make_csr(rng, [], 8), make_csr(rng, [6] * 8, 15), 15, k=4)
     assert scores.shape == ids.shape == (0, 4)
-    assert column_lists(make_csr(rng, [], 8), 8, longest=3).num_rows == 8
+    assert shortened(column_lists(make_csr(rng, [], 8), 8), 3).num_rows == 8
 
 
 def test_impossible_inputs_are_refused():
@@ -128,7 +120,7 @@ def test_impossible_inputs_are_refused():
     with pytest.raises(ValueError, match=r"left_out must lie in \[0, 15\)"):
         sparse_top_k(x, lists, 15, k=1, left_out=Pattern.from_lists([[15]] * 10))
     with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
-        column_lists(x, 8, longest=0)
+        shortened(lists, 0)
 
 
 def test_lists_are_checked_once_and_scratch_is_used_again(monkeypatch):

@@ -64,13 +64,6 @@ def test_shorten_rows(longest, num_tasks):
         assert sorted(sizes[own]) == sorted(every)[max(0, len(every) - longest) :]
 
 
-def test_of_equal_values_evenly_many_stay():
-    rows = CSR(row_bounds([9]), np.arange(9, dtype=np.int32), np.ones(9, np.float32))
-    out = CSR(row_bounds([3]), np.empty(3, np.int32), np.empty(3, np.float32))
-    kernels.shorten_rows(rows, out, 1)
-    assert out.indices.tolist() == [2, 5, 8]
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(6, 9), (1, 1), (0, 3), (4, 0)])
 def test_nonzeros(shape, dtype):
