@@ -56,6 +56,8 @@ class ItemFactors(base.BaseScorer):
     name, kinds, slow = "item_factors", ("items",), True
     features: ClassVar = base.scored("item_factors", base.BEHIND, base.RANK)
     counts, numbers = ("factors", "passes", "proposed"), ("unobserved", "penalty")
+    factors: int
+    passes: int
 
     def __init__(
         self,

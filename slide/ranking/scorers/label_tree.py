@@ -60,6 +60,8 @@ class LabelTree(base.BaseScorer):
     }
     counts = "cluster", "beam", "proposed"
     numbers = "height", "num_features"
+    cluster: int
+    beam: int
 
     def __init__(self, C: float = 2.0, cluster: int = 32, beam: int = 10, proposed: int = 10):
         checks.positive("C", C)
