@@ -7,7 +7,7 @@ import torch
 from helpers.damage import BINARY, damage, rng_of
 
 from slide.ranking.scorers.neighbours import DenseSearch
-from slide.search import faiss_index
+from slide.search.faiss_bytes import faiss_index
 from slide.sparse import as_csr
 from slide.utils.array_checks import Stored
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
 
-from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.search import column_lists, sparse_top_k
+from slide.search.sparse_top_k import shortened, top_votes
 from slide.sparse import CSR, Pattern
 
 # The package has a function of this name.

@@ -8,8 +8,9 @@ from slide.data.dataset import take_labels
 from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.base_scorers import Questions, ask_similar
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import count_together
-from slide.search import shortened
+from slide.ranking.row_blocks import count_together, ones_of
+from slide.search import column_lists
+from slide.search.sparse_top_k import shortened
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored
 
@@ -117,17 +118,14 @@ class AnalogousQueries(base.BaseScorer):
         sharing, counts = np.bincount(where), np.bincount(each, minlength=num_features)
         some = np.flatnonzero((sharing[where] > 1) & (sharing[where] <= _MOST_SHARING))
         each, where = each[some], where[some]
-        of_place = _lists(where, each, len(sharing))
-        of_feature = _lists(each, where, num_features)
+        # The features of each place, in ascending order as the pairs are, and vice versa.
+        bounds = row_bounds(np.bincount(where, minlength=len(sharing)))
+        of_place = Pattern(bounds, each.astype(np.int32))
+        of_feature = column_lists(ones_of(of_place), num_features)
         longest = MOST_SIMILAR + 1  # It may also count the feature itself.
-        indptr, similar, shared = count_together(
-            of_feature, of_place, num_features, longest, "similar features"
-        )
-        feature = np.repeat(np.arange(num_features), np.diff(indptr))
-        others = similar != feature
-        weights = shared[others] / (counts[similar[others]] + _PRIOR).astype(np.float32)
-        kept = np.bincount(feature[others], minlength=num_features)
-        lists = CSR(row_bounds(kept), similar[others], weights)
+        shared = count_together(of_feature, of_place, num_features, longest, "similar features")
+        lists = shared.keep(shared.indices != shared.entry_rows())
+        lists.values[:] /= (counts[lists.indices] + _PRIOR).astype(np.float32)
         return shortened(lists, MOST_SIMILAR)
 
     def learn(self, training: base.Training) -> None:
@@ -169,10 +167,3 @@ def _rest_keys(features: CSR) -> np.ndarray:
     own = mix_bits(features.indices.astype(np.uint64))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(own)])
     return np.diff(sums[features.indptr])[features.entry_rows()] - own
-
-
-def _lists(rows: np.ndarray, columns: np.ndarray, count: int) -> Pattern:
-    """The columns of each of ``count`` rows, from pairs."""
-    order = np.argsort(rows, kind="stable")
-    bounds = row_bounds(np.bincount(rows, minlength=count))
-    return Pattern(bounds, columns[order].astype(np.int32))

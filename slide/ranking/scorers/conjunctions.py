@@ -13,7 +13,8 @@ from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
 from slide.ranking.scorers.cooccurrence import LEAST_SHARE, MOST_LABELS, shares_of_labels
-from slide.search import column_lists, shortened, sparse_top_k
+from slide.search import column_lists, sparse_top_k
+from slide.search.sparse_top_k import shortened
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored
 

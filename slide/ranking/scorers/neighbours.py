@@ -14,8 +14,10 @@ from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import ones_of
 from slide.runtime import openmp_threads
-from slide.search import column_lists, faiss_index, shortened, sparse_top_k, top_votes
-from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.search import column_lists, sparse_top_k
+from slide.search.faiss_bytes import faiss_index
+from slide.search.sparse_top_k import shortened, top_votes
+from slide.sparse import CSR, Pattern, check_pattern, stacked
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
@@ -382,8 +384,7 @@ class Neighbours(base.BaseScorer):
         The search is quicker than in `votes`, so some of the nearest rows may be missing.
         ``left_out(begin, end)``: labels that are no candidates of rows ``begin`` to ``end``.
         """
-        search, begin = self.fitted(), 0
-        sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        search, begin, parts = self.fitted(), 0, [Pattern.from_lists([])]
         with ProgressBar(total=search.num_rows, desc="candidates", leave=False) as bar:
             for scores, near in search.own_nearest(self.count):
                 end = begin + len(near)
@@ -391,11 +392,10 @@ class Neighbours(base.BaseScorer):
                 weights = search.vote_weights(scores, near)
                 rows = CSR(*Pattern.from_padded(near), weights[near >= 0])
                 _, found = sparse_top_k(rows, self.labels, self.num_labels, k, without)
-                sizes.append((found >= 0).sum(1))
-                ids.append(found[found >= 0])
+                parts.append(Pattern.from_padded(found))
                 bar.update(end - begin)
                 begin = end
-        return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))
+        return stacked(parts)
 
     def fitted(self) -> ListSearch | DenseSearch:
         """What finds the nearest rows, or a RuntimeError before `fit`."""
