@@ -80,13 +80,9 @@ class ItemFactors(base.BaseScorer):
     def fit(
         self, items: Pattern, num_features: int, num_items: int, more: bool = False
     ) -> "ItemFactors":
-        """Learn factors of N items from rows that have each once.
+        """Learn factors from rows of items; those from ``num_features`` on are no features.
 
-        Args:
-            items: R rows of items.
-            num_features: D; items from here on are no features.
-            num_items: N.
-            more: begin with the factors that there are; fewer passes suffice then.
+        ``more``: begin with the factors that there are; fewer passes suffice then.
         """
         check_pattern("items", items, None, num_items)
         of_items = Pattern(*column_lists(ones_of(items), num_items)[:2])

@@ -197,7 +197,6 @@ class LabelTree(base.BaseScorer):
 
     @property
     def num_features(self) -> int:
-        """D of the training rows."""
         return self.labels.num_features
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -52,10 +52,7 @@ _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
 
 class Near(NamedTuple):
-    """The nearest of B rows: cosines ``(B, count)`` above 0, the largest first, and their numbers.
-
-    0 and -1: there are no more.
-    """
+    """Cosines ``(B, count)`` above 0, largest first, and numbers of rows; 0 and -1: no more."""
 
     scores: np.ndarray
     ids: np.ndarray
@@ -301,8 +298,6 @@ class Votes(NamedTuple):
 class Neighbours(base.BaseScorer):
     """Finds the training rows that are nearest by cosine, and lets their labels vote.
 
-    Sparse rows are found by `ListSearch`, dense ones by `DenseSearch`.
-
     Args:
         count: number of neighbours of a row; None: see `num_near_rows`.
         weighted: whether features count by how rare they are, or in dense rows by how little they
@@ -443,7 +438,6 @@ class Neighbours(base.BaseScorer):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows to search in."""
         return self.fitted().num_rows
 
     def arrays(self) -> dict[str, np.ndarray]:
