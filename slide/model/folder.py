@@ -333,7 +333,6 @@ _NUMBERS = {
     "neighbours": ("neighbours.count",),
     "idf": ("neighbours.weighted",),
     "num_rows": ("neighbours.num_rows", "cooccurrence.num_rows"),
-    "longest": ("cooccurrence.longest",),
     "bias": ("linear.bias",),
     "counts_items": ("linear.counts_items",),
     "judge_base": ("final_ranker.base",),

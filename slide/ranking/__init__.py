@@ -1,10 +1,6 @@
 """The re-ranker: base scorers score labels, and a final ranker combines what they say.
 
-The base scorers are the network, linear classifiers, nearest neighbours, feature-label
-co-occurrence, conjunctions of features where rows have few of them, in a knowledge graph the
-answers to analogous queries, and in a recommender similarities and factors of items. The final
-ranker, gradient-boosted trees beside a linear model where few rows are held out, learns from
-held-out rows (stacking).
+The final ranker learns from held-out rows how much each scorer counts (stacking).
 """
 
 from typing import Any

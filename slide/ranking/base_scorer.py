@@ -1,8 +1,4 @@
-"""What a base scorer of the re-ranker is: it names candidates, and says numbers of them.
-
-Each file of `slide.ranking.scorers` defines one or more classes with a ``name``; nothing else has
-to know them.
-"""
+"""What a base scorer of the re-ranker is: it names candidates, and says numbers of them."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +12,9 @@ from slide.data import SeenItems, SeenLabels, Split, labels_and_items
 from slide.nn import SlideNetwork
 from slide.ops.base_scorers import rank_scores
 from slide.ranking.row_blocks import ItemPairs, count_pairs
-from slide.sparse import CSR, Pattern, hits, row_bounds
+from slide.runtime import num_threads
+from slide.sparse import CSR, Pattern, check_ids, hits, row_bounds
+from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.sizes import validation_cutoffs
 
@@ -37,6 +35,8 @@ FIRST_FEATURES = (
 Scores = dict[str, np.ndarray]  # Numbers of C candidates, by ranking feature.
 # 1,000 held-out rows decide on settings of scorers.
 _TRIAL_ROWS = 1000
+# A matrix without rows, as scorers have before they learn.
+NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class Queries(NamedTuple):
@@ -146,8 +146,9 @@ class Training:
 class BaseScorer:
     """Names candidates of rows and says numbers of all candidates, the ranking features.
 
-    A class with a ``name`` in a file of `slide.ranking.scorers` is part of each re-ranker. Its
-    settings are its arguments, ``ranker.scorers.<name>`` in a configuration.
+    A class with a ``name`` in a file of `slide.ranking.scorers` is part of each re-ranker; nothing
+    else has to know it. Its settings are its arguments, ``ranker.scorers.<name>`` in a
+    configuration.
 
     Attributes:
         name: of the scorer, in settings and model folders; ``""``: a class for others to build on.
@@ -157,6 +158,9 @@ class BaseScorer:
         slow: it takes long to learn, so it learns from held-out rows in the end only where they are
             a twentieth of all rows or more.
         nothing: the score of a candidate of which it knows nothing.
+        counts: names of settings that are whole numbers of at least 1; `set_counts` sets them.
+        numbers: names of other numbers, which it keeps in a model folder beside the counts.
+        proposed: number of candidates that it names.
 
     Example:
         A scorer that prefers labels with small numbers:
@@ -174,6 +178,15 @@ class BaseScorer:
     kinds: ClassVar[tuple[str, ...] | None] = None
     slow: ClassVar[bool] = False
     nothing: float = 0.0
+    counts: ClassVar[tuple[str, ...]] = ("proposed",)
+    numbers: ClassVar[tuple[str, ...]] = ()
+    proposed: int
+
+    def set_counts(self, **values: int) -> None:
+        """Set whole numbers; ValueError for one below 1."""
+        for name, value in values.items():
+            checks.whole(name, value, 1)
+            setattr(self, name, value)
 
     def with_(self, **values: Any) -> Any:
         """A copy with other attributes."""
@@ -201,10 +214,17 @@ class BaseScorer:
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Its numbers, as JSON can hold them, and its arrays, by name."""
-        return {}, {}
+        names = *self.counts, *self.numbers
+        return {name: getattr(self, name) for name in names}, self.arrays()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What it has learnt, by name."""
+        return {}
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
         """Take over what `state` returned, or refuse it; the arrays may be views of a file."""
+        for name in self.counts:
+            setattr(self, name, stored.count(name, 1))
 
     def grown(self, labels: int, features: int) -> "BaseScorer":
         """The scorer with further labels and features, which come last and which no row had."""
@@ -247,7 +267,6 @@ class Layout:
             wrong = sorted(set(map(str, self.names)) ^ set(found))
             raise ValueError(f"each ranking feature must be there once; {wrong[:3]} differ")
         self.signs = [_SIGNS[found[name]] for name in self.names]
-        self.ranked: list[tuple[int, float]] = []
         columns, of_rank = {name: i for i, name in enumerate(self.names)}, {}
         derived = []
         for scorer in scorers:
@@ -304,6 +323,22 @@ def ranking_features(
     columns = layout.fill(candidates, values())
     network_ids = cast(np.ndarray, named["network"].ids)
     return RankingFeatures(ids, columns, layout.names, network_ids)
+
+
+def of_candidates(
+    kernel: Callable[..., Any], arrays: tuple, ids: np.ndarray, rows: int, labels: int, width: tuple
+) -> np.ndarray:
+    """What a kernel writes of the candidates ``(rows, K)``, if not below 0: ``(pairs, *width)``.
+
+    It takes arrays, candidates, where those of each row begin, scratch, and the output.
+    """
+    check_ids(ids, rows, labels)
+    starts = row_bounds((ids >= 0).sum(1))
+    found = np.zeros((starts[-1], *width), np.float32)
+    # A single row needs the scratch of a single thread, which takes most of its time.
+    positions = np.zeros((max(min(num_threads(), rows), 1), labels), np.int32)
+    kernel(*arrays, ids, starts, positions, found)
+    return found
 
 
 def join(*lists: np.ndarray) -> np.ndarray:

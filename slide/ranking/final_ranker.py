@@ -1,11 +1,14 @@
 """The final ranker: it turns ranking features of a candidate into the probability of a label."""
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from slide.ops.trees import LEAVES, Splits, Trees, splits_of, sum_trees
+from slide.runtime import num_threads
 from slide.utils.array_checks import Expected, Stored
 
 # 50 true labels among the candidates at least suffice to fit trees.
@@ -105,7 +108,8 @@ class FinalRanker:
         enough = min(hits.sum(), (~hits).sum()) >= _LEAST_HITS
         if enough:
             few = hits.sum() < FEW_HITS and bool(self._ranks)
-            self.trees, self.base = self._grow(columns, hits, weights, _MODELS_OF_FEW)
+            every = np.arange(len(hits))
+            self.trees, self.base = self._grow(columns, hits, weights, every, _MODELS_OF_FEW)
             self.linear_share = self._share(columns, hits, starts, weights) if few else 0.0
         if self.linear_share:
             every = np.ones(len(hits), bool)
@@ -164,23 +168,32 @@ class FinalRanker:
                 self.linear = [first, *nothing, *nothing, *ranks]
 
     def _grow(
-        self, columns: np.ndarray, hits: np.ndarray, weights: np.ndarray | None, most: int
+        self,
+        columns: np.ndarray,
+        hits: np.ndarray,
+        weights: np.ndarray | None,
+        some: np.ndarray,
+        most: int,
     ) -> tuple[Trees, float]:
         """Trees whose sum and a base are log-odds: of few true labels the mean of ``most`` models.
 
-        All draws are equal if they take all candidates.
+        They learn from the candidates ``some``. All draws are equal if they take all of them.
         """
-        few, draws, models = hits.sum() < FEW_HITS, np.random.default_rng(0), []
-        share = _drawn_share(hits, _WRONG)
+        right, draws = hits[some], np.random.default_rng(0)
+        few, share = right.sum() < FEW_HITS, _drawn_share(right, _WRONG)
         settings = _SETTINGS | (_FEW if few else _ENOUGH)
-        for _ in range(most if few and share < 1 else 1):
-            drawn = hits | (draws.random(len(hits)) < share)
+        count = most if few and share < 1 else 1
+        drawn = [some[right | (draws.random(len(some)) < share)] for _ in range(count)]
+
+        def learn(rows: np.ndarray) -> Any:
             model = load_learner()(**settings, monotonic_cst=self.signs)
             # There are thousands of short parallel regions, whose threads spin at their ends: a
             # second thread saves little, and takes 20 times as long if it has to wait for its core.
             with threadpool_limits(1, "openmp"):
-                counts = None if weights is None else weights[drawn]
-                models.append(model.fit(columns[drawn], hits[drawn], counts))
+                counts = None if weights is None else weights[rows]
+                return model.fit(columns[rows], hits[rows], counts)
+
+        models = _in_threads(learn, drawn)
         # The odds are larger by 1 / share among the drawn ones.
         base = np.mean([model._baseline_prediction[0, 0] for model in models]) + np.log(share)
         return _mean_trees(models), float(base)
@@ -193,12 +206,15 @@ class FinalRanker:
         fold = np.random.default_rng(0).permutation(len(starts) - 1)[rows] % _FOLDS
         numbers, trees, linear = self._numbers(columns, starts), *np.empty((2, len(hits)))
         judged = fold < (_FOLDS if hits.sum() < _MANY_HITS else _FEWER_FOLDS)
-        for number in range(fold[judged].max() + 1):
-            own, other = fold == number, fold != number
-            if min(hits[other].sum(), (~hits[other]).sum()) < _LEAST_HITS // 2:
-                return 1.0  # So few rows have all true labels.
-            counts = None if weights is None else weights[other]
-            grown, base = self._grow(columns[other], hits[other], counts, 1)
+        others = [fold != number for number in range(fold[judged].max() + 1)]
+        if any(min((hits & o).sum(), (~hits & o).sum()) < _LEAST_HITS // 2 for o in others):
+            return 1.0  # So few rows have all true labels.
+
+        def grow(other: np.ndarray) -> tuple[Trees, float]:
+            return self._grow(columns, hits, weights, np.flatnonzero(other), 1)
+
+        for other, (grown, base) in zip(others, _in_threads(grow, others), strict=True):
+            own = ~other
             trees[own] = _log_odds(columns[own], splits_of(grown, len(self.signs)), base)
             intercept, *found = self._fit_linear(numbers, hits, weights, other)
             linear[own] = intercept + numbers[own] @ np.array(found)[: numbers.shape[1]]
@@ -273,6 +289,12 @@ class FinalRanker:
         # Of candidates of which it knows nothing, ranks tell one from the other by their ids alone.
         knows = columns[:, column] != np.float32(nothing)
         return (knows if kind == _RECIPROCAL else 1) / (1 + ranks)
+
+
+def _in_threads(function: Callable[[Any], Any], parts: Iterable[Any]) -> list[Any]:
+    """What a function that mostly leaves the interpreter to others returns for each part."""
+    with ThreadPoolExecutor(num_threads()) as pool:
+        return list(pool.map(function, parts))
 
 
 def _drawn_share(hits: np.ndarray, wrong: int) -> float:

@@ -19,6 +19,11 @@ MOST_ROOM = 1 << 22
 _MOST_SHARING, _MOST_PAIRS = 256, 1 << 23
 
 
+def ones_of(rows: Pattern | CSR) -> CSR:
+    """The rows with 1 for each entry."""
+    return CSR(rows.indptr, rows.indices, np.ones(len(rows.indices), np.float32))
+
+
 def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
     """For each of N lists of rows the sum ``(N,)`` int64 of their lengths."""
     sums = np.zeros(rows.num_rows, np.int64)
@@ -31,13 +36,10 @@ def sums_over(lengths: np.ndarray, rows: Pattern | CSR) -> np.ndarray:
 
 
 def collect_rows(needed: np.ndarray, write: Callable[[int, int, RowRoom], None], title: str) -> CSR:
-    """A matrix from rows whose number of entries is not known before.
+    """A matrix from N rows whose number of entries is not known before, at most ``needed``.
 
-    Args:
-        needed: ``(N,)`` integers, the most entries that each row can have.
-        write: called with ``begin``, ``end`` and room for the rows between; it writes their
-            entries and counts.
-        title: of the bar that shows how many rows are written.
+    ``write(begin, end, room)`` writes the entries and counts of the rows between; a bar of this
+    title shows how many are written.
     """
     counts = np.zeros(len(needed), np.int64)
     columns, values = np.empty(0, np.int32), np.empty(0, np.float32)
@@ -62,12 +64,8 @@ def count_together(
 ) -> CSR:
     """The labels that go with each feature, and the number of rows that have both: ``(D, N)``.
 
-    Args:
-        rows: D lists, for each feature its rows, in [0, R).
-        labels: R rows of labels, in [0, N).
-        num_labels: N.
-        longest: number of labels with the most rows that are kept of a feature.
-        title: see `collect_rows`.
+    ``rows`` lists the rows of each feature, in [0, R), and ``labels`` the labels of each row. The
+    ``longest`` labels with the most rows are kept of a feature.
     """
     threads, longest = num_threads(), min(longest, num_labels)
     lists = Pattern(rows.indptr, rows.indices)
@@ -82,12 +80,10 @@ def count_together(
 
 
 class ItemPairs(NamedTuple):
-    """Items that share rows.
+    """Items that share rows: ``(N,)`` int64 numbers of rows of each item, and lists ``(N, N)``.
 
-    Attributes:
-        counts: ``(N,)`` int64, the number of rows of each item.
-        lists: ``(N, N)``, for each item the items that share the most rows with it, itself among
-            them, and the number of shared rows; the columns of a row ascend.
+    A list has the items that share the most rows with an item, itself among them, ascending, and
+    the numbers of shared rows.
     """
 
     counts: np.ndarray
@@ -97,7 +93,7 @@ class ItemPairs(NamedTuple):
 def count_pairs(items: Pattern, num_items: int) -> ItemPairs:
     """Count the rows that two of N items share; ValueError for an item out of range."""
     check_pattern("items", items, None, num_items)
-    rows = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
+    rows = column_lists(ones_of(items), num_items)
     most = num_sharing(num_items)
     lists = count_together(rows, items, num_items, most, "items of the same rows")
     return ItemPairs(np.diff(rows.indptr), lists)

@@ -2,9 +2,6 @@
 
 from slide.search.exact import exact_top_k as exact_top_k
 from slide.search.exact import index_top_k as index_top_k
-from slide.search.faiss_bytes import faiss_index as faiss_index
 from slide.search.row_index import RowIndex as RowIndex
 from slide.search.sparse_top_k import column_lists as column_lists
-from slide.search.sparse_top_k import shortened as shortened
 from slide.search.sparse_top_k import sparse_top_k as sparse_top_k
-from slide.search.sparse_top_k import top_votes as top_votes

@@ -1,9 +1,4 @@
-"""Search for the rows with the largest inner products, by scores of all rows or of candidates.
-
-Where processors multiply bfloat16 faster, many queries are answered by a scan of rounded rows.
-Rounding changes a score by less than a bound (Higham 2002, "Accuracy and stability of numerical
-algorithms", sections 2.2 and 3.1), and only what may be among the best is scored anew.
-"""
+"""Search for the rows with the largest inner products, by scores of all rows or of candidates."""
 
 import numpy as np
 import torch
@@ -129,7 +124,9 @@ def rounded_top_k(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The k best scores ``(B, k)`` and ids in no order, and ``(B,)`` whether that is proven.
 
-    It is not where numbers are not finite, or very many scores nearly equal.
+    Rounding to bfloat16 changes a score by less than a bound (Higham 2002, "Accuracy and stability
+    of numerical algorithms", sections 2.2 and 3.1), and only what may be among the best is scored
+    anew. It is not proven where numbers are not finite, or very many scores nearly equal.
     """
     queries, rows = queries.detach().contiguous(), weight_rows(weight)
     bias = queries.new_zeros(rows.shape[0]) if bias is None else bias.detach()

@@ -1,7 +1,4 @@
-"""Indexes of FAISS from bytes that come from a file, read here, since FAISS trusts numbers in them.
-
-Vectors, their ids and their lists are read and checked, and FAISS makes an index of them.
-"""
+"""Reads and checks bytes of FAISS indexes that come from files: FAISS trusts numbers in them."""
 
 from typing import Any, NamedTuple
 
@@ -18,26 +15,10 @@ class _Parts(NamedTuple):
 
 
 def faiss_index(data: np.ndarray, width: int, most: int, largest: float = np.inf) -> Any:
-    """The index of inner products of which ``faiss.serialize_index`` gave the bytes.
+    """The index of inner products of which ``faiss.serialize_index`` gave the bytes, uint8.
 
-    It is flat or has inverted lists.
-
-    Args:
-        data: uint8.
-        width: D, length of the vectors.
-        most: the largest number of vectors; ids lie below it.
-        largest: bound of the numbers of vectors, which are finite.
-
-    Raises:
-        ValueError: if the bytes are no such index.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.search import faiss_index
-        >>> faiss_index(np.zeros(9, np.uint8), width=2, most=5)
-        Traceback (most recent call last):
-        ...
-        ValueError: its bytes end early
+    It is flat or has inverted lists. Raises ValueError unless it holds ``most`` vectors of length
+    ``width`` at most, with ids below ``most`` and finite numbers of magnitude ``largest`` at most.
     """
     found = _Bytes(np.ascontiguousarray(data, np.uint8), width)
     parts = found.index()

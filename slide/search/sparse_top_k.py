@@ -26,19 +26,18 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> CSR:
+def column_lists(matrix: CSR, num_columns: int) -> CSR:
     """The transpose of a matrix: for each column a list of its rows (an inverted list).
 
     Args:
         matrix: ``(R, D)``.
         num_columns: D.
-        longest: see `shortened`; None: all lists are complete.
 
     Returns:
         ``(D, R)``; the rows in a list ascend.
 
     Raises:
-        ValueError: for columns out of range, or ``longest`` below 1.
+        ValueError: for columns out of range.
 
     Example:
         >>> import numpy as np, slide
@@ -54,27 +53,13 @@ def column_lists(matrix: CSR, num_columns: int, longest: int | None = None) -> C
     shape = (matrix.num_rows, num_columns)
     turned = scipy.sparse.csr_array((matrix.values, matrix.indices, matrix.indptr), shape).tocsc()
     indptr, indices = turned.indptr.astype(np.int64), turned.indices.astype(np.int32)
-    lists = CSR(indptr, indices, turned.data.astype(np.float32, copy=False))
-    return lists if longest is None else shortened(lists, longest)
+    return CSR(indptr, indices, turned.data.astype(np.float32, copy=False))
 
 
 def shortened(lists: CSR, longest: int) -> CSR:
-    """Lists without their smallest entries.
+    """Lists whose longer ones keep only ``longest`` entries, of the largest magnitude, in order.
 
-    Args:
-        lists: ``(D, N)``; the order within a list stays.
-        longest: a longer list keeps only this number of entries, of the largest magnitude.
-
-    Raises:
-        ValueError: for ``longest`` below 1, or bounds that do not fit the entries.
-
-    Example:
-        >>> import numpy as np, slide
-        >>> from slide.search import shortened
-        >>> values = np.array([3, 1, 2, 5], np.float32)
-        >>> lists = slide.CSR(np.array([0, 3, 4]), np.array([0, 1, 2, 1], np.int32), values)
-        >>> shortened(lists, longest=2).indices
-        array([0, 2, 1], dtype=int32)
+    ValueError for ``longest`` below 1, or bounds that do not fit the entries.
     """
     checks.whole("longest", longest, 1)
     lengths = np.diff(lists.indptr)
@@ -144,10 +129,7 @@ def top_votes(
     Args:
         near: ``(B, C)`` int32 numbers of rows with labels, each at most once; -1 for none.
         weights: ``(B, C)`` float32, how much the labels of each row count, above 0.
-        labels: R rows; see `sparse_top_k` for their check.
-        num_labels: N.
-        k: at least 1.
-        left_out: B rows of labels that are not returned; None: none.
+        labels: R rows; see `sparse_top_k` for their check, and for the rest.
 
     Returns:
         Ids ``(B, k)`` int32, most votes first, -1 where no others have votes; and ``(B, k)``
@@ -156,14 +138,6 @@ def top_votes(
 
     Raises:
         ValueError: for ids out of range, or k below 1.
-
-    Example:
-        >>> import numpy as np, slide
-        >>> from slide.search import top_votes
-        >>> labels = slide.Pattern.from_lists([[4], [4, 2], [7]])
-        >>> near, weights = np.array([[0, 1]], np.int32), np.full((1, 2), 0.5, np.float32)
-        >>> top_votes(near, weights, labels, num_labels=8, k=2)[:2]
-        (array([[4, 2]], dtype=int32), array([[1. , 0.5]], dtype=float32))
     """
     checks.whole("k", k, 1)
     _check_once(labels, num_labels)

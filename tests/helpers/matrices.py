@@ -29,6 +29,11 @@ def ones_of(pattern, value=1.0):
     return CSR(*pattern, np.full(len(pattern.indices), value, np.float32))
 
 
+def dense_of(pattern, num_columns):
+    """A `Pattern` as float64 zeros and ones."""
+    return to_dense(ones_of(pattern), num_columns).double().numpy()
+
+
 def rows_of(pattern):
     """The columns of each row, as lists."""
     return [pattern.indices[a:b].tolist() for a, b in pairwise(pattern.indptr)]

@@ -4,45 +4,35 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.matrices import ones_of
+from helpers.splits import split_of
 
-from slide.data import Split
 from slide.data.kind import propose_kinds
 from slide.ranking import choose_kind
 from slide.sparse import Pattern
 
 
-def recommender(
-    rows: int,
-    items: int,
-    groups: int = 50,
-    own: int = 4,
-    asked: int = 3,
-    skew: float = 1.0,
-    loyal: float = 0.7,
-    seed: int = 0,
-) -> Split:
-    """Rows of items that a user has (on average ``own``), and further items of the same user.
+def recommender(rows, items, groups):
+    """Rows of items that a user has (4 on average), and 3 further items of the same user.
 
-    The n-th most popular item of all has a weight of ``(n + 10)^-skew``. Items are in ``groups`` at
-    random. A share ``loyal`` of the items of a user are of two groups, the others of any.
+    The n-th most popular item of all has a weight of ``(n + 10)^-0.7``. Items are in ``groups`` at
+    random. Of the items of a user, 0.7 are of two groups, the others of any.
     """
-    rng = np.random.default_rng(seed)
-    weight = (np.arange(items) + 10.0) ** -skew
+    rng = np.random.default_rng(0)
+    weight = (np.arange(items) + 10.0) ** -0.7
     group = rng.integers(groups, size=items)
     members = [np.flatnonzero(group == number) for number in range(groups)]
     sums = [np.cumsum(weight[each]) for each in [*members, np.arange(items)]]
     features, labels = [], []
     for _ in range(rows):
-        first, second = 1 + rng.poisson([own - 1, asked - 1])
+        first, second = 1 + rng.poisson([3, 2])
         tastes, drawn = rng.integers(groups, size=2), {}
         while len(drawn) < first + second:  # Each item once, in the order of the draws.
-            taste = tastes[rng.integers(2)] if rng.random() < loyal else groups
+            taste = tastes[rng.integers(2)] if rng.random() < 0.7 else groups
             index = np.searchsorted(sums[taste], rng.random() * sums[taste][-1], side="right")
             drawn[int(index if taste == groups else members[taste][index])] = None
         features.append(sorted(list(drawn)[:first]))
         labels.append(sorted(list(drawn)[first:]))
-    return Split(ones_of(features), Pattern.from_lists(labels), items, items)
+    return split_of(features, labels, items, items)
 
 
 def proposed(train):
@@ -56,25 +46,23 @@ def figures(why):
     return [float(word) for word in words if word[0].isdigit()]
 
 
-def questions(rows, entities, repeats, other=True, seed=0):
-    """Rows of a head and a relation, one answer each; each question ``repeats`` times.
+def questions(repeats, other=True):
+    """400 rows of a head and a relation, one answer each; each question ``repeats`` times.
 
     The answers of equal questions differ, or are the same.
     """
-    rng = np.random.default_rng(seed)
-    asked = np.unique(rng.integers([0, entities], [entities, entities + 8], (rows, 2)), axis=0)
-    first = (asked[:, 0] * 7 + asked[:, 1]) % entities
+    rng = np.random.default_rng(0)
+    asked = np.unique(rng.integers([0, 300], [300, 308], (400, 2)), axis=0)
+    first = (asked[:, 0] * 7 + asked[:, 1]) % 300
     again = np.tile(np.arange(len(asked)), repeats)
     turn = np.repeat(np.arange(repeats), len(asked)) if other else 0
-    labels = (first[again] + turn) % entities
-    features = ones_of(asked[again].tolist())
-    answers = Pattern.from_lists(labels[:, None].tolist())
-    return Split(features, answers, entities + 8, entities)
+    labels = (first[again] + turn) % 300
+    return split_of(asked[again].tolist(), labels[:, None].tolist(), 308, 300)
 
 
 def test_a_recommender_of_few_items_a_row_is_one():
     """Chance would make some 20 own items in all, too few for a rule that asks for 30."""
-    train = recommender(3000, 4000, groups=100, skew=0.7)
+    train = recommender(3000, 4000, groups=100)
     kind, why = choose_kind(train)
     assert kind == "items"
     count, chance = why.partition("of their row: ")[2].partition(";")[0].split(", by chance ")
@@ -94,8 +82,8 @@ def test_numbers_that_seem_to_be_items_are_none_if_held_out_rows_say_so():
     tags = [sorted({40 * t + 20 + int(w) for w in rng.integers(3, size=2)}) for t in topic]
     labels = [sorted({*own, int(rng.integers(1600))}) for own in tags]  # Chance would make some.
     rows = zip(words, labels, rng.integers(1600, size=2000).tolist(), strict=True)
-    features = ones_of([sorted({*own, one} - set(asked)) for own, asked, one in rows])
-    train = Split(features, Pattern.from_lists(labels), 1600, 1600)
+    features = [sorted({*own, one} - set(asked)) for own, asked, one in rows]
+    train = split_of(features, labels, 1600, 1600)
     assert proposed(train) == {"items": True}
     kind, why = choose_kind(train)
     own, other = figures(why)
@@ -104,7 +92,7 @@ def test_numbers_that_seem_to_be_items_are_none_if_held_out_rows_say_so():
 
 
 def test_a_repeated_question_asks_for_other_answers_in_a_graph_alone():
-    graph, classes = (questions(400, 300, 3, other) for other in (True, False))
+    graph, classes = (questions(3, other) for other in (True, False))
     assert proposed(graph) == {"graph": True}
     assert choose_kind(graph).kind == "graph"
     assert "graph" not in proposed(classes)
@@ -113,7 +101,7 @@ def test_a_repeated_question_asks_for_other_answers_in_a_graph_alone():
 
 def test_a_possible_graph_must_be_better():
     """Each third question repeats its answer: more than a rule allows."""
-    train = questions(400, 300, 3)
+    train = questions(3)
     labels = train.labels.indices.copy()
     count = len(labels) // 3
     labels[:count:3] = labels[count : 2 * count : 3]
@@ -126,9 +114,9 @@ def test_a_possible_graph_must_be_better():
 
 
 def test_without_equal_questions_the_counts_decide():
-    kind, why = choose_kind(questions(400, 300, 1))
+    kind, why = choose_kind(questions(1))
     assert kind == "other", "each question has one answer"
-    rows = questions(400, 300, 1)
+    rows = questions(1)
     double = Pattern.from_lists([[a, (a + 1) % 300] for a in rows.labels.indices.tolist()])
     kind, why = choose_kind(replace(rows, labels=double))
     assert kind == "graph"
@@ -144,5 +132,4 @@ def test_what_rows_are_said_to_be_is_not_weighed(kind):
 
 
 def test_no_rows_are_other_rows():
-    nothing = Split(ones_of([]), Pattern.from_lists([]), 5, 5)
-    assert choose_kind(nothing).kind == "other"
+    assert choose_kind(split_of([], [], 5, 5)).kind == "other"

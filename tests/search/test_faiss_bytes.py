@@ -7,7 +7,7 @@ import torch
 from helpers.damage import BINARY, damage, rng_of
 
 from slide.ranking.scorers.neighbours import DenseSearch
-from slide.search import faiss_index
+from slide.search.faiss_bytes import faiss_index
 from slide.sparse import as_csr
 from slide.utils.array_checks import Stored
 
@@ -82,7 +82,7 @@ def test_models_with_bytes_of_another_index():
     search = DenseSearch(as_csr(torch.from_numpy(rows_of(ROWS))), WIDTH, weighted=False)
     arrays = {f"search.{name}": each for name, each in search.state().items()}
     arrays["feature_weights"] = search.weights
-    assert DenseSearch.restored(Stored({}, arrays), WIDTH, ROWS, False).index.ntotal == ROWS
+    assert DenseSearch.restored(Stored({}, arrays), WIDTH, ROWS).index.ntotal == ROWS
     for count in (ROWS - 1, ROWS + 1):
         with pytest.raises(ValueError, match=rf"search.index must (be an index of|hold) {count}"):
-            DenseSearch.restored(Stored({}, arrays), WIDTH, count, False)
+            DenseSearch.restored(Stored({}, arrays), WIDTH, count)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, to_dense
 
-from slide.search import column_lists, shortened, sparse_top_k, top_votes
+from slide.search import column_lists, sparse_top_k
+from slide.search.sparse_top_k import shortened, top_votes
 from slide.sparse import CSR, Pattern
 
 # The package has a function of this name.
@@ -18,14 +19,6 @@ def test_lists_are_the_transpose():
     lists = column_lists(x, 6)
     np.testing.assert_array_equal(to_dense(lists, 4), to_dense(x, 6).T)
     assert [array.dtype for array in lists] == ["i8", "i4", "f4"]
-
-
-def test_long_lists_keep_the_largest_entries():
-    x = make_csr(np.random.default_rng(0), [4] * 20, 6)
-    whole, cut = to_dense(x, 6).T.abs(), to_dense(column_lists(x, 6, longest=5), 20).abs()
-    for full, kept in zip(whole, cut, strict=True):
-        expected = np.where(full >= full.sort(descending=True)[0][4], full, 0)
-        np.testing.assert_array_equal(kept, expected)
 
 
 def test_only_lists_that_are_too_long_are_shortened():
@@ -111,7 +104,7 @@ def test_no_rows():
     rng = np.random.default_rng(1)
     scores, ids = sparse_top_k(make_csr(rng, [], 8), make_csr(rng, [6] * 8, 15), 15, k=4)
     assert scores.shape == ids.shape == (0, 4)
-    assert column_lists(make_csr(rng, [], 8), 8, longest=3).num_rows == 8
+    assert shortened(column_lists(make_csr(rng, [], 8), 8), 3).num_rows == 8
 
 
 def test_impossible_inputs_are_refused():
@@ -128,7 +121,7 @@ def test_impossible_inputs_are_refused():
     with pytest.raises(ValueError, match=r"left_out must lie in \[0, 15\)"):
         sparse_top_k(x, lists, 15, k=1, left_out=Pattern.from_lists([[15]] * 10))
     with pytest.raises(ValueError, match="longest must be a whole number of at least 1, not 0"):
-        column_lists(x, 8, longest=0)
+        shortened(lists, 0)
 
 
 def test_lists_are_checked_once_and_scratch_is_used_again(monkeypatch):

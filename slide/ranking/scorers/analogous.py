@@ -8,11 +8,10 @@ from slide.data.dataset import take_labels
 from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.base_scorers import Questions, ask_similar
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import count_together
-from slide.runtime import num_threads
-from slide.search import shortened
-from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
-from slide.utils import checks
+from slide.ranking.row_blocks import count_together, ones_of
+from slide.search import column_lists
+from slide.search.sparse_top_k import shortened
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored
 
 # Number of similar features of each feature.
@@ -21,7 +20,6 @@ MOST_SIMILAR = 512
 _PRIOR = 3
 # Occurrences that more features share tell little, and their pairs would take most of the time.
 _MOST_SHARING = 100
-_NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class AnalogousQueries(base.BaseScorer):
@@ -38,13 +36,6 @@ class AnalogousQueries(base.BaseScorer):
     c stands in for a feature b with the weight ``shared / (count + 3)``: of the ``count``
     occurrences of c, b has ``shared`` ones, too. One that more than 100 features share is not
     counted.
-
-    Args:
-        longest: number of features that may stand in for a feature: those with the most shared
-            occurrences.
-
-    Raises:
-        ValueError: for a number out of range.
 
     Example:
         >>> import numpy as np, slide
@@ -65,12 +56,12 @@ class AnalogousQueries(base.BaseScorer):
     name, kinds = "analogous", ("graph",)
     features: ClassVar = {"analogous": base.FOR, "analogous_best": base.FOR}
 
-    def __init__(self, longest: int = MOST_SIMILAR):
-        checks.whole("longest", longest, 1)
-        self.longest, self.num_labels, self.similar = longest, 0, _NOTHING
-        self.rests = np.empty(0, np.uint64)
-        self.questions = Questions(*_NOTHING[:2], np.empty(0, np.int32))
-        self.labels = Pattern(*_NOTHING[:2])
+    counts, numbers = (), ("num_labels",)
+
+    def __init__(self):
+        self.num_labels, self.similar, self.rests = 0, base.NOTHING, np.empty(0, np.uint64)
+        self.labels = Pattern(*base.NOTHING[:2])
+        self.questions = Questions(*self.labels, np.empty(0, np.int32))
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
@@ -87,11 +78,6 @@ class AnalogousQueries(base.BaseScorer):
         self.similar = self._similar(features.indices, rows, group, labels, num_features)
         return self
 
-    @property
-    def empty(self) -> bool:
-        """Whether there are no rows, as before `fit`."""
-        return not len(self.rests)
-
     def relate(self, features: CSR, ids: np.ndarray) -> np.ndarray:
         """What the answers to similar questions say of candidates ``(B, K)``, below 0 for none.
 
@@ -100,21 +86,15 @@ class AnalogousQueries(base.BaseScorer):
             of the share, by weight, of the similar questions that have it as an answer; and the
             largest weight of such a question. All are 0 before `fit`.
         """
-        starts = row_bounds((ids >= 0).sum(1))
-        found = np.zeros((starts[-1], 2), np.float32)
-        if self.empty:
-            return found
+        if not len(self.rests):
+            return np.zeros(((ids >= 0).sum(), 2), np.float32)
         check_pattern("features", features, None, self.similar.num_rows)
-        check_ids(ids, features.num_rows, self.num_labels)
         wanted = _rest_keys(features)
         group = np.minimum(np.searchsorted(self.rests, wanted), len(self.rests) - 1)
         group[self.rests[group] != wanted] = -1
-        # A single row needs the scratch of a single thread, which takes most of its time.
-        threads = max(min(num_threads(), len(ids)), 1)
-        positions = np.zeros((threads, self.num_labels), np.int32)
-        asked = self.similar, self.questions, self.labels
-        ask_similar(features, group, *asked, ids, starts, positions, found)
-        return found
+        asked = features, group, self.similar, self.questions, self.labels
+        sizes = features.num_rows, self.num_labels
+        return base.of_candidates(ask_similar, asked, ids, *sizes, width=(2,))
 
     def _similar(
         self,
@@ -138,18 +118,15 @@ class AnalogousQueries(base.BaseScorer):
         sharing, counts = np.bincount(where), np.bincount(each, minlength=num_features)
         some = np.flatnonzero((sharing[where] > 1) & (sharing[where] <= _MOST_SHARING))
         each, where = each[some], where[some]
-        of_place = _lists(where, each, len(sharing))
-        of_feature = _lists(each, where, num_features)
-        longest = self.longest + 1  # It may also count the feature itself.
-        indptr, similar, shared = count_together(
-            of_feature, of_place, num_features, longest, "similar features"
-        )
-        feature = np.repeat(np.arange(num_features), np.diff(indptr))
-        others = similar != feature
-        weights = shared[others] / (counts[similar[others]] + _PRIOR).astype(np.float32)
-        kept = np.bincount(feature[others], minlength=num_features)
-        lists = CSR(row_bounds(kept), similar[others], weights)
-        return shortened(lists, self.longest)
+        # The features of each place, in ascending order as the pairs are, and vice versa.
+        bounds = row_bounds(np.bincount(where, minlength=len(sharing)))
+        of_place = Pattern(bounds, each.astype(np.int32))
+        of_feature = column_lists(ones_of(of_place), num_features)
+        longest = MOST_SIMILAR + 1  # It may also count the feature itself.
+        shared = count_together(of_feature, of_place, num_features, longest, "similar features")
+        lists = shared.keep(shared.indices != shared.entry_rows())
+        lists.values[:] /= (counts[lists.indices] + _PRIOR).astype(np.float32)
+        return shortened(lists, MOST_SIMILAR)
 
     def learn(self, training: base.Training) -> None:
         train = training.train
@@ -159,16 +136,14 @@ class AnalogousQueries(base.BaseScorer):
         found = self.relate(queries.features, candidates.ids)
         return dict(zip(self.features, found.T, strict=True))
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        arrays = base.named_arrays("similar", self.similar) | base.named_arrays(
-            "questions", self.questions
-        )
-        arrays |= base.named_arrays("labels", self.labels) | {"rests": self.rests.view(np.int64)}
-        return {"num_labels": self.num_labels}, arrays
+    def arrays(self) -> dict[str, np.ndarray]:
+        parts = {"similar": self.similar, "questions": self.questions, "labels": self.labels}
+        found = {"rests": self.rests.view(np.int64)}
+        for name, part in parts.items():
+            found |= base.named_arrays(name, part)
+        return found
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        if "rests" not in stored:  # A model of an earlier slide has none.
-            return
         self.num_labels = stored.exactly("num_labels", num_labels)
         self.similar = stored.csr("similar", num_features, num_features, least=0)
         self.labels = stored.pattern("labels", None, num_labels)
@@ -181,13 +156,9 @@ class AnalogousQueries(base.BaseScorer):
 
     def grown(self, labels: int, features: int) -> "AnalogousQueries":
         similar = base.more_rows(self.similar, features)
-        return (
-            self if self.empty else self.with_(num_labels=self.num_labels + labels, similar=similar)
-        )
+        return self.with_(num_labels=self.num_labels + labels, similar=similar)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "AnalogousQueries":
-        if self.empty:
-            return self
         return self.with_(labels=keep_labels(self.labels, kept, num_labels), num_labels=len(kept))
 
 
@@ -196,10 +167,3 @@ def _rest_keys(features: CSR) -> np.ndarray:
     own = mix_bits(features.indices.astype(np.uint64))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(own)])
     return np.diff(sums[features.indptr])[features.entry_rows()] - own
-
-
-def _lists(rows: np.ndarray, columns: np.ndarray, count: int) -> Pattern:
-    """The columns of each of ``count`` rows, from pairs."""
-    order = np.argsort(rows, kind="stable")
-    bounds = row_bounds(np.bincount(rows, minlength=count))
-    return Pattern(bounds, columns[order].astype(np.int32))

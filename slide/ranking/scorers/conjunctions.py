@@ -12,10 +12,10 @@ from slide.ops.conjunctions import list_sets, mix_shares
 from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
-from slide.runtime import num_threads
-from slide.search import column_lists, shortened, sparse_top_k
-from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
-from slide.utils import checks
+from slide.ranking.scorers.cooccurrence import LEAST_SHARE, MOST_LABELS, shares_of_labels
+from slide.search import column_lists, sparse_top_k
+from slide.search.sparse_top_k import shortened
+from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored
 
 # 64 sets of a row at most: all of 6 features, up to 3 of 7, pairs of 10, single ones of more.
@@ -24,8 +24,6 @@ MOST_SETS = 64
 MOST_COUNTED = 1 << 24
 # Most sets are in a single row, which says little.
 _LEAST_ROWS = 2
-# 512 labels with the most rows are kept of a set, as of a feature in `Cooccurrence`.
-_MOST_LABELS = 512
 # 8 slots at most: there are weights for each of the 256 sets of them.
 _MOST_SLOTS = 8
 # 2^16 training labels teach the weights, in 20 steps; more of both change them little.
@@ -36,9 +34,6 @@ _POWERS, _TENTHS = 15, 11
 # 0.01 of the share of all rows orders labels that no set has. With all of it, as it is learnt,
 # frequent labels come first too often: on held-out next words P@1 was 11.4 in place of 12.4.
 _REST = 0.01
-# Shares of less than a ten-billionth need more rows than a matrix can have.
-_LEAST_SHARE = 1e-10
-_NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 
 
 class Conjunctions(base.BaseScorer):
@@ -78,8 +73,8 @@ class Conjunctions(base.BaseScorer):
     features: ClassVar = base.scored("conjunctions", base.BEHIND, base.RANK, base.BEST)
 
     def __init__(self, proposed: int = 20):
-        checks.whole("proposed", proposed, 1)
-        self.proposed, self.lists = proposed, _NOTHING
+        self.set_counts(proposed=proposed)
+        self.lists = base.NOTHING
         self.keys = np.empty(0, np.uint64)  # Of the sets, ascending.
         self.weights = self.label_shares = np.empty(0, np.float32)
 
@@ -101,22 +96,16 @@ class Conjunctions(base.BaseScorer):
             rows = np.arange(0, features.num_rows, step)
             features = CSR(*select_rows(features.indptr, rows, *features[1:]))
             labels = Pattern(*select_rows(labels.indptr, rows, labels.indices))
-        # A label without a row counts as one with a row.
-        frequency = np.maximum(np.bincount(labels.indices, minlength=num_labels), 1)
-        self.label_shares = (frequency / max(features.num_rows, 1)).astype(np.float32)
+        self.label_shares = shares_of_labels(labels, num_labels)
         sets, kinds = self._count_sets(features, num_features)
         of_set = column_lists(sets, len(self.keys))
         # All labels of a set, because weights depend on their number.
         lists = count_together(of_set, labels, num_labels, num_labels, "sets of features")
         counts = np.diff(of_set.indptr)
         self.weights = self._weigh(sets, kinds, counts, lists, labels)
-        np.divide(
-            lists.values,
-            np.repeat(counts, np.diff(lists.indptr)),
-            out=lists.values,
-            casting="same_kind",
-        )
-        self.lists = shortened(lists, _MOST_LABELS)
+        divisors = np.repeat(counts, np.diff(lists.indptr))
+        np.divide(lists.values, divisors, out=lists.values, casting="same_kind")
+        self.lists = shortened(lists, MOST_LABELS)
         return self
 
     def _count_sets(self, features: CSR, num_features: int) -> tuple[CSR, np.ndarray]:
@@ -176,13 +165,8 @@ class Conjunctions(base.BaseScorer):
 
     def relate(self, sets: CSR, ids: np.ndarray) -> np.ndarray:
         """Logarithms ``(pairs,)`` of the probabilities of candidates ``(B, K)``, if not below 0."""
-        check_ids(ids, sets.num_rows, len(self.label_shares))
-        starts = row_bounds((ids >= 0).sum(1))
-        found = np.empty(starts[-1], np.float32)
-        # A single row needs the scratch of a single thread, which takes most of its time.
-        threads = max(min(num_threads(), len(ids)), 1)
-        positions = np.zeros((threads, len(self.label_shares)), np.int32)
-        mix_shares(sets, self.lists, ids, starts, positions, found)
+        arrays, labels = (sets, self.lists), len(self.label_shares)
+        found = base.of_candidates(mix_shares, arrays, ids, sets.num_rows, labels, width=())
         return np.log(found + _REST * self.label_shares[ids[ids >= 0]])
 
     def learn(self, training: base.Training) -> None:
@@ -197,18 +181,18 @@ class Conjunctions(base.BaseScorer):
     def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         return {"conjunctions": self.relate(more, candidates.ids)}
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        arrays = {"keys": self.keys.view(np.int64), "weights": self.weights}
-        arrays |= base.named_arrays("lists", self.lists) | {"label_shares": self.label_shares}
-        return {"proposed": self.proposed}, arrays
+    def arrays(self) -> dict[str, np.ndarray]:
+        found = {"keys": self.keys.view(np.int64), "weights": self.weights}
+        found |= base.named_arrays("lists", self.lists)
+        return found | {"label_shares": self.label_shares}
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        self.proposed = stored.count("proposed", 1)
+        super().restore(stored, num_labels, num_features)
         keys = stored.ascending("keys", Expected((None,), "int64"), "uint64")
         self.keys, count = keys.view(np.uint64), len(keys)
         self.weights = stored.array("weights", Expected((count,), "float32", 0))
         self.lists = stored.csr("lists", count, num_labels, least=0)
-        expected = Expected((num_labels,), "float32", _LEAST_SHARE)
+        expected = Expected((num_labels,), "float32", LEAST_SHARE)
         self.label_shares = stored.array("label_shares", expected)
 
     def grown(self, labels: int, features: int) -> "Conjunctions":
@@ -262,15 +246,8 @@ def _sets(features: CSR, slots: np.ndarray | None) -> tuple[np.ndarray, np.ndarr
     counts = np.diff(features.indptr)
     starts = row_bounds(num_sets(counts))
     keys, kinds = np.empty(starts[-1], np.uint64), np.empty(starts[-1], np.uint8)
-    list_sets(
-        Pattern(*features[:2]),
-        hashes,
-        groups,
-        _LARGEST[np.minimum(counts, 11)],
-        starts,
-        keys,
-        kinds,
-    )
+    rows, largest = Pattern(*features[:2]), _LARGEST[np.minimum(counts, 11)]
+    list_sets(rows, hashes, groups, largest, starts, keys, kinds)
     return starts, keys, kinds
 
 

@@ -8,22 +8,19 @@ from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import relate_candidates
 from slide.ranking import base_scorer as base
 from slide.ranking.row_blocks import count_together
-from slide.runtime import num_threads
 from slide.search import column_lists, sparse_top_k
-from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
-from slide.utils import checks
+from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils.array_checks import Expected, Stored
 
 # Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
 # added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for
 # language models applied to information retrieval", section 2).
 _PRIOR = 3
-# Number of labels of a feature that are kept.
+# Labels with the most rows that are kept of a feature.
 MOST_LABELS = 512
 # Shares of less than a ten-billionth need more rows than a matrix can have; the kernel divides by
 # products of two of them, which float32 holds.
-_LEAST_SHARE = 1e-10
-_NOTHING = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+LEAST_SHARE = 1e-10
 
 
 class Cooccurrence(base.BaseScorer):
@@ -34,7 +31,6 @@ class Cooccurrence(base.BaseScorer):
     (Sarwar et al. 2001, "Item-based collaborative filtering recommendation algorithms").
 
     Args:
-        longest: number of labels with the most rows that are kept of a feature.
         proposed: number of candidates that the features of a row name.
 
     Raises:
@@ -58,11 +54,11 @@ class Cooccurrence(base.BaseScorer):
         "cooccurrence_rank": base.RANK,
     }
 
-    def __init__(self, longest: int = MOST_LABELS, proposed: int = 20):
-        checks.whole("longest", longest, 1)
-        checks.whole("proposed", proposed, 1)
-        self.longest, self.proposed = longest, proposed
-        self.num_labels, self.num_rows, self.lists = 0, 0, _NOTHING
+    numbers = ("num_rows",)
+
+    def __init__(self, proposed: int = 20):
+        self.set_counts(proposed=proposed)
+        self.num_labels, self.num_rows, self.lists = 0, 0, base.NOTHING
         self.unseen = self.label_shares = np.empty(0, np.float32)
 
     def fit(
@@ -71,17 +67,15 @@ class Cooccurrence(base.BaseScorer):
         """Count the features of ``(R, D)`` rows, whose values do not count, with their labels."""
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
-        self.lists = _NOTHING  # Before new ones are made, which take as much memory.
+        self.lists = base.NOTHING  # Before new ones are made, which take as much memory.
         rows = column_lists(features, num_features)
-        lists = count_together(rows, labels, num_labels, self.longest, "co-occurrence")
+        lists = count_together(rows, labels, num_labels, MOST_LABELS, "co-occurrence")
         smoothed = np.diff(rows.indptr) + _PRIOR
         # In float32 and in place: there are millions of pairs.
         lists.values[:] /= np.repeat(smoothed.astype(np.float32), np.diff(lists.indptr))
         self.lists, self.num_labels, self.num_rows = lists, num_labels, features.num_rows
         self.unseen = (_PRIOR / smoothed).astype(np.float32)
-        # A label without a row counts as one with a row.
-        frequency = np.maximum(np.bincount(labels.indices, minlength=num_labels), 1)
-        self.label_shares = (frequency / max(features.num_rows, 1)).astype(np.float32)
+        self.label_shares = shares_of_labels(labels, num_labels)
         return self
 
     def best(
@@ -101,15 +95,8 @@ class Cooccurrence(base.BaseScorer):
             not keep a label speaks against it, the more the more rows it has.
         """
         check_pattern("features", features, None, len(self.unseen))
-        check_ids(ids, features.num_rows, self.num_labels)
-        starts = row_bounds((ids >= 0).sum(1))
-        found = np.empty((starts[-1], 3), np.float32)
-        # A single row needs the scratch of a single thread, which takes most of its time.
-        threads = max(min(num_threads(), len(ids)), 1)
-        positions = np.zeros((threads, self.num_labels), np.int32)
-        counts = self.lists, self.unseen, self.label_shares
-        relate_candidates(features, *counts, ids, starts, positions, found)
-        return found
+        arrays, sizes = (features, self.lists, self.unseen, self.label_shares), self.num_labels
+        return base.of_candidates(relate_candidates, arrays, ids, features.num_rows, sizes, (3,))
 
     def learn(self, training: base.Training) -> None:
         train = training.train
@@ -124,19 +111,17 @@ class Cooccurrence(base.BaseScorer):
         names = "cooccurrence", "cooccurrence_best", "naive_bayes"
         return dict(zip(names, found.T, strict=True))
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        arrays = base.named_arrays("lists", self.lists)
-        arrays |= {"unseen": self.unseen, "label_shares": self.label_shares}
-        names = "longest", "proposed", "num_rows"
-        return {name: getattr(self, name) for name in names}, arrays
+    def arrays(self) -> dict[str, np.ndarray]:
+        found = base.named_arrays("lists", self.lists)
+        return found | {"unseen": self.unseen, "label_shares": self.label_shares}
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        self.longest, self.proposed = stored.count("longest", 1), stored.count("proposed", 1)
+        super().restore(stored, num_labels, num_features)
         self.num_labels, self.num_rows = num_labels, stored.count("num_rows")
         self.lists = stored.csr("lists", num_features, num_labels, least=0)
-        expected = Expected((num_features,), "float32", _LEAST_SHARE, 1)
+        expected = Expected((num_features,), "float32", LEAST_SHARE, 1)
         self.unseen = stored.array("unseen", expected)
-        expected = Expected((num_labels,), "float32", _LEAST_SHARE)
+        expected = Expected((num_labels,), "float32", LEAST_SHARE)
         self.label_shares = stored.array("label_shares", expected)
 
     def grown(self, labels: int, features: int) -> "Cooccurrence":
@@ -151,3 +136,9 @@ class Cooccurrence(base.BaseScorer):
     def selected(self, kept: np.ndarray, num_labels: int) -> "Cooccurrence":
         lists, shares = keep_labels(self.lists, kept, num_labels), self.label_shares[kept]
         return self.with_(num_labels=len(kept), lists=lists, label_shares=shares)
+
+
+def shares_of_labels(labels: Pattern, num_labels: int) -> np.ndarray:
+    """The shares ``(N,)`` float32 of rows with each label; one without a row counts as with one."""
+    frequency = np.maximum(np.bincount(labels.indices, minlength=num_labels), 1)
+    return (frequency / max(labels.num_rows, 1)).astype(np.float32)

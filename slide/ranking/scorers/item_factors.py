@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from slide.data import first_unseen, labels_and_items
-from slide.data.dataset import take_labels
+from slide.data import labels_and_items
 from slide.ops.item_factors import solve_factors, sum_products
 from slide.ranking import base_scorer as base
-from slide.ranking.scorers.network import rows_by_depth
+from slide.ranking.row_blocks import ones_of
+from slide.ranking.scorers.network import best_unseen
 from slide.runtime import num_threads
 from slide.search import column_lists, exact_top_k
 from slide.sparse import CSR, Pattern, check_pattern
@@ -55,6 +55,9 @@ class ItemFactors(base.BaseScorer):
 
     name, kinds, slow = "item_factors", ("items",), True
     features: ClassVar = base.scored("item_factors", base.BEHIND, base.RANK)
+    counts, numbers = ("factors", "passes", "proposed"), ("unobserved", "penalty")
+    factors: int
+    passes: int
 
     def __init__(
         self,
@@ -64,12 +67,10 @@ class ItemFactors(base.BaseScorer):
         passes: int = 5,
         proposed: int = 20,
     ):
-        for name, value in {"factors": factors, "passes": passes, "proposed": proposed}.items():
-            checks.whole(name, value, 1)
+        self.set_counts(factors=factors, passes=passes, proposed=proposed)
         if unobserved is not None:
             checks.positive("unobserved", unobserved)
         checks.positive("penalty", penalty)
-        self.factors, self.passes, self.proposed = factors, passes, proposed
         self.penalty, self.unobserved = penalty, unobserved or _TRIED[0]
         self._tried = _TRIED if unobserved is None else (unobserved,)
         # Factors of labels and of features, which may become other items; the weighted sum of the
@@ -79,17 +80,12 @@ class ItemFactors(base.BaseScorer):
     def fit(
         self, items: Pattern, num_features: int, num_items: int, more: bool = False
     ) -> "ItemFactors":
-        """Learn factors of N items from rows that have each once.
+        """Learn factors from rows of items; those from ``num_features`` on are no features.
 
-        Args:
-            items: R rows of items.
-            num_features: D; items from here on are no features.
-            num_items: N.
-            more: begin with the factors that there are; fewer passes suffice then.
+        ``more``: begin with the factors that there are; fewer passes suffice then.
         """
         check_pattern("items", items, None, num_items)
-        turned = column_lists(CSR(*items, np.ones(len(items.indices), np.float32)), num_items)
-        of_items = Pattern(turned.indptr, turned.indices)
+        of_items = Pattern(*column_lists(ones_of(items), num_items)[:2])
         draws, share = np.random.default_rng(0), self.unobserved / max(num_items, 1)
         if more and len(self.labels):
             found, passes = _resized(self.labels, num_items).copy(), min(_PASSES_MORE, self.passes)
@@ -134,18 +130,15 @@ class ItemFactors(base.BaseScorer):
         self._solve(rows, self.own, self.gram, self.unobserved, _QUERY_STEPS, found)
         return found
 
-    def scores(self, features: CSR, ids: np.ndarray) -> np.ndarray:
-        """Scores ``(B, K)`` float32 of the items ``ids`` ``(B, K)``; ids below 0 do not count."""
-        return np.einsum("bf,bkf->bk", self.of_rows(features), self.labels[ids])
-
     def best(self, rows: np.ndarray, k: int, left_out: Pattern | None = None) -> np.ndarray:
         """The k items ``(B, k)`` with the largest scores that are not left out; -1: no more."""
-        found, labels = np.full((len(rows), k), -1, np.int64), torch.from_numpy(self.labels)
+        labels = torch.from_numpy(self.labels)
         left_out = Pattern.from_lists([[]] * len(rows)) if left_out is None else left_out
-        for some, depth in rows_by_depth(left_out, k, len(labels)):
-            ids = exact_top_k(torch.from_numpy(rows[some]), labels, None, depth)[1].numpy()
-            found[some] = first_unseen(ids, take_labels(left_out, some), k)
-        return found
+
+        def best(some: np.ndarray, depth: int) -> np.ndarray:
+            return exact_top_k(torch.from_numpy(rows[some]), labels, None, depth)[1].numpy()
+
+        return best_unseen(left_out, k, len(labels), best)
 
     def learn(self, training: base.Training) -> None:
         train, held = training.train, training.held
@@ -179,16 +172,14 @@ class ItemFactors(base.BaseScorer):
         found = np.einsum("cf,cf->c", more[rows], self.labels[candidates.flat(candidates.ids)])
         return {"item_factors": found}
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = "factors", "unobserved", "penalty", "passes", "proposed"
-        arrays = {"labels": self.labels, "gram": self.gram}
+    def arrays(self) -> dict[str, np.ndarray]:
+        found = {"labels": self.labels, "gram": self.gram}
         if not np.shares_memory(self.own, self.labels):  # Else they are the first labels.
-            arrays["own"] = self.own
-        return {name: getattr(self, name) for name in names}, arrays
+            found["own"] = self.own
+        return found
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        for name in ("factors", "passes", "proposed"):
-            setattr(self, name, stored.count(name, 1))
+        super().restore(stored, num_labels, num_features)
         self.unobserved, self.penalty = (stored.number(n, 0) for n in ("unobserved", "penalty"))
         for name, rows in {"labels": num_labels, "gram": self.factors, "own": num_features}.items():
             if name != "own" or name in stored:

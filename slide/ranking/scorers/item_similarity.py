@@ -6,13 +6,12 @@ import numpy as np
 
 from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import shrunk_cosines
-from slide.ops.linear_classifiers import score_labels
 from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ItemPairs
-from slide.runtime import num_threads
+from slide.ranking.row_blocks import ItemPairs, ones_of
+from slide.ranking.scorers.linear import scores_of_rows
 from slide.search import column_lists, sparse_top_k
-from slide.sparse import CSR, Pattern, check_pattern
+from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 
@@ -50,11 +49,12 @@ class ItemSimilarity(base.BaseScorer):
 
     name, kinds = "item_similarity", ("items", "graph")
     features: ClassVar = {**base.scored("cosine", base.BEHIND, base.RANK), "shared_rows": base.FOR}
+    numbers = "shrink", "num_features", "of_seen"
 
     def __init__(self, shrink: float = 10.0, proposed: int = 20):
         checks.not_negative("shrink", shrink)
-        checks.whole("proposed", proposed, 1)
-        self.shrink, self.proposed, self.num_features = shrink, proposed, 0
+        self.set_counts(proposed=proposed)
+        self.shrink, self.num_features = shrink, 0
         self.of_seen = False  # Whether the items of a row are its seen labels.
         self.cosines: CSR | None = None  # (N, D), and the numbers of shared rows of its entries.
         self.shared = np.empty(0, np.float32)
@@ -76,14 +76,12 @@ class ItemSimilarity(base.BaseScorer):
         """Sums of cosines and of shared rows ``(B, K)`` float32 each; -inf for ids below 0."""
         if self.cosines is None:
             raise RuntimeError("there are no items: call fit first")
-        check_pattern("features", features, None, self.num_features)
-        rows = ones_of(features)
-        dense = np.zeros((num_threads(), self.num_features), np.float32)
-        found = np.empty(ids.shape, np.float32), np.empty(ids.shape, np.float32)
-        ids = ids.astype(np.int64, copy=False)
-        for values, out in zip((self.cosines.values, self.shared), found, strict=True):
-            score_labels(rows, self.cosines._replace(values=values), 0.0, ids, dense, out)
-        return found
+        rows, shared = ones_of(features), self.cosines._replace(values=self.shared)
+        one, other = (
+            scores_of_rows(rows, weights, 0.0, ids, self.num_features)
+            for weights in (self.cosines, shared)
+        )
+        return one, other
 
     def learn(self, training: base.Training) -> None:
         train, self.of_seen = training.train, training.kind == "graph"
@@ -109,13 +107,12 @@ class ItemSimilarity(base.BaseScorer):
         cosines, shared = self.scores(more, candidates.ids)
         return {"cosine": candidates.flat(cosines), "shared_rows": candidates.flat(shared)}
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = "shrink", "proposed", "num_features", "of_seen"
-        arrays = base.named_arrays("cosines", self.cosines) | {"shared": self.shared}
-        return {name: getattr(self, name) for name in names}, arrays
+    def arrays(self) -> dict[str, np.ndarray]:
+        return base.named_arrays("cosines", self.cosines) | {"shared": self.shared}
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        self.shrink, self.proposed = stored.number("shrink", 0), stored.count("proposed", 1)
+        super().restore(stored, num_labels, num_features)
+        self.shrink = stored.number("shrink", 0)
         self.of_seen = "of_seen" in stored.numbers and stored.flag("of_seen")
         width = num_labels if self.of_seen else num_features
         self.num_features = stored.exactly("num_features", width)
@@ -139,8 +136,3 @@ class ItemSimilarity(base.BaseScorer):
         cosines = keep_labels(model.cosines, kept, num_labels)
         shared = keep_labels(model.cosines._replace(values=shared), kept, num_labels).values
         return model.with_(cosines=cosines, shared=shared, num_features=len(kept))
-
-
-def ones_of(rows: Pattern | CSR) -> CSR:
-    """The rows with 1 for each entry."""
-    return CSR(rows.indptr, rows.indices, np.ones(len(rows.indices), np.float32))

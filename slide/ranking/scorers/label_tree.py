@@ -1,9 +1,7 @@
 """A tree of labels with a linear classifier at each node, which many labels share.
 
-A label with few training rows has a classifier that knows few features. The classifiers of the
-nodes above it have learnt from the rows of all labels in its cluster, so they know which features
-speak for such labels. Where rows have one label each, and most labels have few rows, this is worth
-several points of precision: one-vs-rest classifiers lack it, whatever their negatives are.
+Where most labels have few rows, it is worth several points of precision: the classifiers of nodes
+have learnt from the rows of all labels below them, and so know features that those of labels lack.
 """
 
 from typing import Any, ClassVar
@@ -14,7 +12,7 @@ from slide.data import Split, first_unseen
 from slide.ops.label_clusters import halve_nodes, sum_rows
 from slide.ops.ragged import RowRoom
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import collect_rows, sums_over
+from slide.ranking.row_blocks import collect_rows, ones_of, sums_over
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.runtime import num_threads
 from slide.search import column_lists
@@ -60,12 +58,14 @@ class LabelTree(base.BaseScorer):
         **base.scored("label_tree", base.BEHIND, base.RANK),
         "label_cluster": base.FOR,
     }
+    counts = "cluster", "beam", "proposed"
+    numbers = "height", "num_features"
+    cluster: int
+    beam: int
 
     def __init__(self, C: float = 2.0, cluster: int = 32, beam: int = 10, proposed: int = 10):
         checks.positive("C", C)
-        for name, value in {"cluster": cluster, "beam": beam, "proposed": proposed}.items():
-            checks.whole(name, value, 1)
-        self.cluster, self.beam, self.proposed = cluster, beam, proposed
+        self.set_counts(cluster=cluster, beam=beam, proposed=proposed)
         self.leaf, self.height = np.empty(0, np.int32), 0
         self.nodes, self.labels = (LinearClassifiers(C, max_iter=_SWEEPS) for _ in range(2))
         self._members: np.ndarray | None = None
@@ -111,9 +111,8 @@ class LabelTree(base.BaseScorer):
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
     ) -> tuple[np.ndarray, int]:
         """The cluster of each label, and the height of the tree."""
-        threads, ones = num_threads(), np.ones(len(labels.indices), np.float32)
-        rows = column_lists(CSR(*labels, ones), num_labels)
-        dense = np.zeros((threads, 2, num_features), np.float32)
+        rows = column_lists(ones_of(labels), num_labels)
+        dense = np.zeros((num_threads(), 2, num_features), np.float32)
 
         def write(begin: int, end: int, room: RowRoom) -> None:
             sum_rows(rows.slice(begin, end), features, dense[:, 0], room)
@@ -196,16 +195,16 @@ class LabelTree(base.BaseScorer):
         """The score of a label without training rows, as if each classifier was surely against."""
         return _WRONG * (self.height + 1)
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        names = "cluster", "beam", "proposed", "height"
-        numbers = {name: getattr(self, name) for name in names}
-        arrays = base.named_arrays("nodes", self.nodes.weights) | {"leaf": self.leaf}
-        arrays |= base.named_arrays("labels", self.labels.weights)
-        return {**numbers, "num_features": self.labels.num_features}, arrays
+    @property
+    def num_features(self) -> int:
+        return self.labels.num_features
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        found = base.named_arrays("nodes", self.nodes.weights) | {"leaf": self.leaf}
+        return found | base.named_arrays("labels", self.labels.weights)
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        for name in ("cluster", "beam", "proposed"):
-            setattr(self, name, stored.count(name, 1))
+        super().restore(stored, num_labels, num_features)
         # Each label with rows may have its own cluster, and no more.
         self.height = stored.count("height", 0, num_labels.bit_length())
         expected = Expected((num_labels,), "int32", -1, 2**self.height - 1)

@@ -1,10 +1,5 @@
 """Sparse linear one-vs-rest classifiers, trained on few negatives.
 
-They are the classifiers of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse machines
-for extreme multi-label classification", section 2), with fewer negatives: a row is a negative of a
-label only if the label is one of its candidates. The re-ranker of Astec has the same negatives
-(Dahiya et al. 2021, "DeepXML: a deep extreme multi-label learning framework").
-
 In a recommender, where features and labels are the same items, item-item ridge regressions on all
 rows are better (`item_regressions`). They do not know weights of rows.
 """
@@ -26,7 +21,7 @@ from slide.ops.linear_classifiers import (
 )
 from slide.ops.ragged import RowRoom, select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ItemPairs, collect_rows, sums_over
+from slide.ranking.row_blocks import ItemPairs, collect_rows, ones_of, sums_over
 from slide.runtime import num_threads
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
@@ -56,7 +51,11 @@ def counts_items(kind: str, weighted: bool) -> bool:
 class LinearClassifiers(base.BaseScorer):
     """One linear classifier for each label, with squared hinge, L2 penalty and few weights.
 
-    After `fit_items` they are ridge regressions, for which of the numbers only ``bias`` counts.
+    They are the classifiers of DiSMEC (Babbar and Schölkopf 2017, "DiSMEC: distributed sparse
+    machines for extreme multi-label classification", section 2), with fewer negatives, as in the
+    re-ranker of Astec (Dahiya et al. 2021, "DeepXML: a deep extreme multi-label learning
+    framework"): a row is a negative of a label only if the label is one of its candidates. After
+    `fit_items` they are ridge regressions, for which of the numbers only ``bias`` counts.
 
     The score of a label is ``bias + <w, x>`` with a fixed bias. If a row has none of the features
     of a label, its score is the bias, like the score of a negative. So a row that shares no feature
@@ -96,6 +95,7 @@ class LinearClassifiers(base.BaseScorer):
 
     name, slow = "linear", True
     features: ClassVar = base.scored("linear", base.BEHIND, base.RANK)
+    counts, numbers = ("negatives",), ("num_features", "counts_items")
 
     def __init__(
         self,
@@ -135,8 +135,7 @@ class LinearClassifiers(base.BaseScorer):
             labels: R rows of labels, in [0, N).
             candidates: R rows of labels that may be mistaken for labels of the row, which may be
                 among them. None: all labels, which then learn intercepts.
-            num_features: D.
-            num_labels: N.
+            num_features, num_labels: D and N.
             weights: ``(R,)`` factors of C, at least 0; None: all are 1.
         """
         check_pattern("features", features, None, num_features)
@@ -146,8 +145,7 @@ class LinearClassifiers(base.BaseScorer):
         every = candidates is None
         if candidates is None:
             ids = np.arange(num_labels, dtype=np.int32)
-            bounds = np.arange(features.num_rows + 1) * num_labels
-            candidates = Pattern(bounds, np.tile(ids, features.num_rows))
+            candidates = Pattern.from_padded(np.tile(ids, (features.num_rows, 1)))
         check_pattern("candidates", candidates, features.num_rows, num_labels)
         weights = checks.row_weights("weights", weights, features.num_rows)
         self.weights = None  # Before new ones are made, which take as much memory.
@@ -190,17 +188,11 @@ class LinearClassifiers(base.BaseScorer):
         """Scores ``(B, K)`` float32 of the labels ``ids`` ``(B, K)``; -inf for ids below 0."""
         if self.weights is None:
             raise RuntimeError("the classifiers are not trained: call fit first")
-        check_pattern("features", features, None, self.num_features)
-        check_ids(ids, features.num_rows, self.weights.num_rows)
-        dense = np.zeros((num_threads(), self.num_features), np.float32)
-        out = np.empty(ids.shape, np.float32)
-        if self.counts_items:
-            features = features._replace(values=np.ones_like(features.values))
-        ids = np.ascontiguousarray(ids, np.int64)
-        score_labels(features, self.weights, self.solver.bias, ids, dense, out)
+        rows = ones_of(features) if self.counts_items else features
+        found = scores_of_rows(rows, self.weights, self.solver.bias, ids, self.num_features)
         if self.intercepts is not None:
-            out += self.intercepts[ids]  # -inf stays what it is.
-        return out
+            found += self.intercepts[ids]  # -inf stays what it is.
+        return found
 
     def learn(self, training: base.Training) -> None:
         """Learn from items, or with labels of the nearest neighbours as negatives."""
@@ -231,18 +223,17 @@ class LinearClassifiers(base.BaseScorer):
         return {"linear": candidates.flat(self.scores(queries.features, candidates.ids))}
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        numbers = {
-            name: getattr(self, name) for name in ("num_features", "counts_items", "negatives")
-        }
-        arrays = base.named_arrays("weights", self.weights)
-        if self.intercepts is not None:
-            arrays["intercepts"] = self.intercepts
-        return {**numbers, "bias": self.solver.bias}, arrays
+        numbers, arrays = super().state()
+        return {**numbers, "bias": self.nothing}, arrays
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        own = {} if self.intercepts is None else {"intercepts": self.intercepts}
+        return base.named_arrays("weights", self.weights) | own
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        super().restore(stored, num_labels, num_features)
         self.nothing = stored.number("bias", -1, 0)
         self.solver = self.solver._replace(bias=self.nothing)
-        self.negatives = stored.count("negatives", 1)
         self.counts_items = stored.flag("counts_items")
         self.num_features = stored.exactly("num_features", num_features)
         self.weights, self.intercepts = stored.csr("weights", num_labels, num_features), None
@@ -259,9 +250,8 @@ class LinearClassifiers(base.BaseScorer):
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "LinearClassifiers":
         assert self.weights is not None
-        indptr, *entries = self.weights
         intercepts = None if self.intercepts is None else self.intercepts[kept]
-        weights = CSR(*select_rows(indptr, kept, *entries))
+        weights = CSR(*select_rows(self.weights.indptr, kept, *self.weights[1:]))
         return self.with_(weights=weights, intercepts=intercepts)
 
 
@@ -270,6 +260,18 @@ def num_negatives(train: Split, kind: str, negatives: int) -> int:
     few = train.num_labels <= _FEW_LABELS * negatives and kind != "dense"
     few = few and len(train) * train.num_labels <= _MOST_PAIRS
     return train.num_labels if few else min(negatives, train.num_labels)
+
+
+def scores_of_rows(
+    features: CSR, weights: CSR, bias: float, ids: np.ndarray, num_features: int
+) -> np.ndarray:
+    """The products ``(B, K)`` of rows with rows ``ids`` of weights, plus a bias; below 0: -inf."""
+    check_pattern("features", features, None, num_features)
+    check_ids(ids, features.num_rows, weights.num_rows)
+    dense = np.zeros((num_threads(), num_features), np.float32)
+    found = np.empty(ids.shape, np.float32)
+    score_labels(features, weights, bias, np.ascontiguousarray(ids, np.int64), dense, found)
+    return found
 
 
 def _training_lists(labels: Pattern, candidates: Pattern, num_labels: int) -> TrainingRows:

@@ -1,9 +1,6 @@
-"""Nearest neighbours: the training rows nearest to a row by cosine, and the votes of their labels.
+"""The training rows nearest to a row by cosine, and the votes of their labels."""
 
-Sparse rows are found by inverted lists (`ListSearch`), dense ones by an index of FAISS
-(`DenseSearch`).
-"""
-
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,9 +12,12 @@ from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import look_up_lists
 from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
+from slide.ranking.row_blocks import ones_of
 from slide.runtime import openmp_threads
-from slide.search import column_lists, faiss_index, shortened, sparse_top_k, top_votes
-from slide.sparse import CSR, Pattern, check_pattern, row_bounds
+from slide.search import column_lists, sparse_top_k
+from slide.search.faiss_bytes import faiss_index
+from slide.search.sparse_top_k import shortened, top_votes
+from slide.sparse import CSR, Pattern, check_pattern, stacked
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
@@ -52,10 +52,7 @@ _PASSES, _SAMPLE, _NUMBERS = 5, 39, 2**23
 
 
 class Near(NamedTuple):
-    """The nearest of B rows: cosines ``(B, count)`` above 0, the largest first, and their numbers.
-
-    0 and -1: there are no more.
-    """
+    """Cosines ``(B, count)`` above 0, largest first, and numbers of rows; 0 and -1: no more."""
 
     scores: np.ndarray
     ids: np.ndarray
@@ -73,42 +70,34 @@ class ListSearch:
     weighting = "weighted by idf"
 
     def __init__(self, features: CSR, num_features: int, weighted: bool):
-        self.num_rows, self.weighted = features.num_rows, weighted
+        self.num_rows = features.num_rows
         counts = np.bincount(features.indices, minlength=num_features)
         self.weights = np.ones(num_features, np.float32)
         if weighted:
             self.weights = np.log((1 + self.num_rows) / (1 + counts)).astype(np.float32)
         self.rows: CSR | None = self._weighted(features)
-        self.lists = column_lists(
-            self.rows, num_features, longest_list(counts, self.num_rows, WORK)
-        )
+        longest = longest_list(counts, self.num_rows, WORK)
+        self.lists = shortened(column_lists(self.rows, num_features), longest)
 
     @classmethod
-    def restored(
-        cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
-    ) -> "ListSearch":
-        """The search from its `state` and attributes, without the rows themselves."""
-        weights = stored.array("feature_weights", Expected((num_features,), "float32", 0))
-        return cls._of(stored.csr("search", num_features, num_rows), weights, num_rows, weighted)
-
-    @classmethod
-    def _of(cls, lists: CSR, weights: np.ndarray, num_rows: int, weighted: bool) -> "ListSearch":
+    def restored(cls, stored: Stored, num_features: int, num_rows: int) -> "ListSearch":
+        """The search from its `state` and weights, without the rows themselves."""
         search = cls.__new__(cls)
-        search.lists, search.weights, search.rows = lists, weights, None
-        search.num_rows, search.weighted = num_rows, weighted
+        search.weights = stored.array("feature_weights", Expected((num_features,), "float32", 0))
+        search.lists = stored.csr("search", num_features, num_rows)
+        search.num_rows, search.rows = num_rows, None
         return search
 
     def state(self) -> dict[str, np.ndarray]:
         """Arrays for `restored`, beside ``weights``."""
         return self.lists._asdict()
 
-    def grown(self, features: int) -> "ListSearch":
+    def grown(self, features: int, weighted: bool) -> "ListSearch":
         """The same search for rows with a number of features more, which come last."""
-        unseen = np.log(1 + self.num_rows) if self.weighted else 1.0
-        weights = np.pad(self.weights, (0, features), constant_values=unseen)
-        indptr = np.pad(self.lists.indptr, (0, features), mode="edge")
-        lists = self.lists._replace(indptr=indptr)
-        return self._of(lists, weights, self.num_rows, self.weighted)
+        other, unseen = copy.copy(self), np.log(1 + self.num_rows) if weighted else 1.0
+        other.weights = base.padded(self.weights, features, unseen)
+        other.lists, other.rows = base.more_rows(self.lists, features), None
+        return other
 
     def nearest(self, features: CSR, count: int) -> Near:
         """The ``count`` nearest training rows of each of B rows."""
@@ -119,13 +108,13 @@ class ListSearch:
         """The weights of what `nearest` found when they vote: their cosines."""
         return scores
 
-    def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
+    def own_nearest(self, count: int) -> Iterator[Near]:
         """The nearest other rows of training rows, some at a time; shorter lists miss some."""
         assert self.rows is not None, "the training rows are not known"
         counts = np.bincount(self.rows.indices, minlength=len(self.weights))
         lists = shortened(self.lists, longest_list(counts, self.num_rows, _OWN_WORK))
-        for begin in range(0, self.num_rows, block):
-            part = self.rows.slice(begin, begin + block)
+        for begin in range(0, self.num_rows, BLOCK):
+            part = self.rows.slice(begin, begin + BLOCK)
             rows = np.arange(begin, begin + part.num_rows, dtype=np.int32)
             itself = Pattern(np.arange(len(rows) + 1), rows)
             yield Near(*sparse_top_k(part, lists, self.num_rows, count, itself))
@@ -178,8 +167,7 @@ class DenseSearch:
     def __init__(self, features: CSR, num_features: int, weighted: bool):
         import faiss  # Imported here: it loads slowly, and few data sets need it.
 
-        self.num_rows, self.weighted = features.num_rows, weighted
-        self.features: CSR | None = features
+        self.num_rows, self.features = features.num_rows, features
         self.means = np.zeros(num_features, np.float32)
         self.weights = np.ones(num_features, np.float32)
         if weighted:
@@ -193,17 +181,14 @@ class DenseSearch:
             self.index = faiss.IndexIVFFlat(centres, num_features, lists, inner)
             self.index.cp.niter = _PASSES
             rows = np.random.default_rng(0).permutation(self.num_rows)[: _SAMPLE * lists]
-            entries = features.indices, features.values
-            sample = CSR(*select_rows(features.indptr, np.sort(rows), *entries))
-            self.index.train(np.concatenate([*self._blocks(sample, BLOCK)]))
-        for part in self._blocks(features, BLOCK):
+            sample = CSR(*select_rows(features.indptr, np.sort(rows), *features[1:]))
+            self.index.train(np.concatenate([*self._blocks(sample)]))
+        for part in self._blocks(features):
             self.index.add(part)
 
     @classmethod
-    def restored(
-        cls, stored: Stored, num_features: int, num_rows: int, weighted: bool
-    ) -> "DenseSearch":
-        """The search from its `state` and attributes, without the rows themselves."""
+    def restored(cls, stored: Stored, num_features: int, num_rows: int) -> "DenseSearch":
+        """The search from its `state` and weights, without the rows themselves."""
         search = cls.__new__(cls)
         search.weights = stored.array("feature_weights", Expected((None,), "float32", 0))
         search.means = stored.array("search.means", Expected(search.weights.shape, "float32"))
@@ -217,7 +202,7 @@ class DenseSearch:
             stored.refuse_array("search.index", f"be an index of {num_rows} rows: {error}")
         if search.index.ntotal != num_rows:
             stored.refuse_array("search.index", f"hold {num_rows} rows of {width} features")
-        search.num_rows, search.weighted = num_rows, weighted
+        search.num_rows = num_rows
         return search
 
     def state(self) -> dict[str, np.ndarray]:
@@ -226,13 +211,13 @@ class DenseSearch:
 
         return {"means": self.means, "index": faiss.serialize_index(self.index)}
 
-    def grown(self, features: int) -> "DenseSearch":
+    def grown(self, features: int, weighted: bool) -> "DenseSearch":
         """The same search: a feature that no training row has does not count."""
         return self
 
     def nearest(self, features: CSR, count: int) -> Near:
         """The ``count`` nearest training rows of each of B rows; some may be missed."""
-        parts = [self._search(rows, _VISITED, count) for rows in self._blocks(features, BLOCK)]
+        parts = [self._search(rows, _VISITED, count) for rows in self._blocks(features)]
         if not parts:
             return Near(np.empty((0, count), np.float32), np.empty((0, count), np.int32))
         return Near(*map(np.concatenate, zip(*parts, strict=True)))
@@ -242,11 +227,11 @@ class DenseSearch:
         squares = np.maximum(2 - 2 * scores, 0) + _NO_DISTANCE
         return np.where(near >= 0, squares[:, :1] / squares, 0)
 
-    def own_nearest(self, count: int, block: int = BLOCK) -> Iterator[Near]:
+    def own_nearest(self, count: int) -> Iterator[Near]:
         """The nearest other rows of all training rows, some at a time; few lists may miss some."""
         assert self.features is not None, "the training rows are not known"
         begin = 0
-        for rows in self._blocks(self.features, block):
+        for rows in self._blocks(self.features):
             near = self._search(rows, _OWN_VISITED, count + 1)
             itself = near.ids == np.arange(begin, begin + len(rows))[:, None]
             # A row that is not among its own nearest ones has one too many of them.
@@ -266,10 +251,10 @@ class DenseSearch:
         scores[none], ids[none] = 0, -1
         return Near(scores, ids.astype(np.int32))
 
-    def _blocks(self, features: CSR, most: int) -> Iterator[np.ndarray]:
+    def _blocks(self, features: CSR) -> Iterator[np.ndarray]:
         """Rows as the index has them, some at a time."""
         width = len(self.weights)
-        most = max(min(most, _NUMBERS // max(width, 1)), 1)
+        most = max(min(BLOCK, _NUMBERS // max(width, 1)), 1)
         for begin in range(0, features.num_rows, most):
             part = features.slice(begin, begin + most)
             part = part.keep(part.indices < width)
@@ -313,8 +298,6 @@ class Votes(NamedTuple):
 class Neighbours(base.BaseScorer):
     """Finds the training rows that are nearest by cosine, and lets their labels vote.
 
-    Sparse rows are found by `ListSearch`, dense ones by `DenseSearch`.
-
     Args:
         count: number of neighbours of a row; None: see `num_near_rows`.
         weighted: whether features count by how rare they are, or in dense rows by how little they
@@ -346,17 +329,16 @@ class Neighbours(base.BaseScorer):
         "nearest": base.ANY,
         "mean_similarity": base.ANY,
     }
+    numbers = "count", "weighted", "num_labels", "num_rows"
 
     def __init__(self, count: int | None = USUAL_NEAR, weighted: bool = True, proposed: int = 60):
         if count is not None:
             checks.whole("count", count, 1)
         checks.flag("weighted", weighted)
-        checks.whole("proposed", proposed, 1)
-        self._found, self.count = count is None, count or USUAL_NEAR
-        self.weighted, self.proposed = weighted, proposed
+        self.set_counts(proposed=proposed)
+        self._found, self.count, self.weighted = count is None, count or USUAL_NEAR, weighted
         self.search: ListSearch | DenseSearch | None = None
-        self.labels = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-        self.num_labels = 0
+        self.labels, self.num_labels = base.NOTHING, 0
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int
@@ -368,7 +350,7 @@ class Neighbours(base.BaseScorer):
         self.search = None  # Before a new one is made, which takes as much memory.
         search = DenseSearch if are_dense(features, num_features) else ListSearch
         self.search = search(features, num_features, self.weighted)
-        self.labels = CSR(*labels, np.ones(len(labels.indices), np.float32))
+        self.labels = ones_of(labels)
         self.num_labels = num_labels
         return self
 
@@ -391,27 +373,24 @@ class Neighbours(base.BaseScorer):
         self,
         k: int,
         left_out: Callable[[int, int], Pattern] | None = None,
-        block: int = BLOCK,
     ) -> Pattern:
         """For each training row the k labels with the most votes of its other neighbours.
 
         The search is quicker than in `votes`, so some of the nearest rows may be missing.
         ``left_out(begin, end)``: labels that are no candidates of rows ``begin`` to ``end``.
         """
-        search, begin = self.fitted(), 0
-        sizes, ids = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+        search, begin, parts = self.fitted(), 0, [Pattern.from_lists([])]
         with ProgressBar(total=search.num_rows, desc="candidates", leave=False) as bar:
-            for scores, near in search.own_nearest(self.count, block):
+            for scores, near in search.own_nearest(self.count):
                 end = begin + len(near)
                 without = None if left_out is None else left_out(begin, end)
                 weights = search.vote_weights(scores, near)
                 rows = CSR(*Pattern.from_padded(near), weights[near >= 0])
                 _, found = sparse_top_k(rows, self.labels, self.num_labels, k, without)
-                sizes.append((found >= 0).sum(1))
-                ids.append(found[found >= 0])
+                parts.append(Pattern.from_padded(found))
                 bar.update(end - begin)
                 begin = end
-        return Pattern(row_bounds(np.concatenate(sizes)), np.concatenate(ids))
+        return stacked(parts)
 
     def fitted(self) -> ListSearch | DenseSearch:
         """What finds the nearest rows, or a RuntimeError before `fit`."""
@@ -457,29 +436,29 @@ class Neighbours(base.BaseScorer):
             "mean_similarity": candidates.of_rows(more.mean),
         }
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    @property
+    def num_rows(self) -> int:
+        return self.fitted().num_rows
+
+    def arrays(self) -> dict[str, np.ndarray]:
         search = self.fitted()
-        arrays = {f"search.{name}": array for name, array in search.state().items()}
-        arrays |= {"feature_weights": search.weights}
-        arrays |= base.named_arrays("labels", Pattern(*self.labels[:2]))
-        numbers = {
-            name: getattr(self, name) for name in ("count", "weighted", "proposed", "num_labels")
-        }
-        return {**numbers, "num_rows": search.num_rows}, arrays
+        found = {f"search.{name}": array for name, array in search.state().items()}
+        found |= {"feature_weights": search.weights}
+        return found | base.named_arrays("labels", Pattern(*self.labels[:2]))
 
     def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
+        super().restore(stored, num_labels, num_features)
         num_rows, self._found = stored.count("num_rows", 1), False
         # Each neighbour takes memory in an answer; there may be fewer rows than neighbours.
         self.count = stored.count("count", 1, max(num_rows, _MOST_NEAR))
-        self.proposed, self.weighted = stored.count("proposed", 1), stored.flag("weighted")
+        self.weighted = stored.flag("weighted")
         self.num_labels = stored.exactly("num_labels", num_labels)
         search = DenseSearch if "search.index" in stored else ListSearch
-        self.search = search.restored(stored, num_features, num_rows, self.weighted)
-        indptr, indices = stored.pattern("labels", num_rows, num_labels)
-        self.labels = CSR(indptr, indices, np.ones(len(indices), np.float32))
+        self.search = search.restored(stored, num_features, num_rows)
+        self.labels = ones_of(stored.pattern("labels", num_rows, num_labels))
 
     def grown(self, labels: int, features: int) -> "Neighbours":
-        search = self.fitted().grown(features)
+        search = self.fitted().grown(features, self.weighted)
         return self.with_(num_labels=self.num_labels + labels, search=search)
 
     def selected(self, kept: np.ndarray, num_labels: int) -> "Neighbours":

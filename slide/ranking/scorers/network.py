@@ -1,6 +1,6 @@
 """The network as a base scorer, and its best labels where some are seen, which are no answers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,8 +14,6 @@ from slide.nn import SampledLinear
 from slide.nn.sampled_linear import check_finite
 from slide.ranking import base_scorer as base
 from slide.sparse import Pattern
-from slide.utils import checks
-from slide.utils.array_checks import Stored
 
 # A row is asked for 16, 64, 256, ... labels more, the first number not below that of its seen
 # labels: so the number depends on the row alone, and there are few different ones.
@@ -31,8 +29,7 @@ class Network(base.BaseScorer):
     features: ClassVar = base.scored("network", base.BEHIND, base.RANK, base.BEST)
 
     def __init__(self, proposed: int = 30):
-        checks.whole("proposed", proposed, 1)
-        self.proposed = proposed
+        self.set_counts(proposed=proposed)
 
     def propose(self, queries: base.Queries) -> base.Named:
         output, hidden = queries.network.output, queries.network.embed(queries.features)
@@ -49,30 +46,31 @@ class Network(base.BaseScorer):
         check_finite(torch.from_numpy(scores))
         return {"network": candidates.flat(scores)}
 
-    def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return {"proposed": self.proposed}, {}
-
-    def restore(self, stored: Stored, num_labels: int, num_features: int) -> None:
-        self.proposed = stored.count("proposed", 1)
-
 
 def best_unknown(
     output: SampledLinear, hidden: Tensor, known: Pattern, k: int, search: str = "exact"
 ) -> np.ndarray:
     """A layer's k best labels ``(B, k)`` that are not known, best first; -1: no more."""
-    found = np.full((len(hidden), k), -1, np.int64)
-    for rows, depth in rows_by_depth(known, k, output.out_features):
-        ids = on_host(output.top_k(hidden[rows], depth, search)[1])
-        found[rows] = first_unseen(ids, take_labels(known, rows), k)
-    return found
+
+    def best(rows: np.ndarray, depth: int) -> np.ndarray:
+        return on_host(output.top_k(hidden[rows], depth, search)[1])
+
+    return best_unseen(known, k, output.out_features, best)
 
 
-def rows_by_depth(known: Pattern, k: int, num_labels: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Rows in groups, and how many labels to ask for so that k of them are not known."""
-    counts = np.diff(known.indptr)
+def best_unseen(
+    seen: Pattern, k: int, num_labels: int, best: Callable[[np.ndarray, int], np.ndarray]
+) -> np.ndarray:
+    """The first k labels ``(B, k)`` int64 that rows have not seen; -1: there are no more.
+
+    ``best(rows, depth)`` names as many labels of some of the rows, best first.
+    """
+    found, counts = np.full((seen.num_rows, k), -1, np.int64), np.diff(seen.indptr)
     more = np.where(counts > 0, _MORE[np.searchsorted(_MORE, counts)], 0)
     for level in np.unique(more):
         depth = min(k + int(level), num_labels)
         rows, step = np.flatnonzero(more == level), max(_MOST_ASKED // depth, 1)
         for start in range(0, len(rows), step):
-            yield rows[start : start + step], depth
+            some = rows[start : start + step]
+            found[some] = first_unseen(best(some, depth), take_labels(seen, some), k)
+    return found

@@ -69,3 +69,20 @@ def test_of_equal_values_evenly_many_stay():
     out = CSR(row_bounds([3]), np.empty(3, np.int32), np.empty(3, np.float32))
     kernels.shorten_rows(rows, out, 1)
     assert out.indices.tolist() == [2, 5, 8]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(6, 9), (1, 1), (0, 3), (4, 0)])
+def test_nonzeros(shape, dtype):
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal(shape).astype(dtype) * (rng.random(shape) < 0.4)
+    if matrix.size:
+        matrix[0, 0] = np.nan
+    indptr = np.zeros(len(matrix) + 1, np.int64)
+    kernels.count_nonzeros(matrix, indptr[1:])
+    assert indptr[1:].tolist() == (matrix != 0).sum(1).tolist()
+    np.cumsum(indptr, out=indptr)
+    columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], dtype)
+    kernels.take_nonzeros(matrix, indptr, columns, values)
+    np.testing.assert_array_equal(columns, np.nonzero(matrix)[1])
+    np.testing.assert_array_equal(values, matrix[matrix != 0])

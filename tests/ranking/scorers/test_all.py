@@ -22,12 +22,9 @@ OPTIONS["label_tree"] |= {"cluster": 3}
 IMPOSSIBLE = [
     *((name, each, 0) for name in OPTIONS for each in OPTIONS[name] if each != "cluster"),
     *(("linear", name, 0) for name in ("C", "max_iter", "tol")),
-    *(("linear", "bias", 1), ("linear", "threshold", -1), ("analogous", "longest", 0)),
-    *(
-        ("cooccurrence", "longest", 0),
-        ("neighbours", "count", 0),
-        ("item_similarity", "shrink", -1),
-    ),
+    *(("linear", "bias", 1), ("linear", "threshold", -1)),
+    *(("neighbours", "count", 0), ("item_similarity", "shrink", -1)),
+    *((name, "proposed", 0) for name in NO_SCORES),
     *(("item_factors", name, 0) for name in ("passes", "penalty")),
     *(("label_tree", name, 0) for name in ("C", "cluster", "beam")),
 ]

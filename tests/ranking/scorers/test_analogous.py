@@ -9,7 +9,7 @@ from helpers.matrices import ones_of
 
 from slide.data import divide, kind_of
 from slide.ranking import AnalogousQueries
-from slide.ranking.scorers.analogous import MOST_SIMILAR
+from slide.ranking.scorers import analogous
 from slide.sparse import Pattern
 
 FEATURES = PEOPLE + RELATIONS
@@ -94,12 +94,12 @@ def test_held_out_answers_are_found(graph):
     assert np.mean(aucs[False]) > 0.9 > 0.7 > np.mean(aucs[True])
 
 
-def test_only_the_most_similar_features_are_kept(graph):
-    few = AnalogousQueries(longest=4).fit(graph.features, graph.labels, FEATURES, PEOPLE)
+def test_only_the_most_similar_features_are_kept(graph, monkeypatch):
     every = AnalogousQueries().fit(graph.features, graph.labels, FEATURES, PEOPLE)
     sizes = np.diff(every.similar.indptr)
-    assert sizes.max() > 4
-    assert AnalogousQueries().longest == MOST_SIMILAR > sizes.max()
+    assert 4 < sizes.max() < analogous.MOST_SIMILAR
+    monkeypatch.setattr(analogous, "MOST_SIMILAR", 4)
+    few = AnalogousQueries().fit(graph.features, graph.labels, FEATURES, PEOPLE)
     np.testing.assert_array_equal(np.diff(few.similar.indptr), np.minimum(sizes, 4))
 
 
@@ -114,10 +114,11 @@ def test_equal_rows_with_equal_answers_count_once(graph):
         np.testing.assert_array_equal(found, expected)
 
 
-def test_no_more_features_than_asked_for_among_equal_ones():
+def test_no_more_features_than_asked_for_among_equal_ones(monkeypatch):
+    monkeypatch.setattr(analogous, "MOST_SIMILAR", 2)
     rows = [[head, 20 + relation] for head in range(20) for relation in range(2)]
     features = ones_of(rows)
-    model = AnalogousQueries(longest=2).fit(features, Pattern.from_lists([[0]] * 40), 22, 1)
+    model = AnalogousQueries().fit(features, Pattern.from_lists([[0]] * 40), 22, 1)
     assert np.diff(model.similar.indptr).max() == 2
 
 

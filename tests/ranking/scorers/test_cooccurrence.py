@@ -5,6 +5,7 @@ import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.ranking import Cooccurrence
+from slide.ranking.scorers import cooccurrence
 
 FEATURES, LABELS, ROWS = 12, 9, 40
 
@@ -26,32 +27,28 @@ def naive_shares(features, labels):
     return pairs / (counts + 3)[:, None]
 
 
-def test_scores_are_sums_of_shares(rows):
-    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
-    queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
-    queries = queries._replace(values=np.abs(queries.values))
-    scores, ids = model.best(queries, LABELS)
-    every = to_dense(queries, FEATURES).numpy() @ naive_shares(*rows)
-    for own, numbers, expected in zip(scores, ids, every, strict=True):
-        known = numbers >= 0
-        assert known.sum() == (expected > 0).sum() > 3
-        np.testing.assert_allclose(own[known], expected[numbers[known]], rtol=1e-5)
-        assert (np.diff(own) <= 0).all()
-
-
-def test_negative_values_subtract(rows):
+@pytest.mark.parametrize("negative", [False, True])
+def test_scores_are_sums_of_shares(rows, negative):
+    """Of which negative values subtract."""
     model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     assert (queries.values < 0).any()
+    if not negative:
+        queries = queries._replace(values=np.abs(queries.values))
     scores, ids = model.best(queries, LABELS)
-    every = to_dense(queries, FEATURES).numpy() @ naive_shares(*rows)
-    expected = -np.sort(-np.maximum(every, 0), axis=1)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-6)
-    assert ((ids >= 0) == (scores > 0)).all()
+    every = np.maximum(to_dense(queries, FEATURES).numpy() @ naive_shares(*rows), 0)
+    near = {"rtol": 1e-4, "atol": 1e-6} if negative else {"rtol": 1e-5}
+    np.testing.assert_allclose(scores, -np.sort(-every, axis=1), **near)
+    known = ids >= 0
+    assert (known == (scores > 0)).all()
+    assert negative or known.sum(1).min() > 3
+    own = np.take_along_axis(every, np.maximum(ids, 0), 1)[known]
+    np.testing.assert_allclose(scores[known], own, **near)
 
 
-def test_a_feature_keeps_its_most_frequent_labels(rows):
-    model = Cooccurrence(longest=3).fit(*rows, FEATURES, LABELS)
+def test_a_feature_keeps_its_most_frequent_labels(rows, monkeypatch):
+    monkeypatch.setattr(cooccurrence, "MOST_LABELS", 3)
+    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     kept, shares = to_dense(model.lists, LABELS).numpy(), naive_shares(*rows)
     for own, expected in zip(kept, shares, strict=True):
         assert (own > 0).sum() == 3
@@ -72,8 +69,9 @@ def test_impossible_inputs_are_refused(rows):
 
 
 @pytest.mark.parametrize("longest", [3, LABELS])
-def test_what_features_say_of_candidates(rows, longest):
-    model = Cooccurrence(longest).fit(*rows, FEATURES, LABELS)
+def test_what_features_say_of_candidates(rows, longest, monkeypatch):
+    monkeypatch.setattr(cooccurrence, "MOST_LABELS", longest)
+    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     ids = np.tile(np.arange(LABELS), (10, 1))
     found = model.relate(queries, ids).reshape(10, LABELS, 3)

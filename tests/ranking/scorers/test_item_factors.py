@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.matrices import ones_of, to_dense
+from helpers.matrices import dense_of, ones_of
 
 from slide.data import Split
 from slide.ranking.base_scorer import Candidates, Queries, Training
@@ -10,7 +10,6 @@ from slide.ranking.scorers.item_factors import ItemFactors
 from slide.sparse import CSR, Pattern, row_bounds
 
 ITEMS, ROWS = 24, 120
-EVERY = np.tile(np.arange(ITEMS), (ROWS, 1))
 
 
 @pytest.fixture
@@ -27,12 +26,17 @@ def rows_of(items):
     return ones_of(items, 0.3)  # Values do not count.
 
 
+def scores_of(model, rows):
+    """Scores of all items."""
+    return model.of_rows(rows) @ model.labels.T
+
+
 def learnt(baskets, **more):
     return ItemFactors(**{"factors": 4, "unobserved": 20.0, **more}).fit(baskets, ITEMS, ITEMS)
 
 
 def dense(items):
-    return to_dense(ones_of(items), ITEMS).double().numpy()
+    return dense_of(items, ITEMS)
 
 
 def naive_loss(model, items):
@@ -53,7 +57,7 @@ def naive_loss(model, items):
 def test_scores_are_those_of_the_best_factors_of_a_row(baskets):
     model = learnt(baskets)
     labels, weight = model.labels.astype(np.float64), model.unobserved / ITEMS
-    found = model.scores(rows_of(baskets), EVERY)
+    found = scores_of(model, rows_of(baskets))
     for b, own in enumerate(dense(baskets)):
         penalty = model.penalty * (own.sum() + model.unobserved)
         matrix = labels.T @ np.diag(weight + own) @ labels + penalty * np.eye(4)
@@ -85,7 +89,7 @@ def test_candidates_are_the_best_ones_that_are_not_seen(baskets):
     model = learnt(baskets, proposed=5)
     queries = Queries(rows_of(baskets), baskets, None, "exact", 1, np.zeros(ITEMS))
     ids, more = model.propose(queries)
-    every = model.scores(rows_of(baskets), EVERY) - 1e9 * dense(baskets)
+    every = scores_of(model, rows_of(baskets)) - 1e9 * dense(baskets)
     best = -np.sort(-every, axis=1)[:, :5]
     np.testing.assert_allclose(np.take_along_axis(every, ids, 1), best, atol=1e-6)
     few = np.where(ids % 3 == 0, -1, ids)
@@ -131,10 +135,10 @@ def test_smaller_ones_are_tried_only_below_the_best(baskets, monkeypatch, figure
 def test_rows_and_items_of_which_nothing_is_known_have_no_score():
     nothing = CSR(*Pattern.from_lists([[]]), np.empty(0, np.float32))
     model = ItemFactors(factors=2).fit(Pattern.from_lists([[0, 1], [0, 1]]), 2, 4)
-    assert not model.scores(nothing, np.arange(4)[None]).any()
+    assert not scores_of(model, nothing).any()
     row = ones_of([[0]])
-    assert not model.scores(row, np.array([[2, 3]])).any()
+    assert not scores_of(model, row)[:, 2:].any()
     assert len(model.own) == 2
     assert "own" not in model.state()[1], "they are the first labels, which are stored once"
     empty = ItemFactors(factors=2).fit(Pattern.from_lists([]), 2, 4)
-    assert not empty.scores(row, np.arange(4)[None]).any()
+    assert not scores_of(empty, row).any()

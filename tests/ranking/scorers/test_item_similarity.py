@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.matrices import ones_of, to_dense
+from helpers.matrices import dense_of, ones_of
 
 from slide.data import Split
 from slide.data.row_transform import keep_labels
@@ -24,7 +24,7 @@ def baskets():
 
 
 def dense(items):
-    return to_dense(ones_of(items), ITEMS).double().numpy()
+    return dense_of(items, ITEMS)
 
 
 def naive_similarities(baskets, shrink):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.matrices import ones_of, to_dense
+from helpers.matrices import dense_of, ones_of, to_dense
 from sklearn.svm import LinearSVC
 
 from slide.ranking import row_blocks
@@ -192,25 +192,13 @@ def baskets():
     return Pattern.from_lists(rows)
 
 
-def dense_items(items):
-    return to_dense(ones_of(items), 30).double().numpy()
+@pytest.mark.parametrize("most", [4, 64])
+def test_the_closest_items_have_weights_of_ridge_regressions(monkeypatch, most):
+    """The closest are most often with an item, for the number of their rows; one has no rows.
 
-
-def test_few_items_have_the_weights_of_ridge_regressions(baskets):
-    indptr, columns, values = item_regressions(count_pairs(baskets, 30), 30)
-    products = dense_items(baskets).T @ dense_items(baskets)
-    for item in range(30):
-        own = slice(indptr[item], indptr[item + 1])
-        others = np.flatnonzero((products[item] > 0) & (np.arange(30) != item))
-        assert columns[own].tolist() == others.tolist()
-        matrix = products[np.ix_(others, others)] + 30 * np.eye(len(others))
-        expected = np.linalg.solve(matrix, products[others, item])
-        np.testing.assert_allclose(values[own], expected, rtol=1e-3, atol=1e-5)
-
-
-def test_of_many_items_the_closest_have_weights(monkeypatch):
-    """The closest are most often with an item, for the number of their rows; one has no rows."""
-    monkeypatch.setattr(linear, "WEIGHTS", 4)
+    Items from 20 on are no features.
+    """
+    monkeypatch.setattr(linear, "WEIGHTS", most)
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 9)
     rng = np.random.default_rng(0)
     rows = (rng.random((200, 30)) < rng.uniform(0.01, 0.5, 30)) & (np.arange(30) != 3)
@@ -221,8 +209,9 @@ def test_of_many_items_the_closest_have_weights(monkeypatch):
     for item in range(30):
         own = slice(indptr[item], indptr[item + 1])
         others = [n for n in np.flatnonzero(products[item]) if n != item and n < 20]
-        near, best = columns[own], np.sort(closeness[item, others])[-4:]
+        near, best = columns[own], np.sort(closeness[item, others])[-most:]
         assert set(near) <= set(others)
+        assert (np.diff(near) > 0).all()
         np.testing.assert_allclose(np.sort(closeness[item, near]), best, rtol=1e-6)
         matrix = products[np.ix_(near, near)] + 30 * np.eye(len(near))
         expected = np.linalg.solve(matrix, products[near, item])
@@ -240,13 +229,6 @@ def test_a_product_that_one_of_two_lists_lacks_is_that_of_the_other(baskets):
     )
     others = np.arange(30) != 5
     np.testing.assert_allclose(found[others], expected[others], rtol=1e-3, atol=1e-5)
-
-
-def test_items_beyond_the_features_have_no_weights(baskets):
-    weights = item_regressions(count_pairs(baskets, 30), 20)
-    assert weights.num_rows == 30
-    assert weights.indices.max() == 19
-    assert (np.diff(weights.indptr)[20:] > 0).all()
 
 
 @pytest.mark.not_as_python
@@ -269,14 +251,6 @@ def test_there_may_be_no_rows_and_no_items():
     assert one.indices.tolist() == [2, 0]
 
 
-def test_many_items_keep_the_closest(baskets, monkeypatch):
-    monkeypatch.setattr(linear, "WEIGHTS", 5)
-    weights = item_regressions(count_pairs(baskets, 30), 30)
-    assert (np.diff(weights.indptr) == 5).all()
-    same = weights.indices // 10 == weights.entry_rows() // 10
-    assert same.mean() > 0.95
-
-
 def test_classifiers_score_by_them_whatever_the_values(baskets):
     model = LinearClassifiers().fit_items(count_pairs(baskets, 30), 30)
     assert model.counts_items
@@ -284,9 +258,8 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     rows = [ones_of(baskets, value) for value in (1.0, 0.2)]
     one, other = (model.scores(row, ids) for row in rows)
     np.testing.assert_array_equal(one, other)
-    weights = np.zeros((30, 30))
-    weights[model.weights.entry_rows(), model.weights.indices] = model.weights.values
-    np.testing.assert_allclose(one, dense_items(baskets) @ weights.T - 1, rtol=1e-4, atol=1e-5)
+    weights = to_dense(model.weights, 30).double().numpy()
+    np.testing.assert_allclose(one, dense_of(baskets, 30) @ weights.T - 1, rtol=1e-4, atol=1e-5)
     model.fit(rows[1], baskets, baskets, 30, 30)
     assert not model.counts_items
 
@@ -309,20 +282,16 @@ def test_fit_is_that_of_linear_svc(problem, cost, every):
         np.testing.assert_allclose(scores[:, label], theirs.decision_function(dense), atol=2e-3)
 
 
-def test_new_labels_and_features_leave_intercepts_alone(problem, ids):
-    """They are kept with the model, and go where there are none any more."""
+def test_intercepts_are_kept_with_the_model_and_go_where_there_are_none(problem, ids):
+    """New labels have the bias alone."""
     _, features, *lists = problem
     model = LinearClassifiers().fit(features, lists[0], None, 12, 6)
     assert model.intercepts is not None
     assert np.abs(model.intercepts).min() > 0
     grown = LinearClassifiers()
     grown.restore(Stored(*model.grown(2, 3).state()), 8, 15)
-    np.testing.assert_array_equal(grown.scores(features, ids), model.scores(features, ids))
     none = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     np.testing.assert_array_equal(grown.scores(none, np.array([[6, 7, -1]])), [[-1, -1, -np.inf]])
-    small, kept = grown.selected(np.array([1, 4, 6]), 8), np.array([[1, 4, 6]] * 40)
-    found = small.scores(features, np.array([range(3)] * 40))
-    np.testing.assert_array_equal(found, grown.scores(features, kept))
     assert model.fit(features, *lists, 12, 6).intercepts is None
     grown.restore(Stored(*model.state()), 6, 12)
     np.testing.assert_array_equal(grown.scores(features, ids), model.scores(features, ids))

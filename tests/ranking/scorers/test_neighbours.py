@@ -69,10 +69,11 @@ def test_rows_are_weighted_block_by_block(rows, monkeypatch):
     assert found.votes(features, 3).ids.tolist() == at_once.votes(features, 3).ids.tolist()
 
 
-def test_a_row_is_not_its_own_neighbour(rows):
+def test_a_row_is_not_its_own_neighbour(rows, monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 7)
     x, labels = rows
     model = Neighbours(5, weighted=False).fit(x, labels, FEATURES, LABELS)
-    found = model.own_candidates(LABELS, block=7)
+    found = model.own_candidates(LABELS)
     others, several = naive_rows(x, False), 0
     for b in range(ROWS):
         without = others.copy()
@@ -100,7 +101,8 @@ def test_impossible_inputs_are_refused(rows):
         Neighbours().fit(x, labels, 3, LABELS)
 
 
-def test_labels_that_are_left_out_give_their_places_to_others(rows):
+def test_labels_that_are_left_out_give_their_places_to_others(rows, monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 7)
     x, labels = rows
     model = Neighbours(5, weighted=False).fit(x, labels, FEATURES, LABELS)
     every = model.votes(x, LABELS)
@@ -112,7 +114,7 @@ def test_labels_that_are_left_out_give_their_places_to_others(rows):
         best = np.sort(every.shares[b][kept])[::-1][:2]
         np.testing.assert_allclose(found.shares[b][: len(best)], best, rtol=1e-6)
         assert not np.isin(found.ids[b], out).any()
-    own = model.own_candidates(LABELS, lambda begin, end: without.slice(begin, end), block=7)
+    own = model.own_candidates(LABELS, lambda begin, end: without.slice(begin, end))
     assert len(own.indices) < len(model.own_candidates(LABELS).indices)
     pairs = [each.entry_rows() * LABELS + each.indices for each in (own, without)]
     assert not np.isin(*pairs).any()
@@ -164,11 +166,12 @@ def test_of_many_rows_nearly_all_of_the_nearest_are_found():
     assert search.index.nlist / 5 > neighbours._VISITED
 
 
-def test_a_dense_row_is_not_its_own_neighbour():
+def test_a_dense_row_is_not_its_own_neighbour(monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 700)
     rows = clustered(3000)
     rows[1] = rows[0]
     search, begin = DenseSearch(sparse(rows), WIDTH, True), 0
-    for near in search.own_nearest(5, block=700):
+    for near in search.own_nearest(5):
         numbers = np.arange(begin, begin + len(near.ids))
         assert not (near.ids == numbers[:, None]).any()
         assert (np.diff(near.scores) <= 0).all()
@@ -199,7 +202,7 @@ def test_features_that_never_vary_or_that_no_row_has_do_not_count():
     more = np.hstack([other, np.full((5, 1), 9.0)])
     near, same = (search.nearest(sparse(each), 4).ids for each in (queries, more))
     np.testing.assert_array_equal(near, same)
-    assert search.grown(1) is search
+    assert search.grown(1, weighted=True) is search
 
 
 def test_small_deviations_count_and_those_of_rounding_do_not():
@@ -232,7 +235,8 @@ def test_what_is_dense(monkeypatch):
     assert not share_of(100, 2)
 
 
-def test_labels_of_near_dense_rows_vote():
+def test_labels_of_near_dense_rows_vote(monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 150)
     rows, labels = clustered(400), np.random.default_rng(9).integers(8, size=400)
     pattern = Pattern(np.arange(401), labels.astype(np.int32))
     model = Neighbours(5).fit(sparse(rows), pattern, WIDTH, 8)
@@ -242,7 +246,7 @@ def test_labels_of_near_dense_rows_vote():
     found = model.votes(sparse(queries), 8)
     for own, ids in zip(best, found.ids, strict=True):
         assert {int(labels[row]) for row in own} == {int(n) for n in ids if n >= 0}
-    assert len(model.own_candidates(3, block=150).indptr) == 401
+    assert len(model.own_candidates(3).indptr) == 401
 
 
 @pytest.mark.not_as_python

@@ -7,7 +7,7 @@ from helpers.matrices import make_csr
 
 from slide import FullSampler, SlideNetwork
 from slide.ranking.scorers import network as module
-from slide.ranking.scorers.network import best_unknown, rows_by_depth
+from slide.ranking.scorers.network import best_unknown, best_unseen
 from slide.sparse import Pattern
 
 FEATURES, LABELS, K = 20, 300, 4
@@ -37,9 +37,15 @@ def test_they_are_the_best_of_all_unknown_ones(case, monkeypatch, most):
 
 
 def test_what_is_asked_for_a_row_depends_on_no_other_row(case):
-    known = case[2]
-    together = {int(row): depth for rows, depth in rows_by_depth(known, K, LABELS) for row in rows}
-    for row in range(len(KNOWN)):
-        [(_, depth)] = rows_by_depth(known.slice(row, row + 1), K, LABELS)
-        assert depth == together[row]
-        assert depth >= min(K + KNOWN[row], LABELS)
+    known, asked = case[2], []
+
+    def best(rows, depth):
+        asked.append((rows.tolist(), depth))
+        return np.zeros((len(rows), depth), np.int64)
+
+    best_unseen(known, K, LABELS, best)
+    together = {row: depth for rows, depth in asked for row in rows}
+    for row, count in enumerate(KNOWN):
+        best_unseen(known.slice(row, row + 1), K, LABELS, best)
+        assert asked[-1] == ([0], together[row])
+        assert together[row] >= min(K + count, LABELS)
