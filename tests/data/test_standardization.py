@@ -99,8 +99,8 @@ def test_a_data_set_in_a_cache(tmp_path, capsys):
     dense, labels = measurements()
     split = make_split(dense, labels[:, None].tolist())
     block = [Block(split.features, split.labels)]
-    options = {"key": {"made": 1}, "state": {}, "train": lambda: block, "test": lambda: block}
-    data = cached(tmp_path, name="made", num_features=3, num_labels=3, **options)
+    options = {"blocks": lambda part: block, "num_columns": lambda: (3, 3)}
+    data = cached(tmp_path, name="made", key={"made": 1}, state={}, **options)
     for _ in range(2):  # Computed, and opened again.
         made = transform(data, standardize="auto", l2_norm=True)
         assert (made.num_features, made.steps[0].standardizes) == (4, True)

@@ -20,8 +20,7 @@ def blocks_of(split):
     return lambda: [Block(split.features, split.labels)]
 
 
-def open_blocks(cache, train, state, **options):
-    test = make_split(4, seed=9)
-    given = {"num_features": 50, "num_labels": 30, "train": train, "test": blocks_of(test)}
-    options = given | options
+def open_blocks(cache, train, state, num_labels=lambda: 30, **options):
+    parts = {"train": train, "test": blocks_of(make_split(4, seed=9))}
+    options |= {"blocks": lambda part: parts[part](), "num_columns": lambda: (50, num_labels())}
     return cached(cache, name="made", key={"made": 1}, state={"state": state}, **options)
