@@ -9,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 from helpers import naive_rows
+from helpers.caches import opening
 from helpers.matrices import make_csr
 from helpers.naive_rows import assert_agrees, read, to_lists
 from helpers.splits import assert_same_rows
@@ -245,8 +246,7 @@ def open_set(tmp_path):
     root.mkdir()
     (root / "train.txt").write_text(TRAIN)
     (root / "test.txt").write_text(TEST)
-    places = {"name": "tiny", "root": root, "cache": tmp_path / "cache"}
-    return lambda **options: xmc(**{"format": "svmlight", **places, **options})
+    return opening(tmp_path, format="svmlight")
 
 
 def sizes_of(data):
@@ -618,8 +618,7 @@ def open_matrices(tmp_path):
     for name, rows in (("trn", 3), ("tst", 2)):
         save(root / f"X.{name}.npz", sparse.csr_matrix(np.eye(rows, 5)))
         save(root / f"Y.{name}.npz", sparse.csr_matrix(np.eye(rows, 4)))
-    places = {"name": "tiny", "root": root, "cache": tmp_path / "cache"}
-    return lambda **options: xmc(**{"format": "npz", **places, **FILES, **options})
+    return opening(tmp_path, format="npz", **FILES)
 
 
 def test_a_set_of_four_files(open_matrices, tmp_path):

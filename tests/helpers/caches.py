@@ -1,6 +1,7 @@
 """Small cached sets, from files and from blocks of rows."""
 
 from helpers.splits import make_split
+from slide.data import xmc
 from slide.data.cache import cached
 from slide.data.dataset import Block
 
@@ -10,6 +11,12 @@ TEST = "2 5 4\n0 3:1\n1 0:1\n"
 
 def forbid(*_, **__):
     raise AssertionError("the files are parsed again")
+
+
+def opening(folder, **defaults):
+    """What opens the files in ``folder/files``, with these options where no others are given."""
+    places = {"name": "tiny", "root": folder / "files", "cache": folder / "cache"}
+    return lambda **options: xmc(**{**places, **defaults, **options})
 
 
 def leftovers(cache):

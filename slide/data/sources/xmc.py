@@ -130,15 +130,16 @@ def _open_files(
     """Opens the cache of two splits; `slide.data.cache.cached` has the ``options``."""
     known = _common_sizes(root, train, test)[1:]
     widths = np.zeros(2, np.int64)  # That the largest numbers of the rows need.
+    files = {"train": train, "test": test}
+    paths = {split: files[split].paths(root) for split in files}
 
-    def measured(blocks: Iterable[Block]) -> Iterator[Block]:
-        for block in blocks:
+    def rows(split: str) -> Iterator[Block]:
+        blocks = files[split].read(root)
+        for block in _part(blocks, split == "test") if test is train else blocks:
             found = (each.indices.max(initial=-1) + 1 for each in (block.features, block.labels))
             np.maximum(widths, [*found], out=widths)
             yield block
 
-    files = {"train": train, "test": test}
-    paths = {split: files[split].paths(root) for split in files}
     variant = train.variant
     key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
     if test is train:
@@ -150,9 +151,7 @@ def _open_files(
         **options,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
         state={split: [file_state(path) for path in paths[split]] for split in paths},
-        blocks=lambda part: measured(
-            _part(files[part].read(root), part == "test" if test is train else None)
-        ),
+        blocks=rows,
         num_columns=lambda: [
             width if count is None else count
             for width, count in zip(widths.tolist(), known, strict=True)
@@ -160,13 +159,10 @@ def _open_files(
     )
 
 
-def _part(blocks: Iterable[Block], aside: bool | None) -> Iterator[Block]:
-    """The rows that are drawn to be set aside, or the others; None: all."""
+def _part(blocks: Iterable[Block], aside: bool) -> Iterator[Block]:
+    """The rows that are drawn to be set aside, or the others."""
     rng = np.random.default_rng(0)
     for block in blocks:
-        if aside is None:
-            yield block
-            continue
         rows = np.flatnonzero((rng.random(block.features.num_rows) < _ASIDE) == aside)
         part = Split(block.features, block.labels, MAX_INDEX, MAX_INDEX).take(rows)
         yield Block(part.features, part.labels, 0 if aside else block.skipped)
