@@ -1,8 +1,6 @@
 """What debian/prepare.py and files/prepare.py share: index files, named columns, XMC files."""
 
 import argparse
-import bz2
-import gzip
 import lzma
 import re
 import subprocess
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from slide.data.archives import decompressed
 from slide.data.dataset import Split
 from slide.data.errors import DataError
 from slide.data.fetching import FetchError
@@ -29,7 +28,6 @@ SHARES = {"debian": 0.2, "files": 0.04}
 WORD = re.compile(r"[^\W_]+")
 # Characters of a bad line that a message shows.
 SHOWN_LINE = 40
-OPENERS = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
 
 class NamedRows:
@@ -59,12 +57,7 @@ class NamedRows:
 
 
 def keep_features(split: Split, kept: np.ndarray) -> Split:
-    """The rows with some of their features, which get new numbers.
-
-    Args:
-        split: rows of D features.
-        kept: ``(D,)`` bool.
-    """
+    """The rows with some of their D features, ``kept`` ``(D,)`` bool, which get new numbers."""
     left = split.features.keep(kept[split.features.indices])
     numbers = (np.cumsum(kept) - 1).astype(np.int32)
     features = left._replace(indices=numbers[left.indices])
@@ -72,16 +65,9 @@ def keep_features(split: Split, kept: np.ndarray) -> Split:
 
 
 def check_request(root: Path, test_share: float, **counts: tuple[int, int]) -> None:
-    """Check the arguments of a command.
+    """Check the arguments of a command: ``counts`` are whole numbers, each with its least value.
 
-    Args:
-        root: folder of the files; neither may be there.
-        test_share: in (0, 1).
-        counts: whole numbers by name, each with its least value.
-
-    Raises:
-        ValueError: for a number out of range.
-        FileExistsError: if one of the files is there already.
+    Raises ValueError for a number out of range, and FileExistsError if ``root`` has a file already.
     """
     for name, (value, least) in counts.items():
         checks.whole(name, value, least)
@@ -103,13 +89,9 @@ def write_files(root: Path, train: Split, test: Split) -> None:
 
 
 def run(prepare: Callable[..., None], about: str, root: Path, **counts: int) -> None:
-    """The command line of a data set.
+    """The command line of a data set, which calls ``prepare`` with the options by name.
 
-    Args:
-        prepare: called with the options by name.
-        about: what the command does.
-        root: folder of the files, if the command line names none.
-        counts: whole numbers that the command takes, with their defaults.
+    ``root`` and ``counts``, whole numbers, are the defaults of options.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--root", type=Path, default=root, help="folder of the files")
@@ -125,34 +107,19 @@ def run(prepare: Callable[..., None], about: str, root: Path, **counts: int) -> 
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[Iterable[bytes]]:
-    """The lines of an index, plain or packed by gzip, bzip2 or xz.
-
-    Raises:
-        FetchError: there is no such file.
-        DataError: it cannot be unpacked.
-    """
+    """The lines of an index, plain or packed by gzip, bzip2 or xz."""
     if not path.is_file():
         raise FetchError(f"  there is no index {path}")
-    with path.open("rb") as file:
-        opener = OPENERS.get(file.read(2))
-    with opener(path) if opener else path.open("rb") as file:
+    with path.open("rb") as file, decompressed(file) as lines:
         try:
-            yield file
+            yield lines
         except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
             raise DataError(f"{path}: it cannot be unpacked: {error}") from error
 
 
 @contextmanager
 def command_output(command: Sequence[str], instead: str) -> Iterator[Iterable[bytes]]:
-    """The lines that a program prints.
-
-    Args:
-        command: name of the program, and its arguments.
-        instead: what to do on a machine without the program, for the message.
-
-    Raises:
-        FetchError: the program is missing, or fails.
-    """
+    """The lines that a program prints; FetchError, which says what to do ``instead``."""
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
     except OSError as error:

@@ -19,7 +19,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from slide.data.dataset import Split, holdout
@@ -44,6 +43,10 @@ from package_index import (
 )
 
 COMMAND = ("apt-cache", "dumpavail")
+INSTEAD = (
+    "on a machine without apt, an index of packages (Packages.xz of a Debian mirror) can be given "
+    "by --index"
+)
 RELATIONS = ("Depends", "Pre-Depends", "Recommends")
 # The name in each alternative of a relation; a version, architecture or profile may follow it.
 NEEDED = re.compile(r"(?:^|[,|])\s*([^\s,|:(\[<]+)")
@@ -70,15 +73,8 @@ def prepare(
         root: folder for the files; neither may be there.
         index: a file of entries (``Packages``), plain or packed by gzip, bzip2 or xz; None: the
             index of this machine, as ``apt-cache dumpavail`` prints it.
-        test_share: share of the rows that is the test set, drawn at random, in (0, 1).
-        seed: of the draw.
+        test_share, seed: share of the rows that is drawn as test rows, in (0, 1).
         min_rows: a feature of fewer training rows is left out.
-
-    Raises:
-        FetchError: there is no index.
-        FileExistsError: one of the files is there already.
-        DataError: ``index`` is no such file, or holds too few packages.
-        ValueError: an argument is out of range.
     """
     check_request(root, test_share, seed=(seed, 0), min_rows=(min_rows, 1))
     write_files(root, *weigh_counts(*holdout(_read_rows(index), test_share, seed), min_rows))
@@ -86,26 +82,23 @@ def prepare(
 
 def _read_rows(index: Path | None) -> Split:
     """Reads an index; raises an error if it has too few packages."""
-    with _opened_index(index) as lines:
+    opened = command_output(COMMAND, INSTEAD) if index is None else opened_file(index)
+    with opened as lines:
         entries = read_packages(lines, str(index or " ".join(COMMAND)))
         # apt also names packages that are installed but in none of its archives.
         known = (entry for entry in entries if index is not None or ARCHIVED in entry)
         rows = count_packages(ProgressBar(known, unit=" packages"))
     if len(rows) < 2:
-        raise _too_few(index, len(rows))
+        what = f"{len(rows)} packages that depend on others"
+        if index is not None:
+            raise DataError(f"{index}: it has {what}, at least 2 are needed")
+        said = f"{' '.join(COMMAND)} names {what}; apt-get update fetches the index"
+        raise FetchError(f"  {said}")
     return rows
 
 
 def read_packages(lines: Iterable[bytes], source: str) -> Iterator[dict[str, str]]:
-    """Yields the entries of an index, as dictionaries of the fields of `FIELDS`.
-
-    Args:
-        lines: lines of the index.
-        source: name of the index, for messages.
-
-    Raises:
-        DataError: a line is neither ``Field: value`` nor the continuation of one.
-    """
+    """Yields the entries of an index, as dictionaries of the fields of `FIELDS`."""
     entry: dict[str, str] = {}
     field = ""
     for number, line in enumerate(lines, 1):
@@ -158,12 +151,7 @@ def count_packages(entries: Iterable[dict[str, str]]) -> Split:
 
 
 def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split]:
-    """Turns counts into tf-idf weights, from the training rows, of rows of length 1.
-
-    Args:
-        train, test: rows of counts.
-        min_rows: features of fewer training rows are left out; the others get new numbers.
-    """
+    """Turns counts into tf-idf weights of rows of length 1, without features of few rows."""
     counts = row_counts(train.features, train.num_features)
     kept = counts >= min_rows
     weights = tf_idf_weights(counts[kept], len(train))
@@ -174,24 +162,6 @@ def weigh_counts(train: Split, test: Split, min_rows: int) -> tuple[Split, Split
         return Split(features, part.labels, part.num_features, part.num_labels)
 
     return weighed(train), weighed(test)
-
-
-def _opened_index(index: Path | None) -> AbstractContextManager[Iterable[bytes]]:
-    """The lines of an index; None: the index of this machine."""
-    if index is not None:
-        return opened_file(index)
-    return command_output(
-        COMMAND,
-        "on a machine without apt, an index of packages (Packages.xz of a Debian mirror) can be "
-        "given by --index",
-    )
-
-
-def _too_few(index: Path | None, rows: int) -> Exception:
-    what = f"{rows} packages that depend on others"
-    if index is not None:
-        return DataError(f"{index}: it has {what}, at least 2 are needed")
-    return FetchError(f"  {' '.join(COMMAND)} names {what}; apt-get update fetches the index")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -70,21 +69,16 @@ def prepare(
         root: folder for the files; neither may be there.
         index: a file of lines ``path package,package`` (``Contents-amd64``), plain or packed by
             gzip, bzip2 or xz; None: the indexes that apt keeps on this machine.
-        test_share: share of the rows that is the test set, drawn at random, in (0, 1).
+        test_share: share of the rows that is drawn as test rows, in (0, 1).
         seed: of all draws.
         min_rows: a feature of fewer training rows is left out.
         most_labels: of more labels of a row this number is drawn.
-
-    Raises:
-        FetchError: there is no index.
-        FileExistsError: one of the files is there already.
-        DataError: ``index`` is no such file, or holds too few directories.
-        ValueError: an argument is out of range.
     """
     counts = {"seed": (seed, 0), "min_rows": (min_rows, 1), "most_labels": (most_labels, 1)}
     check_request(root, test_share, **counts)
     source = "the index of contents" if index is None else str(index)
-    with _opened_index(index) as lines:
+    opened = opened_file(index) if index else command_output((*READER, *_places()), INSTEAD)
+    with opened as lines:
         directories, names = read_contents(ProgressBar(lines, unit=" lines"), source)
     rows = rows_of(directories, names, most_labels, seed)
     if len(rows) < 2:
@@ -111,12 +105,7 @@ def read_contents(
 ) -> tuple[dict[str, Directory], dict[str, int]]:
     """The directories of an index by their paths, and the number of each name of a file.
 
-    Args:
-        lines: lines ``path package,package``; a package may have its section before it.
-        source: name of the index, for messages.
-
-    Raises:
-        DataError: a line has no package.
+    A line is ``path package,package``; a package may have its section before it.
     """
     directories: dict[str, Directory] = {}
     names: dict[str, int] = {}
@@ -144,13 +133,7 @@ def read_contents(
 def rows_of(
     directories: dict[str, Directory], names: dict[str, int], most_labels: int, seed: int
 ) -> Split:
-    """A row of each directory with a file whose name another directory has, too.
-
-    Args:
-        directories, names: see `read_contents`.
-        most_labels: of more labels of a row this number is drawn.
-        seed: of the draw.
-    """
+    """A row of each directory with a file whose name another directory has, too."""
     # Several packages may have a file of one path.
     own = {path: np.unique(each.files) for path, each in directories.items()}
     counts = np.zeros(len(names), np.int64)
@@ -177,13 +160,6 @@ def described(path: str, packages: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield "word", word
     for package in packages:
         yield "package", package
-
-
-def _opened_index(index: Path | None) -> AbstractContextManager[Iterable[bytes]]:
-    """The lines of an index; None: those of this machine."""
-    if index is not None:
-        return opened_file(index)
-    return command_output((*READER, *_places()), INSTEAD)
 
 
 def _places() -> list[str]:

@@ -10,10 +10,10 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from slide.utils.progress_bar import ProgressBar
 
@@ -30,40 +30,33 @@ DAMAGES = (
 )
 
 
+# Is told of bytes that were copied.
+_Copied = Callable[[int], object]
+
+
 class UnpackError(ValueError):
     """An archive is damaged or too large, or it lacks a member."""
 
 
-def unpack(
-    archive: Path,
-    members: Mapping[str, str],
-    folder: Path,
-    *,
-    name: str | None = None,
-    limit: int = MAX_BYTES,
-) -> None:
-    """Unpacks ``members``, paths in an archive or the name of a compressed file, by target name."""
-    wanted = {member: folder / target for target, member in members.items()}
-    if len(wanted) < len(members):
-        raise ValueError(f"one member cannot become two files: {dict(members)}")
+def unpack(archive: Path, wanted: Mapping[str, Path], name: str) -> None:
+    """Unpacks members to the files that ``wanted`` gives them.
+
+    A member is a path in the archive, or ``name`` without suffix if that is one compressed file.
+    """
     for target in wanted.values():
         target.parent.mkdir(parents=True, exist_ok=True)
-    bar = ProgressBar(unit="B", unit_scale=True, desc=f"unpacking {name or archive.name}")
+    bar = ProgressBar(unit="B", unit_scale=True, desc=f"unpacking {name}")
     try:
         with archive.open("rb") as file, bar:
-            output = _Output(limit, bar)
-            start = file.read(max(map(len, COMPRESSED)))
-            file.seek(0)
-            if start.startswith(b"PK"):
-                _unpack_zip(file, wanted, output)
+            if _starts_with(file, b"PK"):
+                _unpack_zip(file, wanted, bar.update)
                 return
-            opener = next((o for magic, o in COMPRESSED.items() if start.startswith(magic)), None)
-            with opener(file) if opener else nullcontext(file) as stream:
+            with decompressed(file) as stream:
                 if _is_tar(stream):
-                    _unpack_tar(stream, wanted, output)
-                elif opener:
-                    (member,) = _required(wanted, [Path(name or archive.name).stem])
-                    output.copy(stream, wanted[member])
+                    _unpack_tar(stream, wanted, bar.update)
+                elif stream is not file:
+                    (member,) = _required(wanted, [Path(name).stem])
+                    _copy(stream, wanted[member], bar.update)
                 else:
                     raise UnpackError("it is no archive")
     except UnpackError:
@@ -76,6 +69,20 @@ def unpack(
         raise UnpackError(f"it is damaged: {error}") from error
 
 
+def decompressed(file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+    """The content of a file that gzip, bzip2 or xz has compressed; of another one, the file."""
+    for magic, opener in COMPRESSED.items():
+        if _starts_with(file, magic):
+            return opener(file)
+    return nullcontext(file)
+
+
+def _starts_with(file: IO[bytes], magic: bytes) -> bool:
+    start = file.read(len(magic))
+    file.seek(0)
+    return start == magic
+
+
 def ensure_space(folder: Path, size: int, what: str) -> None:
     """Raises OSError if a folder's disk has less than ``size`` bytes left for ``what``."""
     free = shutil.disk_usage(folder).free
@@ -84,29 +91,22 @@ def ensure_space(folder: Path, size: int, what: str) -> None:
         raise OSError(errno.ENOSPC, f"not enough space: {needed}", str(folder))
 
 
-class _Output:
-    """Writes files, up to a total number of bytes."""
-
-    def __init__(self, limit: int, bar: Any) -> None:
-        self.limit = limit
-        self._left = limit
-        self._bar = bar
-
-    def check(self, size: int) -> None:
-        """Raises UnpackError if an archive holds more than the limit."""
-        if size > self.limit:
-            raise UnpackError(f"it unpacks to more than {self.limit} bytes")
-
-    def copy(self, source: IO[bytes], target: Path) -> None:
-        with target.open("wb") as file:
-            for chunk in iter(lambda: source.read(COPIED_BYTES), b""):
-                self._left -= len(chunk)
-                self.check(self.limit - self._left)
-                file.write(chunk)
-                self._bar.update(len(chunk))
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise UnpackError(f"it unpacks to more than {MAX_BYTES} bytes")
 
 
-def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], output: _Output) -> None:
+def _copy(source: IO[bytes], target: Path, copied: _Copied) -> None:
+    size = 0
+    with target.open("wb") as file:
+        for chunk in iter(lambda: source.read(COPIED_BYTES), b""):
+            size += len(chunk)
+            _check_size(size)
+            file.write(chunk)
+            copied(len(chunk))
+
+
+def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) -> None:
     with zipfile.ZipFile(file) as archive:
         infos = {_plain(info.filename): info for info in archive.infolist()}
         known = {member: _path_of(member, infos) for member in wanted}
@@ -117,18 +117,18 @@ def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], output: _Output) ->
             if info.is_dir() or kind not in (0, stat.S_IFREG):
                 raise UnpackError(f"{member} in it is not a plain file")
         size = sum(info.file_size for info in chosen.values())
-        output.check(size)
+        _check_size(size)
         ensure_space(next(iter(wanted.values())).parent, size, "the unpacked archive")
         for member, info in chosen.items():
             with archive.open(info) as source:
-                output.copy(source, wanted[member])
+                _copy(source, wanted[member], copied)
 
 
-def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) -> None:
-    found = []
+def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) -> None:
+    found, size = [], 0
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for info in archive:
-            output.check(info.offset_data + info.size)
+            _check_size(info.offset_data + info.size)
             member = _plain(info.name)
             found.append(member)
             if len(found) > MAX_MEMBERS:
@@ -138,13 +138,15 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], output: _Output) 
             source = archive.extractfile(info) if info.isreg() else None
             if source is None:
                 raise UnpackError(f"{member} in it is not a plain file")
+            size += info.size  # Of sparse files more than the archive holds.
+            _check_size(size)
             ensure_space(wanted[member].parent, info.size, "the unpacked archive")
-            output.copy(source, wanted[member])
+            _copy(source, wanted[member], copied)
         passed = archive.offset
     # The check sum of a compressed file is at its end.
     for chunk in iter(lambda: stream.read(COPIED_BYTES), b""):
         passed += len(chunk)
-        output.check(passed)
+        _check_size(passed)
     _required(wanted, found)
 
 

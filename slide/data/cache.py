@@ -1,9 +1,7 @@
 """Data sets as folders of memory-mapped arrays.
 
-A cache folder holds ``meta.json`` and a folder of five ``.npy`` files for each split. Further
-arrays and texts may lie beside the splits. A folder is written under another name and gets its
-final name when it is complete. ``meta.json`` names all files with their checksums and has one of
-its own; a damaged folder is written again.
+A folder has ``meta.json``, which names all files with their checksums and has one of its own, and
+a folder of ``.npy`` files for each split. A damaged folder is written again.
 """
 
 import errno
@@ -50,9 +48,6 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REOPEN_TRIES = 20
 
 Source = Mapping[str, Any]
-Blocks = Callable[[], Iterable[Block]]
-# A number, or a function that returns it after all rows.
-Count = int | Callable[[], int]
 
 
 class CacheFile(NamedTuple):
@@ -238,10 +233,8 @@ def cached(
     name: str,
     key: Source,
     state: Source,
-    num_features: Count,
-    num_labels: Count,
-    train: Blocks,
-    test: Blocks,
+    blocks: Callable[[str], Iterable[Block]],
+    num_columns: Callable[[], Sequence[int]],
     extra: Callable[[], Mapping[str, np.ndarray | str]] = dict,
     propensity: Sequence[float] = PROPENSITY,
     size: int = 0,
@@ -249,7 +242,8 @@ def cached(
     """Opens a data set from its cache, and writes the cache first where that is needed.
 
     A digest of ``key`` (what is asked for) names the folder; one of another ``state`` (sizes and
-    times of the source) is replaced. ``extra`` is called after the rows, numbers of columns last.
+    times of the source) is replaced. ``blocks`` gives the rows of ``"train"`` and ``"test"``,
+    ``extra`` is called after them, and last the numbers of features and labels.
     If the cache cannot be written, it raises OSError, and an older one stays as it was.
     """
     constants = check_propensity(propensity)
@@ -258,40 +252,40 @@ def cached(
 
     def write(temporary: Path) -> None:
         splits, files = {}, {}
-        for split, blocks in (("train", train), ("test", test)):
-            splits[split], written = write_split(temporary / split, blocks())
+        for split in SPLITS:
+            splits[split], written = write_split(temporary / split, blocks(split))
             files |= {f"{split}/{file}": said for file, said in written.items()}
         files |= write_extra(temporary, extra())
+        num_features, num_labels = num_columns()
         meta = {
             "format": CACHE_VERSION,
             "source": source,
             "source_hash": json_digest(source),
-            "num_features": num_features() if callable(num_features) else num_features,
-            "num_labels": num_labels() if callable(num_labels) else num_labels,
+            "num_features": num_features,
+            "num_labels": num_labels,
             **splits,
             "files": files,
         }
         write_json(temporary / _META, meta | {"sha256": json_digest(meta)})
 
-    def reopen(failed: Callable[[Exception], object] = bool) -> SparseDataset | None:
+    def reopen() -> tuple[SparseDataset | None, Exception | None]:
         try:
-            return _open_cache(folder, name, source, constants)
+            return _open_cache(folder, name, source, constants), None
         except (OSError, ValueError) as error:
-            failed(error)
-            return None
+            return None, error
 
-    found = reopen()
+    found, _ = reopen()
     if found is not None:
         return found
     folder.parent.mkdir(parents=True, exist_ok=True)
     ensure_space(folder.parent, size, f"the cache of {name}")
     # Alone if there are locks.
     with locked(folder.with_suffix(".lock"), f"the cache of {name}") as alone:
-        found = reopen(
-            lambda error: log(f"warning   the cache of {name} is written again: {error}")
-        )
+        found, damage = reopen()
         if found is not None:  # Another process has written it meanwhile.
             return found
+        if damage is not None:
+            log(f"warning   the cache of {name} is written again: {damage}")
         if alone:
             # Left by processes that were killed.
             for left in folder.parent.glob(f"{folder.name}.*.tmp"):
@@ -301,7 +295,7 @@ def cached(
         try:
             write(temporary)
             # Without a lock another process may have written the same meanwhile.
-            if alone or reopen() is None:
+            if alone or reopen()[0] is None:
                 _install(temporary, folder)
         except OSError as error:
             if error.errno in _FULL:
@@ -310,14 +304,12 @@ def cached(
             raise
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        causes: list[Exception] = []
-        found = reopen(causes.append)
+        found, cause = reopen()
         for _ in range(0 if alone else REOPEN_TRIES):
             if found is None:
                 time.sleep(0.1)
-                found = reopen(causes.append)
+                found, cause = reopen()
     if found is None:
-        cause = causes[-1] if causes else None
         said = checks.error_message(cause) if cause else "another process removed or replaced it"
         message = f"the cache of {name} cannot be read back: {said}"
         raise OSError(errno.EIO, message, str(folder)) from cause

@@ -35,6 +35,12 @@ class Row(NamedTuple):
     numbers: Sequence[float] = ()
     name: str = ""
 
+    def encodable(self) -> "Row":
+        """The same; UnicodeEncodeError for half a pair of surrogates, while its line is known."""
+        for each in (self.text, *self.labels):
+            each.encode()
+        return self
+
 
 def likely_separator(cells: Iterable[str]) -> str | None:
     """The character that parts the names in cells, if there are fewer parts than cells."""
@@ -135,10 +141,7 @@ class Columns:
             numbers.append(found)
         texts = [_text(cells.get(name)) for name in self.text]
         names = labels_of(cells.get(self.labels), self.separator)
-        found = Row("\n".join(filter(None, texts)), names, numbers)
-        for each in (found.text, *found.labels):
-            each.encode()  # Half a pair of surrogates is no text. Here its line is known.
-        return found
+        return Row("\n".join(filter(None, texts)), names, numbers).encodable()
 
     def found_in(self, cells: Mapping[str, Any], complete: bool = False) -> Mapping[str, Any]:
         """The cells of a row to answer, in which ``text`` may stand for all columns of texts.
@@ -226,24 +229,18 @@ def understood(
     without: Iterable[str] = (),
 ) -> tuple[Columns, int]:
     """Finds out what the columns of a table hold, and counts its rows; see `slide.data.table`."""
-    kinds: dict[str, str] = {}  # "", "number", "text", or "other" as far as cells tell.
+    kinds: dict[str, str] = {}
     cells: dict[str, set[str]] = {}
     count = 0
     for row in rows:
         count += 1
         for name, cell in row.items():
-            before = kinds.setdefault(name, "")
+            if kinds.setdefault(name, "") in ("", "number"):
+                kinds[name] = _kind(cell) or kinds[name]
             if name in cells or name.lower() in _LABELS or name == labels:
                 own = cells.setdefault(name, set())
                 if isinstance(cell, str) and len(own) < 10_000:
                     own.add(cell)
-            if before in ("", "number") and not is_missing(cell):
-                number = number_of(cell)
-                kind = "number" if number is not None else "text"
-                if isinstance(cell, dict | list | tuple | np.ndarray):
-                    words = isinstance(cell, list | tuple) and all(isinstance(x, str) for x in cell)
-                    kind = "text" if words else "other"
-                kinds[name] = kind
     if not count:
         raise ValueError("the table has no rows")
     listed = ", ".join(kinds)
@@ -273,6 +270,17 @@ def understood(
         separator = likely_separator(names)
     found = Columns(labels, separator, tuple(text), tuple(numbers), notes=tuple(notes))
     return found, count
+
+
+def _kind(cell: Any) -> str:
+    """``"number"``, ``"text"`` or ``"other"``; empty: the cell does not tell."""
+    if isinstance(cell, list | tuple):
+        return "text" if all(isinstance(each, str) for each in cell) else "other"
+    if isinstance(cell, dict | np.ndarray):
+        return "other"
+    if is_missing(cell):
+        return ""
+    return "text" if number_of(cell) is None else "number"
 
 
 def _is_id(name: str) -> bool:

@@ -25,10 +25,6 @@ PROPENSITY = (0.55, 1.5)
 # A part of a split of this size fits into the memory of any machine.
 SLICE_ROWS = 1 << 16
 SLICE_ENTRIES = 1 << 21
-# What readers say if they have to divide the only file.
-ASIDE = "no test file: a tenth of the rows, drawn, is set aside as test rows"
-# Their hint if a test file is missing, and no training file.
-SETS_ASIDE = "dataset.test_file=null sets a tenth of the training rows aside."
 
 
 class Block(NamedTuple):
@@ -202,9 +198,16 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
             f"{len(split)} training rows cannot be divided into rows to learn from and rows to "
             "evaluate on: take more rows, or a smaller dataset.holdout"
         )
-    aside = min(max(round(fraction * len(split)), 1), len(split) - 1)
-    order = np.random.default_rng(seed).permutation(len(split))
-    return split.take(np.sort(order[aside:])), split.take(np.sort(order[:aside]))
+    chosen = draw_rows(len(split), fraction, seed)
+    return split.take(np.flatnonzero(~chosen)), split.take(np.flatnonzero(chosen))
+
+
+def draw_rows(count: int, share: float, seed: int) -> np.ndarray:
+    """Which rows are drawn, ``(count,)`` bool: a share of them, one at least, but not all."""
+    aside = min(max(round(share * count), 1), max(count - 1, 0))
+    chosen = np.zeros(count, bool)
+    chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
+    return chosen
 
 
 def take_labels(labels: Pattern, rows: np.ndarray) -> Pattern:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from slide.data.dataset import SparseDataset, Split
+from slide.data.dataset import SparseDataset
+from slide.data.transforms import rows_with_each
 
 # Each is the count of a label, never a value between two counts.
 QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "most": 1.0}
@@ -13,7 +14,7 @@ QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99
 def describe(data: SparseDataset) -> str:
     """A table of a data set, without reading its features, and what a table is understood as."""
     splits = data.train, data.test
-    seen, asked = map(_label_counts, splits)
+    seen, asked = (rows_with_each("labels", split) for split in splits)
     counts = np.quantile(seen, list(QUANTILES.values()), method="lower") if len(seen) else []
     missed = asked[seen == 0]
     features = [np.diff(split.features.indptr) for split in splits]
@@ -46,13 +47,6 @@ def describe(data: SparseDataset) -> str:
 def folder_bytes(folder: Path | None) -> int:
     """Bytes of all files in a folder and below."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder else 0
-
-
-def _label_counts(split: Split) -> np.ndarray:
-    counts = np.zeros(split.num_labels, np.int64)
-    for part in split.blocks():
-        counts += np.bincount(part.labels.indices, minlength=len(counts))
-    return counts
 
 
 def _mean_and_most(sizes: np.ndarray) -> str:

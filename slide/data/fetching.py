@@ -28,7 +28,7 @@ from slide.utils.progress_bar import ProgressBar, log
 LOCK = ".fetch.lock"
 
 # Raises ValueError (DataError) unless the files in a folder are the expected ones.
-Check = Callable[[Path], None]
+Check = Callable[[Path], object]
 # Puts the missing files into a folder, complete and checked; existing files stay as they are. It
 # raises FetchError if it cannot, and other OSErrors for a full disk and the like.
 Fetch = Callable[[Path, Check], None]
@@ -58,8 +58,24 @@ class FetchError(OSError):
     """Files could not be fetched; the message says what was tried and why it failed."""
 
 
+def ensure_parts(
+    root: Path,
+    train: Sequence[str],
+    test: Sequence[str] | None,
+    hint: str,
+    fetch: Fetch | None = None,
+    check: Check = bool,
+) -> None:
+    """`ensure_files` of training rows and of test rows; None: test rows are drawn from them."""
+    if test is None:
+        log("no test file: a tenth of the rows, drawn, is set aside as test rows")
+    elif fetch is None and all((root / name).is_file() for name in train):
+        hint = f"{hint} dataset.test_file=null sets a tenth of the training rows aside.".lstrip()
+    ensure_files(root, list(dict.fromkeys([*train, *(test or ())])), hint, fetch, check)
+
+
 def ensure_files(
-    root: Path, names: Sequence[str], fetch: Fetch | None, check: Check, hint: str
+    root: Path, names: Sequence[str], hint: str, fetch: Fetch | None = None, check: Check = bool
 ) -> None:
     """Fetches missing files into ``root``, under a lock; FileNotFoundError says what was tried."""
 
@@ -309,8 +325,8 @@ class Remote:
         for source in self.saves.values():
             if isinstance(source, Mapping) and set(source) != set(ROWS):
                 raise ValueError(f"rows in {self.url} must be given by {ROWS}, not {dict(source)}")
-        kind, _, digits = (self.hash or "md5:" + 32 * "0").partition(":")
-        if not re.fullmatch(f"[0-9a-f]{{{DIGITS.get(kind, 0)}}}", digits) or kind not in DIGITS:
+        hashes = "|".join(f"{kind}:[0-9a-f]{{{digits}}}" for kind, digits in DIGITS.items())
+        if self.hash and not re.fullmatch(hashes, self.hash):
             kinds = ", ".join(DIGITS)
             raise ValueError(f"hash of {self.url} must be kind:digits, {kinds}, not {self.hash!r}")
         if self.size is not None and (not isinstance(self.size, int) or self.size < 1):
@@ -434,15 +450,14 @@ def _unpack(remote: Remote, archive: Path, staged: Path) -> None:
     shutil.rmtree(inside, ignore_errors=True)
     sources = [s for s in remote.saves.values() if s is not None]
     members = {m for s in sources for m in ([s] if isinstance(s, str) else s.values())}
-    names = {m: f"{i}-{PurePosixPath(m).name}" for i, m in enumerate(sorted(members))}
-    inside.mkdir()
-    unpack(archive, {name: m for m, name in names.items()}, inside, name=_file_name(remote.url))
+    paths = {m: inside / f"{i}-{PurePosixPath(m).name}" for i, m in enumerate(sorted(members))}
+    unpack(archive, paths, _file_name(remote.url))
     for name, source in remote.saves.items():
         if isinstance(source, Mapping):
-            whole, rows = (inside / names[source[key]] for key in ROWS)
+            whole, rows = (paths[source[key]] for key in ROWS)
             copy_numbered_rows(whole, rows, staged / name)
         elif source is not None:
-            _same(os.link, inside / names[source], staged / name)
+            _same(os.link, paths[source], staged / name)
     shutil.rmtree(inside)
 
 

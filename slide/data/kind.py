@@ -33,10 +33,10 @@ _BLOCK = 1 << 16
 
 
 def row_keys(features: CSR) -> np.ndarray:
-    """A number for each row: equal rows have equal keys, other rows almost surely have others.
+    """A number for each row, ``(R,)`` uint64: equal rows have equal keys, other rows others.
 
-    A key is the sum, modulo 2^64, of a hash of each column number with its value, ``(R,)`` uint64.
-    The order of entries does not matter, and zeros count as missing.
+    A key is the sum, modulo 2^64, of a hash of each column number with its value. The order of
+    entries does not matter, and zeros count as missing.
 
     Example:
         >>> import numpy as np

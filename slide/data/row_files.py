@@ -1,10 +1,4 @@
-"""Files of rows: text with a row in each line, read and written, and pairs of SciPy matrices.
-
-A line is ``label,label feature:value feature:value ...``. There are two variants. Files of the
-extreme classification repository (XMC) begin with a line ``rows features labels``, and their
-columns begin at 0. Files of svmlight have comments instead, and columns of features that mostly
-begin at 1. In both, a row without labels begins with a space.
-"""
+"""Files of rows, text and pairs of SciPy matrices; `slide.data.sources.xmc` describes them."""
 
 import math
 import re
@@ -50,7 +44,7 @@ class Sizes(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What the lines of a file mean; the module explains files with and without a header."""
+    """Whether a file has a header or else comments, and the numbers of its first columns."""
 
     header: bool
     first_feature: int = 0
@@ -73,9 +67,9 @@ def text_variant(format: str, first_feature: int | None, first_label: int | None
     return variant
 
 
-def read_header(path: str | Path) -> Sizes:
+def read_header(path: Path) -> Sizes:
     """Reads the first line of a file that has a header."""
-    with open_text(Path(path)) as file:
+    with open_text(path) as file:
         return parse_header(file.readline(), str(path))
 
 
@@ -99,20 +93,10 @@ def parse_header(line: bytes, path: str) -> Sizes:
 
 
 def read_text_blocks(
-    path: str | Path,
-    variant: Variant = XMC,
-    sizes: Sizes | None = None,
-    *,
-    lenient: bool = False,
-    chunk_bytes: int = PARSED_BYTES,
+    path: Path, variant: Variant = XMC, sizes: Sizes | None = None, **options: Any
 ) -> Iterator[Block]:
-    """Parses a text file in chunks of whole lines; a header replaces ``sizes``.
-
-    ``lenient`` leaves malformed lines out and counts them, which else raise DataError.
-    """
-    path = Path(path)
+    """Parses a text file; see `parse_text`, also for the ``options``."""
     with open_text(path) as file:
-        options = {"lenient": lenient, "chunk_bytes": chunk_bytes}
         yield from parse_text(file, str(path), variant, sizes, path.stat().st_size, **options)
 
 
@@ -127,9 +111,10 @@ def parse_text(
     lenient: bool = False,
     chunk_bytes: int = PARSED_BYTES,
 ) -> Iterator[Block]:
-    """Parses an open file or a pipe, from its first line; see `read_text_blocks`.
+    """Parses an open file or a pipe in chunks of whole lines; a header replaces ``sizes``.
 
-    A ``cut`` file is a part of another one, whose header it does not have.
+    A ``cut`` file is a part of another one, whose header it does not have. ``lenient`` leaves
+    malformed lines out and counts them, which else raise DataError.
     """
     headed = variant.header and not cut
     header = file.readline() if headed else b""
@@ -172,9 +157,9 @@ def parse_text(
         raise DataError(f"{path}: file has {rows} rows, but {sizes.rows} were expected")
 
 
-def count_rows(path: str | Path) -> int:
+def count_rows(path: Path) -> int:
     """Counts the rows of a file without a header, with malformed ones; it parses nothing."""
-    with open_text(Path(path)) as file:
+    with open_text(path) as file:
         return sum(not (line in _EMPTY or line.lstrip(b" \t").startswith(b"#")) for line in file)
 
 
@@ -357,7 +342,7 @@ def write_xmc(
     """Writes a split into a text file, atomically.
 
     Values have as few digits as a reader needs to find the same float32. The entries of a row keep
-    their order. Memory is bounded by a block of rows, or the longest row.
+    their order.
 
     Args:
         path: the file; an older one is replaced, or stays as it was after an error.

@@ -93,15 +93,6 @@ def hash_features(features: CSR, columns: np.ndarray, signs: np.ndarray, width: 
     return CSR(indptr, kept.astype(np.int32), sums)
 
 
-def frequent_labels(counts: np.ndarray, least: int) -> np.ndarray:
-    """Returns the numbers, int32, of the labels whose count is at least ``least``."""
-    kept = np.flatnonzero(counts >= least).astype(np.int32)
-    if not len(kept):
-        most = counts.max(initial=0)
-        raise ValueError(f"min_label_count must be at most {most}, or no label is left: {least}")
-    return kept
-
-
 def keep_labels(labels: _Rows, kept: np.ndarray, num_labels: int) -> _Rows:
     """Leaves out the labels that are not in ``kept``."""
     numbers = np.full(num_labels, -1, np.int32)

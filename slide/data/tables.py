@@ -48,15 +48,15 @@ def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cell
     if beginning.startswith(b"PAR1"):
         yield from _parquet_rows(path)
         return
-    with counted_lines(path, "reading") as lines:
+    with counted_lines(path) as lines:
         yield from read_lines(lines, str(path), encoding)
 
 
 @contextmanager
-def counted_lines(path: Path, doing: str) -> Iterator[Iterator[bytes]]:
+def counted_lines(path: Path) -> Iterator[Iterator[bytes]]:
     """The lines of a file, with a bar of their bytes."""
     options = {"total": path.stat().st_size, "unit": "B", "unit_scale": True}
-    with open_text(path) as file, ProgressBar(desc=f"{doing} {path}", **options) as bar:
+    with open_text(path) as file, ProgressBar(desc=f"reading {path}", **options) as bar:
 
         def lines() -> Iterator[bytes]:
             for line in lines_of(file, str(path)):

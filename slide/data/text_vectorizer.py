@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -75,6 +75,8 @@ class TextOptions:
         ValueError: ngrams must be a whole number of at least 1, not 0
     """
 
+    kind: ClassVar[str] = "TfidfVectorizer"
+
     ngrams: int = 1
     min_rows: int = 2
     max_features: int | None = None
@@ -89,10 +91,11 @@ class TextOptions:
         checks.flag("lower", self.lower)
         checks.flag("sublinear", self.sublinear)
 
-    def made(self, **more: Any) -> Any:
-        """The vectorizer of scikit-learn."""
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of scikit-learn's vectorizer, as JSON values."""
         options = {"lowercase": self.lower, "sublinear_tf": self.sublinear, "dtype": "float32"}
-        return _made("TfidfVectorizer", {**options, "ngram_range": [1, self.ngrams]}, **more)
+        return {**options, "ngram_range": [1, self.ngrams]}
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,14 @@ class _Kept:
     kind: str
     arguments: Mapping[str, Any]
 
-    def made(self, **more: Any) -> Any:
-        return _made(self.kind, self.arguments, **more)
 
-
-def _made(kind: str, arguments: Mapping[str, Any], **more: Any) -> Any:
+def _made(options: TextOptions | _Kept, **more: Any) -> Any:
     import sklearn.feature_extraction.text as sklearn_text  # It takes a second.
 
-    found = {**arguments, **more, "dtype": np.dtype(arguments["dtype"]).type}
-    found["ngram_range"] = tuple(arguments["ngram_range"])
-    return getattr(sklearn_text, kind)(**found)
+    found = {**options.arguments, **more}
+    found["dtype"] = np.dtype(found["dtype"]).type
+    found["ngram_range"] = tuple(found["ngram_range"])
+    return getattr(sklearn_text, options.kind)(**found)
 
 
 class TextVectorizer:
@@ -144,7 +145,7 @@ class TextVectorizer:
     @classmethod
     def fit(cls, texts: Iterable[str], options: TextOptions) -> "TextVectorizer":
         """Count the words of training texts, which are read once; ValueError if none is left."""
-        found = options.made(min_df=options.min_rows, max_features=options.max_features)
+        found = _made(options, min_df=options.min_rows, max_features=options.max_features)
         try:
             found.fit(texts)
         except DataError:  # A row that cannot be read.
@@ -203,7 +204,7 @@ class TextVectorizer:
 
     def check_terms(self, terms: Iterable[str]) -> None:
         """Raise ValueError for a term that no text can have, as the options split texts."""
-        own = self.options.made()
+        own = _made(self.options)
         split = own.build_analyzer()
         for term in terms:
             if term not in split(term):
@@ -267,8 +268,8 @@ class TextVectorizer:
     def _vectorizer(self) -> Any:
         """Made at the first use: it holds all terms as Python's strings."""
         if self.terms is None:
-            return self.options.made()
-        found = self.options.made(vocabulary=list(self.terms))
+            return _made(self.options)
+        found = _made(self.options, vocabulary=list(self.terms))
         if self.idf is not None:
             found.idf_ = np.array(self.idf)
         return found

@@ -1,35 +1,18 @@
 """Data sets made from data sets: other features, rows of length 1, frequent labels only.
 
-`transform` reads the rows of a cached data set in blocks and caches the result beside it. The steps
-that are asked for are done in this order; memory is bounded by a block and a few numbers a column.
+`transform` does the steps that are asked for in this order. Rows that a run later uses for
+validation count as training rows here.
 
-tf-idf
-    The value of feature j becomes ``value * (ln((1 + n) / (1 + n_j)) + 1)``, where n_j of the n
-    training rows have the feature. The values should be counts. Rows that a run later uses for
-    validation count as training rows here.
-
-Standardization
-    Features are brought to mean 0 and deviation 1 over the training rows, and a constant feature is
-    added, so that rows of length 1 still tell how far they lie from the mean. ``"auto"`` does it to
-    dense rows whose nearest neighbours then know their labels better (`should_standardize`).
-
-Hashing
-    Feature j is added, with a random sign, to a random one of fewer columns (Weinberger et al.
-    2009, section 2). The features of a row are in ascending order then, and sums of 0 are left out.
-
-L2 norm
-    Rows are divided by their length. Rows without features stay as they are.
-
-Labels
-    Labels of fewer training rows than asked for are left out. The other labels get new numbers, in
-    the same order. All rows stay, even without labels, so metrics are about the labels that are
-    left.
-
-The attribute ``steps`` of the result does the same to rows to come. Its arrays lie in the folder of
-the result: ``label_ids.npy``, the old number of each label, and ``tf_idf_weights.npy``.
-
-References:
-    K. Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
+* tf-idf: the value of feature j, a count, becomes ``value * (ln((1 + n) / (1 + n_j)) + 1)``, where
+  n_j of the n training rows have the feature.
+* Standardization: features are brought to mean 0 and deviation 1 over the training rows, and a
+  constant feature is added, so that rows of length 1 still tell how far they lie from the mean.
+* Hashing: feature j is added, with a random sign, to a random one of fewer columns (Weinberger et
+  al., "Feature hashing for large scale multitask learning", ICML 2009, section 2). The features of
+  a row are in ascending order then, and sums of 0 are left out.
+* L2 norm: rows are divided by their length, but for rows without features.
+* Labels of fewer training rows than asked for are left out, and the others get new numbers, in the
+  same order. All rows stay, even without labels, so metrics are about the labels that are left.
 """
 
 import functools
@@ -43,13 +26,7 @@ import numpy as np
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
 from slide.data.kind import usual_kind
-from slide.data.row_transform import (
-    STEP_ARRAYS,
-    RowTransform,
-    frequent_labels,
-    row_counts,
-    tf_idf_weights,
-)
+from slide.data.row_transform import STEP_ARRAYS, RowTransform, row_counts, tf_idf_weights
 from slide.sparse import hits
 from slide.utils import checks
 from slide.utils.array_checks import Stored
@@ -76,10 +53,11 @@ def transform(
 ) -> SparseDataset:
     """Opens a transformed data set, and computes it the first time.
 
-    `slide.data.transforms` gives the formulas of the steps.
+    `slide.data.transforms` gives the formulas of the steps. ``steps`` of the result does them to
+    rows to come. Memory is bounded by a block of rows and a few numbers a column.
 
     Args:
-        data: a data set with a cache folder.
+        data: a data set with a cache folder, where the result gets one, too.
         tf_idf: weight counts by tf-idf.
         standardize: bring features to mean 0 and deviation 1, and add a constant one; ``"auto"``:
             where rows are dense, ``l2_norm`` is true, no other step changes features, and it helps.
@@ -123,10 +101,8 @@ def transform(
         name=data.name,
         key={"transform": arguments, "version": TRANSFORM_VERSION, "of": data.folder.name},
         state=data.source["state"],
-        num_features=lambda: steps().num_columns[0],
-        num_labels=lambda: steps().num_columns[1],
-        train=lambda: _blocks(steps(), data.train),
-        test=lambda: _blocks(steps(), data.test),
+        blocks=lambda part: _blocks(steps(), getattr(data, part)),
+        num_columns=lambda: steps().num_columns,
         extra=lambda: steps().arrays(),
         propensity=data.propensity,
     )
@@ -167,9 +143,13 @@ def count_steps(train: Split, **arguments: Any) -> RowTransform:
     options, weights, kept = StepOptions(**arguments).decided(train), None, None
     means, scales = feature_moments(train) if options.standardize else (None, None)
     if options.tf_idf:
-        weights = tf_idf_weights(_counts(train, "features"), len(train))
+        weights = tf_idf_weights(rows_with_each("features", train), len(train))
     if options.min_label_count:
-        kept = frequent_labels(_counts(train, "labels"), options.min_label_count)
+        counts, least = rows_with_each("labels", train), options.min_label_count
+        kept = np.flatnonzero(counts >= least).astype(np.int32)
+        if not len(kept):
+            said = f"at most {counts.max(initial=0)}, or no label is left: {least}"
+            raise ValueError(f"min_label_count must be {said}")
     return RowTransform(
         train.num_features,
         train.num_labels,
@@ -182,10 +162,10 @@ def count_steps(train: Split, **arguments: Any) -> RowTransform:
     )
 
 
-def _counts(train: Split, part: str) -> np.ndarray:
-    """The training rows of each feature or label."""
-    counts = np.zeros(getattr(train, f"num_{part}"), np.int64)
-    for block in train.blocks():
+def rows_with_each(part: str, split: Split) -> np.ndarray:
+    """How many rows have each of the ``"features"`` or ``"labels"``."""
+    counts = np.zeros(getattr(split, f"num_{part}"), np.int64)
+    for block in split.blocks():
         counts += row_counts(getattr(block, part), len(counts))
     return counts
 

@@ -1,9 +1,7 @@
 """A small set in two text files."""
 
 import pytest
-from helpers.caches import TEST, TRAIN
-
-from slide.data import xmc
+from helpers.caches import TEST, TRAIN, opening
 
 
 @pytest.fixture
@@ -17,7 +15,4 @@ def root(tmp_path):
 
 @pytest.fixture
 def open_set(root, tmp_path):
-    def open_set(**options):
-        return xmc(**{"name": "tiny", "root": root, "cache": tmp_path / "cache", **options})
-
-    return open_set
+    return opening(tmp_path)

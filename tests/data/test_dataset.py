@@ -122,16 +122,10 @@ def test_batches_depend_on_seed_epoch_and_step_alone():
     orders = [[forward[e, i] for i in range(len(one))] for e in range(3)]
     orders.append([batch.rows.tolist() for batch in Batches(split, 4, seed=8).epoch(0)])
     assert len({str(order) for order in orders}) == 4
-
-
-def test_an_epoch_continues_where_it_was_left():
-    batches = Batches(make_split(), 4, seed=7)
-    whole = [rows(batch) for batch in batches.epoch(5)]
+    one.batch(2, 0).rows[:] = 0  # Writing to a batch changes no order.
     for start in (0, 2, 6):
-        again = Batches(make_split(), 4, 7).epoch(5, start)
-        assert [rows(batch) for batch in again] == whole[start:]
-    batches.batch(5, 0).rows[:] = 0  # Writing to a batch changes no order.
-    assert rows(batches.batch(5, 0)) == whole[0]
+        found = [batch.rows.tolist() for batch in one.epoch(2, start)]
+        assert found == [forward[2, i] for i in range(start, len(one))]
 
 
 def test_batches_check_their_arguments():

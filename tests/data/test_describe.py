@@ -1,33 +1,20 @@
 """What `describe` counts."""
 
-import numpy as np
-import pytest
+from helpers.splits import split_of
 
-from slide.data import SparseDataset, Split
+from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
-from slide.sparse import CSR, Pattern
 
 
-def make_split(rows, labels, features=5, num_labels=6):
-    """Rows with so many features each, and these labels."""
-    pattern = Pattern.from_lists([range(count) for count in rows])
-    values = np.ones(len(pattern.indices), np.float32)
-    return Split(CSR(*pattern, values), Pattern.from_lists(labels), features, num_labels)
+def described(train, test):
+    return describe(SparseDataset("made", train, test, train.num_features, train.num_labels))
 
 
-def make_data(train, test):
-    return SparseDataset("made", train, test, train.num_features, train.num_labels)
-
-
-@pytest.fixture
-def made():
-    train = make_split([3, 0, 1, 2], [[0, 1], [0], [], [0, 5, 1]])
-    test = make_split([1, 5], [[0, 2, 4], [2, 5]])
-    return make_data(train, test)
-
-
-def test_the_table(made):
-    assert describe(made) == (
+def test_the_table():
+    rows = [[0, 1, 2], [], [0], [0, 1]]
+    train = split_of(rows, [[0, 1], [0], [], [0, 5, 1]], 5, 6)
+    test = split_of([[0], range(5)], [[0, 2, 4], [2, 5]], 5, 6)
+    assert described(train, test) == (
         "made                                  train     test\n"
         "rows                                      4        2\n"
         "features                                  5\n"
@@ -50,9 +37,9 @@ def test_the_table(made):
 
 
 def test_empty_sets_can_be_described():
-    nothing, rows = make_split([], [], 0, 0), make_split([], [])
-    assert "0.0 %" in describe(make_data(nothing, nothing))
-    assert "labels without a training row       100.0 %" in describe(make_data(rows, rows))
+    nothing, rows = split_of([], [], 0, 0), split_of([], [], 5, 6)
+    assert "0.0 %" in described(nothing, nothing)
+    assert "labels without a training row       100.0 %" in described(rows, rows)
 
 
 def test_bytes_of_a_folder(tmp_path):

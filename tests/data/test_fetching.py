@@ -3,20 +3,19 @@
 import errno
 import gzip
 import hashlib
-import io
 import os
 import re
 import socket
 import subprocess
 import sys
 import threading
-import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from helpers import server as servers
+from helpers.archives import as_zip
 
 from slide.data import fetching as transfers
 from slide.data.fetching import (
@@ -38,10 +37,6 @@ def never(*_):
     raise AssertionError("nothing is to be fetched")
 
 
-def fine(_):
-    pass
-
-
 def provider(*names):
     def fetch(root, check):
         check(root)
@@ -59,29 +54,29 @@ def put(folder, *names):
 def test_a_read_only_folder_will_do(tmp_path):
     put(tmp_path / "there", *NAMES)
     (tmp_path / "there").chmod(0o500)
-    ensure_files(tmp_path / "there", NAMES, never, never, HINT)
+    ensure_files(tmp_path / "there", NAMES, HINT, never, never)
     assert {path.name for path in (tmp_path / "there").iterdir()} == set(NAMES)
 
 
 def test_a_missing_file_is_named_with_its_place(tmp_path):
     put(tmp_path, "train.txt")
     with pytest.raises(FileNotFoundError) as raised:
-        ensure_files(tmp_path, NAMES, None, never, HINT)
+        ensure_files(tmp_path, NAMES, HINT)
     place = f"Put train.txt and test.txt into the folder {tmp_path}."
     assert str(raised.value) == f"{tmp_path}/test.txt is missing. {HINT} {place}"
     with pytest.raises(FileNotFoundError, match=r"test.txt is missing. Fetch it"):
-        ensure_files(tmp_path, NAMES, provider("train.txt"), fine, HINT)
+        ensure_files(tmp_path, NAMES, HINT, provider("train.txt"))
     with pytest.raises(FileNotFoundError, match=r"Put a, b and c into the folder"):
-        ensure_files(tmp_path / "new", ["a", "b", "c"], None, never, "")
+        ensure_files(tmp_path / "new", ["a", "b", "c"], "")
     assert not (tmp_path / "new").exists()
 
 
 def test_missing_files_are_fetched_into_a_new_folder(tmp_path):
     root, seen = tmp_path / "some" / "folder", []
-    ensure_files(root, NAMES, provider(*NAMES), seen.append, HINT)
+    ensure_files(root, NAMES, HINT, provider(*NAMES), seen.append)
     assert (root / "test.txt").read_text() == "mine"
     assert seen == [root]
-    ensure_files(root, NAMES, never, never, HINT)
+    ensure_files(root, NAMES, HINT, never, never)
 
 
 def test_all_that_was_tried_is_said_in_one_message(tmp_path):
@@ -89,7 +84,7 @@ def test_all_that_was_tried_is_said_in_one_message(tmp_path):
         raise FetchError("  https://a: answers 404 Not Found\n  https://b: the connection was cut")
 
     with pytest.raises(FileNotFoundError) as raised:
-        ensure_files(tmp_path, NAMES, fail, fine, HINT)
+        ensure_files(tmp_path, NAMES, HINT, fail)
     assert str(raised.value).splitlines() == [
         f"{tmp_path}/train.txt is missing, and could not be fetched:",
         "  https://a: answers 404 Not Found",
@@ -106,13 +101,13 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", denied)
         with pytest.raises(FileNotFoundError, match=message):
-            ensure_files(tmp_path / "new", NAMES, never, fine, HINT)
+            ensure_files(tmp_path / "new", NAMES, HINT, never)
 
     def full(*_):
         raise OSError(28, "no space left", str(tmp_path))
 
     with pytest.raises(OSError, match="no space left") as raised:  # It is no matter of mirrors.
-        ensure_files(tmp_path, NAMES, full, fine, HINT)
+        ensure_files(tmp_path, NAMES, HINT, full)
     assert not isinstance(raised.value, FileNotFoundError)
 
 
@@ -172,7 +167,7 @@ def test_what_another_process_has_fetched_meanwhile_is_not_fetched_again(tmp_pat
         done.wait(60)
         put(root, "train.txt")
 
-    arguments = tmp_path / "new" / "folder", ["train.txt"], slow, fine, ""
+    arguments = tmp_path / "new" / "folder", ["train.txt"], "", slow
     threads = [threading.Thread(target=ensure_files, args=arguments) for _ in range(2)]
     threads[0].start()
     assert started.wait(60)
@@ -414,11 +409,7 @@ def accepted(folder):
 
 
 def archive(**files):
-    with io.BytesIO() as buffer:
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as opened:
-            for name, content in files.items():
-                opened.writestr(f"Set/{name}.txt", content)
-        return buffer.getvalue()
+    return as_zip({f"Set/{name}.txt": content for name, content in files.items()})
 
 
 def file(url, name="train.txt", **more):
@@ -438,19 +429,6 @@ def failure(root, *mirrors, check=accepted):
     with pytest.raises(FetchError) as raised:
         download(root, check, mirrors=mirrors)
     return str(raised.value)
-
-
-def test_files_of_two_kinds(server, tmp_path):
-    mirror = both(server.add("/a.zip", archive(train=TRAIN, test=TEST, other=DATA)))
-    download(tmp_path, accepted, mirrors=[mirror])
-    assert names(tmp_path) == ["test.txt", "train.txt"]
-    assert (tmp_path / "train.txt").read_bytes() == TRAIN
-    other = tmp_path / "other"
-    other.mkdir()
-    plain = [file(server.add("/1", TRAIN)), file(server.add("/2", TEST), "test.txt")]
-    download(other, accepted, mirrors=[plain])
-    assert (other / "test.txt").read_bytes() == TEST
-    assert names(other) == ["test.txt", "train.txt"]
 
 
 HASHES = {

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.matrices import ones_of
+from helpers.splits import split_of
 
 import slide
 from slide.data import (
@@ -20,11 +22,6 @@ from slide.data.kind import propose_kinds
 from slide.sparse import CSR, Pattern
 
 
-def matrix(rows):
-    pattern = Pattern.from_lists(rows)
-    return CSR(*pattern, np.ones(len(pattern.indices), np.float32))
-
-
 def are_items(split):
     return kind_of(split) == "items"
 
@@ -37,7 +34,7 @@ def baskets(rows=300, own=0, seed=0, rising=0):
     weights = 1 + rising * np.arange(30)
     order = np.argsort(-np.random.default_rng(seed).random((rows, 30)) * weights, axis=1)
     labels = [list(row[6:10]) + list(row[: int(n < own)]) for n, row in enumerate(order)]
-    return Split(matrix(order[:, :6].tolist()), Pattern.from_lists(labels), 30, 30)
+    return split_of(order[:, :6].tolist(), labels, 30, 30)
 
 
 def by_chance(split):
@@ -60,13 +57,13 @@ def test_few_rows_say_nothing():
     """Of two expected pairs there is none in one data set of seven."""
     found = {rows: (by_chance(baskets(rows)) >= 3, are_items(baskets(rows))) for rows in (2, 20)}
     assert found == {2: (False, False), 20: (True, True)}
-    assert not are_items(Split(matrix([]), Pattern.from_lists([]), 30, 30))
+    assert not are_items(split_of([], [], 30, 30))
 
 
 def test_few_labels_and_copies_of_rows_say_nothing():
     """A class that is the number of a column, by accident, and one that never stands beside it."""
     rng = np.random.default_rng(0)
-    rows = matrix([[int(a), 3 + int(b)] for a, b in rng.integers(3, size=(3000, 2))])
+    rows = ones_of((rng.integers(3, size=(3000, 2)) + np.array([0, 3])).tolist())
     classes = Pattern.from_lists(((rows.indices[::2] + 1) % 3)[:, None].tolist())
     distinct = CSR(rows.indptr, rows.indices, rng.random(6000, np.float32))
     assert not are_items(Split(distinct, classes, 8, 3))
@@ -102,25 +99,23 @@ def test_all_rows_are_looked_at():
 
 
 def test_short_rows_that_all_differ_are_a_graph():
-    rows = matrix([[a, 10 + b] for a in range(10) for b in range(20)])
-    split = Split(rows, Pattern.from_lists([[20 + r % 7, 27] for r in range(200)]), 30, 30)
+    rows = [[a, 10 + b] for a in range(10) for b in range(20)]
+    split = split_of(rows, [[20 + r % 7, 27] for r in range(200)], 30, 30)
     assert kind_of(split) == "graph"
     assert isinstance(find_seen(split, "graph"), SeenLabels)
-    single = Pattern.from_lists([[20 + r % 7] for r in range(200)])
-    assert kind_of(Split(rows, single, 30, 30)) == "other", "a classification"
-    assert (
-        kind_of(Split(matrix([[1, 2], [1, 2]]), Pattern.from_lists([[0, 2], [1]]), 5, 5)) == "other"
-    )
+    single = split_of(rows, [[20 + r % 7] for r in range(200)], 30, 30)
+    assert kind_of(single) == "other", "a classification"
+    assert kind_of(split_of([[1, 2], [1, 2]], [[0, 2], [1]], 5, 5)) == "other"
 
 
 @pytest.mark.parametrize(("width", "kind"), [(5, "dense"), (6, "other")])
 def test_dense_rows_have_more_than_half_of_the_features(width, kind):
-    rows = matrix([[0, 1, 2], [1, 2, 3], [2, 3, 4]])
-    assert kind_of(Split(rows, Pattern.from_lists([[0], [1], [0]]), width, 2)) == kind
+    rows = [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    assert kind_of(split_of(rows, [[0], [1], [0]], width, 2)) == kind
 
 
 def test_own_items_are_features_that_are_labels():
-    rows = matrix([[3, 9, 7], [], [8], [0, 11, 2]])
+    rows = ones_of([[3, 9, 7], [], [8], [0, 11, 2]])
     every = SeenItems(8).of(rows)
     assert every.indptr.tolist() == [0, 2, 2, 2, 4]
     assert every.indices.tolist() == [3, 7, 0, 2]
@@ -133,9 +128,8 @@ def test_own_items_are_features_that_are_labels():
 
 
 def test_labels_and_items_are_joined():
-    features = matrix([[5, 31, 2], [7], [], [1, 4]])
-    labels = Pattern.from_lists([[2, 9], [], [3], [8, 0]])
-    joined = labels_and_items(Split(features, labels, 35, 30))
+    split = split_of([[5, 31, 2], [7], [], [1, 4]], [[2, 9], [], [3], [8, 0]], 35, 30)
+    joined = labels_and_items(split)
     assert joined.indptr.tolist() == [0, 3, 4, 5, 9]
     assert joined.indices.tolist() == [2, 5, 9, 7, 3, 0, 1, 4, 8]
 
@@ -144,9 +138,8 @@ def test_labels_and_items_are_joined():
 def test_what_rows_are_said_to_be_counts(kind):
     split = replace(baskets(), kind=kind)
     assert kind_of(baskets()) == "items"
-    assert [kind_of(part) for part in (split, split.take(np.arange(9)), split.slice(2, 9))] == [
-        kind
-    ] * 3
+    for part in (split, split.take(np.arange(9)), split.slice(2, 9)):
+        assert kind_of(part) == kind
     # Only in a graph a held-out row may have the features of another one.
     train, held = validation_split(split, seed=0)
     assert (train.kind, held.kind) == (kind, kind)
@@ -164,13 +157,10 @@ def test_a_table_whose_few_equal_rows_have_equal_labels_is_no_graph():
     again = rng.permutation(len(rows))[:10]
     every, labels = np.concatenate([rows, rows[again]]), np.concatenate([classes, classes[again]])
     labels[-1] = (labels[-1] + 1) % 7
-    features = CSR(*Pattern.from_lists(every.tolist()), np.ones(every.size, np.float32))
-    split = Split(features, Pattern.from_lists(labels[:, None].tolist()), 120, 7)
-    assert kind_of(split) == "other"
+    assert kind_of(split_of(every.tolist(), labels[:, None].tolist(), 120, 7)) == "other"
     # Where equal rows have other labels, they are questions.
     labels[-10:] = (classes[again] + 1) % 7
-    other = Split(features, Pattern.from_lists(labels[:, None].tolist()), 120, 7)
-    assert kind_of(other) == "graph"
+    assert kind_of(split_of(every.tolist(), labels[:, None].tolist(), 120, 7)) == "graph"
 
 
 def test_names_of_an_earlier_version():

@@ -9,8 +9,10 @@ import zipfile
 import numpy as np
 import pytest
 from helpers import naive_rows
+from helpers.caches import opening
 from helpers.matrices import make_csr
 from helpers.naive_rows import assert_agrees, read, to_lists
+from helpers.splits import assert_same_rows
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
@@ -244,8 +246,7 @@ def open_set(tmp_path):
     root.mkdir()
     (root / "train.txt").write_text(TRAIN)
     (root / "test.txt").write_text(TEST)
-    places = {"name": "tiny", "root": root, "cache": tmp_path / "cache"}
-    return lambda **options: xmc(**{"format": "svmlight", **places, **options})
+    return opening(tmp_path, format="svmlight")
 
 
 def sizes_of(data):
@@ -316,18 +317,6 @@ EXTREMES = [0.0, -0.0, TINY, -TINY, SMALLEST, -SMALLEST, np.finfo(np.float32).ma
 FORMATS = [("xmc", None, None), ("svmlight", None, None), ("svmlight", 0, 7), ("xmc", 2, 3)]
 
 
-def read_back(path):
-    """The rows of a file of one chunk."""
-    (block,) = read_text_blocks(path)
-    return block[:2]
-
-
-def assert_same_rows(found, split):
-    for one, other in zip(found[0] + found[1], split.features + split.labels, strict=True):
-        assert one.dtype == other.dtype
-        assert one.tobytes() == other.tobytes()
-
-
 def make_split(rows, num_features, num_labels):
     """A split from a list of (labels, {feature: value})."""
     features, labels = Pattern.from_lists([list(r[1]) for r in rows]), [r[0] for r in rows]
@@ -349,7 +338,8 @@ def test_values_of_all_sizes_are_read_back_equal(tmp_path):
     split = Split(features, Pattern.from_lists([[]]), len(values), 1)
     path = tmp_path / "data.txt"
     write_xmc(path, split)
-    assert_same_rows(read_back(path), split)
+    (block,) = read_text_blocks(path)
+    assert_same_rows(block, split)
     words = path.read_text().split("\n")[1].split()
     exact = np.array([float(word.partition(":")[2]) for word in words]).astype(np.float32)
     assert exact.tobytes() == values.tobytes(), "another reader does not read them"
@@ -383,8 +373,7 @@ def test_generated_sets_are_read_back_equal(
     write_xmc(tmp_path / "train.txt", data.train, **variant)
     write_xmc(str(tmp_path / "test.txt"), data.test, **variant)
     found = xmc(name="written", root=tmp_path, cache=tmp_path / "cache", **sizes, **variant)
-    for one, other in ((found.train, data.train), (found.test, data.test)):
-        assert_same_rows((one.features, one.labels), other)
+    assert_same_rows(found, data)
 
 
 @pytest.mark.parametrize(
@@ -629,8 +618,7 @@ def open_matrices(tmp_path):
     for name, rows in (("trn", 3), ("tst", 2)):
         save(root / f"X.{name}.npz", sparse.csr_matrix(np.eye(rows, 5)))
         save(root / f"Y.{name}.npz", sparse.csr_matrix(np.eye(rows, 4)))
-    places = {"name": "tiny", "root": root, "cache": tmp_path / "cache"}
-    return lambda **options: xmc(**{"format": "npz", **places, **FILES, **options})
+    return opening(tmp_path, format="npz", **FILES)
 
 
 def test_a_set_of_four_files(open_matrices, tmp_path):

@@ -15,12 +15,12 @@ from slide.data.transforms import (
     transform,
 )
 from slide.model.resizing import with_features
-from slide.sparse import CSR, Pattern, as_csr
+from slide.sparse import CSR, as_csr, as_pattern
 from slide.utils.array_checks import Stored
 
 
-def make_split(dense, labels, num_labels=3):
-    return Split(as_csr(dense), Pattern.from_lists(labels), dense.shape[1], num_labels)
+def make_split(dense, labels):
+    return Split(as_csr(dense), as_pattern(labels, 3), dense.shape[1], 3)
 
 
 def measurements(rows=300, seed=0):
@@ -34,9 +34,7 @@ def measurements(rows=300, seed=0):
 
 def test_features_of_other_scales_are_standardized(capsys):
     dense, labels = measurements()
-    assert should_standardize(
-        make_split(dense, labels[:, None].tolist()), StepOptions(l2_norm=True)
-    )
+    assert should_standardize(make_split(dense, labels), StepOptions(l2_norm=True))
     said = capsys.readouterr().err
     assert "features are standardized: " in said
     assert "transform.standardize=false overrides it" in said
@@ -47,9 +45,7 @@ def test_features_whose_scale_says_how_much_they_tell_stay(capsys):
     labels = rng.integers(0, 3, 300)
     dense = rng.normal(size=(300, 12)).astype(np.float32)
     dense[:, :3] += 5 * np.eye(3)[labels]
-    assert not should_standardize(
-        make_split(dense, labels[:, None].tolist()), StepOptions(l2_norm=True)
-    )
+    assert not should_standardize(make_split(dense, labels), StepOptions(l2_norm=True))
     assert "transform.standardize=true overrides it" in capsys.readouterr().err
 
 
@@ -60,9 +56,7 @@ def test_other_steps_and_sparse_rows_are_not_asked(steps, capsys):
     dense, labels = measurements()
     wide = np.hstack([dense, np.zeros((len(dense), steps.get("zeros", 0)), np.float32)])
     options = {"l2_norm": True} | {name: each for name, each in steps.items() if name != "zeros"}
-    assert not should_standardize(
-        make_split(wide, labels[:, None].tolist()), StepOptions(**options)
-    )
+    assert not should_standardize(make_split(wide, labels), StepOptions(**options))
     assert not capsys.readouterr().err
 
 
@@ -72,7 +66,7 @@ def test_moments_are_those_of_the_dense_rows(monkeypatch):
     dense[:, 3] = 7
     dense = dense.astype(np.float32)
     monkeypatch.setattr(Split.blocks, "__defaults__", (8, 8))
-    means, scales = feature_moments(make_split(dense, [[0]] * 50))
+    means, scales = feature_moments(make_split(dense, np.zeros(50, int)))
     expected = dense.astype(np.float64)
     np.testing.assert_allclose(means, expected.mean(0))
     np.testing.assert_allclose(scales[:3], 1 / expected.std(0)[:3])
@@ -81,7 +75,7 @@ def test_moments_are_those_of_the_dense_rows(monkeypatch):
 
 def test_rows_are_standardized_and_end_with_a_constant():
     dense, labels = measurements(40)
-    steps = count_steps(make_split(dense, labels[:, None].tolist()), standardize=True)
+    steps = count_steps(make_split(dense, labels), standardize=True)
     found = steps.features(as_csr(dense)).values.reshape(40, 4)
     expected = (dense - dense.mean(0)) / dense.std(0)
     np.testing.assert_allclose(found[:, :3], expected, rtol=1e-3, atol=1e-4)
@@ -97,10 +91,10 @@ def test_rows_are_standardized_and_end_with_a_constant():
 
 def test_a_data_set_in_a_cache(tmp_path, capsys):
     dense, labels = measurements()
-    split = make_split(dense, labels[:, None].tolist())
+    split = make_split(dense, labels)
     block = [Block(split.features, split.labels)]
-    options = {"key": {"made": 1}, "state": {}, "train": lambda: block, "test": lambda: block}
-    data = cached(tmp_path, name="made", num_features=3, num_labels=3, **options)
+    options = {"blocks": lambda part: block, "num_columns": lambda: (3, 3)}
+    data = cached(tmp_path, name="made", key={"made": 1}, state={}, **options)
     for _ in range(2):  # Computed, and opened again.
         made = transform(data, standardize="auto", l2_norm=True)
         assert (made.num_features, made.steps[0].standardizes) == (4, True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import naive_rows
 from helpers.matrices import make_csr
+from helpers.splits import assert_same_rows
 
 from slide.data import (
     RowTransform,
@@ -115,11 +116,9 @@ def make_rows(rng, rows):
 def make_data(folder, train=None, test=None, state=1, **options):
     """A cached data set of 57 and 23 rows, or of other blocks."""
     rng = np.random.default_rng(0)
-    train, test = train or make_rows(rng, 57), test or make_rows(rng, 23)
-    return cached(
-        folder, name="made", key={"made": 1}, state={"state": state}, num_features=FEATURES,
-        num_labels=LABELS, train=lambda: [train], test=lambda: [test], **options,
-    )  # fmt: skip
+    parts = {"train": train or make_rows(rng, 57), "test": test or make_rows(rng, 23)}
+    options |= {"blocks": lambda part: [parts[part]], "num_columns": lambda: (FEATURES, LABELS)}
+    return cached(folder, name="made", key={"made": 1}, state={"state": state}, **options)
 
 
 def to_lists(part):
@@ -278,12 +277,8 @@ def test_steps_do_the_same_to_rows_to_come(tmp_path, hashed):
         assert steps.num_columns == (made.num_features, made.num_labels)
         again = RowTransform.restored(Stored(steps.settings(), steps.arrays()))
         for one in (steps, again):
-            for got, expected in zip(
-                one.features(data.test.features), made.test.features, strict=True
-            ):
-                np.testing.assert_array_equal(got, expected)
-            labels = one.labels(data.test.labels)
-            np.testing.assert_array_equal(labels.indices, made.test.labels.indices)
+            rows = Block(one.features(data.test.features), one.labels(data.test.labels))
+            assert_same_rows(rows, made.test)
     assert data.steps == ()
     twice = transform(transform(data, tf_idf=True), l2_norm=True)
     rows = data.test.features

@@ -1,8 +1,11 @@
 """Held-out training rows, whole or as pairs of row and label, and what is known of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from helpers.matrices import rows_of
+from helpers.matrices import ones_of, rows_of
+from helpers.splits import split_of
 
 from slide.data import (
     SeenLabels,
@@ -20,31 +23,22 @@ def lists_all_labels(split):
     return kind_of(split) == "graph"
 
 
-def matrix(lists, values=None):
-    pattern = Pattern.from_lists(lists)
-    if values is None:
-        values = np.ones(len(pattern.indices))
-    return CSR(*pattern, np.asarray(values, np.float32))
-
-
 def graph(rows, seed=0, most=12):
     """Rows of two features each, all different, with 0 to ``most`` labels of 50."""
     rng = np.random.default_rng(seed)
     labels = [rng.permutation(50)[: rng.integers(0, most + 1)].tolist() for _ in range(rows)]
-    features = matrix([[row // 40, 1000 + row % 40] for row in range(rows)])
-    return Split(features, Pattern.from_lists(labels), 2000, 50)
+    return split_of([[row // 40, 1000 + row % 40] for row in range(rows)], labels, 2000, 50)
 
 
 def texts(rows, seed=0):
     rng = np.random.default_rng(seed)
-    features = matrix([np.sort(rng.permutation(300)[:9]).tolist() for _ in range(rows)])
-    labels = Pattern.from_lists([[row % 50] for row in range(rows)])
-    return Split(features, labels, 300, 50)
+    features = [np.sort(rng.permutation(300)[:9]).tolist() for _ in range(rows)]
+    return split_of(features, [[row % 50] for row in range(rows)], 300, 50)
 
 
 def split(rows, num_features):
     """Rows of these features, with two labels each."""
-    return Split(matrix(rows), Pattern.from_lists([[0, 1]] * len(rows)), num_features, 2)
+    return split_of(rows, [[0, 1]] * len(rows), num_features, 2)
 
 
 def pairs(split):
@@ -56,14 +50,17 @@ def pairs(split):
 
 
 def test_equal_rows_have_equal_keys(monkeypatch):
-    x = matrix([[3, 8], [8, 3], [3], [8], [], [3, 8], [3, 8]], [1, 2, 2, 1, 1, 1, 2, 1, 1, 2])
+    x = ones_of([[3, 8], [8, 3], [3], [8], [], [3, 8], [3, 8]])
+    x.values[:] = [1, 2, 2, 1, 1, 1, 2, 1, 1, 2]
     expected = row_keys(x)
     assert expected.dtype == np.uint64
     assert expected[0] == expected[1] == expected[6]
     assert len(set(expected.tolist())) == 5
     monkeypatch.setattr("slide.data.kind._BLOCK", 2)
     np.testing.assert_array_equal(row_keys(x), expected)
-    keys = row_keys(matrix([[3], [3, 5], [5, 3], [5]], [1, 1, 0, -0.0, 1, 0]))
+    zeros = ones_of([[3], [3, 5], [5, 3], [5]])
+    zeros.values[:] = [1, 1, 0, -0.0, 1, 0]
+    keys = row_keys(zeros)
     assert keys[0] == keys[1] == keys[2] != keys[3] == 0, "zeros count as missing"
 
 
@@ -105,8 +102,8 @@ def triples(count, repeats=0, seed=0):
     chosen = rng.permutation(12 * 5 * 60)[:count]
     chosen = np.concatenate([chosen, chosen[:repeats]])
     questions, tails = chosen // 60, chosen % 60
-    features = matrix(np.stack([questions // 5, 12 + questions % 5], 1).tolist())
-    return Split(features, Pattern.from_lists(tails[:, None].tolist()), 50, 60)
+    features = np.stack([questions // 5, 12 + questions % 5], 1).tolist()
+    return split_of(features, tails[:, None].tolist(), 50, 60)
 
 
 def test_a_row_for_each_triple_is_a_knowledge_graph():
@@ -131,8 +128,7 @@ def test_how_many_rows_are_held_out(rows, expected):
 
 
 def two_rows(lists, kind):
-    features = CSR(*Pattern.from_lists([[0, 5], [1, 6]]), np.ones(4, np.float32))
-    return Split(features, Pattern.from_lists(lists), 9, 7, kind=kind)
+    return replace(split_of([[0, 5], [1, 6]], lists, 9, 7), kind=kind)
 
 
 def test_what_cannot_be_divided():
@@ -184,14 +180,13 @@ def test_pairs_are_held_out_with_one_probability():
 
 
 def test_the_known_labels_are_those_of_the_equal_rows():
-    rows = matrix([[4, 9], [1], [7, 2], [4, 9]])
-    train = Split(rows, Pattern.from_lists([[5, 3], [], [8], [1]]), 10, 9)
-    known = SeenLabels(train).of(matrix([[9, 4], [4], [1], [2, 7], []]))
+    train = split_of([[4, 9], [1], [7, 2], [4, 9]], [[5, 3], [], [8], [1]], 10, 9)
+    known = SeenLabels(train).of(ones_of([[9, 4], [4], [1], [2, 7], []]))
     assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
     assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
-    empty = Split(matrix([[4], []]), Pattern.from_lists([[5], [3]]), 10, 9)
-    assert not len(SeenLabels(empty).of(matrix([[], []])).indices), "a row without any asks nothing"
-    nothing = SeenLabels(train.slice(0, 0)).of(matrix([[4], [1]]))
+    empty = SeenLabels(split_of([[4], []], [[5], [3]], 10, 9))
+    assert not len(empty.of(ones_of([[], []])).indices), "a row without any asks nothing"
+    nothing = SeenLabels(train.slice(0, 0)).of(ones_of([[4], [1]]))
     assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
 
 
@@ -210,8 +205,8 @@ def test_known_ids_are_left_out():
 def test_pairs_of_few_labelled_rows_stay_for_learning():
     """Only rows with labels can be held out, so their number counts."""
     lists = [[1, 2] if row % 20 == 0 else [] for row in range(200)]
-    features = matrix([[row // 20, 100 + row % 20, 150 + row % 7] for row in range(200)])
-    rows = Split(features, Pattern.from_lists(lists), 200, 50)
+    features = [[row // 20, 100 + row % 20, 150 + row % 7] for row in range(200)]
+    rows = split_of(features, lists, 200, 50)
     assert lists_all_labels(rows)
     for seed in range(5):
         train, held = validation_split(rows, seed)

@@ -74,14 +74,6 @@ def test_rows_agree_with_the_twin(tmp_path, seed, min_rows, share):
             assert {names[i]: value for i, value in pairs} == pytest.approx(weights)
 
 
-def test_the_seed_decides(tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        build(tmp_path / name, random_index(), seed=seed)
-    a, b, c = ((tmp_path / name / "train.txt").read_bytes() for name in "abc")
-    assert a == b
-    assert a != c
-
-
 def test_of_a_package_the_first_entry_counts(tmp_path):
     other = "\nPackage: other\nDepends: gcc-12\n"
     build(tmp_path / "root", INDEX + other, min_rows=1, test_share=0.5)

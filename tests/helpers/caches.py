@@ -1,6 +1,7 @@
 """Small cached sets, from files and from blocks of rows."""
 
 from helpers.splits import make_split
+from slide.data import xmc
 from slide.data.cache import cached
 from slide.data.dataset import Block
 
@@ -12,6 +13,12 @@ def forbid(*_, **__):
     raise AssertionError("the files are parsed again")
 
 
+def opening(folder, **defaults):
+    """What opens the files in ``folder/files``, with these options where no others are given."""
+    places = {"name": "tiny", "root": folder / "files", "cache": folder / "cache"}
+    return lambda **options: xmc(**{**places, **defaults, **options})
+
+
 def leftovers(cache):
     return sorted(path.name for path in cache.iterdir() if path.suffix == ".tmp")
 
@@ -20,8 +27,7 @@ def blocks_of(split):
     return lambda: [Block(split.features, split.labels)]
 
 
-def open_blocks(cache, train, state, **options):
-    test = make_split(4, seed=9)
-    given = {"num_features": 50, "num_labels": 30, "train": train, "test": blocks_of(test)}
-    options = given | options
+def open_blocks(cache, train, state, num_labels=lambda: 30, **options):
+    parts = {"train": train, "test": blocks_of(make_split(4, seed=9))}
+    options |= {"blocks": lambda part: parts[part](), "num_columns": lambda: (50, num_labels())}
     return cached(cache, name="made", key={"made": 1}, state={"state": state}, **options)

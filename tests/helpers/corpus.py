@@ -5,7 +5,10 @@ Each run of the tests tries each file, and damages it further; a file that fails
 """
 
 import hashlib
+from contextlib import contextmanager
 from pathlib import Path
+
+from helpers.damage import REPEAT
 
 FOLDER = Path(__file__).parents[1] / "corpus"
 ROWS = {
@@ -27,6 +30,18 @@ FEATURES, LABELS = 6, 4
 def kept(format):
     """The files of a format, by name."""
     return {path.name: path.read_bytes() for path in sorted((FOLDER / format).glob("*.txt"))}
+
+
+@contextmanager
+def kept_on_failure(format, data):
+    """Show a file for which a test fails, and keep it if this is a longer run."""
+    try:
+        yield
+    except BaseException:
+        print(repr(data))
+        if REPEAT > 1:
+            keep(format, data)
+        raise
 
 
 def keep(format, data):

@@ -34,7 +34,19 @@ def rows(part):
     return [row(part.features, part.labels, i) for i in range(part.features.num_rows)]
 
 
+def arrays(found):
+    """The arrays of rows, or of both splits of a data set."""
+    parts = (found.train, found.test) if hasattr(found, "train") else (found,)
+    return [array for part in parts for array in (*part.features, *part.labels)]
+
+
 def assert_types(part):
-    arrays = [*part.features, *part.labels]
-    assert [a.dtype for a in arrays] == ["i8", "i4", "f4", "i8", "i4"]
-    assert all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays)
+    assert [a.dtype for a in arrays(part)] == ["i8", "i4", "f4", "i8", "i4"]
+    assert all(type(a) is np.ndarray and a.flags.c_contiguous for a in arrays(part))
+
+
+def assert_same_rows(found, expected):
+    """Bit by bit, of rows or of both splits of a data set."""
+    for one, other in zip(arrays(found), arrays(expected), strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()

@@ -1,13 +1,9 @@
 """MNIST, and sets of images in the same form: idx files of 28 x 28 pixels and of ten classes.
 
-An idx file begins with a magic number of four bytes: the third is the type (8: unsigned bytes), the
-fourth the number of dimensions. The dimensions follow as big-endian 32-bit numbers, and then the
-values. A row is an image: feature ``28 * y + x`` is a pixel that is not black, with a value in
-(0, 1], and the only label is its class, one of 10.
-
-References:
-    Y. LeCun et al., "Gradient-based learning applied to document recognition", Proceedings of the
-    IEEE 86(11), 1998, http://yann.lecun.com/exdb/mnist/
+An idx file (http://yann.lecun.com/exdb/mnist/) begins with a magic number of four bytes: the third
+is the type (8: unsigned bytes), the fourth the number of dimensions. The dimensions follow as
+big-endian 32-bit numbers, and then the values. A row is an image: feature ``28 * y + x`` is a pixel
+that is not black, with a value in (0, 1], and the only label is its class, one of 10.
 """
 
 import gzip
@@ -75,7 +71,7 @@ def mnist(
     """
     check_folders(root=root, cache=cache)
     names = [path.name for pair in _idx_paths(Path(root)).values() for path in pair]
-    ensure_files(Path(root), names, fetch, _check_images, hint)
+    ensure_files(Path(root), names, hint, fetch, _check_images)
     paths = _idx_paths(Path(root))  # Other ones than before, if files were fetched.
     key = {split: [str(path.resolve()) for path in pair] for split, pair in paths.items()}
     return cached(
@@ -83,10 +79,8 @@ def mnist(
         name=name,
         key={"reader": "mnist", **key},
         state={"files": [file_state(path) for pair in paths.values() for path in pair]},
-        num_features=SIDE**2,
-        num_labels=NUM_LABELS,
-        train=lambda: read_idx_blocks(*paths["train"]),
-        test=lambda: read_idx_blocks(*paths["test"]),
+        blocks=lambda part: read_idx_blocks(*paths[part]),
+        num_columns=lambda: (SIDE**2, NUM_LABELS),
         propensity=propensity,
     )
 

@@ -32,7 +32,7 @@ LABELS_SHAPE = 2.0
 # Labels in a cluster, in multiples of the mean number of labels in a row.
 CLUSTER = 8
 # Streams of random numbers.
-MODEL, TRAIN, TEST = range(3)
+STREAMS = {"model": 0, "train": 1, "test": 2}
 
 
 def synthetic(
@@ -81,24 +81,24 @@ def synthetic(
 
     @functools.cache
     def model() -> RowModel:
-        return build_model(shape, np.random.default_rng((seed, MODEL)))
+        return build_model(shape, np.random.default_rng((seed, STREAMS["model"])))
 
     return cached(
         cache,
         name=name,
         key={"generator": "synthetic", "version": SYNTHETIC_VERSION, **shape._asdict(), **counts},
         state={},
-        num_features=num_features,
-        num_labels=num_labels,
-        train=lambda: generate_rows(shape, model(), train_samples, seed, TRAIN),
-        test=lambda: generate_rows(shape, model(), test_samples, seed, TEST),
+        blocks=lambda part: generate_rows(
+            shape, model(), counts[f"{part}_samples"], seed, STREAMS[part]
+        ),
+        num_columns=lambda: (num_features, num_labels),
         # Two numbers of four bytes for a feature, one for a label, and two bounds of eight bytes.
         size=round((train_samples + test_samples) * (8 * nonzeros + 4 * labels_per_row + 16)),
     )
 
 
 class RowShape(NamedTuple):
-    """The parameters of the rows' distribution; see `synthetic`."""
+    """The arguments of `synthetic` that shape a row."""
 
     num_features: int
     num_labels: int

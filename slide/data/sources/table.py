@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.data.cache import cached, check_propensity
+from slide.data.cache import SPLITS, cached, check_propensity
 from slide.data.columns import Columns, Row, understood
-from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, Block, SparseDataset, Split
+from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split, draw_rows
 from slide.data.errors import DataError
-from slide.data.fetching import check_folders, ensure_files
+from slide.data.fetching import check_folders, ensure_files, ensure_parts
 from slide.data.tables import counted_lines, json_rows, read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import CSR, Pattern, as_csr, stacked
@@ -38,7 +38,8 @@ _VERSION, _DOCUMENTS_VERSION = 3, 1
 _ROWS = 4096
 _COLUMNS = "columns.json"
 
-Rows = Callable[[], Iterator[Row]]
+# The rows of "train" or "test".
+Rows = Callable[[str], Iterable[Row]]
 
 
 def table(
@@ -110,7 +111,7 @@ def table(
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
     for each in map(Path, files):
         checks.encodable("path", each)
-        ensure_files(each.parent, [each.name], None, lambda _: None, hint)
+        ensure_files(each.parent, [each.name], hint)
     find = {"labels": labels, "separator": separator, "text": text, "numbers": numbers}
 
     @functools.cache
@@ -123,7 +124,7 @@ def table(
         if test_path is None and split is not None:
             note = f"test rows: {test_value!r} in the column {split}"
         elif test_path is None:
-            chosen = drawn(count, test_share, seed)
+            chosen = draw_rows(count, test_share, seed)
             note = (
                 f"no test file: {chosen.sum():,} of {count:,} rows, drawn with seed {seed}, are "
                 "set aside as test rows (test_path, split or test_share says otherwise)"
@@ -164,7 +165,7 @@ def table(
         check_folders(cache=cache)
     state = {"files": [file_state(Path(each)) for each in files]}
     data = texts_and_labels(
-        {part: functools.partial(rows_of, part) for part in ("train", "test")},
+        rows_of,
         options,
         lambda: found()[0],
         str(path) if isinstance(path, str | Path) else "the table",
@@ -223,12 +224,11 @@ def documents(
     options = TextOptions(ngrams, min_rows, max_features, lower, sublinear)
     names = {"train": train_file, "test": test_file or train_file}
     paths = {part: Path(root) / file for part, file in names.items()}
-    if test_file is None:
-        log(ASIDE)
-    elif paths["train"].is_file():
-        hint = f"{hint} {SETS_ASIDE}".lstrip()
-    ensure_files(Path(root), list(dict.fromkeys(names.values())), None, lambda _: None, hint)
-    chosen = functools.cache(lambda: drawn(sum(1 for _ in read_documents(paths["train"]))))
+    test = None if test_file is None else [names["test"]]
+    ensure_parts(Path(root), [names["train"]], test, hint)
+    chosen = functools.cache(
+        lambda: draw_rows(sum(1 for _ in read_documents(paths["train"])), 0.1, seed=0)
+    )
 
     def rows(part: str) -> Iterator[Row]:
         every = read_documents(paths[part])
@@ -243,7 +243,7 @@ def documents(
     if test_file is None:
         key["set aside"] = True
     return texts_and_labels(
-        {part: functools.partial(rows, part) for part in paths},
+        rows,
         options,
         lambda: None,
         str(paths["train"]),
@@ -262,28 +262,17 @@ def document_of(row: Mapping[str, Any]) -> Row:
     labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
         raise ValueError(f"labels must be a list of names, not {labels!r}")
-    found = Row(row["text"], list(dict.fromkeys(map(str, labels))))
-    for each in (found.text, *found.labels):
-        each.encode()  # Half a pair of surrogates is no text. Here its line is known.
-    return found
+    return Row(row["text"], list(dict.fromkeys(map(str, labels)))).encodable()
 
 
 def read_documents(path: Path) -> Iterator[Row]:
     """The documents of a file, one after the other."""
-    with counted_lines(path, "reading") as lines:
+    with counted_lines(path) as lines:
         for position, row in json_rows(lines, str(path)):
             try:
                 yield document_of(row)._replace(name=Path(position).name)
             except ValueError as error:
                 raise DataError(f"{position}: {error}") from error
-
-
-def drawn(count: int, share: float = 0.1, seed: int = 0) -> np.ndarray:
-    """Which rows are drawn for testing, ``(count,)`` bool; one is left to train on."""
-    aside = min(max(round(share * count), 1), max(count - 1, 0))
-    chosen = np.zeros(count, bool)
-    chosen[np.random.default_rng(seed).permutation(count)[:aside]] = True
-    return chosen
 
 
 class _Counted(NamedTuple):
@@ -295,9 +284,9 @@ class _Counted(NamedTuple):
     test_rows: Names | None
 
     @property
-    def num_features(self) -> int:
-        numbers = () if self.columns is None else self.columns.numbers
-        return (self.vectorizer.num_features if self.vectorizer else 0) + len(numbers)
+    def num_columns(self) -> tuple[int, int]:
+        words = self.vectorizer.num_features if self.vectorizer else 0
+        return words + (len(self.columns.numbers) if self.columns else 0), len(self.labels)
 
     def blocks(self, rows: Iterable[Row]) -> Iterator[Block]:
         """Rows as features and labels."""
@@ -327,7 +316,7 @@ def features_of(
 
 
 def texts_and_labels(
-    parts: Mapping[str, Rows],
+    rows: Rows,
     options: TextOptions,
     columns: Callable[[], Columns | None],
     source: str,
@@ -338,15 +327,16 @@ def texts_and_labels(
     state: Mapping[str, Any],
     propensity: Sequence[float],
 ) -> SparseDataset:
-    """The data set of rows of texts, numbers and labels, which are read twice; see `cached`.
+    """The data set of the ``rows`` of ``"train"`` and ``"test"``, which are read twice.
 
-    ``columns`` is asked for only if there is no cache; without a cache arrays are in memory.
+    ``columns`` is asked for only if there is no cache; without a cache arrays are in memory. See
+    `cached`.
     """
-    counted = functools.cache(lambda: _count(parts, options, columns(), source))
+    counted = functools.cache(lambda: _count(rows, options, columns(), source))
     if cache is None:
         own = counted()
-        sizes = own.num_features, len(own.labels)
-        train, test = (_in_memory(own.blocks(parts[part]()), *sizes) for part in ("train", "test"))
+        sizes = own.num_columns
+        train, test = (_in_memory(own.blocks(rows(part)), *sizes) for part in SPLITS)
         found = SparseDataset(name, train, test, *sizes, check_propensity(propensity))
     else:
         found = cached(
@@ -354,10 +344,8 @@ def texts_and_labels(
             name=name,
             key=key,
             state=state,
-            num_features=lambda: counted().num_features,
-            num_labels=lambda: len(counted().labels),
-            train=lambda: counted().blocks(parts["train"]()),
-            test=lambda: counted().blocks(parts["test"]()),
+            blocks=lambda part: counted().blocks(rows(part)),
+            num_columns=lambda: counted().num_columns,
             extra=lambda: _arrays(counted()),
             propensity=propensity,
         )
@@ -372,9 +360,7 @@ def texts_and_labels(
     )
 
 
-def _count(
-    parts: Mapping[str, Rows], options: TextOptions, columns: Columns | None, source: str
-) -> _Counted:
+def _count(rows: Rows, options: TextOptions, columns: Columns | None, source: str) -> _Counted:
     labels: set[str] = set()
     width = 0 if columns is None else len(columns.numbers)
     # Of each column: values, their sum, and the sum of their squares.
@@ -382,7 +368,7 @@ def _count(
 
     def texts() -> Iterator[str]:
         row = None
-        for row in parts["train"]():
+        for row in rows("train"):
             labels.update(row.labels)
             if width:
                 values = np.array(row.numbers)
@@ -400,7 +386,7 @@ def _count(
         for _ in texts():
             pass
     test_rows = []
-    for row in parts["test"]():
+    for row in rows("test"):
         labels.update(row.labels)
         test_rows += [row.name] if row.name else []
     if columns is not None:
@@ -439,17 +425,15 @@ def _arrays(counted: _Counted) -> dict[str, np.ndarray | str]:
 
 
 def _opened(folder: Path, options: TextOptions) -> _Counted:
+    arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
 
     def names(part: str) -> Names:
-        paths = (folder / f"{part}_{each}.npy" for each in ("text", "ends"))
-        return Names(*(np.load(path, mmap_mode="r") for path in paths))
+        return Names(arrays[f"{part}_text"], arrays[f"{part}_ends"])
 
     vectorizer = columns = None
-    if (folder / "idf.npy").is_file():
-        vectorizer = TextVectorizer(
-            options, names("terms"), np.load(folder / "idf.npy", mmap_mode="r")
-        )
+    if "idf" in arrays:
+        vectorizer = TextVectorizer(options, names("terms"), arrays["idf"])
     if (folder / _COLUMNS).is_file():
         columns = Columns.restored(json.loads((folder / _COLUMNS).read_text()))
-    test_rows = names("test_rows") if (folder / "test_rows_text.npy").is_file() else None
+    test_rows = names("test_rows") if "test_rows_text" in arrays else None
     return _Counted(vectorizer, names("labels"), columns, test_rows)

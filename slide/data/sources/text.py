@@ -4,13 +4,10 @@ White space separates words. Rare words are left out. An occurrence of another w
 is left out with probability ``1 - sqrt(subsample / f)``; the seed and the number of the word in the
 text decide. Then windows are formed. A row is an occurrence that stays: its only feature, of value
 1, is the id of the word, and its labels are the distinct ids, ascending, of the words in the window
-around it. Ids number the words by descending count, and words of the same count in alphabetical
-order: ``vocab.txt`` in the folder of the arrays has a line ``word count`` for each. The last part
-of the text is the test set, and windows end at the border.
-
-References:
-    T. Mikolov et al., "Distributed representations of words and phrases and their
-    compositionality", NIPS 2013: skip-grams in section 2, subsampling in section 2.3.
+around it (Mikolov et al., "Distributed representations of words and phrases and their
+compositionality", NIPS 2013, sections 2 and 2.3). Ids number the words by descending count, and
+words of the same count in alphabetical order: ``vocab.txt`` in the folder of the arrays has a line
+``word count`` for each. The last part of the text is the test set, and windows end at the border.
 """
 
 import functools
@@ -47,7 +44,7 @@ TEXT8 = "text8"  # http://mattmahoney.net/dc/textdata.html
 
 
 class Vocabulary(NamedTuple):
-    """The words that are not rare, by id, and their ``(V,)`` int64 counts, in descending order."""
+    """The words that are not rare, by id, and their counts ``(V,)`` int64."""
 
     words: list[str]
     counts: np.ndarray
@@ -118,7 +115,7 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
 def subsampled_ids(
     chunks: Iterable[list[str]], vocabulary: Vocabulary, subsample: float, key: np.uint64
 ) -> Iterator[np.ndarray]:
-    """Yields the ids, int32, of the words that stay (Mikolov et al. 2013, section 2.3)."""
+    """Yields the ids, int32, of the words that stay."""
     frequencies = vocabulary.counts / vocabulary.counts.sum()
     keep = np.sqrt(subsample / frequencies) if subsample else np.ones(len(frequencies))
     ids = {word: number for number, word in enumerate(vocabulary.words)}
@@ -191,8 +188,7 @@ def text(
 ) -> SparseDataset:
     """Opens the skip-grams of a text. The first time it reads the text twice, to count and to read.
 
-    `slide.data.sources.text` describes the rows. Memory is bounded by the distinct words and by a
-    chunk of the text.
+    `slide.data.sources.text` describes the rows.
 
     Args:
         root, file: folder and name of the text, in UTF-8.
@@ -238,8 +234,7 @@ def text(
         if not (folder / file).stat().st_size:
             raise DataError(f"{folder / file}: the file is empty")
 
-    ensure_files(Path(root), [file], fetch if file == TEXT8 else None, check, hint)
-
+    ensure_files(Path(root), [file], hint, fetch if file == TEXT8 else None, check)
     vocabulary = functools.cache(lambda: count_vocabulary(path, min_count, max_vocabulary, lower))
 
     def rows(part: str) -> Iterator[Block]:
@@ -249,10 +244,6 @@ def text(
         ids = subsampled_ids(chunks, vocabulary(), float(subsample), key)
         limit = samples[f"{part}_samples"]
         return first_rows(skip_grams(ids, window), limit, f"{path}: the {part} part")
-
-    def lines() -> dict[str, str]:
-        words = zip(*vocabulary(), strict=True)
-        return {"vocab.txt": "".join(f"{word} {count}\n" for word, count in words)}
 
     return cached(
         cache,
@@ -271,10 +262,10 @@ def text(
             "seed": seed,
         },
         state={"file": file_state(path)},
-        num_features=lambda: len(vocabulary().words),
-        num_labels=lambda: len(vocabulary().words),
-        train=lambda: rows("train"),
-        test=lambda: rows("test"),
-        extra=lines,
+        blocks=rows,
+        num_columns=lambda: (len(vocabulary().words),) * 2,
+        extra=lambda: {
+            "vocab.txt": "".join(f"{w} {n}\n" for w, n in zip(*vocabulary(), strict=True))
+        },
         propensity=propensity,
     )

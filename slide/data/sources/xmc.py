@@ -1,23 +1,15 @@
 """Data sets in files: XMC text, svmlight text, or pairs of SciPy matrices.
 
-xmc
-    Text. The first line is ``rows features labels``; each further line is a row
-    ``label,label feature:value feature:value ...`` with columns from 0. A row without labels begins
-    with a space.
-
-svmlight
-    Such rows without the first line, and with features from 1. The text after a ``#`` is a comment.
-    A line that is empty, or a comment, is not a row; one of white space alone is a row without
-    labels and features. Unless the numbers of columns are given, the largest numbers in both files
-    determine them.
-
-npz
-    SciPy's sparse matrices of any kind, with features and labels in separate files. An entry that
-    is not zero is a label.
-
-References:
-    K. Bhatia et al., "The extreme classification repository: multi-label datasets and code", 2016,
-    http://manikvarma.org/downloads/XC/XMLRepository.html
+* xmc: text, as of http://manikvarma.org/downloads/XC/XMLRepository.html (Bhatia et al. 2016). The
+  first line is ``rows features labels``; each further line is a row
+  ``label,label feature:value feature:value ...`` with columns from 0. A row without labels begins
+  with a space.
+* svmlight: such rows without the first line, and with features from 1. The text after a ``#`` is a
+  comment. A line that is empty, or a comment, is not a row; one of white space alone is a row
+  without labels and features. Unless the numbers of columns are given, the largest numbers in both
+  files determine them.
+* npz: SciPy's sparse matrices of any kind, with features and labels in separate files. An entry
+  that is not zero is a label.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from slide.data.cache import cached, check_propensity
-from slide.data.dataset import ASIDE, PROPENSITY, SETS_ASIDE, Block, SparseDataset, Split
+from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split
 from slide.data.errors import DataError
-from slide.data.fetching import Fetch, check_folders, ensure_files
+from slide.data.fetching import Fetch, check_folders, ensure_parts
 from slide.data.row_files import (
     MAX_INDEX,
     VARIANTS,
@@ -45,7 +37,6 @@ from slide.data.row_files import (
 )
 from slide.utils import checks
 from slide.utils.files import file_state
-from slide.utils.progress_bar import log
 
 FORMATS = (*VARIANTS, "npz")
 # The share of rows that become test rows where there is no file of them.
@@ -78,8 +69,7 @@ def xmc(
     `slide.data.sources.xmc` describes the formats.
 
     Args:
-        root: folder of the files. Only ``fetch`` writes into it.
-        cache: folder for the arrays that were read.
+        root, cache: folders of the files, and for the arrays that were read.
         train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
             the training rows is drawn and set aside.
         train_labels_file, test_labels_file: npz: names of the files of the labels.
@@ -130,11 +120,7 @@ def xmc(
         test.try_beginning(folder)
 
     root = Path(root)
-    if test is train:
-        log(ASIDE)
-    elif fetch is None and all(path.is_file() for path in train.paths(root)):
-        hint = f"{hint} {SETS_ASIDE}".lstrip()
-    ensure_files(root, list(dict.fromkeys(train.names + test.names)), fetch, check, hint)
+    ensure_parts(root, train.names, None if test is train else test.names, hint, fetch, check)
     return _open_files(root, train, test, format, cache=cache, name=name, propensity=propensity)
 
 
@@ -142,16 +128,18 @@ def _open_files(
     root: Path, train: "_Files", test: "_Files", format: str, **options: Any
 ) -> SparseDataset:
     """Opens the cache of two splits; `slide.data.cache.cached` has the ``options``."""
-    _, features, labels = _common_sizes(root, train, test)
+    known = _common_sizes(root, train, test)[1:]
     widths = np.zeros(2, np.int64)  # That the largest numbers of the rows need.
+    files = {"train": train, "test": test}
+    paths = {split: files[split].paths(root) for split in files}
 
-    def measured(blocks: Iterable[Block]) -> Iterator[Block]:
-        for block in blocks:
+    def rows(split: str) -> Iterator[Block]:
+        blocks = files[split].read(root)
+        for block in _part(blocks, split == "test") if test is train else blocks:
             found = (each.indices.max(initial=-1) + 1 for each in (block.features, block.labels))
             np.maximum(widths, [*found], out=widths)
             yield block
 
-    paths = {"train": train.paths(root), "test": test.paths(root)}
     variant = train.variant
     key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
     if test is train:
@@ -163,20 +151,18 @@ def _open_files(
         **options,
         key=key | {split: [str(path.resolve()) for path in paths[split]] for split in paths},
         state={split: [file_state(path) for path in paths[split]] for split in paths},
-        num_features=(lambda: int(widths[0])) if features is None else features,
-        num_labels=(lambda: int(widths[1])) if labels is None else labels,
-        train=lambda: measured(_part(train.read(root), False if test is train else None)),
-        test=lambda: measured(_part(test.read(root), True if test is train else None)),
+        blocks=rows,
+        num_columns=lambda: [
+            width if count is None else count
+            for width, count in zip(widths.tolist(), known, strict=True)
+        ],
     )
 
 
-def _part(blocks: Iterable[Block], aside: bool | None) -> Iterator[Block]:
-    """The rows that are drawn to be set aside, or the others; None: all."""
+def _part(blocks: Iterable[Block], aside: bool) -> Iterator[Block]:
+    """The rows that are drawn to be set aside, or the others."""
     rng = np.random.default_rng(0)
     for block in blocks:
-        if aside is None:
-            yield block
-            continue
         rows = np.flatnonzero((rng.random(block.features.num_rows) < _ASIDE) == aside)
         part = Split(block.features, block.labels, MAX_INDEX, MAX_INDEX).take(rows)
         yield Block(part.features, part.labels, 0 if aside else block.skipped)

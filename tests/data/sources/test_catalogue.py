@@ -1,10 +1,7 @@
 """Configurations of data sets that are fetched: whether they agree with readers and READMEs."""
 
 import bz2
-import io
 import re
-import tarfile
-import zipfile
 from functools import partial
 from inspect import signature
 from urllib.parse import urlsplit
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import datafiles, job
 from helpers import server as servers
+from helpers.archives import as_tar, as_zip
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -131,18 +129,7 @@ def pack(remote, files):
             inside[remote.saves[name]["rows"]] = b"".join(b"%d 1\n" % row for row in rows)
     else:
         inside = {member: files[name] for name, member in remote.saves.items()}
-    with io.BytesIO() as buffer:
-        if remote.url.endswith(".tar.gz"):
-            with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-                for member, content in inside.items():
-                    info = tarfile.TarInfo(member)
-                    info.size = len(content)
-                    archive.addfile(info, io.BytesIO(content))
-        else:
-            with zipfile.ZipFile(buffer, "w") as archive:
-                for member, content in inside.items():
-                    archive.writestr(member, content)
-        return buffer.getvalue()
+    return as_tar(inside, "w:gz") if remote.url.endswith(".tar.gz") else as_zip(inside)
 
 
 @pytest.mark.parametrize("name", REPOSITORY)

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from helpers import corpus, damage, naive_json
+from helpers.matrices import rows_of, to_dense
 from helpers.naive_rows import BadLine
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -47,10 +48,7 @@ def test_rows_are_scikit_learn_s(tmp_path, options):
     assert list(data.vectorizer.terms) == peer.get_feature_names_out().tolist()
     for split, matrix in zip((data.train, data.test), expected, strict=True):
         assert split.features.indptr.tolist() == matrix.indptr.tolist()
-        dense = np.zeros(matrix.shape)
-        for row in range(len(split)):
-            part = slice(*split.features.indptr[row : row + 2])
-            dense[row, split.features.indices[part]] = split.features.values[part]
+        dense = to_dense(split.features, matrix.shape[1])
         np.testing.assert_allclose(dense, matrix.toarray(), rtol=1e-6)
 
 
@@ -59,8 +57,7 @@ def test_labels_are_those_of_both_files(tmp_path):
     for data in (opened(tmp_path), opened(tmp_path)):  # Read, and from the cache.
         assert list(data.label_names) == LABELS
         for split, lines in ((data.train, LINES["train"]), (data.test, LINES["test"])):
-            for row, (_, names) in enumerate(lines):
-                found = split.labels.indices[slice(*split.labels.indptr[row : row + 2])]
+            for found, (_, names) in zip(rows_of(split.labels), lines, strict=True):
                 assert [LABELS[each] for each in found] == list(dict.fromkeys(names))
 
 
@@ -148,9 +145,9 @@ WHOLE = corpus.ROWS["documents"]
 
 
 def agree(path, data):
-    """Whether the reader takes the file; a file that fails is kept if this is a longer run."""
+    """Whether the reader takes the file."""
     path.write_bytes(data)
-    try:
+    with corpus.kept_on_failure("documents", data):
         try:
             expected = naive_json.parsed(data, naive_json.document)
         except BadLine as bad:
@@ -158,12 +155,7 @@ def agree(path, data):
                 list(read_documents(path))
             return False
         assert [tuple(found[:2]) for found in read_documents(path)] == expected
-    except BaseException:
-        print(repr(data))
-        if damage.REPEAT > 1:
-            corpus.keep("documents", data)
-        raise
-    return True
+        return True
 
 
 def test_damaged_texts(tmp_path):

@@ -6,6 +6,8 @@ from importlib import import_module
 import numpy as np
 import pytest
 from helpers.idx_files import idx, make_images, write
+from helpers.matrices import to_dense
+from helpers.splits import assert_types
 
 from slide.data import DataError, mnist
 from slide.data.sources.mnist import IDX_FILES
@@ -18,10 +20,7 @@ def read(folder, **arguments):
 
 
 def dense(split):
-    rows = np.repeat(np.arange(len(split)), np.diff(split.features.indptr))
-    out = np.zeros((len(split), 784), np.float32)
-    out[rows, split.features.indices] = split.features.values
-    return out
+    return to_dense(split.features, 784).numpy()
 
 
 @pytest.mark.parametrize("chunk", [4, 4096])
@@ -37,8 +36,7 @@ def test_images_are_read_as_they_were_written(tmp_path, packed, chunk, monkeypat
         assert (found.features.values > 0).all()
         assert found.labels.indices.tolist() == labels.tolist()
         assert found.labels.indptr.tolist() == list(range(len(images) + 1))
-        types = [a.dtype for a in (*found.features, *found.labels)]
-        assert types == ["i8", "i4", "f4", "i8", "i4"]
+        assert_types(found)
 
 
 def test_black_and_white_images(tmp_path):

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from helpers import datafiles
+from helpers.splits import assert_same_rows, assert_types
 
 from slide.data import synthetic
+from slide.sparse import check_labels
 
 SMALL = {
     "num_features": 1000,
@@ -22,42 +25,19 @@ def small(tmp_path_factory):
     return synthetic(cache=tmp_path_factory.mktemp("cache"), **SMALL)
 
 
-def arrays(split):
-    return [*split.features, *split.labels]
-
-
 def matrices(split):
-    """Features and labels as scipy matrices; copies, for scipy sorts rows in place."""
-    indptr, indices, values = (array.copy() for array in split.features)
-    ones = np.ones(len(split.labels.indices), np.float32)
-    return (
-        sp.csr_matrix((values, indices, indptr), (len(split), split.num_features)),
-        sp.csr_matrix(
-            (ones, split.labels.indices.copy(), split.labels.indptr), (len(split), split.num_labels)
-        ),
-    )
-
-
-def duplicates(pattern_indptr, indices):
-    rows = np.repeat(np.arange(len(pattern_indptr) - 1), np.diff(pattern_indptr))
-    return len(indices) - len(np.unique(np.stack([rows, indices]), axis=1).T)
+    """Copies, for scipy sorts rows in place."""
+    return [matrix.copy() for matrix in datafiles.matrices(split)]
 
 
 def test_counts_and_types(small):
     assert (len(small.train), len(small.test)) == (6000, 500)
     assert (small.num_features, small.num_labels) == (1000, 2000)
     for split in (small.train, small.test):
-        assert [a.dtype for a in arrays(split)] == ["i8", "i4", "f4", "i8", "i4"]
-        for indptr, indices, bound in (
-            (split.features.indptr, split.features.indices, 1000),
-            (split.labels.indptr, split.labels.indices, 2000),
-        ):
-            assert indptr[0] == 0
-            assert indptr[-1] == len(indices)
-            assert np.diff(indptr).min() >= 1
-            assert indices.min() >= 0
-            assert indices.max() < bound
-            assert duplicates(indptr, indices) == 0
+        assert_types(split)
+        for columns, bound in ((split.features, 1000), (split.labels, 2000)):
+            check_labels("columns", columns, len(split), bound)  # None is twice in a row.
+            assert np.diff(columns.indptr).min() >= 1
     assert len(small.train.features.indices) / 6000 == pytest.approx(30, rel=0.01)
     assert len(small.train.labels.indices) / 6000 == pytest.approx(4.5, rel=0.01)
 
@@ -86,8 +66,7 @@ def test_popularity_has_the_exponent_asked_for(tmp_path):
 
 def test_seed_determines_the_rows(small, tmp_path):
     again = synthetic(cache=tmp_path, **SMALL)
-    for a, b in zip(arrays(small.train), arrays(again.train), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_rows(small, again)
     other = synthetic(cache=tmp_path, **{**SMALL, "seed": 4})
     assert other.train.labels.indices[:100].tolist() != again.train.labels.indices[:100].tolist()
 
@@ -131,8 +110,8 @@ def test_tiny_sizes(tmp_path, size):
         cache=tmp_path, num_features=size, num_labels=size, train_samples=50, test_samples=5,
         nonzeros=size, labels_per_row=1,
     )  # fmt: skip
-    assert duplicates(data.train.features.indptr, data.train.features.indices) == 0
-    assert duplicates(*data.train.labels) == 0
+    for columns in (data.train.features, data.train.labels):
+        check_labels("columns", columns, 50, size)
 
 
 @pytest.mark.parametrize(

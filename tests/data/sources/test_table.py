@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 from helpers import datafiles, job
 from helpers.damage import REPEAT, SEED
+from helpers.matrices import to_dense
 from helpers.naive_rows import to_lists
 from helpers.serving import serving_model
+from helpers.splits import assert_same_rows
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import slide
@@ -116,12 +118,6 @@ FORMS = {
 OPTIONS = {"split": "part", "min_rows": 1}
 
 
-def arrays(data):
-    return [
-        array for split in (data.train, data.test) for array in (*split.features, *split.labels)
-    ]
-
-
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("form", FORMS)
 def test_all_forms_are_the_same_rows(form, cached, tmp_path):
@@ -131,8 +127,7 @@ def test_all_forms_are_the_same_rows(form, cached, tmp_path):
         data = table(path=source, cache=tmp_path / "c" if cached else None, **OPTIONS)
         assert list(data.label_names) == sorted(WORDS)
         assert list(data.feature_names) == list(expected.feature_names)
-        for one, other in zip(arrays(data), arrays(expected), strict=True):
-            np.testing.assert_array_equal(one, other)
+        assert_same_rows(data, expected)
         assert data.columns.text == ("title", "body")
         assert data.columns.numbers == ("price",)
 
@@ -146,9 +141,7 @@ def test_features_are_words_and_scaled_numbers():
     words = peer.fit_transform(texts[0]), peer.transform(texts[1])
     prices = [row["price"] for row in train if row["price"] is not None]
     for split, part, own in zip((data.train, data.test), (train, test), words, strict=True):
-        x = split.features
-        dense = np.zeros((len(split), split.num_features))
-        dense[x.entry_rows(), x.indices] = x.values
+        dense = to_dense(split.features, split.num_features).numpy()
         np.testing.assert_allclose(dense[:, :-1], own.toarray(), rtol=1e-6)
         given = np.array([np.nan if row["price"] is None else row["price"] for row in part])
         scaled = np.nan_to_num((given - np.mean(prices)) / np.std(prices))
@@ -159,8 +152,7 @@ def test_a_share_is_set_aside_and_said(tmp_path):
     path = write_csv(tmp_path / "rows.csv", flat())
     data, again = (table(path=path, cache=tmp_path / f"c{n}", min_rows=1) for n in range(2))
     assert (len(data.train), len(data.test)) == (54, 6)
-    for one, other in zip(arrays(data), arrays(again), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_rows(data, again)
     told = describe(transform(data, min_label_count=2))
     for said in (
         "tags (separated by ';')",
@@ -279,8 +271,7 @@ def test_other_encodings(tmp_path, encoding):
     path = write_csv(tmp_path / "rows.csv", flat(), encoding=encoding)
     found, expected = table(path=path, encoding=encoding, **OPTIONS), table(path=ROWS, **OPTIONS)
     assert "élan" in list(found.vectorizer.terms)
-    for one, other in zip(arrays(found), arrays(expected), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_rows(found, expected)
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
@@ -313,13 +304,8 @@ def test_separators_are_guessed_where_parts_repeat():
     assert likely_separator(["a,b", "b,c", "c,a", "a,b,c"]) == ","
     assert likely_separator(["Paris, France", "Rome, Italy", "Bern, Switzerland"]) is None
     assert likely_separator(["a", "b", "a,b"]) is None
-    assert [number_of(each) for each in (" 3e2", "x", "inf", True, 10**400)] == [
-        300,
-        None,
-        math.inf,
-        1,
-        math.inf,
-    ]
+    numbers = [number_of(each) for each in (" 3e2", "x", "inf", True, 10**400)]
+    assert numbers == [300, None, math.inf, 1, math.inf]
 
 
 def answered_as_in_python(model):
@@ -381,9 +367,8 @@ def test_from_a_table_to_answers(tmp_path, capsys):
         main([str(tmp_path / "run"), str(tmp_path / "texts.jsonl"), "-o", str(tmp_path / "x")])
     for name, write in {"near.csv": write_csv, "near.jsonl": write_lines}.items():
         write(tmp_path / name, [{"title": "a red car", "body": "", "prise": 1}])
-        with pytest.raises(
-            SystemExit, match=r"price is not among .*\(for prise did you mean price"
-        ):
+        said = r"price is not among .*\(for prise did you mean price"
+        with pytest.raises(SystemExit, match=said):
             main([str(tmp_path / "run"), str(tmp_path / name), "-o", str(tmp_path / "x")])
     answered_as_in_python(model)
     with pytest.raises(ValueError, match="a model of a table with numbers takes no new features"):
@@ -414,15 +399,9 @@ def test_a_path_that_the_locale_lacks_is_named(tmp_path):
         "    except ValueError as error: print(error)\n"
     )
     bare = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    options = {"cwd": job.ROOT, "capture_output": True, "text": True, "check": True}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command,
-        env={**os.environ, **bare},
-        cwd=job.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(command, env={**os.environ, **bare}, **options)
     said = r"'/tmp/\u6f22' has characters that ascii lacks, the encoding of names of files in this"
     assert done.stdout.count(said) == 3
 
@@ -440,7 +419,6 @@ def test_without_a_test_file_rows_are_set_aside(format, tmp_path, capsys):
         xmc(**config, test_file="none", test_labels_file=labels[1])
     assert len(one.train) + len(one.test) == 60
     assert 0 < len(one.test) < 20
-    for first, second in zip(arrays(one), arrays(other), strict=True):
-        np.testing.assert_array_equal(first, second)
+    assert_same_rows(one, other)
     rows = [str(each) for s in (one.train, one.test) for each in to_lists(s.features, s.labels)]
     assert sorted(rows) == sorted(map(str, to_lists(whole.train.features, whole.train.labels)))

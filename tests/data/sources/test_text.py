@@ -5,6 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers import matrices
+from helpers.splits import assert_types
 
 from slide.data import DataError, text
 from slide.data.sources import text as text_module
@@ -76,9 +78,7 @@ def rows_of(split):
     indptr, indices, values = split.features
     assert indptr.tolist() == list(range(len(split) + 1))
     assert (values == 1).all()
-    bounds = split.labels.indptr
-    labels = [split.labels.indices[bounds[i] : bounds[i + 1]].tolist() for i in range(len(split))]
-    return list(zip(indices.tolist(), labels, strict=True))
+    return list(zip(indices.tolist(), matrices.rows_of(split.labels), strict=True))
 
 
 def vocabulary_of(data):
@@ -102,18 +102,10 @@ def test_a_text_by_hand(tmp_path):
     assert vocabulary_of(data) == [("b", 3), ("a", 2), ("c", 2), ("d", 1), ("e", 1)]
     assert (data.num_features, data.num_labels) == (5, 5)
     # 13 of 19 bytes: the border falls into the spaces before e.
-    assert rows_of(data.train) == [
-        (0, [1]),
-        (1, [0]),
-        (0, [1, 2]),
-        (2, [0, 1]),
-        (1, [2, 3]),
-        (3, [1]),
-    ]
+    train = [(0, [1]), (1, [0]), (0, [1, 2]), (2, [0, 1]), (1, [2, 3]), (3, [1])]
+    assert rows_of(data.train) == train
     assert rows_of(data.test) == [(4, [0]), (0, [2, 4]), (2, [0])]
-    assert [a.dtype for a in (*data.train.features, *data.train.labels)] == [
-        *("i8", "i4", "f4", "i8", "i4")
-    ]
+    assert_types(data.train)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 40])

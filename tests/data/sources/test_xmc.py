@@ -3,10 +3,10 @@
 import json
 import re
 
-import numpy as np
 import pytest
 from helpers import datafiles, job
 from helpers.caches import TRAIN, forbid
+from helpers.splits import assert_same_rows
 
 from slide.data import DataError, xmc
 
@@ -18,6 +18,12 @@ NAMES = {
         **{f"{part}_labels_file": f"Y.{part}.npz" for part in ("train", "test")},
     },
 }
+
+
+def config_of(format, folder):
+    """What writes the files of a format, and what reads them."""
+    config = {"format": format, **NAMES[format]}
+    return config, {"name": "x", "root": folder / "root", "cache": folder / "cache", **config}
 
 
 @pytest.fixture
@@ -36,30 +42,25 @@ def counts_of(data):
 
 @pytest.mark.parametrize("format", NAMES)
 def test_missing_files_are_fetched_and_checked(tmp_path, data, format):
-    config = {"format": format, **NAMES[format]}
-    places = {"name": "x", "root": tmp_path / "root", "cache": tmp_path / "cache"}
+    config, places = config_of(format, tmp_path)
 
     def fetch(root, check):
         datafiles.write_rows(root, data, config)
         check(root)
 
     with pytest.raises(FileNotFoundError, match=r"root/\S+ is missing. By hand. Put "):
-        xmc(**config, **places, hint="By hand.")
+        xmc(**places, hint="By hand.")
     assert not (tmp_path / "root").exists()
-    found = xmc(**config, **places, **counts_of(data), fetch=fetch)
-    for one, other in ((found.train, data.train), (found.test, data.test)):
-        for array, expected in zip(
-            one.features + one.labels, other.features + other.labels, strict=True
-        ):
-            np.testing.assert_array_equal(array, expected)
+    found = xmc(**places, **counts_of(data), fetch=fetch)
+    assert_same_rows(found, data)
     # What is there is used.
-    xmc(**config, **places, **counts_of(data), fetch=None)
+    xmc(**places, **counts_of(data), fetch=None)
 
 
 @pytest.mark.parametrize("count", ["train_samples", "test_samples", "num_features", "num_labels"])
 @pytest.mark.parametrize("format", NAMES)
 def test_another_version_is_told_before_it_is_taken(tmp_path, data, format, count):
-    config = {"format": format, **NAMES[format]}
+    config, places = config_of(format, tmp_path)
     checked = []
 
     def fetch(root, check):
@@ -70,9 +71,8 @@ def test_another_version_is_told_before_it_is_taken(tmp_path, data, format, coun
 
     expected = counts_of(data)
     expected[count] -= 30 if count.startswith("num") else 1
-    places = {"name": "x", "root": tmp_path / "root", "cache": tmp_path / "cache"}
     with pytest.raises(FileNotFoundError):
-        xmc(**config, **places, **expected, fetch=fetch)
+        xmc(**places, **expected, fetch=fetch)
     (message,) = checked
     assert ("samples" in count) == ("rows" in message)
 
