@@ -319,7 +319,7 @@ def test_the_head_is_not_all_rows(tables, monkeypatch):
 def test_the_log_counts_a_row_once_that_is_in_many_buckets():
     weight, bias, inputs = layer()
     proposer = fitted(weight, bias, inputs, hashes_per_table=5, num_tables=8)
-    proposer.candidates(inputs[:B])
+    proposer.candidates(inputs[:4])
     seen = proposer.statistics()["look_up/rows_seen"]
     assert proposer.looked > N > seen > N / 2
     proposer.resize(N // 2)
