@@ -1,13 +1,9 @@
 """A training step costs the same however many outputs the layer has."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from helpers.cost import ACTIVE, B, D, Step, array_peak, tensor_bytes
+from helpers.programs import output_of
 from helpers.samplers import lsh_sampler, recent_sampler
 
 from slide.sampling import lsh_proposer
@@ -66,20 +62,11 @@ def assert_no_array_of_all_outputs(sampler):
 
 @pytest.mark.kernels_only
 def test_no_kernel_loops_over_all_outputs():
-    here = Path(__file__).parent
     code = (
         "from helpers.cost import count_lines;"
         "print(*(count_lines(n, m) for m in ('per_sample', 'shared') for n in (2**12, 2**14)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        cwd=here,
-        env=os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(here.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    counts = [int(count) for count in done.stdout.split()]
+    counts = [int(count) for count in output_of("-c", code, NUMBA_DISABLE_JIT="1").split()]
     for small, large in (counts[:2], counts[2:]):
         assert small > 5_000
         # One loop over the outputs would take 12,288 lines more.

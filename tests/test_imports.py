@@ -3,11 +3,10 @@
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.programs import output_of
 
 ROOT = Path(__file__).parent.parent
 # Modules at the root of the package that count as a room of several; others count as themselves.
@@ -214,10 +213,7 @@ def test_importing_slide_and_using_an_optimizer_are_light():
         "'fastapi', 'uvicorn', 'prometheus_client', 'torch._dynamo'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert output_of("-c", code) == "[]\n"
 
 
 def test_all_public_names_exist():
@@ -260,8 +256,7 @@ for name in sys.argv[1:]:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0, name
 """
-    words = [sys.executable, "-W", "ignore", "-c", code, *slide._ROOMS]
-    subprocess.run(words, cwd=ROOT, check=True)
+    output_of("-c", code, *slide._ROOMS)
     assert set(slide._ROOMS) <= set(dir(slide))
     # Completion offers no module that public names are only imported from.
     assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))

@@ -15,6 +15,7 @@ import requests
 import scipy.sparse
 import torch
 from helpers import job
+from helpers.programs import run_program
 
 from slide import runtime
 
@@ -48,10 +49,7 @@ def test_from_matrices_to_answers(tmp_path, capsys, monkeypatch):
     assert (names["labels"].shape, names["labels"].dtype) == ((300, 3), np.int64)
     predict, serve, ask = shell.splitlines()
     command = predict.replace("slide-predict", "-m slide.predict").split()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True
-    )
+    done = run_program(*command, cwd=tmp_path, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"P@1 ([\d.]+)", done.stderr)[1]) > precision > 0.1
     assert scipy.sparse.load_npz(tmp_path / "answers.npz").shape == (400, 80)

@@ -2,8 +2,6 @@
 
 import ast
 import os
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -11,6 +9,7 @@ import numba
 import numpy as np
 import pytest
 import torch
+from helpers.programs import output_of, run_program
 
 from slide import runtime
 from slide.backend import array_view
@@ -81,9 +80,7 @@ print(sorted(set(after[0].items()) - set(before[0].items())))
 )
 def test_variables_that_cannot_be(variable, value, said):
     """Numba would say no name, or end the process in its first kernel."""
-    command = [sys.executable, "-W", "ignore", "-c", "import slide; slide.runtime.set_threads(1)"]
-    variables = os.environ | {variable: value}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+    done = run_program("-c", "import slide; slide.runtime.set_threads(1)", **{variable: value})
     assert done.returncode == (said is not None), done.stderr
     assert said is None or done.stderr.endswith(f"ValueError: {variable}{said}\n")
 
@@ -92,10 +89,8 @@ def test_what_an_import_changes():
     """The program that imports slide keeps its signals, its threads, and most of its variables."""
     kept = ("OMP_", "GOMP_", "KMP_", "THP_")
     variables = {n: value for n, value in os.environ.items() if not n.startswith(kept)}
-    command = [sys.executable, "-W", "ignore", "-c", HOST]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    changed = {name for name, _ in ast.literal_eval(done.stdout)}
+    found = output_of("-c", HOST, variables=variables)
+    changed = {name for name, _ in ast.literal_eval(found)}
     ours = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE"}
     assert {name for name in changed if not name.startswith("KMP_")} == ours
 

@@ -1,11 +1,8 @@
 """``train.py`` as ``torchrun`` itself starts it, to the very end of its processes."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from helpers.torchrun import SMALL, TESTS
+from helpers.programs import run_program
+from helpers.torchrun import SMALL
 from torch import distributed
 
 pytestmark = [
@@ -28,15 +25,8 @@ def torchrun(folder, *words):
     (folder / "program.py").write_text(PROGRAM)
     start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     start += ["--rdzv-endpoint=localhost:0", "program.py", *SMALL]
-    path = {"PYTHONPATH": str(TESTS.parent), "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", *start, f"dataset.cache={folder}/cache", *words],
-        env=os.environ | path,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    words = [*start, f"dataset.cache={folder}/cache", *words]
+    return run_program(*words, cwd=folder, timeout=150, GLOO_SOCKET_IFNAME="lo")
 
 
 def test_the_processes_part_at_the_end(tmp_path):

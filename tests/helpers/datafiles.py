@@ -1,11 +1,11 @@
 """Small files for each reader."""
 
-import gzip
 import json
 
 import numpy as np
 from scipy import sparse
 
+from helpers import idx_files
 from slide.data import write_xmc
 
 SEED = 0
@@ -47,19 +47,9 @@ def matrices(split):
     return features, sparse.csr_matrix((ones, indices, indptr), shape=(rows, split.num_labels))
 
 
-def write_idx_files(folder, data, config):
+def write_images(folder, data, config):
     """MNIST's four files, with images of noise."""
-    rng = np.random.default_rng(SEED)
-    for part, rows in (("train", len(data.train)), ("t10k", len(data.test))):
-        arrays = {
-            "images-idx3": rng.integers(0, 256, (rows, 28, 28), np.uint8),
-            "labels-idx1": rng.integers(0, 10, rows, np.uint8),
-        }
-        for kind, array in arrays.items():
-            sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
-            content = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
-            with gzip.open(folder / f"{part}-{kind}-ubyte.gz", "wb") as file:
-                file.write(content)
+    idx_files.write(folder, rows=(len(data.train), len(data.test)))
 
 
 def write_plain_text(folder, data, config):
@@ -91,7 +81,7 @@ def write_table(folder, data, config):
 
 WRITERS = {
     "slide.data.xmc": write_rows,
-    "slide.data.mnist": write_idx_files,
+    "slide.data.mnist": write_images,
     "slide.data.text": write_plain_text,
     "slide.data.documents": write_documents,
     "slide.data.table": write_table,

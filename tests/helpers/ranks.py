@@ -10,12 +10,11 @@ import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-TESTS = Path(__file__).parents[1]
+from helpers.programs import PATH
 
 
 def several(test):
@@ -83,11 +82,10 @@ for line in sys.stdin:
 
 @cache
 def _server():
-    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
+    changed = {"PYTHONPATH": PATH, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", SERVER],
-        env=os.environ
-        | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""},
+        env=os.environ | changed,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

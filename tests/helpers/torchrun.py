@@ -5,12 +5,9 @@ kernels take seconds. It is a child itself, because kernels of forked processes 
 """
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+from helpers.programs import output_of
+
 # A run of which all outputs are computed, so that it does not depend on the number of processes.
 SMALL = (
     *("dataset.train_samples=300", "dataset.test_samples=60", "dataset.num_labels=60"),
@@ -126,16 +123,6 @@ def torchruns(code, folder, seconds=170):
         folder: an empty folder.
         seconds: time after which the test fails.
     """
-    path = os.pathsep.join((str(TESTS.parent), str(TESTS)))
-    small = [*SMALL, f"dataset.cache={folder}/cache"]
-    command = [sys.executable, "-W", "ignore", "-c", START + code + END, str(folder), *small]
-    done = subprocess.run(
-        command,
-        env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    assert not done.returncode, done.stdout + done.stderr
+    words = ["-c", START + code + END, folder, *SMALL, f"dataset.cache={folder}/cache"]
+    output_of(*words, cwd=folder, timeout=seconds, GLOO_SOCKET_IFNAME="lo")
     return json.loads((folder / "found.json").read_text())

@@ -7,11 +7,8 @@ does is a crash, or an answer from memory outside of an array.
 import json
 import re
 import shutil
-import subprocess
-import sys
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ import torch
 from helpers import job
 from helpers.damage import REPEAT, SEED
 from helpers.graphs import make_graph
+from helpers.programs import run_program
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 
 import slide
@@ -36,7 +34,6 @@ pytestmark = [pytest.mark.compiled_only, pytest.mark.usefixtures("one_thread")]
 EDITS = 250
 # Integers that may be any: counts, and keys of rows, which another number finds no more.
 PLAIN = ("frequency", "seen.keys", "analogous.rests", "conjunctions.keys", "names:")
-TESTS = Path(__file__).parents[1]
 
 
 def text_rows(folder):
@@ -113,9 +110,8 @@ def test_each_edit_is_refused_or_harmless(tmp_path):
     for kind in ROWS:
         save(tmp_path / kind, kind)
     count = max(20, int(EDITS * REPEAT))
-    words = [sys.executable, "-m", "helpers.edits", str(count), str(SEED)]
-    words += [str(tmp_path / kind) for kind in ROWS]
-    done = subprocess.run(words, cwd=TESTS, capture_output=True, text=True, timeout=1200)
+    words = ["-m", "helpers.edits", count, SEED, *(tmp_path / kind for kind in ROWS)]
+    done = run_program(*words, timeout=1200)
     assert done.returncode == 0, f"after {done.stdout.count(chr(10))} edits: {done.stderr[-3000:]}"
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(ROWS) * count

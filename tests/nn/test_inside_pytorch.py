@@ -2,16 +2,14 @@
 
 import copy
 import os
-import subprocess
-import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from helpers.matrices import make_csr
+from helpers.programs import output_of
 from helpers.samplers import uniform_sampler
 from helpers.small_layers import B, D, N, draw_labels, make_layer, train_briefly
 from helpers.sparse_layers import every_mode
@@ -165,22 +163,6 @@ class TestUnsupported:
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 
-def output_of(code, *arguments, unset=()):
-    """What a program prints that has the helpers of the tests; it must not fail."""
-    tests = Path(__file__).parents[1]
-    environment = {name: value for name, value in os.environ.items() if name not in unset}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *arguments],
-        cwd=tests,
-        env=environment | {"PYTHONPATH": str(tests.parent)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout.strip()
-
-
 class Hashed(Dataset):
     """Samples that a layer was asked about, in a worker process."""
 
@@ -274,7 +256,7 @@ try:
 finally:
     print("done")
 """
-        assert output_of(code) == "done"
+        assert output_of("-c", code) == "done\n"
 
 
 ONE_CORE = """
@@ -294,7 +276,8 @@ print(train_briefly())
 def test_on_one_core():
     """A process of one core takes one thread, and trains as one with all threads does."""
     unset = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS")
-    assert output_of(ONE_CORE, unset=unset) == str(train_briefly())
+    variables = {name: value for name, value in os.environ.items() if name not in unset}
+    assert output_of("-c", ONE_CORE, variables=variables) == f"{train_briefly()}\n"
 
 
 REFUSED = r"another thread is training this layer now.* a lock around forward"
@@ -441,7 +424,7 @@ print("refused")
 
 @pytest.mark.compiled_only
 def test_a_process_does_not_crash():
-    assert output_of(HAMMER, "per_sample") == "refused"
+    assert output_of("-c", HAMMER, "per_sample") == "refused\n"
 
 
 @every_mode

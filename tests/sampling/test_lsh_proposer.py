@@ -335,7 +335,7 @@ def test_few_directions_find_the_head(directions, monkeypatch):
 @kernels_only
 def test_the_log_counts_a_row_once_that_is_in_many_buckets():
     *_, inputs, proposer = ready(hashes_per_table=5, num_tables=8)
-    proposer.candidates(inputs[:B])
+    proposer.candidates(inputs[:4])
     seen = proposer.statistics()["look_up/rows_seen"]
     assert proposer.looked > N > seen > N / 2
     proposer.resize(N // 2)

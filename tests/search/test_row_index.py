@@ -209,6 +209,7 @@ class TestBounds:
             torch.testing.assert_close(own[0][0], scores[b])
             assert own[1][0].tolist() == ids[b].tolist()
 
+    @pytest.mark.not_as_python
     def test_the_limit_of_rows(self, monkeypatch):
         """By default a share of them, where these are more than 4,096."""
         weight, limits = torch.randn(200_000, 2), []

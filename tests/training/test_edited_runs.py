@@ -5,21 +5,17 @@ a row does is a crash, or a weight from memory outside of an array.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from helpers.damage import REPEAT, SEED
+from helpers.programs import run_program
 from helpers.run_edits import KINDS
 
 pytestmark = pytest.mark.compiled_only
 EDITS = 1000
 # Counts that may be any: another run may have made them.
 COUNTS = re.compile(r"\.step$|_extra_state\.|samples|_total|_seconds|:state\.plan")
-TESTS = Path(__file__).parents[1]
 
 
 def fault_of(what, how, said):
@@ -37,11 +33,9 @@ def fault_of(what, how, said):
 
 def test_each_edit_is_refused_or_harmless(tmp_path):
     each = max(10, int(EDITS * REPEAT) // len(KINDS) + 1)
-    words = [sys.executable, "-m", "helpers.run_edits", str(tmp_path), str(each), str(SEED), *KINDS]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    done = subprocess.run(
-        words, cwd=TESTS, capture_output=True, text=True, timeout=1200, env=environment
-    )
+    words = ["-m", "helpers.run_edits", tmp_path, each, SEED, *KINDS]
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    done = run_program(*words, timeout=1200, **one_thread)
     assert done.returncode == 0, f"after {done.stdout.count(chr(10))} edits: {done.stderr[-3000:]}"
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == each * len(KINDS)

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from helpers.programs import output_of
 from numba.core import config
 
 from slide.utils.resources import core_limit
@@ -61,14 +60,7 @@ print(json.dumps([numbers, weight.sum().item(), weight.square().sum().item()]))
 
 
 def steps(*words):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", STEPS, *words],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(output_of("-c", STEPS, *words))
 
 
 def test_one_core(members):

@@ -5,11 +5,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from helpers import job
+from helpers.programs import output_of
 
 KILLS = os.environ.get("SLIDE_KILLS", "3")
 PHASES = "sweep, model", "partial_fit", "save, the moves"
@@ -24,6 +23,8 @@ def test_the_page_of_kills():
 
 
 PROGRAM = """
+import sys
+sys.path.append("tests/benchmarks")
 import trust
 from helpers import limits
 
@@ -37,12 +38,7 @@ trust.main()
 def said():
     """What the program of the page says of some kills and phases; it must end well."""
     words = ["--no-page", "--kills", KILLS, "--seed", "1", "--phases", *PHASES]
-    folders = job.ROOT, job.ROOT / "tests", job.ROOT / "tests/benchmarks"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return output_of("-c", PROGRAM, *words, timeout=None)
 
 
 @pytest.mark.compiled_only

@@ -1,12 +1,10 @@
 """A system without `/dev/shm`, where nobody can make a semaphore, computes the same."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from helpers import job
+from helpers.programs import run_program
 
 CODE = """
 import _multiprocessing, errno, sys
@@ -32,9 +30,7 @@ job.main(*sys.argv[1:])
 def test_a_run(tmp_path):
     job.main(*job.tiny(tmp_path))
     words = job.tiny(tmp_path, f"run_dir={tmp_path}/without")
-    paths = os.pathsep.join(map(str, (job.ROOT, job.ROOT / "tests")))
-    command, environment = [sys.executable, "-c", CODE, *words], os.environ | {"PYTHONPATH": paths}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_program("-c", CODE, *words)
     assert not done.returncode, done.stderr
     assert "Traceback" not in done.stderr
     runs = [tmp_path / name / "summary.json" for name in ("run", "without")]

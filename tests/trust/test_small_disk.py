@@ -5,15 +5,14 @@
 
 import itertools
 import json
-import os
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 from helpers import job
+from helpers.programs import run_program
 
 from slide.config import command
 from slide.training import stopping, trainer
@@ -177,11 +176,7 @@ def test_after_the_last_step(disk, words, monkeypatch, part):
 def test_a_process_of_its_own(disk, words):
     """Nothing but sentences is said, whatever thread writes."""
     fill(disk, but=24 * PAGE)
-    command = [sys.executable, "-W", "ignore", "train.py", *words, "trainer.checkpoint_every=1"]
-    path = os.pathsep.join([str(job.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, cwd=job.ROOT, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True
-    )
+    done = run_program("train.py", *words, "trainer.checkpoint_every=1")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: cannot write the ")

@@ -1,12 +1,10 @@
 """Deterministic runs have the same bits for any number of threads, with the re-ranker."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from helpers import job
+from helpers.programs import output_of
 from numba.core import config as numba_config
 
 pytestmark = [
@@ -104,7 +102,4 @@ print("equal")
 
 
 def test_more_threads_and_other_shapes():
-    environment = os.environ | {"NUMBA_NUM_THREADS": "4"}
-    words = [sys.executable, "-c", STEPS]
-    ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-    assert ran.stdout == "equal\n", ran.stderr
+    assert output_of("-c", STEPS, NUMBA_NUM_THREADS="4") == "equal\n"
