@@ -155,6 +155,24 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert "quote each path" in job.failure("-m", "resume=a_lr=0.1,b_lr=0.2")
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_the_peak_of_memory_is_that_of_each_run(tmp_path, monkeypatch):
+    """The first run of a sweep holds 400 MiB for a moment."""
+    whole, sizes = command.build_trainer, [400 << 20, 0]
+
+    def build_trainer(*arguments):
+        np.ones(sizes.pop(0), np.int8)
+        return whole(*arguments)
+
+    monkeypatch.setattr(command, "build_trainer", build_trainer)
+    job.main("-m", *job.tiny(tmp_path, "ranker=none"), "trainer.max_steps=1,2")
+    first, second = (
+        json.loads((tmp_path / f"run/max_steps={steps}/summary.json").read_text())["peak_rss_mb"]
+        for steps in (1, 2)
+    )
+    assert 50 < second < first - 300
+
+
 LAUNCHERS = pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]], ids=str)
 
 

@@ -18,6 +18,7 @@ from slide import FullSampler
 from slide.data import SparseDataset, kind_of
 from slide.ranking import EnsembleRanker
 from slide.training import lr_schedules, stopping
+from slide.training.checkpoint import find_folders, step_of
 from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
@@ -316,54 +317,27 @@ def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch, scripted):
     assert (fresh.score, fresh.best_step) == (-1.0, 0), "it is from after the checkpoint"
 
 
-@pytest.mark.parametrize("left", ["nothing", "a part"])
-def test_a_kill_while_the_best_is_replaced(tmp_path, data, scripted, left):
-    scripted(0.5)
-    trainer = patient(tmp_path, data, epochs=1)
-    trainer.fit()
-    best = tmp_path / "run/best"
-    best.rename(tmp_path / "run/best.tmp")
-    if left == "a part":
-        best.mkdir()
-    assert again(trainer, 50).best_step == 50
-    assert (best / "best.json").exists()
-
-
 def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypatch, scripted):
     """The best of step 50 was replaced after the checkpoint of step 120, and the run was killed.
 
-    It is killed again after some renamings, the last time within the removal of a folder.
+    It is killed again within the removal of a folder.
     """
     scripted(0.5, 0.4, 0.6, 0.7)
     trainer = stopped_trainer(tmp_path, data, monkeypatch, step=210, every=120)
-    left, rename, remove = [0], Path.rename, shutil.rmtree
-
-    def killed(*arguments):
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return rename(*arguments)
+    best = trainer.early_stopping.path
+    assert [path.name for path in find_folders(best)] == ["1-step-50", "3-step-200"]
 
     def killed_within(path, **options):
-        if Path(path).exists():
-            next(Path(path).glob("*.json")).unlink()
-            raise KeyboardInterrupt
-        return remove(path, **options)
+        next(Path(path).glob("*.json")).unlink()
+        raise KeyboardInterrupt
 
-    run, saved = tmp_path / "run", tmp_path / "saved"
-    shutil.copytree(run, saved)
-    for done in (0, 1, 2):
-        left[0] = done
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", killed)
-            patch.setattr(shutil, "rmtree", killed_within)
-            with pytest.raises(KeyboardInterrupt):
-                again(trainer, 120)
-        resumed = again(trainer, 120)
-        assert (resumed.score, resumed.best_step) == (0.5, 50)
-        assert not resumed.before.exists()
-        shutil.rmtree(run)
-        shutil.copytree(saved, run)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed_within)
+        with pytest.raises(KeyboardInterrupt):
+            again(trainer, 120)
+    resumed = again(trainer, 120)
+    assert (resumed.score, resumed.best_step) == (0.5, 50)
+    assert [path.name for path in find_folders(best)] == ["1-step-50"]
 
 
 def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted):
@@ -371,7 +345,7 @@ def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted)
     trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
 
     def damaged(self, *more):
-        path = self.path / "network.safetensors"
+        path = find_folders(self.path)[-1] / "network.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         whole(self, *more)
 
@@ -386,7 +360,7 @@ def test_by_the_command_line(tmp_path):
     log = job.lines(tmp_path / "run", "held/precision")
     assert [line["step"] for line in log] == [56, 60]
     best = max(log, key=lambda line: line["held/precision"])["step"]
-    assert json.loads((tmp_path / "run/best/best.json").read_text())["step"] == best
+    assert [step_of(path) for path in find_folders(tmp_path / "run/best")] == [best]
     before = job.files_of(tmp_path / "run/best")
     job.main(f"resume={tmp_path}/run")
     assert job.lines(tmp_path / "run", "held/precision") == log
@@ -411,7 +385,7 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
         assert expected in err
         assert ("has ended" in err) == bool(expected)
         assert job.checkpoint(run)["step"] == steps
-    assert json.loads((run / "best/best.json").read_text())["step"] == 224
+    assert [step_of(path) for path in find_folders(run / "best")] == [224]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -506,5 +480,6 @@ def test_the_best_of_several_processes(tmp_path):
             assert before == 100 * (size - 1)
             assert restored == found[size - 1][0][2]
             assert best == found[size][0][2]
-    names = sorted(path.name for path in (tmp_path / "best").iterdir())
+    (best,) = find_folders(tmp_path / "best")
+    names = sorted(path.name for path in best.iterdir())
     assert names == ["best.json", *(f"rank-{rank}.safetensors" for rank in range(3))]
