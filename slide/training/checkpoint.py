@@ -1,10 +1,4 @@
-"""Checkpoints of a run: what they hold, and how one or several processes write and read them.
-
-Of several processes each writes a file: the rows of the weights that it owns, and what all of them
-have in common. Any number of processes reads them: each takes its rows from the parts that hold
-them. What belongs to one process alone, the index of its sampler, is only of use to a process that
-owns the same rows.
-"""
+"""Checkpoints of a run; of several processes each writes its rows, and any number reads them."""
 
 import re
 import shutil
@@ -278,8 +272,8 @@ def install(
     group = group.patient
     if group.is_main_process:  # Before the others know the name: else it removes their files.
         clear_unfinished(parent)
-    before = find_folders(parent)[-1:]
-    number = _number(before[0]) + 1 if before else 1
+    found = find_folders(parent)
+    number = _number(found[-1]) + 1 if found else 1
     folder = parent / group.broadcast(f"{number}-step-{step}")
     try:
         write_state(kind, group, unfinished(folder), content, values, files)
@@ -289,7 +283,8 @@ def install(
             for path in outdated(find_folders(parent)):
                 remove(path)
     except OSError as error:
-        kept = f"{before[0]} is kept" if before else f"there is no {kind.name} before it"
+        found = find_folders(parent)
+        kept = f"{found[-1]} is kept" if found else f"there is no {kind.name} before it"
         raise OSError(f"cannot write the {kind.name} {folder}: {error}; {kept}") from error
     finally:
         if group.is_main_process:
@@ -536,10 +531,7 @@ def assembled(
     sizes: Mapping[str, int],
     parameters: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of a network and its optimizer for a process that owns these rows; None: all.
-
-    ``parameters`` are names in the optimizer's order. KeyError: a row is not in exactly one part.
-    """
+    """The states of a network and its optimizer for a process that owns these rows; None: all."""
     own = rows or {name: np.arange(size) for name, size in sizes.items()}
     network: dict[str, Any] = {}
     for name, value in parts[0]["network"].items():

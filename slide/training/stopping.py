@@ -1,8 +1,4 @@
-"""Validation steps: precision on held-out training samples decides how long a run trains.
-
-With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`), with
-``patience`` when the run ends and which weights it keeps (`EarlyStopping`).
-"""
+"""Validation steps: precision on held-out training samples decides how long a run trains."""
 
 import copy
 from pathlib import Path

@@ -166,6 +166,13 @@ def make_trainer(
     )
 
 
+def idle_trainer(folder, data=None, **options):
+    """A trainer that is not to run."""
+    trainer = make_trainer(folder, make_data(folder) if data is None else data, **options)
+    trainer.monitor.close()
+    return trainer
+
+
 def make_network(data, sampler=None):
     """Eight hidden neurons and outputs sampled by hash tables."""
     if sampler is None:

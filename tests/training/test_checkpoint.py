@@ -25,13 +25,6 @@ from slide.utils.run_folders import RUN_LOCK
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def make_trainer(folder, **options):
-    """A trainer that is not to run."""
-    trainer = job.make_trainer(folder, job.make_data(folder), **options)
-    trainer.monitor.close()
-    return trainer
-
-
 def fitted(folder, **options):
     trainer = job.make_trainer(folder, job.make_data(folder), **options)
     trainer.fit()
@@ -39,7 +32,7 @@ def fitted(folder, **options):
 
 
 def test_a_checkpoint_holds_all_counters(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=3)
+    trainer = job.idle_trainer(tmp_path, max_steps=3)
     values = {field.name: number for number, field in enumerate(fields(Counters))}
     trainer.checkpoint.write(Counters(**values))
     state = job.checkpoint(tmp_path / "run")
@@ -157,7 +150,7 @@ def test_the_memory_of_copies_is_there_before(tmp_path):
 
 
 def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path, checkpoint_every=4)
+    trainer = job.idle_trainer(tmp_path, checkpoint_every=4)
 
     def none_left(*_, **__):
         raise MemoryError("1 GB for copies")
@@ -187,7 +180,7 @@ def test_the_newest_ones_stay(tmp_path, every, keep, names):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_processes_agree_on_whether_to_write(tmp_path, first):
-    trainer = make_trainer(tmp_path, max_steps=3)
+    trainer = job.idle_trainer(tmp_path, max_steps=3)
     trainer.checkpoint.write(trainer.counters)
     # The other process has compiled something since it wrote, and this one has not, or vice versa.
     other, told = [None, True], []
@@ -218,8 +211,7 @@ def test_a_checkpoint_of_another_run(tmp_path, change, said):
     fitted(tmp_path, max_steps=1)
     sizes = {name: value for name, value in change.items() if name in job.SIZES}
     options = {name: value for name, value in change.items() if name not in job.SIZES}
-    other = job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes), **options)
-    other.monitor.close()
+    other = job.idle_trainer(tmp_path, job.make_data(tmp_path, **sizes), **options)
     with pytest.raises(ValueError, match=f"1-step-1 is of another run: {said}$"):
         other.checkpoint.read()
 
@@ -228,7 +220,7 @@ def test_facts_that_an_older_version_did_not_note(tmp_path):
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
     del trainer.checkpoint.facts["share of hard samples"]
     trainer.fit()
-    other = make_trainer(tmp_path, max_steps=1)
+    other = job.idle_trainer(tmp_path, max_steps=1)
     with pytest.raises(ValueError, match="an older version of slide, which did not note its share"):
         other.checkpoint.read()
 
@@ -243,7 +235,7 @@ def is_free(folder):
 
 
 def test_a_trainer_that_never_ran_gives_its_folder_back(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer = job.idle_trainer(tmp_path, max_steps=1)
     assert not is_free(tmp_path / "run")
     del trainer
     gc.collect()

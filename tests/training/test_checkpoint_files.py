@@ -29,10 +29,7 @@ from slide.utils import run_folders, tensor_folder
 from slide.utils.tensor_folder import write_file, write_list
 
 PROCESSES = """
-import pathlib, time
-from slide import FullSampler, RowSparseAdam
 from slide.utils import run_folders
-from slide.distributed import Group, ShardedNetwork
 from slide.training import checkpoint as module
 from slide.training.monitor import Counters
 FOLDER = pathlib.Path("RUNS")
@@ -130,8 +127,7 @@ def test_who_writes_or_reads_longer_is_waited_for(tmp_path):
 def test_a_checkpoint_of_other_versions(tmp_path, monkeypatch, capsys):
     now, data = tensor_folder.versions(), job.make_data(tmp_path)
     job.make_trainer(tmp_path, data, max_steps=1).fit()
-    own = job.make_trainer(tmp_path, data, max_steps=1)
-    own.monitor.close()
+    own = job.idle_trainer(tmp_path, data, max_steps=1)
     own.checkpoint.read()
     assert "written by" not in capsys.readouterr().err
     monkeypatch.setattr(checkpoint, "versions", lambda: now | {"torch": "9.1", "slide": "7"})
@@ -273,9 +269,7 @@ def test_a_part_of_another_step_is_refused(tmp_path, steps):
     if steps == (3, 3):
         assert own.read() == Counters(step=3)
         return
-    with pytest.raises(
-        ValueError, match=r"1-step-3/checkpoint\.json is damaged: step must be 3"
-    ):
+    with pytest.raises(ValueError, match=r"1-step-3/checkpoint\.json is damaged: step must be 3"):
         own.read()
 
 

@@ -103,12 +103,6 @@ def test_a_resumed_run_keeps_its_way_to_end(tmp_path, key, before, after):
     )
 
 
-def make_trainer(folder, data, **options):
-    trainer = job.make_trainer(folder, data, **options)
-    trainer.monitor.close()
-    return trainer
-
-
 @pytest.mark.parametrize(
     ("options", "ranker", "sizes"),
     [
@@ -121,7 +115,7 @@ def make_trainer(folder, data, **options):
 )
 def test_samples_are_held_out_if_something_is_chosen(tmp_path, options, ranker, sizes):
     data = job.make_data(tmp_path, **job.WITH_HELD)
-    trainer = make_trainer(tmp_path, data, ranker=ranker, **options)
+    trainer = job.idle_trainer(tmp_path, data, ranker=ranker, **options)
     splits = trainer.train_split, trainer.held_split, trainer.eval_split
     assert tuple(split and len(split) for split in splits) == sizes
     assert trainer.total_steps == (None if options["epochs"] == "auto" else 2 * -(-sizes[0] // 16))
@@ -159,7 +153,7 @@ def test_the_kind_is_that_of_all_samples(tmp_path, monkeypatch):
     assert kind_of(parts[0]) == "graph"
     monkeypatch.setattr("slide.training.trainer.validation_split", lambda *_: parts)
     network = job.make_network(data, FullSampler)
-    assert make_trainer(tmp_path, data, network=network, epochs="auto").held_out.known is None
+    assert job.idle_trainer(tmp_path, data, network=network, epochs="auto").held_out.known is None
 
 
 def test_known_labels_are_left_out_of_predictions(tmp_path):
@@ -170,7 +164,7 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
     data = SparseDataset("graph", every, every, 30, 12)
     torch.manual_seed(0)
     network = job.make_network(data, FullSampler)
-    trainer = make_trainer(tmp_path, data, network=network, epochs="auto")
+    trainer = job.idle_trainer(tmp_path, data, network=network, epochs="auto")
     train, held = trainer.train_split, trainer.held_split
     known = {tuple(row): set() for row in train.features.indices.reshape(-1, 2).tolist()}
     for row in range(len(train)):
@@ -415,15 +409,10 @@ def test_a_bar_says_the_bound_and_what_it_waits_for(columns):
 
 
 SHARED = """
-import pathlib, torch
-from slide import FullSampler, RowSparseAdam
 from slide.utils.progress_bar import ProgressBar
-from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import Counters, Monitor
-from slide.training.lr_schedules import AutoSchedule
-from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
-from slide.utils.progress_bar import ProgressBar
+from slide.training.stopping import EarlyStopping, HeldOutSamples
 FOLDER = pathlib.Path("BEST")
 
 def work(group):
