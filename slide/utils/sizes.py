@@ -15,7 +15,13 @@ _SEARCHED_LABELS = 20_000
 
 
 def find_conf() -> Path:
-    """The folder of configurations: that of the checkout, or the copy in the installed package."""
+    """The folder of configurations: that of the checkout, or the copy in the installed package.
+
+    Example:
+        >>> from slide.utils.sizes import find_conf
+        >>> (find_conf() / "train.yaml").is_file()
+        True
+    """
     package = Path(__file__).resolve().parents[1]
     folders = [package.parent / "conf", package / "conf"]
     for folder in folders:
