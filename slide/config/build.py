@@ -387,16 +387,13 @@ def build_trainer(
         ```
     """
     several = ranks.group.size > 1
-    if several:
-        share_threads(ranks, config.runtime.threads)
-    else:
-        runtime.set_threads(config.runtime.threads)
+    share_threads(ranks, config.runtime.threads)
     check_settings(config, {override_key(word) for word in words}, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     if config.resume is None:
         check_run_dir(config.run_dir)
-    data = once_a_machine(ranks, partial(open_dataset, config)) if several else open_dataset(config)
+    data = once_a_machine(ranks, partial(open_dataset, config))
     _announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)
     counts = None

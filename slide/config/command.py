@@ -55,13 +55,19 @@ from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
 from slide.report.run_files import KIND_METRICS, SELECTION_COLUMNS, figure_columns, text_table
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint import CHECKPOINT, find_checkpoints, last_checkpoint
+from slide.training.checkpoint import (
+    CHECKPOINT,
+    find_checkpoints,
+    find_folders,
+    last_checkpoint,
+)
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import missing_tables, selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import log
+from slide.utils.resources import reset_peak_memory
 from slide.utils.run_folders import resume_word
 from slide.utils.sizes import find_conf
 from slide.utils.tensor_folder import share_files, stream_file
@@ -147,6 +153,7 @@ def run_job(
     composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; returns the summary and the folder of the run."""
+    reset_peak_memory()  # That of the runs of a sweep before.
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
         composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
@@ -224,8 +231,9 @@ def write_run_model(trainer: Trainer) -> None:
     if data.columns is not None:
         model.settings["columns"] = data.columns.settings()
     write_model(folder, model, weights=weights)
+    best = [path / BEST_NETWORK.list_file for path in find_folders(folder / BEST)]
     checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]
-    share_files([folder / MODEL_FILE, folder / BEST / BEST_NETWORK.list_file, *checkpoints])
+    share_files([folder / MODEL_FILE, *best, *checkpoints])
 
 
 def write_run_report(trainer: Trainer) -> None:

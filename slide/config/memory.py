@@ -1,7 +1,6 @@
 """An estimate of the memory that a run needs, and what to change if there is not so much.
 
-Arrays that are mapped from files do not count: the system can drop them. What compilers take in a
-first run does not count either.
+Neither mapped files, which the system can drop, nor compilers of a first run count.
 """
 
 import math

@@ -1,8 +1,4 @@
-"""A run of several processes: how they find each other, share a machine and a folder, and end.
-
-Each machine has one or more processes, as ``torchrun`` starts them. The main process, rank 0,
-writes and speaks for all.
-"""
+"""A run of several processes: how they find each other, share a machine and a folder, and end."""
 
 import hashlib
 import json
@@ -227,7 +223,7 @@ def _differences(found: list[dict[str, str]]) -> Iterator[str]:
 
 
 def share_threads(ranks: Ranks, asked: int) -> None:
-    """Give this one of several processes its share of the cores, or the threads ``asked`` for.
+    """Give this process its share of the cores, or the threads ``asked`` for.
 
     ``torchrun`` says one thread; Slurm may bind each process to cores that it need not share.
     """

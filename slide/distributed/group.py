@@ -154,17 +154,13 @@ class Group:
         """The values of all ranks, by rank: numbers, texts, and lists and dicts of them."""
         return [_decoded(part) for part in self.all_gather(_encoded(value))]
 
-    def broadcast(self, value: Any, root: int = 0) -> Any:
-        """The value of rank ``root``; the values of the others are ignored."""
-        if self.size == 1:
-            return _decoded(_encoded(value))
-        sends = self.rank == root
-        text = _encoded(value) if sends else torch.empty(0, dtype=torch.uint8)
-        length = torch.tensor([len(text)])
-        self.broadcast_tensor(length, root)
-        if not sends:
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0; the values of the others are ignored."""
+        text = _encoded(value if self.is_main_process else None)
+        length = self.broadcast_tensor(torch.tensor([len(text)]))
+        if not self.is_main_process:
             text = torch.empty(int(length), dtype=torch.uint8)
-        return _decoded(self.broadcast_tensor(text, root))
+        return _decoded(self.broadcast_tensor(text))
 
     def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
         """Replace a tensor by that of rank ``root``."""

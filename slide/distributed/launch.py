@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -28,20 +27,23 @@ class RankInfo(NamedTuple):
     local_size: int = 1
 
 
-def find_rank_info(environment: Mapping[str, str] = os.environ) -> RankInfo:
+def find_rank_info() -> RankInfo:
     """The `RankInfo` that ``torchrun`` gave this process; without it, of a single process."""
-    if any(name not in environment for name in _NEEDED):
+    if any(name not in os.environ for name in _NEEDED):
         return RankInfo()
-    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
-    local_rank = _number(environment, "LOCAL_RANK", 0)
-    info = RankInfo(rank, size, local_rank, _number(environment, "LOCAL_WORLD_SIZE", 1))
-    if not (rank < size and info.local_rank < info.local_size <= size):
+    info = RankInfo(
+        rank=_number("RANK"),
+        size=_number("WORLD_SIZE"),
+        local_rank=_number("LOCAL_RANK", "0"),
+        local_size=_number("LOCAL_WORLD_SIZE", "1"),
+    )
+    if not (info.rank < info.size and info.local_rank < info.local_size <= info.size):
         raise ValueError(f"the variables of torchrun do not fit each other: {info}")
     return info
 
 
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = environment.get(name, str(default))
+def _number(name: str, default: str = "") -> int:
+    text = os.environ.get(name, default)
     if not text.isdecimal():
         raise ValueError(f"the variable {name} of the environment must be a number, not {text!r}")
     return int(text)
@@ -77,7 +79,8 @@ def meet(info: RankInfo, timeout: float, device: torch.device = CPU) -> Any:
         found = dist.rendezvous("env://", timeout=wait)  # pyright: ignore[reportPrivateImportUsage]
         store, rank, size = next(found)
         store.add("came", 1)
-        kind = backends_for(device)
+        # Labels and sizes are exchanged between hosts also where the layers are on GPUs.
+        kind = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(kind, store=store, rank=rank, world_size=size, timeout=wait)
     except RuntimeError as error:
         raise ValueError(
@@ -108,11 +111,6 @@ def find_rank_device(name: str, info: RankInfo) -> torch.device:
             "a GPU of its own"
         )
     return torch.device("cuda", info.local_rank)
-
-
-def backends_for(device: torch.device) -> str:
-    """What ``init_process_group`` takes: gloo for labels and sizes on the host, NCCL for GPUs."""
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
 
 
 def patient_group() -> Group:

@@ -1,10 +1,4 @@
-"""Checkpoints of a run: what they hold, and how one or several processes write and read them.
-
-Of several processes each writes a file: the rows of the weights that it owns, and what all of them
-have in common. Any number of processes reads them: each takes its rows from the parts that hold
-them. What belongs to one process alone, the index of its sampler, is only of use to a process that
-owns the same rows.
-"""
+"""Checkpoints of a run; of several processes each writes its rows, and any number reads them."""
 
 import re
 import shutil
@@ -60,8 +54,6 @@ _EXTRA = "output._extra_state"
 # What only a network of several processes has: the number of its draws for dropout.
 _DRAWS = "draws"
 
-# Counters as checkpoints of the version before this one call them.
-_OLD_COUNTERS = {"train_seconds": "network_seconds", "held_seconds": "validation_seconds"}
 # Tensors by their file and name.
 Files = dict[str, dict[str, Tensor]]
 
@@ -106,29 +98,13 @@ class Checkpoint:
 
     def found(self) -> bool:
         """Whether there is a checkpoint to read; all processes call this."""
-        return self._newest_of_first() is not None
+        return newest_of_first(CHECKPOINT, self.run / CHECKPOINTS, self.group) is not None
 
     def last(self) -> Path | None:
         """The newest checkpoint; one that is being written is waited for. None: there is none."""
         if self._writer is not None:
             self._writer.join()
         return last_checkpoint(self.run)
-
-    def _newest_of_first(self) -> Path | None:
-        """The newest checkpoint that the first process sees; all others wait until they see it."""
-        last = last_checkpoint(self.run) if self.group.is_main_process else None
-        name = self.group.broadcast("" if last is None else last.name)
-        if not name:
-            return None
-        folder = self.run / CHECKPOINTS / name
-        list_file = folder / CHECKPOINT.list_file
-        seen = self.group.gather(self.group.is_main_process or comes_in_sight(list_file))
-        if not all(seen):
-            raise ValueError(
-                f"rank {seen.index(False)} cannot see {folder}, from which rank 0 goes on: the "
-                "folder of a run must be on a disk that all machines share"
-            )
-        return folder
 
     def write(self, counters: Counters) -> None:
         """Write a checkpoint, and remove too old ones."""
@@ -208,7 +184,7 @@ class Checkpoint:
     def read(self) -> Counters:
         """Load all parts of the newest checkpoint; returns the counters. All processes call it."""
         self.last()  # What is being written is waited for.
-        folder = self._newest_of_first()
+        folder = newest_of_first(CHECKPOINT, self.run / CHECKPOINTS, self.group)
         assert folder is not None
         states = read_states(folder, self.facts, self.group)
         try:
@@ -225,11 +201,10 @@ class Checkpoint:
         except _FAULTS as error:
             said = " ".join(error_message(error).split())
             raise ValueError(f"{folder} does not fit this run: {said}") from error
-        found = {_OLD_COUNTERS.get(name, name): value for name, value in states[0].items()}
-        stored = Stored(found, {}, str(folder / CHECKPOINT.list_file))
+        stored = Stored(states[0], {}, str(folder / CHECKPOINT.list_file))
         for state in states:  # Of several processes each has written its own.
             stored.of(state, {}).exactly("step", step_of(folder))
-        known = [field for field in fields(Counters) if field.name in found]
+        known = [field for field in fields(Counters) if field.name in states[0]]
         taken = {int: stored.count, float: stored.number}
         return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})
 
@@ -267,43 +242,81 @@ class Checkpoint:
     def _install(
         self, values: Mapping[str, Any], files: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
-        # The first process may remove old files for long, and one may write longer than another.
-        group = self.group.patient
-        if group.is_main_process:  # Before the others know the name: else it removes their files.
-            clear_unfinished(self.run)
-        last = last_checkpoint(self.run)
-        number = _number(last) + 1 if last else 1
-        name = group.broadcast(f"{number}-step-{values['step']}")
-        folder = self.run / CHECKPOINTS / name
-        try:
-            write_state(CHECKPOINT, group, unfinished(folder), {"run": self.facts}, values, files)
-            if group.is_main_process:
-                unfinished(folder).rename(folder)
-                sync_folder(folder.parent)
-                for path in find_checkpoints(self.run)[: -self.keep]:
-                    # Under another name first: a crash must not leave a checkpoint without files.
-                    path.rename(unfinished(path))
-                    shutil.rmtree(unfinished(path), ignore_errors=True)
-        except OSError as error:
-            last = last_checkpoint(self.run)
-            kept = f"{last} is kept" if last else "there is no checkpoint before it"
-            raise OSError(f"cannot write the checkpoint {folder}: {error}; {kept}") from error
-        finally:
-            if group.is_main_process:
-                clear_unfinished(self.run)
-        group.barrier()
+        install(
+            CHECKPOINT,
+            self.group,
+            self.run / CHECKPOINTS,
+            step=values["step"],
+            content={"run": self.facts},
+            values=values,
+            files=files,
+            outdated=lambda found: found[: -self.keep],
+        )
 
 
-def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """The state in a checkpoint that one process wrote; see `read_states`."""
-    (state,) = read_states(folder)
-    return state
+def install(
+    kind: FolderKind,
+    group: Group,
+    parent: Path,
+    step: int,
+    content: Mapping[str, Any],
+    values: Mapping[str, Any],
+    files: Mapping[str, Mapping[str, Tensor]],
+    outdated: Callable[[list[Path]], list[Path]],
+) -> None:
+    """Write a numbered folder into ``parent``, complete or not at all; all processes call this.
+
+    Then the ``outdated`` folders are removed, of all that there are, the new one last.
+    """
+    # The first process may remove old files for long, and one may write longer than another.
+    group = group.patient
+    if group.is_main_process:  # Before the others know the name: else it removes their files.
+        clear_unfinished(parent)
+    found = find_folders(parent)
+    number = _number(found[-1]) + 1 if found else 1
+    folder = parent / group.broadcast(f"{number}-step-{step}")
+    try:
+        write_state(kind, group, unfinished(folder), content, values, files)
+        if group.is_main_process:
+            unfinished(folder).rename(folder)
+            sync_folder(parent)
+            for path in outdated(find_folders(parent)):
+                remove(path)
+    except OSError as error:
+        found = find_folders(parent)
+        kept = f"{found[-1]} is kept" if found else f"there is no {kind.name} before it"
+        raise OSError(f"cannot write the {kind.name} {folder}: {error}; {kept}") from error
+    finally:
+        if group.is_main_process:
+            clear_unfinished(parent)
+    group.barrier()
+
+
+def newest_of_first(kind: FolderKind, parent: Path, group: Group) -> Path | None:
+    """The newest folder that the first process sees; all others wait until they see it."""
+    found = find_folders(parent) if group.is_main_process else []
+    name = group.broadcast(found[-1].name if found else "")
+    if not name:
+        return None
+    folder = parent / name
+    seen = group.gather(group.is_main_process or comes_in_sight(folder / kind.list_file))
+    if not all(seen):
+        raise ValueError(
+            f"rank {seen.index(False)} cannot see {folder}, from which rank 0 goes on: the "
+            "folder of a run must be on a disk that all machines share"
+        )
+    return folder
+
+
+def find_folders(parent: Path) -> list[Path]:
+    """The complete folders that `install` has written, the newest one last."""
+    found = [path for path in parent.glob("*") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=_number)
 
 
 def find_checkpoints(run: Path) -> list[Path]:
     """The complete checkpoints in the folder of a run, the newest one last."""
-    found = [path for path in (run / CHECKPOINTS).glob("*") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=_number)
+    return find_folders(run / CHECKPOINTS)
 
 
 def last_checkpoint(run: Path) -> Path | None:
@@ -318,13 +331,19 @@ def step_of(folder: Path) -> int:
 
 
 def unfinished(folder: Path) -> Path:
-    """Where a checkpoint is written before it gets its name ``folder``."""
+    """Where a folder is written before it gets its name."""
     return folder.with_name(folder.name + _UNFINISHED)
 
 
-def clear_unfinished(run: Path) -> None:
+def remove(folder: Path) -> None:
+    """Remove a complete folder, under another name: a crash must not leave one without files."""
+    folder.rename(unfinished(folder))
+    shutil.rmtree(unfinished(folder), ignore_errors=True)
+
+
+def clear_unfinished(parent: Path) -> None:
     """Remove what killed processes have left."""
-    for path in (run / CHECKPOINTS).glob(f"*{_UNFINISHED}"):
+    for path in parent.glob(f"*{_UNFINISHED}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -512,10 +531,7 @@ def assembled(
     sizes: Mapping[str, int],
     parameters: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The states of a network and its optimizer for a process that owns these rows; None: all.
-
-    ``parameters`` are names in the optimizer's order. KeyError: a row is not in exactly one part.
-    """
+    """The states of a network and its optimizer for a process that owns these rows; None: all."""
     own = rows or {name: np.arange(size) for name, size in sizes.items()}
     network: dict[str, Any] = {}
     for name, value in parts[0]["network"].items():

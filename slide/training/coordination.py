@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,8 +158,6 @@ class CoreShare:
     Args:
         most: the number of threads on a quiet machine; None: the present one. With 1 there is
             nothing to watch.
-        now, times: the clock, and how long the threads of this process ran and waited so far, in
-            seconds.
 
     Example:
         >>> from slide.training import CoreShare
@@ -169,23 +167,18 @@ class CoreShare:
         True
     """
 
-    def __init__(
-        self,
-        most: int | None = None,
-        now: Callable[[], float] = time.monotonic,
-        times: Callable[[], tuple[float, float] | None] | None = None,
-    ):
+    def __init__(self, most: int | None = None):
         self.most = runtime.num_threads() if most is None else most
-        self.threads, self._now, self._times = self.most, now, times or run_and_waited
-        self._last = self._times() if self.most > 1 else None
-        self._next = now() + _EVERY
+        self.threads = self.most
+        self._last = run_and_waited() if self.most > 1 else None
+        self._next = time.monotonic() + _EVERY
         self._crowded, self._pause, self._again, self._said = 0, _PAUSE, 0.0, False
 
     def adjust(self) -> None:
         """Change the number of threads if they had to wait; it is due every half second."""
-        if self._last is None or (now := self._now()) < self._next:
+        if self._last is None or (now := time.monotonic()) < self._next:
             return
-        self._next, before, self._last = now + _EVERY, self._last, self._times()
+        self._next, before, self._last = now + _EVERY, self._last, run_and_waited()
         if self._last is None:
             return
         run, waited = (max(b - a, 0.0) for a, b in zip(before, self._last, strict=True))

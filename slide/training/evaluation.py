@@ -19,6 +19,7 @@ NETWORK = "network_"
 _BATCH = 1024
 # Largest cut-off k of the metrics of all rows, and of metrics of graphs and of recommenders.
 TOP, _FURTHER = 5, 20
+_BINS = 10  # Of the calibration error.
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
@@ -97,14 +98,12 @@ def reciprocal_ranks(predicted: np.ndarray, labels: Pattern) -> np.ndarray:
     return np.concatenate([known, np.zeros(len(labels.indices) - len(known))])
 
 
-def calibration_error(
-    scores: np.ndarray, predicted: np.ndarray, labels: Pattern, bins: int = 10
-) -> float:
+def calibration_error(scores: np.ndarray, predicted: np.ndarray, labels: Pattern) -> float:
     """Mean distance of predicted probabilities from the shares of right predictions, in [0, 1].
 
-    Predictions are put into bins of equal width by their probability, and the distances of the bins
-    are weighted by their sizes (expected calibration error: Guo et al. 2017, "On calibration of
-    modern neural networks", section 2).
+    Predictions are put into ten bins of equal width by their probability, whose distances are
+    weighted by their sizes (expected calibration error: Guo et al. 2017, "On calibration of modern
+    neural networks", section 2).
 
     ``scores`` ``(n, k)`` are the probabilities of the predictions.
 
@@ -118,7 +117,7 @@ def calibration_error(
     """
     known = predicted >= 0
     right, sure = hits(predicted, labels)[known], scores[known].astype(np.float64)
-    bin_of = np.minimum((sure * bins).astype(int), bins - 1)
+    bin_of = np.minimum((sure * _BINS).astype(int), _BINS - 1)
     gaps = np.bincount(bin_of, right) - np.bincount(bin_of, sure)
     return float(np.abs(gaps).sum() / max(len(right), 1))
 

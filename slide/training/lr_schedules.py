@@ -1,8 +1,6 @@
-"""Learning-rate schedules: PyTorch's schedulers, and one that finds out how long to train.
+"""Learning-rate schedules: called with optimizer and number of steps, they return a scheduler.
 
-A schedule is called as ``schedule(optimizer, total_steps)``. It returns a scheduler of
-`torch.optim.lr_scheduler`, which is stepped once after each step of training. Schedulers of PyTorch
-whose second argument is the number of steps, such as ``PolynomialLR``, can be used as schedules.
+Schedulers of PyTorch whose second argument is the number of steps are schedules, too.
 """
 
 import math
@@ -128,11 +126,6 @@ class AutoSchedule:
     total: int = 0
     _saved_limits: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
-    @property
-    def phase(self) -> str:
-        """``"stable"`` while the rate stays up (and in the warm-up), then ``"decay"``."""
-        return "decay" if self.decay_from else "stable"
-
     def factor(self, step: int) -> float:
         """The rate of a step as a share of the highest rate."""
         rise = min(WARMUP, int(WARMUP_SHARE * self.most_steps)) + 1
@@ -236,9 +229,7 @@ class AutoSchedule:
         self.scores = stored.list_of("scores", len(self.steps))
         self.decay_from = stored.count("decay_from")
         self.total = stored.count("total", self.decay_from)
-        # Earlier checkpoints have none.
-        limits = (stored.number(name, 0) if state.get(name) else math.inf for name in _LIMITS)
-        self._saved_limits = tuple(limits)
+        self._saved_limits = tuple(stored.number(name, 0) or math.inf for name in _LIMITS)
 
 
 def least_steps(kind: str, steps_per_epoch: int, batch_size: int) -> int:

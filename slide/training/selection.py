@@ -1,9 +1,4 @@
-"""How a run chooses its outputs: recall beside chance, and what that costs.
-
-The log has measurements (`inspect_selection`), and the summary their means over the second half of
-the run (`selection_figures`). The screen shows one line of these (`selection_line`) and, where
-look-ups are of no use, a warning (`selection_warnings`). What a sampler does not know is left out.
-"""
+"""How a run chooses its outputs: recall beside chance, and what that costs."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
@@ -113,17 +108,14 @@ def selection_figures(
     values = {name: _values(late, scalar) for name, scalar in _MEASURED.items()}
     found = {name: round(mean(each), 6) for name, each in values.items() if each}
     rebuilds = sum(getattr(layer.sampler, "rebuilds", 0) for layer in network.layers())
-    found |= _sizes(_proposer(network))
+    proposer = _proposer(network)
+    found |= {} if proposer is None else proposer.sizes()
     return {**found, "rebuilds": rebuilds} if rebuilds else found
 
 
 def _proposer(network: SlideNetwork) -> Any:
     layer = getattr(network.output, "local", network.output)
     return getattr(layer.sampler, "proposer", None)
-
-
-def _sizes(proposer: Any) -> dict[str, int]:
-    return proposer.sizes() if proposer is not None else {}
 
 
 def selection_line(summary: Mapping[str, Any]) -> str:
@@ -141,7 +133,8 @@ def missing_tables(network: SlideNetwork) -> list[str]:
     """A sentence if sizes of hash tables were given and there are none, which no step changes."""
     proposer = _proposer(network)
     given = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables", "probes"))
-    if _sizes(proposer).get("num_tables") != 0 or all(each is None for each in given):
+    tables = None if proposer is None else proposer.sizes().get("num_tables")
+    if tables != 0 or all(each is None for each in given):
         return []
     return [
         "hash.hashes_per_table (K), hash.num_tables (L) and hash.probes have no effect: inputs "

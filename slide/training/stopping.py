@@ -1,11 +1,6 @@
-"""Validation steps: precision on held-out training samples decides how long a run trains.
-
-With ``epochs="auto"`` it decides when the learning rate falls (`AutoValidation`), with
-``patience`` when the run ends and which weights it keeps (`EarlyStopping`).
-"""
+"""Validation steps: precision on held-out training samples decides how long a run trains."""
 
 import copy
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +14,21 @@ from slide.ranking.scorers.network import best_unknown
 from slide.sparse import Pattern, hits
 from slide.training.checkpoint import (
     Checkpoint,
+    find_folders,
+    install,
     joined_parts,
     load_network_state,
     network_files,
+    newest_of_first,
     read_checked,
+    remove,
     state_for,
     step_of,
-    unfinished,
-    write_state,
 )
 from slide.training.coordination import Coordinator
 from slide.training.lr_schedules import AutoSchedule, evaluation_interval
 from slide.training.monitor import Counters, Monitor
-from slide.utils.files import sync_folder
+from slide.utils.array_checks import Stored
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
@@ -40,7 +37,7 @@ from slide.utils.tensor_folder import FolderKind, read_folder
 # The name in the log of precision on held-out samples.
 HELD = "held/precision"
 BEST = "best"
-BEST_NETWORK = FolderKind("best network", "best.json", format=2)
+BEST_NETWORK = FolderKind("best network", "best.json", format=3)
 # Held-out samples that are used at most: 2,000 give precision with a standard error of 1 %.
 HELD_SAMPLES = 2000
 _BATCH = 512
@@ -136,8 +133,8 @@ class AutoValidation:
 class EarlyStopping:
     """Ends a run when precision no longer rises, and keeps the best weights in ``best``.
 
-    Weights that were the best up to the last checkpoint stay in a second folder: a run that goes on
-    from there goes on with them. All processes validate at the same steps.
+    Weights that were the best up to the last checkpoint stay beside them: a run that goes on from
+    there goes on with them. All processes validate at the same steps.
     """
 
     def __init__(
@@ -150,7 +147,6 @@ class EarlyStopping:
     ):
         self.checkpoint, self.group, self.patience = checkpoint, checkpoint.group, patience
         self.path = checkpoint.run / BEST
-        self.before, self.old = (self.path.with_name(f"{BEST}.{n}") for n in ("before", "old"))
         self.interval, self.held = evaluation_interval(steps_per_epoch), held
         self.score, self.best_step = -1.0, 0
         wrong = self._read_best(step) if self.group.is_main_process else None
@@ -160,32 +156,19 @@ class EarlyStopping:
             raise ValueError(wrong)
 
     def _read_best(self, step: int) -> str | None:
-        """Take the best precision from the folder, unless of a later step; returns an error."""
-        # A process may have been killed in `_write` or `_move_to_best`.
-        new, kept = unfinished(self.path), (self.path / BEST_NETWORK.list_file).exists()
-        if not kept and (new / BEST_NETWORK.list_file).exists():
-            self._move_to_best(new)
-        for path in (self.path, self.before) if step else ():
-            if not path.exists():
+        """Take the best precision up to a step, and remove what came later; returns an error."""
+        for path in find_folders(self.path)[::-1]:
+            if step_of(path) > step:
+                remove(path)
                 continue
             try:
                 found = read_folder(BEST_NETWORK, path)
+                self.score = Stored(found, {}, str(path / BEST_NETWORK.list_file)).number("score")
             except (OSError, ValueError) as error:
                 return str(error)
-            if found["step"] <= step:
-                self.score, self.best_step = found["score"], found["step"]
-                if path == self.before:
-                    self._move_to_best(path)
-                break
+            self.best_step = step_of(path)
+            break
         return None
-
-    def _move_to_best(self, path: Path) -> None:
-        """Replace the best weights by a complete folder; a kill may part the moves."""
-        if self.path.exists():
-            shutil.rmtree(self.old, ignore_errors=True)
-            self.path.rename(self.old)
-        path.rename(self.path)
-        shutil.rmtree(self.old, ignore_errors=True)
 
     def ended(self, step: int) -> bool:
         """Whether precision has not risen for too long after ``step`` steps."""
@@ -207,9 +190,19 @@ class EarlyStopping:
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:
         score = self.held.validate(network, counters, monitor)
         if score > self.score:
-            begin, previous_step = clock(), self.best_step
+            begin = clock()
             self.score, self.best_step = score, counters.step
-            self._write(network, previous_step)
+            values, files = network_files(network)
+            install(
+                BEST_NETWORK,
+                self.group,
+                self.path,
+                step=counters.step,
+                content={"score": score},
+                values=values,
+                files=files,
+                outdated=self._outdated,
+            )
             counters.validation_seconds += clock() - begin
         return score
 
@@ -219,40 +212,21 @@ class EarlyStopping:
         if 0 < self.best_step < step and step % self.interval:
             self._evaluate(network, counters, monitor)
         if 0 < self.best_step < step:
+            folder = newest_of_first(BEST_NETWORK, self.path, self.group)
+            assert folder is not None
             try:
-                found = read_checked(BEST_NETWORK, self.path, self.group)
-                states = joined_parts(self.path, found)
+                states = joined_parts(folder, read_checked(BEST_NETWORK, folder, self.group))
             except ValueError as error:
                 raise OSError(f"the best weights cannot be read: {error}") from error
             load_network_state(network, state_for(states, network)["network"])
             self.group.patient.barrier()  # They read at different speeds.
             log(f"the weights of step {self.best_step} are kept")
-        if self.group.is_main_process:  # The last checkpoint is later than both.
-            shutil.rmtree(self.before, ignore_errors=True)
+        if self.group.is_main_process:  # The last checkpoint is later than all of them.
+            for path in find_folders(self.path)[:-1]:
+                remove(path)
 
-    def _write(self, network: SlideNetwork, previous_step: int) -> None:
-        """Replace the best weights so far, which are of step ``previous_step``."""
-        values, files = network_files(network)
-        content = {"score": self.score, "step": self.best_step}
-        new, main = unfinished(self.path), self.group.is_main_process
-        if main:
-            shutil.rmtree(new, ignore_errors=True)
-            shutil.rmtree(self.old, ignore_errors=True)
-        self.group.patient.barrier()
-        try:
-            write_state(BEST_NETWORK, self.group, new, content, values, files)
-        except OSError as error:
-            if main:
-                shutil.rmtree(new, ignore_errors=True)
-            kept = "those before are kept" if self.path.exists() else "there are none before"
-            raise OSError(f"cannot write the best weights {self.path}: {error}; {kept}") from error
-        if main:
-            # A run that goes on from the last checkpoint goes on with its best.
-            last = self.checkpoint.last() if self.path.exists() else None
-            if last is not None and previous_step <= step_of(last):
-                if self.before.exists():
-                    self.before.rename(self.old)
-                self.path.rename(self.before)
-            self._move_to_best(new)
-            sync_folder(self.path.parent)
-        self.group.patient.barrier()
+    def _outdated(self, found: list[Path]) -> list[Path]:
+        """All but the best, and what was the best for a run that goes on from the checkpoint."""
+        last = self.checkpoint.last()
+        before = [path for path in found if last is not None and step_of(path) <= step_of(last)]
+        return [path for path in found[:-1] if path not in before[-1:]]

@@ -1,8 +1,6 @@
 """Arrays that come from a file, against what they must be before a kernel reads them.
 
-Kernels trust their arguments: a number of a row that is too large is memory outside of an array. So
-whatever a state or a folder holds is described once, by shape, type and range, and compared when it
-is opened. What a folder holds is taken out of a `Stored`, which checks all that it gives.
+Kernels trust their arguments: a number of a row that is too large is memory outside of an array.
 """
 
 import math

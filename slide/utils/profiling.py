@@ -1,8 +1,4 @@
-"""What profilers show, what compilation takes, and what ``torch.compile`` must not trace.
-
-Kernels are compiled when they are first called, and then kept on disk. So only the first run on a
-machine compiles, and the time of compilation does not belong to what is measured.
-"""
+"""What profilers show, what compilation takes, and what ``torch.compile`` must not trace."""
 
 import functools
 import sys

@@ -1,8 +1,6 @@
 """Weight rows in memory or in a file: floats, bfloat16, or int8 with scales.
 
-A model that was saved quantized is not converted when it is opened: its rows stay mapped
-from the file, and those that a computation reads become float32 at that moment. `weight_rows` gives
-searches one view of both, tensors and quantized rows.
+Quantized rows stay mapped from their file; those that a computation reads become float32 then.
 """
 
 from collections.abc import Iterator

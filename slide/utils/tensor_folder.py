@@ -1,9 +1,6 @@
-"""Folders of tensors: files of safetensors, and a list in JSON with their sizes and hashes.
+"""Folders of tensors, models and checkpoints: files of safetensors, and a list in JSON.
 
-Trained models and checkpoints are such folders. Nothing in them is code. The list names each file
-with its size and its SHA-256, and has one of its own. Tensors are opened as memory maps.
-`read_folder` compares the list and the sizes of the files, and `check_files` reads the files and
-compares their hashes.
+The list names each file with its size and SHA-256, and has one of its own. Nothing is code.
 """
 
 import hashlib
@@ -33,8 +30,6 @@ from slide.utils.files import (
 SUFFIX = ".safetensors"
 # A folder of new files, which replace the old ones when all of them are complete.
 NEW_FILES = "new_files"
-
-
 # Marks in JSON objects: what stands for a tensor, a tuple, and a dict with keys that are no text.
 _TENSOR, _TUPLE, _ITEMS = "tensor:", "tuple:", "items:"
 _MARKS = (_TENSOR, _TUPLE, _ITEMS)

@@ -40,7 +40,13 @@ import slide
 from slide import FullSampler, RowSparseAdam, SlideNetwork
 from slide.config import command
 from slide.ranking.base_scorer import BaseScorer
-from slide.training.checkpoint import Checkpoint, find_checkpoints, last_checkpoint, read_checkpoint
+from slide.training.checkpoint import (
+    Checkpoint,
+    find_checkpoints,
+    find_folders,
+    last_checkpoint,
+    read_states,
+)
 from slide.training.monitor import Counters
 from slide.training.stopping import BEST
 from slide.utils.tensor_folder import SUFFIX
@@ -102,7 +108,7 @@ class Chain:
     def check(self) -> None:
         """Raise AssertionError unless all checkpoints are whole and no step stands there twice."""
         for folder in find_checkpoints(self.run):
-            read_checkpoint(folder)
+            read_states(folder)
         steps = [line["step"] for line in self.lines() if "train/loss" in line]
         assert steps == list(range(1, len(steps) + 1)), f"{self.run}: steps {steps}"
 
@@ -121,9 +127,11 @@ class Chain:
         last = last_checkpoint(self.run)
         assert last is not None, f"{self.run} has no checkpoint"
         found: dict = {path.name: path.read_bytes() for path in self.run.glob(f"*{SUFFIX}")}
-        for name, folder in {"checkpoint": last, "best": self.run / BEST}.items():
+        best = find_folders(self.run / BEST)
+        for name, folder in [("checkpoint", last), *(("best", each) for each in best)]:
             found |= {f"{name} {p.name}": p.read_bytes() for p in folder.glob(f"*{SUFFIX}")}
-        state = {k: v for k, v in read_checkpoint(last).items() if isinstance(v, int | float)}
+        (state,) = read_states(last)
+        state = {k: v for k, v in state.items() if isinstance(v, int | float)}
         found |= {"counters": _same(state), "log": [_same(line) for line in self.lines()]}
         found["summary"] = _same(json.loads((self.run / "summary.json").read_text()))
         return found

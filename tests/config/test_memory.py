@@ -3,6 +3,7 @@
 import re
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -176,48 +177,13 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
 
 
-def peak_and_needs(every, candidates, warm=400):
-    """Bytes that training a re-ranker takes, and what is foretold. NumPy tells Python of arrays."""
-    train, held = validation_split(every, 0)
-    network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
-    # Compilers take memory; a few rows need the same kernels.
-    EnsembleRanker().fit(
-        network,
-        train.slice(0, min(warm, len(train))),
-        held.slice(0, min(warm, len(held))),
-        every=train,
-    )
-    ranker = EnsembleRanker()
-    tracemalloc.start()
-    ranker.fit(network, train, held, every=every)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak, needs.ranker_needs(every, every.kind, candidates, 50)
+def generated(folder, rows, labels, nonzeros, own):
+    sizes = {"train_samples": rows, "num_labels": labels, "nonzeros": nonzeros}
+    data = job.make_data(folder, num_features=3000, labels_per_row=own, **sizes)
+    return replace(data.train, kind="other")
 
 
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.compiled_only
-@pytest.mark.parametrize(
-    ("rows", "labels", "nonzeros", "own"),
-    # Of one label a row, a tree of labels learns, too.
-    [(4000, 2000, 40, 4), (12_000, 9000, 20, 4), (15_000, 9000, 20, 1)],
-)
-def test_the_re_ranker(tmp_path, rows, labels, nonzeros, own):
-    data = job.make_data(
-        tmp_path,
-        train_samples=rows,
-        num_features=3000,
-        num_labels=labels,
-        nonzeros=nonzeros,
-        labels_per_row=own,
-    )
-    peak, needed = peak_and_needs(replace(data.train, kind="other"), 180, 4000 if own == 1 else 400)
-    assert needed == pytest.approx(peak, rel=0.2)
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.compiled_only
-def test_the_re_ranker_of_a_graph():
+def graph(_):
     """Answers of a question are some of twenty that go with its relation."""
     rng, rows, labels = np.random.default_rng(0), 15_000, 3000
     asked = rng.permutation(3000 * 40)[:rows]
@@ -226,24 +192,48 @@ def test_the_re_ranker_of_a_graph():
     bounds = np.arange(rows + 1)
     x = CSR(2 * bounds, features.ravel(), np.ones(2 * rows, np.float32))
     y = Pattern(4 * bounds, answers.astype(np.int32).ravel())
-    peak, needed = peak_and_needs(Split(x, y, 3040, labels, kind="graph"), 110)
-    assert needed == pytest.approx(peak, rel=0.2)
+    return Split(x, y, 3040, labels, kind="graph")
 
 
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.compiled_only
-def test_the_re_ranker_of_items():
-    """Regressions are in the place of classifiers."""
-    rng, rows, items = np.random.default_rng(0), 8_000, 3000
-    # The twenty items of a row, one of each shelf; half of them are seen before the others.
+def items(_):
+    """The twenty items of a row, one of each shelf; half of them are seen before the others."""
+    rng, rows, count = np.random.default_rng(0), 8_000, 3000
     own = (150 * np.arange(20) + rng.integers(0, 150, (rows, 20))).astype(np.int32)
     own = np.take_along_axis(own, np.argsort(rng.random((rows, 20)), axis=1), axis=1)
     own = np.sort(own.reshape(rows, 2, 10), axis=2).reshape(rows, 20)
     bounds = 10 * np.arange(rows + 1)
     x = CSR(bounds, own[:, :10].ravel(), np.ones(10 * rows, np.float32))
     y = Pattern(bounds, own[:, 10:].ravel())
-    peak, needed = peak_and_needs(Split(x, y, items, items, kind="items"), 110)
-    assert needed == pytest.approx(peak, rel=0.2)
+    return Split(x, y, count, count, kind="items")
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.compiled_only
+@pytest.mark.parametrize(
+    ("make", "candidates", "warm"),
+    [
+        (partial(generated, rows=4000, labels=2000, nonzeros=40, own=4), 180, 400),
+        (partial(generated, rows=12_000, labels=9000, nonzeros=20, own=4), 180, 400),
+        # Of one label a row, a tree of labels learns, too.
+        (partial(generated, rows=15_000, labels=9000, nonzeros=20, own=1), 180, 4000),
+        (graph, 110, 400),
+        (items, 110, 400),  # Regressions are in the place of classifiers.
+    ],
+)
+def test_the_re_ranker(tmp_path, make, candidates, warm):
+    """Bytes that its training takes, of which NumPy tells Python, and what is foretold."""
+    every = make(tmp_path)
+    train, held = validation_split(every, 0)
+    network = SlideNetwork(every.num_features, [4], every.num_labels, FullSampler)
+    # Compilers take memory; a few rows need the same kernels.
+    few = (split.slice(0, min(warm, len(split))) for split in (train, held))
+    EnsembleRanker().fit(network, *few, every=train)
+    ranker = EnsembleRanker()
+    tracemalloc.start()
+    ranker.fit(network, train, held, every=every)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert needs.ranker_needs(every, every.kind, candidates, 50) == pytest.approx(peak, rel=0.2)
 
 
 SAID = "error: there is not enough memory ("

@@ -39,10 +39,19 @@ def several(gather=None, size=2):
     return Ranks(RankInfo(0, size, 0, size), group)
 
 
-def test_where_torchrun_puts_a_process():
-    assert find_rank_info(TOLD) == RankInfo(1, 4, 1, 2)
-    assert find_rank_info({**TOLD, "MASTER_PORT": ""}).size == 4
-    assert find_rank_info({"RANK": "1", "WORLD_SIZE": "4"}) == RankInfo()
+@pytest.fixture
+def told(monkeypatch):
+    """The variables of torchrun are set."""
+    for name, value in TOLD.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_where_torchrun_puts_a_process(told, monkeypatch):
+    assert find_rank_info() == RankInfo(1, 4, 1, 2)
+    monkeypatch.setenv("MASTER_PORT", "")
+    assert find_rank_info().size == 4
+    monkeypatch.delenv("MASTER_PORT")
+    assert find_rank_info() == RankInfo()
 
 
 @pytest.mark.parametrize(
@@ -53,14 +62,13 @@ def test_where_torchrun_puts_a_process():
         ("WORLD_SIZE", "four", "WORLD_SIZE of the environment must be a number, not 'four'"),
     ],
 )
-def test_variables_that_torchrun_would_not_set(variable, value, said):
+def test_variables_that_torchrun_would_not_set(told, monkeypatch, variable, value, said):
+    monkeypatch.setenv(variable, value)
     with pytest.raises(ValueError, match=said):
-        find_rank_info({**TOLD, variable: value})
+        find_rank_info()
 
 
-def test_before_they_meet_each_speaks(monkeypatch):
-    for name, value in TOLD.items():
-        monkeypatch.setenv(name, value)
+def test_before_they_meet_each_speaks(told):
     with pytest.raises(SystemExit, match="there is no key epoch"), processes.one_voice():
         raise SystemExit("there is no key epoch")
 

@@ -16,11 +16,6 @@ from slide.functional.losses import ActiveLoss
 
 D, H, B, SEED = 40, 6, 9, 3
 INPUT_WORK = f"""
-import numpy as np, torch
-from helpers.matrices import make_csr
-from slide.distributed import ShardedInputLinear, Shares
-from slide.row_gradients import dense_gradient
-
 def work(group):
     rng = np.random.default_rng(0)
     x = make_csr(rng, rng.integers(0, 7, {B}), {D})
@@ -63,11 +58,6 @@ def test_bad_use_of_inputs():
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LAYER_WORK = """
-import numpy as np, torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from slide import ActiveLoss, RowSparseAdam
-from slide.distributed import ShardedSampledLinear
 IN, H, N, B = 7, 6, 30, 11
 rng = np.random.default_rng(0)
 X = torch.from_numpy(rng.normal(size=(4, B, IN))).float()
@@ -125,10 +115,6 @@ def test_as_one_process_with_all_samples(tmp_path):
 
 
 NO_GRADIENT = """
-import torch
-from slide import ActiveLoss
-from slide.distributed import ShardedSampledLinear
-
 def gradients(group, x, name, hard, quiet=False):
     '''The loss and the gradients of all inputs; the first rank brings all samples.'''
     layer = ShardedSampledLinear(4, 9, group=group)
@@ -167,10 +153,6 @@ def test_a_process_whose_inputs_need_no_gradient_takes_part_in_that_of_others(tm
 
 
 UNLIKE = """
-import torch
-from slide import ActiveLoss
-from slide.distributed import ShardedSampledLinear
-
 def said(work):
     try:
         work()
@@ -223,12 +205,6 @@ def test_inputs_of_one_process_that_do_not_fit_are_an_error_of_all(tmp_path):
 
 
 REFUSED = """
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from slide import ActiveLoss
-from slide.distributed import ShardedSampledLinear
-
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -255,7 +231,6 @@ def test_inside_of_data_parallel_it_is_refused(tmp_path):
 
 
 EXAMPLE = f"""
-import sys
 sys.path.insert(0, {str(EXAMPLES)!r})
 import data_parallel
 

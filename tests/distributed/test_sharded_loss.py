@@ -32,12 +32,6 @@ COUNTS = {  # all_reduce, all_gather
 }
 
 WORK = f"""
-import numpy as np, torch
-from functools import partial
-from slide import ActiveLoss, ActiveSampler, FullSampler
-from slide.distributed import Group, ShardedOutputLinear, Shares
-from slide.row_gradients import dense_gradient
-
 def sampler(kind):
     if kind == "all":
         return FullSampler

@@ -21,11 +21,6 @@ D, N, B = 200, 60, 32
 SIZES = (2, 3, 4)
 STEPS = int(os.environ.get("SLIDE_RANK_STEPS", "20"))  # 100 on request: docs/contributing.md.
 WORK = f"""
-import numpy as np, torch
-from helpers.matrices import make_csr, make_pattern
-from functools import partial
-from slide import ActiveLoss, ActiveSampler, FullSampler, RowSparseAdam
-from slide.distributed import ShardedNetwork
 D, N, B = {D}, {N}, {B}
 rng = np.random.default_rng(0)
 COUNTS = {{"feature_counts": rng.zipf(1.5, D), "label_counts": rng.zipf(1.5, N)}}
@@ -94,10 +89,6 @@ def test_as_one_process(tmp_path):
 
 
 SAMPLED = """
-import numpy as np, torch
-from functools import partial
-from slide import ActiveLoss, ActiveSampler, CSR, LSHProposer, Pattern, RowSparseAdam
-from slide.distributed import ShardedNetwork
 LABELS = 150
 
 def draw(rng, rows):
@@ -247,13 +238,8 @@ def test_bad_use():
 
 
 ASKED = """
-import time
-import numpy as np
-from slide import FullSampler
-from slide.distributed import ShardedNetwork
 from slide.distributed.launch import patient_group
 from slide.distributed.sharded_network import run_on_main_process
-from helpers.matrices import make_csr
 
 def make(group, **options):
     return ShardedNetwork(40, [8], 30, FullSampler, group, **options)
@@ -350,12 +336,6 @@ def test_only_the_last_hidden_layer_is_known_to_all():
 
 
 SCALED = """
-import numpy as np, torch
-from helpers.matrices import make_csr, make_pattern
-from slide import ActiveLoss, FullSampler, RowSparseAdam
-from slide.distributed import ShardedNetwork
-from slide.row_gradients import take_row_gradients
-
 def work(group):
     rng = np.random.default_rng(0)
     features, labels = make_csr(rng, [4] * 8, 30), make_pattern(rng, [2] * 8, 20)

@@ -17,7 +17,7 @@ from slide import ActiveLoss, RowSparseAdam, SlideNetwork, runtime
 from slide.config import command, read_config
 from slide.data import synthetic
 from slide.training import Trainer, TrainingOptions, constant
-from slide.training.checkpoint import last_checkpoint, read_checkpoint
+from slide.training.checkpoint import last_checkpoint, read_states
 from slide.training.loop import TrainingLoop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +120,8 @@ def steps(folder, name):
 
 def checkpoint(folder):
     """The state in the newest checkpoint of a run."""
-    return read_checkpoint(last_checkpoint(folder))
+    (state,) = read_states(last_checkpoint(folder))
+    return state
 
 
 def files_of(folder):
@@ -163,6 +164,13 @@ def make_trainer(
         lr_schedule,
         ranker=ranker,
     )
+
+
+def idle_trainer(folder, data=None, **options):
+    """A trainer that is not to run."""
+    trainer = make_trainer(folder, make_data(folder) if data is None else data, **options)
+    trainer.monitor.close()
+    return trainer
 
 
 def make_network(data, sampler=None):

@@ -25,10 +25,16 @@ def several(test):
 
 
 SERVER = """
-import datetime, json, os, signal, sys, traceback
-import torch, torch._dynamo, torch.distributed as dist
+import datetime, json, os, pathlib, signal, sys, time, traceback
+from functools import partial
+import numpy as np, torch, torch._dynamo, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from helpers.matrices import make_csr, make_pattern
 import slide
-from slide.distributed import Group
+from slide import ActiveLoss, ActiveSampler, CSR, FullSampler, LSHProposer, Pattern, RowSparseAdam
+from slide.distributed import *
+from slide.row_gradients import dense_gradient, take_row_gradients
 
 def child(work, folder, rank, size):
     done = 1
@@ -55,7 +61,7 @@ def finish(found, folder, rank, size):
         json.dump(found, file)
 
 def answer(code, folder, sizes):
-    names = {"__name__": "ranks"}
+    names = {**globals(), "__name__": "ranks"}
     exec(compile(code, "ranks", "exec"), names)
     # Here, so that the ranks need not read the kernels from disk again.
     finish(names["work"](Group.alone()), folder, 0, 1)
@@ -98,8 +104,8 @@ def run_ranks(code, folder, *sizes):
     """What the ranks of groups return: ``{size: [value of each rank]}``; also of one process.
 
     Args:
-        code: Python code that defines ``work(group)``, which returns something for JSON. A rank
-            that takes longer than 100 seconds is ended.
+        code: Python code that defines ``work(group)``, which returns something for JSON. It knows
+            what `SERVER` imports. A rank that takes longer than 100 seconds is ended.
         folder: an empty folder.
         sizes: numbers of processes, at least 2, one group after the other.
     """

@@ -15,21 +15,14 @@ from helpers import job
 from helpers.damage import BINARY, REPEAT, damage, rng_of
 
 from slide import ActiveLoss
-from slide.training import DivergenceError, checkpoint
+from slide.training import DivergenceError
 from slide.training import trainer as trainer_module
-from slide.training.checkpoint import read_checkpoint
+from slide.training.checkpoint import read_states
 from slide.training.monitor import Counters
 from slide.utils import tensor_folder
 from slide.utils.run_folders import RUN_LOCK
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def make_trainer(folder, **options):
-    """A trainer that is not to run."""
-    trainer = job.make_trainer(folder, job.make_data(folder), **options)
-    trainer.monitor.close()
-    return trainer
 
 
 def fitted(folder, **options):
@@ -38,17 +31,12 @@ def fitted(folder, **options):
     return trainer
 
 
-def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path, max_steps=3)
+def test_a_checkpoint_holds_all_counters(tmp_path):
+    trainer = job.idle_trainer(tmp_path, max_steps=3)
     values = {field.name: number for number, field in enumerate(fields(Counters))}
     trainer.checkpoint.write(Counters(**values))
     state = job.checkpoint(tmp_path / "run")
     assert {name: state[name] for name in values} == values
-    assert trainer.checkpoint.read() == Counters(**values)
-    # The version before called two of them otherwise.
-    old = {"train_seconds": state.pop("network_seconds"), **state}
-    old["held_seconds"] = old.pop("validation_seconds")
-    monkeypatch.setattr(checkpoint, "read_states", lambda *_: [old])
     assert trainer.checkpoint.read() == Counters(**values)
 
 
@@ -162,7 +150,7 @@ def test_the_memory_of_copies_is_there_before(tmp_path):
 
 
 def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path, checkpoint_every=4)
+    trainer = job.idle_trainer(tmp_path, checkpoint_every=4)
 
     def none_left(*_, **__):
         raise MemoryError("1 GB for copies")
@@ -192,7 +180,7 @@ def test_the_newest_ones_stay(tmp_path, every, keep, names):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_processes_agree_on_whether_to_write(tmp_path, first):
-    trainer = make_trainer(tmp_path, max_steps=3)
+    trainer = job.idle_trainer(tmp_path, max_steps=3)
     trainer.checkpoint.write(trainer.counters)
     # The other process has compiled something since it wrote, and this one has not, or vice versa.
     other, told = [None, True], []
@@ -223,8 +211,7 @@ def test_a_checkpoint_of_another_run(tmp_path, change, said):
     fitted(tmp_path, max_steps=1)
     sizes = {name: value for name, value in change.items() if name in job.SIZES}
     options = {name: value for name, value in change.items() if name not in job.SIZES}
-    other = job.make_trainer(tmp_path, job.make_data(tmp_path, **sizes), **options)
-    other.monitor.close()
+    other = job.idle_trainer(tmp_path, job.make_data(tmp_path, **sizes), **options)
     with pytest.raises(ValueError, match=f"1-step-1 is of another run: {said}$"):
         other.checkpoint.read()
 
@@ -233,7 +220,7 @@ def test_facts_that_an_older_version_did_not_note(tmp_path):
     trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), max_steps=1)
     del trainer.checkpoint.facts["share of hard samples"]
     trainer.fit()
-    other = make_trainer(tmp_path, max_steps=1)
+    other = job.idle_trainer(tmp_path, max_steps=1)
     with pytest.raises(ValueError, match="an older version of slide, which did not note its share"):
         other.checkpoint.read()
 
@@ -248,7 +235,7 @@ def is_free(folder):
 
 
 def test_a_trainer_that_never_ran_gives_its_folder_back(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer = job.idle_trainer(tmp_path, max_steps=1)
     assert not is_free(tmp_path / "run")
     del trainer
     gc.collect()
@@ -273,7 +260,7 @@ def test_damaged_checkpoints_are_never_read(tmp_path):
     trainer = fitted(tmp_path, max_steps=1)
     folder, rng = trainer.checkpoint.last(), rng_of("checkpoints")
     whole = {path: path.read_bytes() for path in sorted(folder.iterdir())}
-    expected = read_checkpoint(folder)
+    expected = read_states(folder)
     for _ in range(int(300 * REPEAT)):
         path = rng.choice(list(whole))
         content = damage(rng, whole[path], BINARY)
@@ -282,7 +269,7 @@ def test_damaged_checkpoints_are_never_read(tmp_path):
         path.write_bytes(content)
         found, said = None, ""
         try:
-            found = read_checkpoint(folder)
+            found = read_states(folder)
         except ValueError as error:
             said = str(error)
         if found is None:

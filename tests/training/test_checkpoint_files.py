@@ -29,12 +29,8 @@ from slide.utils import run_folders, tensor_folder
 from slide.utils.tensor_folder import write_file, write_list
 
 PROCESSES = """
-import pathlib, time
-from slide import FullSampler, RowSparseAdam
 from slide.utils import run_folders
-from slide.distributed import Group, ShardedNetwork
 from slide.training import checkpoint as module
-from slide.training.checkpoint import CHECKPOINTS, find_checkpoints
 from slide.training.monitor import Counters
 FOLDER = pathlib.Path("RUNS")
 
@@ -60,7 +56,8 @@ def work(group):
     for step in (3, 7):
         checkpoint.write(Counters(step=step))
     if group.rank:  # It sees the folder as it was before the second checkpoint.
-        module.last_checkpoint = lambda run: find_checkpoints(run)[0]
+        whole = module.find_folders
+        module.find_folders = lambda parent: whole(parent)[:1]
     found += [checkpoint.found(), checkpoint.read().step]
     run_folders.SEEN_AFTER = 0.1
     if group.rank:
@@ -71,10 +68,10 @@ def work(group):
 SLOW = """
 found, clear = [], module.clear_unfinished
 
-def clear_late(run):
+def clear_late(parent):
     time.sleep(0.3)
-    found.append([path.name for path in (run / CHECKPOINTS).glob("*.tmp")])
-    clear(run)
+    found.append([path.name for path in parent.glob("*.tmp")])
+    clear(parent)
 
 def work(group):
     if group.size == 1:
@@ -130,8 +127,7 @@ def test_who_writes_or_reads_longer_is_waited_for(tmp_path):
 def test_a_checkpoint_of_other_versions(tmp_path, monkeypatch, capsys):
     now, data = tensor_folder.versions(), job.make_data(tmp_path)
     job.make_trainer(tmp_path, data, max_steps=1).fit()
-    own = job.make_trainer(tmp_path, data, max_steps=1)
-    own.monitor.close()
+    own = job.idle_trainer(tmp_path, data, max_steps=1)
     own.checkpoint.read()
     assert "written by" not in capsys.readouterr().err
     monkeypatch.setattr(checkpoint, "versions", lambda: now | {"torch": "9.1", "slide": "7"})
@@ -249,21 +245,40 @@ def pair():
         yield group
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
-def test_each_process_reads_its_own_part(tmp_path, monkeypatch):
-    """Of what both wrote, each hashes and touches one file, beside the ids of rows."""
-    run, hashed = tmp_path / "run", []
-    networks = [ShardedNetwork(20_000, [64], 900, FullSampler, group) for group in pair()]
-    parts = [Checkpoint(run, n, RowSparseAdam(n.parameters())) for n in networks]
-    folder, values, written = run / "checkpoints/1-step-0", [], []
+def write_parts(run, networks, steps):
+    """The folder of a checkpoint after three steps, and the steps that its parts name."""
+    folder, values, written = run / "checkpoints/1-step-3", [], []
     folder.mkdir(parents=True)
-    for rank, part in enumerate(parts):
-        own, packed = part._packed(Counters())
+    for rank, (network, step) in enumerate(zip(networks, steps, strict=True)):
+        part = Checkpoint(run, network, RowSparseAdam(network.parameters()))
+        own, packed = part._packed(Counters(step=step))
         tensors = {name: each for file in packed.values() for name, each in file.items()}
         written.append(write_file(folder, f"rank-{rank}", tensors))
         values.append(own)
     write_list(CHECKPOINT, folder, {"run": {}, "parts": values}, written)
-    del parts
+    return folder
+
+
+@pytest.mark.parametrize("steps", [(3, 3), (3, 7), (7, 3), (7, 7)])
+def test_a_part_of_another_step_is_refused(tmp_path, steps):
+    """As of a longer run, whose parts have the same rows."""
+    run = tmp_path / "run"
+    write_parts(run, [ShardedNetwork(30, [4], 20, FullSampler, group) for group in pair()], steps)
+    network = ShardedNetwork(30, [4], 20, FullSampler, Group.alone())
+    own = Checkpoint(run, network, RowSparseAdam(network.parameters()))
+    if steps == (3, 3):
+        assert own.read() == Counters(step=3)
+        return
+    with pytest.raises(ValueError, match=r"1-step-3/checkpoint\.json is damaged: step must be 3"):
+        own.read()
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_each_process_reads_its_own_part(tmp_path, monkeypatch):
+    """Of what both wrote, each hashes and touches one file, beside the ids of rows."""
+    hashed = []
+    networks = [ShardedNetwork(20_000, [64], 900, FullSampler, group) for group in pair()]
+    folder = write_parts(tmp_path / "run", networks, (3, 3))
     whole = tensor_folder._hash_file
     monkeypatch.setattr(tensor_folder, "_hash_file", lambda p: hashed.append(p.name) or whole(p))
     weight = networks[1].first.weight.detach().clone()

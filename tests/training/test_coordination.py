@@ -124,7 +124,10 @@ class Machine:
     def __init__(self, monkeypatch):
         self.time, self.run, self.waited, self.set = 0.0, 0.0, 0.0, []
         monkeypatch.setattr(runtime, "set_threads", self.set.append)
-        self.share = CoreShare(4, now=lambda: self.time, times=lambda: (self.run, self.waited))
+        clock = SimpleNamespace(monotonic=lambda: self.time)
+        monkeypatch.setattr(coordination, "time", clock)
+        monkeypatch.setattr(coordination, "run_and_waited", lambda: (self.run, self.waited))
+        self.share = CoreShare(4)
 
     def go(self, seconds, alone=1.0, all_of_them=1.0):
         """``alone``: share that a reduced number gets; ``all_of_them``: share that all get."""
@@ -180,8 +183,9 @@ def test_they_stay_when_the_others_are_gone(machine):
     assert machine.set == [2, 4, 2, 4]
 
 
-def test_one_thread_is_not_watched():
-    CoreShare(1, times=lambda: pytest.fail("read")).adjust()
+def test_one_thread_is_not_watched(monkeypatch):
+    monkeypatch.setattr(coordination, "run_and_waited", lambda: pytest.fail("read"))
+    CoreShare(1).adjust()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from slide import FullSampler
 from slide.data import SparseDataset, kind_of
 from slide.ranking import EnsembleRanker
 from slide.training import lr_schedules, stopping
+from slide.training.checkpoint import find_folders, step_of
 from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
@@ -102,12 +103,6 @@ def test_a_resumed_run_keeps_its_way_to_end(tmp_path, key, before, after):
     )
 
 
-def make_trainer(folder, data, **options):
-    trainer = job.make_trainer(folder, data, **options)
-    trainer.monitor.close()
-    return trainer
-
-
 @pytest.mark.parametrize(
     ("options", "ranker", "sizes"),
     [
@@ -120,7 +115,7 @@ def make_trainer(folder, data, **options):
 )
 def test_samples_are_held_out_if_something_is_chosen(tmp_path, options, ranker, sizes):
     data = job.make_data(tmp_path, **job.WITH_HELD)
-    trainer = make_trainer(tmp_path, data, ranker=ranker, **options)
+    trainer = job.idle_trainer(tmp_path, data, ranker=ranker, **options)
     splits = trainer.train_split, trainer.held_split, trainer.eval_split
     assert tuple(split and len(split) for split in splits) == sizes
     assert trainer.total_steps == (None if options["epochs"] == "auto" else 2 * -(-sizes[0] // 16))
@@ -158,7 +153,7 @@ def test_the_kind_is_that_of_all_samples(tmp_path, monkeypatch):
     assert kind_of(parts[0]) == "graph"
     monkeypatch.setattr("slide.training.trainer.validation_split", lambda *_: parts)
     network = job.make_network(data, FullSampler)
-    assert make_trainer(tmp_path, data, network=network, epochs="auto").held_out.known is None
+    assert job.idle_trainer(tmp_path, data, network=network, epochs="auto").held_out.known is None
 
 
 def test_known_labels_are_left_out_of_predictions(tmp_path):
@@ -169,7 +164,7 @@ def test_known_labels_are_left_out_of_predictions(tmp_path):
     data = SparseDataset("graph", every, every, 30, 12)
     torch.manual_seed(0)
     network = job.make_network(data, FullSampler)
-    trainer = make_trainer(tmp_path, data, network=network, epochs="auto")
+    trainer = job.idle_trainer(tmp_path, data, network=network, epochs="auto")
     train, held = trainer.train_split, trainer.held_split
     known = {tuple(row): set() for row in train.features.indices.reshape(-1, 2).tolist()}
     for row in range(len(train)):
@@ -316,54 +311,27 @@ def test_a_resumed_run_goes_on_waiting(tmp_path, data, monkeypatch, scripted):
     assert (fresh.score, fresh.best_step) == (-1.0, 0), "it is from after the checkpoint"
 
 
-@pytest.mark.parametrize("left", ["nothing", "a part"])
-def test_a_kill_while_the_best_is_replaced(tmp_path, data, scripted, left):
-    scripted(0.5)
-    trainer = patient(tmp_path, data, epochs=1)
-    trainer.fit()
-    best = tmp_path / "run/best"
-    best.rename(tmp_path / "run/best.tmp")
-    if left == "a part":
-        best.mkdir()
-    assert again(trainer, 50).best_step == 50
-    assert (best / "best.json").exists()
-
-
 def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypatch, scripted):
     """The best of step 50 was replaced after the checkpoint of step 120, and the run was killed.
 
-    It is killed again after some renamings, the last time within the removal of a folder.
+    It is killed again within the removal of a folder.
     """
     scripted(0.5, 0.4, 0.6, 0.7)
     trainer = stopped_trainer(tmp_path, data, monkeypatch, step=210, every=120)
-    left, rename, remove = [0], Path.rename, shutil.rmtree
-
-    def killed(*arguments):
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return rename(*arguments)
+    best = trainer.early_stopping.path
+    assert [path.name for path in find_folders(best)] == ["1-step-50", "3-step-200"]
 
     def killed_within(path, **options):
-        if Path(path).exists():
-            next(Path(path).glob("*.json")).unlink()
-            raise KeyboardInterrupt
-        return remove(path, **options)
+        next(Path(path).glob("*.json")).unlink()
+        raise KeyboardInterrupt
 
-    run, saved = tmp_path / "run", tmp_path / "saved"
-    shutil.copytree(run, saved)
-    for done in (0, 1, 2):
-        left[0] = done
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "rename", killed)
-            patch.setattr(shutil, "rmtree", killed_within)
-            with pytest.raises(KeyboardInterrupt):
-                again(trainer, 120)
-        resumed = again(trainer, 120)
-        assert (resumed.score, resumed.best_step) == (0.5, 50)
-        assert not resumed.before.exists()
-        shutil.rmtree(run)
-        shutil.copytree(saved, run)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed_within)
+        with pytest.raises(KeyboardInterrupt):
+            again(trainer, 120)
+    resumed = again(trainer, 120)
+    assert (resumed.score, resumed.best_step) == (0.5, 50)
+    assert [path.name for path in find_folders(best)] == ["1-step-50"]
 
 
 def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted):
@@ -371,7 +339,7 @@ def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted)
     trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
 
     def damaged(self, *more):
-        path = self.path / "network.safetensors"
+        path = find_folders(self.path)[-1] / "network.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
         whole(self, *more)
 
@@ -386,7 +354,7 @@ def test_by_the_command_line(tmp_path):
     log = job.lines(tmp_path / "run", "held/precision")
     assert [line["step"] for line in log] == [56, 60]
     best = max(log, key=lambda line: line["held/precision"])["step"]
-    assert json.loads((tmp_path / "run/best/best.json").read_text())["step"] == best
+    assert [step_of(path) for path in find_folders(tmp_path / "run/best")] == [best]
     before = job.files_of(tmp_path / "run/best")
     job.main(f"resume={tmp_path}/run")
     assert job.lines(tmp_path / "run", "held/precision") == log
@@ -411,7 +379,7 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
         assert expected in err
         assert ("has ended" in err) == bool(expected)
         assert job.checkpoint(run)["step"] == steps
-    assert json.loads((run / "best/best.json").read_text())["step"] == 224
+    assert [step_of(path) for path in find_folders(run / "best")] == [224]
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -441,15 +409,10 @@ def test_a_bar_says_the_bound_and_what_it_waits_for(columns):
 
 
 SHARED = """
-import pathlib, torch
-from slide import FullSampler, RowSparseAdam
 from slide.utils.progress_bar import ProgressBar
-from slide.distributed import ShardedNetwork
 from slide.training.checkpoint import Checkpoint
 from slide.training.monitor import Counters, Monitor
-from slide.training.lr_schedules import AutoSchedule
-from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
-from slide.utils.progress_bar import ProgressBar
+from slide.training.stopping import EarlyStopping, HeldOutSamples
 FOLDER = pathlib.Path("BEST")
 
 def work(group):
@@ -506,5 +469,6 @@ def test_the_best_of_several_processes(tmp_path):
             assert before == 100 * (size - 1)
             assert restored == found[size - 1][0][2]
             assert best == found[size][0][2]
-    names = sorted(path.name for path in (tmp_path / "best").iterdir())
+    (best,) = find_folders(tmp_path / "best")
+    names = sorted(path.name for path in best.iterdir())
     assert names == ["best.json", *(f"rank-{rank}.safetensors" for rank in range(3))]

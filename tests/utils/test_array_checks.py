@@ -119,12 +119,12 @@ PROPOSERS = {
 }
 
 
-def trained(kind):
-    """A layer after a step, so that its sampler has a state."""
+def trained(kind, **options):
+    """A layer and its optimizer after a step, so that both have a state."""
     torch.manual_seed(0)
     sampler = slide.ActiveSampler(D, N, kind, active=20, mode="per_sample", weighting="none")
     layer = slide.SampledLinear(D, N, sampler)
-    optimizer = slide.RowSparseAdam(layer.parameters(), lr=0.01)
+    optimizer = slide.RowSparseAdam(layer.parameters(), lr=0.01, **options)
     labels = slide.Pattern.from_lists([[1], [2, 3], [4]])
     layer.loss(torch.randn(3, D), labels, slide.ActiveLoss("softmax"))[0].backward()
     optimizer.step()
@@ -182,12 +182,8 @@ def test_edited_indexes(name, change):
     ],
 )
 def test_edited_optimizers(name, value):
-    layer = trained(None)[0]
-    options = {"lr": 0.01, "betas": (0.9, 0.99), "correct_skipped": True}
-    optimizer = slide.RowSparseAdam(layer.parameters(), **options)
-    labels = slide.Pattern.from_lists([[1], [2, 3], [4]])
-    layer.loss(torch.randn(3, D), labels, slide.ActiveLoss("softmax"))[0].backward()
-    optimizer.step()
+    options = {"betas": (0.9, 0.99), "correct_skipped": True}
+    layer, optimizer = trained(None, **options)
     state = copy.deepcopy(optimizer.state_dict())
     slide.RowSparseAdam(layer.parameters(), **options).load_state_dict(copy.deepcopy(state))
     own = state["state"][0]
