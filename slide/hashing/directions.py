@@ -16,7 +16,8 @@ def random_directions(in_features: int, number: int, seed: int) -> Tensor:
     """Orthonormal columns ``(D, number)`` float32, for the time before the first inputs."""
     generator = torch.Generator().manual_seed(int(seed))
     drawn = torch.randn(in_features, number, generator=generator, dtype=torch.float32)
-    return torch.linalg.qr(drawn).Q
+    # As a state has them: products of another layout differ in their last bits.
+    return torch.linalg.qr(drawn).Q.contiguous()
 
 
 def principal_directions(centered: Tensor, start: Tensor, warm: bool) -> Tensor:
