@@ -15,7 +15,7 @@ from slide.sampling.protocol import (
     without_labels,
 )
 from slide.search import RowIndex
-from slide.search.row_index import check_state, kept_state, unchanged
+from slide.search.row_index import checked_state, kept_state, unchanged
 from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays, check_counter
@@ -227,7 +227,7 @@ class IndexProposer(Proposer):
         check_arrays(what, state, {"moved": rows, "steps": Expected((number,), "uint8")})
         self.rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
         if state["index"]:
-            check_state(state["index"], (number, self.in_features))
+            checked_state(state["index"], (number, self.in_features))
         self._index, self._saved, self._followed = None, dict(state["index"]), None
         self._forget_moves()
         moved = np.unique(state["moved"])  # A row twice would be followed twice.

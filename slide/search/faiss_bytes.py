@@ -18,16 +18,21 @@ def faiss_index(data: np.ndarray, width: int, most: int, largest: float = np.inf
     """The index of inner products of which ``faiss.serialize_index`` gave the bytes, uint8.
 
     It is flat or has inverted lists. Raises ValueError unless it holds ``most`` vectors of length
-    ``width`` at most, with ids below ``most`` and finite numbers of magnitude ``largest`` at most.
+    ``largest`` and of ``width`` numbers at most, with ids below ``most``, each once.
     """
     found = _Bytes(np.ascontiguousarray(data, np.uint8), width)
     parts = found.index()
     found.need(not found.left and len(parts.ids) <= most)
     if len(parts.ids) and not 0 <= parts.ids.min() <= parts.ids.max() < most:
         raise ValueError(f"it names rows that are not in [0, {most})")
-    for numbers in (parts.vectors, parts.centres):
-        if not (np.isfinite(numbers) & (np.abs(numbers) <= largest)).all():
-            raise ValueError(f"it has others than finite numbers in [-{largest}, {largest}]")
+    if len(np.unique(parts.ids)) < len(parts.ids):
+        raise ValueError("it names a row twice")
+    for rows in (parts.vectors, parts.centres):
+        # Sums of squares, which are not finite if a number is not.
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("ij,ij->i", rows, rows)
+        if not (np.isfinite(squares) & (squares <= largest**2)).all():
+            raise ValueError(f"it has vectors that are not finite, or longer than {largest}")
     return _made(parts, width)
 
 

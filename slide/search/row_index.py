@@ -95,13 +95,12 @@ class RowIndex:
     ) -> "RowIndex":
         """The index of this weight that had this `state_dict`."""
         index = cls.__new__(cls)
-        levels = check_state(state, tuple(weight.shape))
+        state = checked_state(state, tuple(weight.shape))
         lists = RowLists(*(state[name].copy() for name in RowLists._fields))
         _check_lists_fit(lists, _WeightRows(weight, bias))
         index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
-        # Earlier states have neither levels nor what lists explained.
-        index._take(lists, levels)
-        index._explained, index.seen = float(state.get("explained", 0.0)), 0.0
+        index._take(lists, state["levels"].copy())
+        index._explained, index.seen = float(state["explained"]), 0.0
         return index
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -350,44 +349,44 @@ def _explained_share(lists: RowLists) -> float:
     return float(between / max(within + between, 1e-30))
 
 
-def check_state(state: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Raise ValueError unless saved lists are lists: kernels read and write where they say.
+def checked_state(state: dict[str, np.ndarray], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """A saved state; ValueError unless its lists are lists: kernels read and write where they say.
 
-    ``shape`` is that of the weight; returns the levels.
+    ``shape`` is that of the weight.
     """
-    what, codes, means = "the state of an index", state.get("codes"), state.get("means")
+    what = "the state of an index"
+    # Earlier states have neither levels nor what lists explained.
+    state = {"levels": np.zeros(1, np.int64), "explained": np.zeros(())} | state
+    matrices = {"codes": "int8", "means": "float32"}
     check_arrays(
-        what,
-        state,
-        {"codes": Expected((None, None), "int8"), "means": Expected((None, None), "float32")},
+        what, state, {name: Expected((None, None), each) for name, each in matrices.items()}
     )
-    assert codes is not None
-    assert means is not None
-    (number, width), lists = codes.shape, len(means)
-    if codes.shape != shape:
-        raise ValueError(f"an index of {codes.shape} does not fit rows of {shape}")
-    levels = np.array(state.get("levels", [0]), np.int64)
-    if means.shape[1] not in (width, width + 1):
+    (number, width), (lists, columns) = state["codes"].shape, state["means"].shape
+    if (number, width) != shape:
+        raise ValueError(f"an index of {(number, width)} does not fit rows of {shape}")
+    if columns not in (width, width + 1):
         raise ValueError(f"{what} is damaged: means must have {width} or {width + 1} columns")
-    # The scale of a row that is not finite is NaN.
-    scales = np.asarray(state.get("scales", np.zeros(0)))
-    finite = {"scales": np.where(np.isnan(scales), scales.dtype.type(0), scales)}
     expected = {
         "starts": Expected((lists + 1,), "int64"),
         "ids": Expected((number,), "int32", 0, number - 1),
-        "scales": Expected((number,), "float32"),
+        "scales": Expected((number,), "float32", finite=False),
         "biases": Expected((number,), "float32", finite=False),
         "spreads": Expected((lists,), "float32", 0),
+        "levels": Expected((None,), "int64", 0, lists),
+        "explained": Expected((), "float", 0, 1),
     }
-    check_arrays(what, {**state, **finite}, expected)
-    check_offsets(what, "starts", state["starts"], number)
+    check_arrays(what, state, expected)
+    starts, levels = state["starts"], state["levels"]
+    if np.isinf(state["scales"]).any():  # The scale of a row that is not finite is NaN.
+        raise ValueError(f"{what} is damaged: scales must hold finite numbers only")
+    check_offsets(what, "starts", starts, number)
+    if (np.diff(starts) == 0).any():
+        raise ValueError(f"{what} is damaged: starts must give each list a row")
     if (np.bincount(state["ids"], minlength=number) != 1).any():
         raise ValueError(f"{what} is damaged: ids must hold each row once")
-    if not len(levels) or levels[0] != 0 or levels[-1] > lists or (np.diff(levels) < 0).any():
+    if not len(levels) or levels[0] != 0 or (np.diff(levels) < 0).any():
         raise ValueError(f"{what} is damaged: levels must rise from 0 to at most {lists}")
-    explained = np.asarray(state.get("explained", 0.0))
-    check_arrays(what, {"explained": explained}, {"explained": Expected((), "float", 0, 1)})
-    return levels
+    return state
 
 
 def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:

@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 from harness import RESULTS, Row, Store, fill_page, in_process, options, origin, prose, table
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
-from sized import BATCHES, CASES, LABELS, NONZEROS, Size, settings
+from sized import BATCHES, LABELS, NONZEROS, Size, settings
 
 BASE = Size()
 # Case: outputs beyond which it is not measured; a dense step takes seconds.
@@ -48,7 +48,7 @@ def page(found: dict[str, Any]) -> str:
     text = (
         prose("scaling", "about", **sizes)
         + "\n"
-        + "".join(f"* {in_words(case)}\n" for case in CASES)
+        + "".join(f"* {in_words(case)}\n" for case in LIMITS)
     )
     done = [row for row in rows if row.get("ms")]
     if done:
@@ -86,7 +86,7 @@ def along(rows: list[Row], axis: str) -> list[Row]:
     """The rows that differ from `BASE` in ``axis`` at most, by case and size."""
     others = [name for name in TITLES if name != axis]
     own = [row for row in rows if all(row[name] == getattr(BASE, name) for name in others)]
-    return sorted(own, key=lambda row: (list(CASES).index(row["case"]), row[axis]))
+    return sorted(own, key=lambda row: (list(LIMITS).index(row["case"]), row[axis]))
 
 
 def threads_of(rows: list[Row]) -> list[str]:
@@ -139,10 +139,10 @@ def draw(rows: list[Row], folder: Path) -> None:
 
 
 def lines_of(axes: Any, rows: list[Row], axis: str, value: Callable[[Row], float]) -> None:
-    for case in CASES:
+    for case in LIMITS:
         points = [(row[axis], value(row)) for row in rows if row["case"] == case]
         if points:
-            color = f"C{list(CASES).index(case)}"
+            color = f"C{list(LIMITS).index(case)}"
             axes.plot(*zip(*points, strict=True), "o-", color=color, label=in_words(case))
     axes.set_xscale("log", base=10 if axis == "features" else 2)
     axes.set_yscale("log")

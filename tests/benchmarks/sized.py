@@ -27,6 +27,9 @@ QUIET = ["schedule=fixed", "schedule.every=0"]  # Rebuilds are timed by themselv
 CASES: dict[str, list[str] | str] = {
     "default": ["sampler=uniform"],
     "lsh, shared": ["sampler=lsh"],
+    "uniform, per sample": [
+        *("sampler=uniform", "sampler.mode=per_sample", "sampler.active=128"),
+    ],
     "lsh, per sample": ["sampler=lsh", "sampler.mode=per_sample", "sampler.active=128"],
     "sampled softmax, PyTorch": "sampled",
     "dense PyTorch": "dense",

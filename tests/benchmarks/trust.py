@@ -273,6 +273,18 @@ FUNCTIONS = {
 }
 # Calls of it before the one that is stopped.
 BEFORE = {"steps": 10, "checkpoint writing": 5}
+# Other runs, and the scorers that only they train.
+OTHERS = {
+    "items": (
+        ("trainer.kind=items", "dataset.num_features=100"),
+        ("scorer item_similarity", "scorer item_factors"),
+    ),
+    "graph": (("trainer.kind=graph",), ("scorer analogous",)),
+    "short": (
+        ("dataset.labels_per_row=1", "dataset.nonzeros=6"),
+        ("scorer label_tree", "scorer conjunctions"),
+    ),
+}
 
 
 def scorers(chain: Chain) -> dict[str, str]:
@@ -319,6 +331,13 @@ def stop_in_each(home: Path, only: Collection[str]) -> None:
     whole, _, expected = undisturbed(home, words)
     parts, swept = FUNCTIONS | scorers(whole), ("-m", *words, "trainer.keep_checkpoints=3,2")
     cases = {name: (words, "", part, BEFORE.get(name, 0)) for name, part in parts.items()}
+    results = dict.fromkeys(cases, expected)
+    for kind, (more, names) in OTHERS.items():
+        for name in names:
+            if not only or name in only:
+                other = (*words, *more)
+                made, _, results[name] = undisturbed(home / kind, other)
+                cases[name] = other, "", scorers(made)[name], 0
     # Sweeps are stopped in their second run; the first one has left a whole model.
     second = {"steps": whole.steps() + 10, "final ranker": 1, "model": 1, "report": 1}
     for name, calls in second.items():
@@ -333,7 +352,7 @@ def stop_in_each(home: Path, only: Collection[str]) -> None:
         if last:
             slide.load(chain.run.with_name("keep_checkpoints=3"))
         chain.check()
-        resumed(chain, expected)
+        resumed(chain, results.get(phase, expected))
     stop_learning(home, whole.run, only)
 
 

@@ -299,6 +299,31 @@ class TestRegroup:
         del earlier["levels"]
         assert RowIndex.restored(weight, bias, earlier).state_dict()["levels"].tolist() == [0]
 
+    @pytest.mark.parametrize(
+        ("name", "edit", "message"),
+        [
+            ("starts", lambda x: np.append(x[:2], x[1:-1]), "starts must rise from 0"),
+            ("starts", lambda x: x[[0, 2, *range(2, len(x))]], "starts must give each list a row"),
+            ("starts", lambda x: x[[*range(len(x) - 1), -2]], "starts must rise from 0"),
+            ("starts", lambda x: np.where(x == x[-2], x[-1], x), "must give each list a row"),
+            ("ids", np.zeros_like, "ids must hold each row once"),
+            ("scales", lambda x: np.full_like(x, -np.inf), "scales must hold finite numbers only"),
+            ("levels", lambda x: x + 1, "levels must rise from 0"),
+            ("levels", lambda x: x[None], r"levels must be \(any\) int64, not \(1, 2\) int64"),
+            ("levels", lambda x: [0, 2**70], "levels must be an array, not list"),
+            ("levels", lambda x: x * 1_000, r"levels must lie in \[0, "),
+        ],
+    )
+    def test_lists_of_a_state_are_lists(self, name, edit, message):
+        """An empty list would become a row behind the last one when rows are grouped again."""
+        weight, bias = draw_clusters()
+        index = RowIndex(weight, bias)
+        index.regroup(np.arange(900))
+        state = index.state_dict()
+        state[name] = edit(state[name])
+        with pytest.raises(ValueError, match=message):
+            RowIndex.restored(weight, bias, state)
+
     @pytest.mark.not_as_python
     def test_other_rows_than_the_named_ones(self, rounded):
         """Lists that say nothing about their rows any more are made anew."""
