@@ -196,24 +196,37 @@ def _check_one_owner(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         owner, grad, version = _stepped[p]
         owner = owner()
         if owner not in (None, optimizer) and grad() is p.grad and version == p.grad._version:
-            raise RuntimeError(
-                f"{type(owner).__name__} has made a step with the gradient of a weight "
-                f"{tuple(p.shape)}, and {type(optimizer).__name__} has it, too: one optimizer must "
-                "own a weight. If an embedding is tied to the output layer, leave the weight to "
-                "slide.RowSparseAdam alone, which takes its dense and row gradients"
-            )
+            raise _two_owners(p, owner, optimizer)
+
+
+def _two_owners(
+    p: torch.Tensor, first: torch.optim.Optimizer, second: torch.optim.Optimizer
+) -> RuntimeError:
+    return RuntimeError(
+        f"{type(first).__name__} has made a step with the gradient of a weight "
+        f"{tuple(p.shape)}, and {type(second).__name__} has it, too: one optimizer must "
+        "own a weight. If an embedding is tied to the output layer, leave the weight to "
+        "slide.RowSparseAdam alone, which takes its dense and row gradients"
+    )
 
 
 def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Note which gradients were used; warn of rows that no `slide.RowSparseAdam` will take."""
+    """Note which gradients were used; warn of rows that no `slide.RowSparseAdam` will take.
+
+    RuntimeError if it will take them after this optimizer used the dense gradient beside them.
+    """
     warned = False
     for p in _parameters(optimizer):
         if p.grad is not None and hasattr(p, "row_gradients"):
             _stepped[p] = ref(optimizer), ref(p.grad), p.grad._version
-        if warned or not getattr(p, "row_gradients", ()):
+        if not getattr(p, "row_gradients", ()) or (warned and p.grad is None):
             continue
-        warned = not any(p is taken for taker in list(takers) for taken in _parameters(taker))
-        if warned:
+        owners = (taker for taker in list(takers) for taken in _parameters(taker) if taken is p)
+        owner = next(owners, None)
+        if owner is not None and p.grad is not None and optimizer not in takers:
+            raise _two_owners(p, optimizer, owner)
+        if owner is None and not warned:
+            warned = True
             warnings.warn(
                 f"{type(optimizer).__name__} does not update a weight {tuple(p.shape)}: it ignores "
                 "the row gradients of its layer. Use slide.RowSparseAdam, or make the layer with "

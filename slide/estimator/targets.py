@@ -239,6 +239,8 @@ def _from_names(
         raise ValueError(
             f"names of labels must be of one kind, text or numbers, not {' and '.join(kinds)}"
         ) from error
+    if known and classes is None and not isinstance(known[0], str):
+        _check_kinds(chain.from_iterable(rows))  # A set takes True for 1.
     for name in known:
         if np.ndim(name):  # numpy would make a matrix of these.
             raise ValueError(f"names of labels must be texts or numbers, not {name!r}")
@@ -300,7 +302,7 @@ def check_class_names(classes: np.ndarray) -> None:
 
 def label_names(classes: np.ndarray) -> list[Any] | None:
     """The names of classes for `slide.Model`; None: they are 0, 1, ..., N - 1."""
-    names = classes.tolist()
+    names = without_numpy(classes.tolist())
     for name in names:
         if name is None or (isinstance(name, float) and not math.isfinite(name)):
             raise ValueError(f"names of labels must be texts or finite numbers, not {name}")
@@ -309,5 +311,6 @@ def label_names(classes: np.ndarray) -> list[Any] | None:
     if all(type(name) is int and name == number for number, name in enumerate(names)):
         return None
     if any(isinstance(name, str) for name in names):
-        return [str(name) for name in names]
+        # An Enum of texts writes itself otherwise.
+        return [str.__str__(name) if isinstance(name, str) else str(name) for name in names]
     return names if len(set(map(type, names))) < 2 else [float(name) for name in names]

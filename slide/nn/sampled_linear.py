@@ -427,7 +427,8 @@ class SampledLinear(SampledLayer):
         Args:
             x: inputs, also ``(..., D)``: the leading dimensions count samples.
             labels: outputs that must be in the set of each sample, in any form that
-                `slide.as_pattern` takes; a loss takes them as targets.
+                `slide.as_pattern` takes, or one for each in the shape of the leading dimensions; a
+                loss takes them as targets.
 
         Returns:
             The values, ``(B, A)`` for a shared set, else ``(nnz,)``, and the active set. In
@@ -437,6 +438,7 @@ class SampledLinear(SampledLayer):
         """
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         x, lead = _in_rows(x)
+        labels = _flat(labels, lead)
         with outside:
             active = self._active_set(x, labels)
             values = linear_on_set(x, self.weight, self.bias, active, precision, self.sparse_grad)
@@ -576,17 +578,19 @@ def _in_rows(x: Any) -> tuple[Any, tuple[int, ...]]:
     return x[None] if x.ndim == 1 else x.flatten(0, -2), tuple(x.shape[:-1])
 
 
+def _flat(each: Any, lead: tuple[int, ...]) -> Any:
+    """What has a number for each sample, in the shape of the leading dimensions, as ``(B,)``."""
+    if getattr(each, "shape", None) != lead:
+        return each
+    return (each if isinstance(each, Tensor) else np.asarray(each)).reshape(-1)
+
+
 def _as_samples(x: Any, labels: Any, weights: Any, ignored: int) -> tuple[Any, Any, Any]:
     """Inputs ``(B, D)``, labels and weights of samples, without samples of an ignored label."""
     if not isinstance(x, Tensor):
         return x, labels, weights  # Which is an error.
     x, lead = _in_rows(x)
-    labels, weights = (
-        each
-        if getattr(each, "shape", None) != lead
-        else (each if isinstance(each, Tensor) else np.asarray(each)).reshape(-1)
-        for each in (labels, weights)
-    )
+    labels, weights = _flat(labels, lead), _flat(weights, lead)
     dense = getattr(labels, "layout", None) == torch.strided or isinstance(labels, np.ndarray)
     if dense and labels.ndim == 2 and "float" in str(labels.dtype) and (labels % 1 > 0).any():
         raise ValueError("labels have fractions: probabilities of labels are no targets here")

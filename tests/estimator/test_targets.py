@@ -1,6 +1,7 @@
 """Rows, targets and parameters in the forms that numpy, SciPy and frames give them."""
 
 import datetime
+import enum
 import warnings
 from collections import UserList
 from decimal import Decimal
@@ -80,6 +81,7 @@ def test_a_row_without_a_label_is_named(gap, labels):
         ([1, "a"], "must be of one kind, text or numbers, not int and str"),
         (np.array(["a", 1.5], object), "must be of one kind, text or numbers, not float and str"),
         ([True, 2], "must be of one kind, text or numbers, not bool and int"),
+        ([[1], [True, 2]], "must be of one kind, text or numbers, not bool and int"),
         ([{"a": 1, "b": 0}, {"a": 0, "b": 1}], "y holds dicts: give a list of label names"),
         (np.array([["a", "b"], ["c", "d"]]), "y has 2 columns of names: give a list of names"),
         (Frame(np.array([["a", "b"]]), ["one", "two"]), "y has 2 columns of names: give a list"),
@@ -91,9 +93,18 @@ def test_what_is_no_name_is_said(y, message):
         read_targets(y)
 
 
-@pytest.mark.parametrize("names", [[2**63, 1], ["a\0", "a"]])
+class Word(str, enum.Enum):
+    """Names that ``str`` does not give back."""
+
+    FIRST = "a"
+    SECOND = "b"
+
+
+@pytest.mark.parametrize(
+    "names", [[2**63, 1], ["a\0", "a"], list(Word), [np.int64(3), np.int64(1)]]
+)
 def test_names_stay_as_they_are_where_numpy_would_change_them(rows, tmp_path, names):
-    X, y = rows[0], names * 150
+    X, y = rows[0], np.array(names * 150, object)
     assert read_targets(y).classes.tolist() == sorted(names)
     fitted = SlideClassifier(epochs=1, ranker=None, random_state=0).fit(X, y)
     fitted.save(tmp_path / "model")

@@ -207,6 +207,9 @@ class TestResultsInEval:
             flat = make_layer()(x.reshape(-1, D)).to_dense()  # The same draws.
             torch.testing.assert_close(trained.to_dense(), flat.view(*lead, N))
         assert trained.to_dense().shape == (*lead, N)
+        labels = torch.randint(N, lead)
+        active = layer(x, labels).active
+        assert active.ids[active.targets.indices].tolist() == labels.flatten().tolist()
         out, wanted = layer.eval()(x), layer.to_linear()(x)
         torch.testing.assert_close(out.values, wanted)
         assert out.num_samples == math.prod(lead)
