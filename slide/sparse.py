@@ -491,7 +491,9 @@ def _as_scipy(x: torch.Tensor, name: str) -> Any:
         arrays = x.row_indices().numpy(), x.ccol_indices().numpy()
         if x.layout == torch.sparse_csc:
             return sparse.csc_array((values, *arrays), shape)
-        return sparse.bsr_array((values.transpose(0, 2, 1), *arrays), shape[::-1]).T
+        turned = sparse.bsr_array((values.transpose(0, 2, 1), *arrays), shape[::-1])
+        check_scipy(turned, name)  # To turn it writes where its numbers say.
+        return turned.T
     except ValueError as error:
         raise ValueError(f"{name} are no sparse matrix: {error}") from error
 

@@ -373,6 +373,9 @@ def outside(layout):
             places = torch.stack([parts[1], torch.arange(2000)])
             return torch.sparse_coo_tensor(places, parts[2], (2, 2000), check_invariants=False)
         options = {"layout": layout, "check_invariants": False}
+        if layout == torch.sparse_bsc:
+            parts = torch.tensor([0, 1, 2]), torch.tensor([0, -(10**9)]), torch.ones(2, 2, 2)
+            return torch.sparse_compressed_tensor(*parts, (4, 4), **options)
         return torch.sparse_compressed_tensor(*parts, (2, 2000), **options)
     if layout == "coo":
         matrix = scipy.sparse.coo_array((2, 2000))
@@ -398,7 +401,7 @@ def outside(layout):
 
 
 LAYOUTS = ["csr", "csc", "falls", "bsr", "coo", "lil", "lists"]
-LAYOUTS += [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo]
+LAYOUTS += [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo, torch.sparse_bsc]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -408,7 +411,7 @@ def test_numbers_outside_of_a_matrix_are_refused_before_it_is_converted(layout):
     with pytest.raises(ValueError, match="features are no sparse matrix: "):
         slide.as_csr(matrix)
     with pytest.raises(ValueError, match="labels are no sparse matrix: "):
-        slide.as_pattern(matrix, 2000)
+        slide.as_pattern(matrix, matrix.shape[1])
     if isinstance(layout, str):
         with pytest.raises(ValueError, match="the entries are no sparse matrix: "):
             slide.CSRMatrix(matrix)

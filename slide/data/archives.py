@@ -20,6 +20,8 @@ from slide.utils.progress_bar import ProgressBar
 # 64 GiB and a million files: more is no data set, but an attack or a mistake.
 MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
+# Names and other texts before a member of a tar archive, which are read into memory.
+MAX_HEADER = 4 << 20
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
@@ -124,15 +126,34 @@ def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) ->
                 _copy(source, wanted[member], copied)
 
 
+class _Headers:
+    """A stream that is read up to ``end``: what `tarfile` takes for a header has no bound."""
+
+    def __init__(self, stream: IO[bytes]):
+        self._stream, self._position, self.end = stream, 0, MAX_HEADER
+
+    def read(self, size: int) -> bytes:
+        if self._position > self.end:
+            raise UnpackError(f"it has a header of more than {MAX_HEADER} bytes")
+        found = self._stream.read(size)
+        self._position += len(found)
+        return found
+
+
 def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) -> None:
-    found, size = [], 0
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+    found, count, size, headers = [], 0, 0, _Headers(stream)
+    with tarfile.open(fileobj=headers, mode="r|") as archive:  # pyright: ignore[reportArgumentType]
         for info in archive:
             _check_size(info.offset_data + info.size)
-            member = _plain(info.name)
-            found.append(member)
-            if len(found) > MAX_MEMBERS:
+            headers.end = info.offset_data + info.size + MAX_HEADER
+            # It keeps the headers of all members, else.
+            archive.members = []
+            archive.pax_headers.clear()
+            member, count = _plain(info.name), count + 1
+            if count > MAX_MEMBERS:
                 raise UnpackError(f"it holds more than {MAX_MEMBERS} files")
+            if member in wanted or len(found) < SHOWN_MEMBERS:
+                found.append(member)
             if member not in wanted:
                 continue
             source = archive.extractfile(info) if info.isreg() else None
@@ -147,7 +168,7 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) 
     for chunk in iter(lambda: stream.read(COPIED_BYTES), b""):
         passed += len(chunk)
         _check_size(passed)
-    _required(wanted, found)
+    _required(wanted, found, count)
 
 
 def _is_tar(stream: IO[bytes]) -> bool:
@@ -170,10 +191,12 @@ def _plain(member: str) -> str:
     return member.replace("\\", "/").removeprefix("./")
 
 
-def _required(wanted: Iterable[str], found: Collection[str]) -> list[str]:
+def _required(wanted: Iterable[str], found: Collection[str], count: int | None = None) -> list[str]:
+    """The members, or an error; ``found`` are those wanted and the first ones of ``count``."""
+    count = len(found) if count is None else count
     for member in wanted:
         if member not in found:
             some = ", ".join(list(found)[:SHOWN_MEMBERS]) or "nothing"
-            more = f" and {len(found) - SHOWN_MEMBERS} more" if len(found) > SHOWN_MEMBERS else ""
+            more = f" and {count - SHOWN_MEMBERS} more" if count > SHOWN_MEMBERS else ""
             raise UnpackError(f"there is no {member} in it, it holds {some}{more}")
     return list(wanted)

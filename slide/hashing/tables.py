@@ -249,6 +249,8 @@ class HashTables:
         ends = state["starts"].astype(np.int64) + state["rooms"]
         if (ends > state["used"][:, None]).any():
             raise ValueError(f"{what} is damaged: buckets lie outside of the pool")
+        if (state["rooms"].sum(1, dtype=np.int64) > state["used"]).any():
+            raise ValueError(f"{what} is damaged: buckets lie in one another")
         if (np.minimum(state["seen"], self.capacity) > state["rooms"]).any():
             raise ValueError(f"{what} is damaged: buckets hold more ids than they have room for")
         self.buckets = Buckets(**{name: state[name].copy() for name in Buckets._fields})

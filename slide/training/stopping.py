@@ -163,7 +163,8 @@ class EarlyStopping:
                 continue
             try:
                 found = read_folder(BEST_NETWORK, path)
-                self.score = Stored(found, {}, str(path / BEST_NETWORK.list_file)).number("score")
+                stored = Stored(found, {}, str(path / BEST_NETWORK.list_file))
+                self.score = stored.number("score", 0, 1)
             except (OSError, ValueError) as error:
                 return str(error)
             self.best_step = step_of(path)

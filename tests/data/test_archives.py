@@ -6,6 +6,7 @@ import lzma
 import random
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -161,6 +162,30 @@ def test_a_zip_that_lies_about_sizes(folder, monkeypatch):
 def test_the_number_of_members_is_bounded(folder, monkeypatch):
     monkeypatch.setattr(module, "MAX_MEMBERS", 3)
     refused(as_tar({str(i): b"" for i in range(4)}), folder, "more than 3 files", {"a": "0"})
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_is_bounded(folder, kind, monkeypatch):
+    """All of it is read into memory, and zeros are packed a thousandfold."""
+    header = tarfile.TarInfo("header")
+    header.type, header.size = kind, 6_000_000
+    packed = gzip.compress(header.tobuf() + bytes(6_000_128) + as_tar({"a": b"x"}), 1)
+    assert len(packed) < 50_000
+    refused(packed, folder, "it has a header of more than 4194304 bytes", {"a": "a"})
+
+
+def test_headers_of_passed_members_are_not_kept(folder):
+    infos = [tarfile.TarInfo(str(i)) for i in range(60)]
+    for info in infos:
+        info.pax_headers = {"comment": "x" * 1_000_000}
+    packed = as_tar(dict.fromkeys(infos, b"") | {"a": TEXT}, "w:gz")
+    tracemalloc.start()
+    try:
+        run(packed, folder, {"a": "a"})
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
+    assert (folder / "a").read_bytes() == TEXT
 
 
 def test_little_space(folder, monkeypatch):

@@ -226,6 +226,15 @@ class TestState:
         with pytest.raises(ValueError, match=r"\(3, 5\) do not fit tables of shape \(3, 6\)"):
             HashTables(3, 6, 4, policy).load_state_dict(HashTables(3, 5, 4, policy).state_dict())
 
+    def test_buckets_that_share_their_ids(self, policy):
+        """As many copies of a pool as there are buckets would fill the memory."""
+        tables = HashTables(3, 5, 4, policy)
+        tables.build(as_codes(draw_codes(0)))
+        state = tables.state_dict()
+        state["starts"][1], state["rooms"][1] = 0, state["used"][1]
+        with pytest.raises(ValueError, match="damaged: buckets lie in one another"):
+            tables.load_state_dict(state)
+
 
 class TestErrors:
     @pytest.mark.parametrize("codes", [[[0, 5]], [[-1, 0]]])

@@ -21,7 +21,8 @@ from slide.training import lr_schedules, stopping
 from slide.training.checkpoint import find_folders, step_of
 from slide.training.evaluation import precision_at_k
 from slide.training.lr_schedules import AutoSchedule
-from slide.training.stopping import AutoValidation, EarlyStopping, HeldOutSamples
+from slide.training.stopping import BEST_NETWORK, AutoValidation, EarlyStopping, HeldOutSamples
+from slide.utils.files import json_digest
 from slide.utils.progress_bar import ProgressBar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -346,6 +347,21 @@ def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted)
     monkeypatch.setattr(EarlyStopping, "finish", damaged)
     with pytest.raises(OSError, match=r"the best weights cannot be read: .*network\.safetensors"):
         trainer.fit()
+
+
+@pytest.mark.parametrize("score", [2, -1, "0.5"])
+def test_a_score_that_no_network_has(tmp_path, data, scripted, score):
+    """No later weights would be better, or none would end the run."""
+    scripted(0.5)
+    trainer = patient(tmp_path, data, max_steps=50)
+    trainer.fit()
+    (folder,) = find_folders(trainer.early_stopping.path)
+    path = folder / BEST_NETWORK.list_file
+    content = json.loads(path.read_text()) | {"score": score}
+    del content["sha256"]
+    path.write_text(json.dumps(content | {"sha256": json_digest(content)}))
+    with pytest.raises(ValueError, match=r"best\.json is damaged: score must be .* in \[0, 1\]"):
+        again(trainer, 50)
 
 
 def test_by_the_command_line(tmp_path):
