@@ -603,17 +603,19 @@ class LSHProposer(Proposer):
         """See `Proposer.statistics`."""
         if not self.families or not self.codes.shape[1]:  # Other devices put no rows in tables.
             return {"look_up/rows_seen": self.looked}
-        found = {"look_up/rows_seen": len(self._head) + self._distinct()}
-        rows = np.diff([*self._ends, self.out_features])
-        found["tables/found_share"] = self._in_buckets / float(rows.sum())
-        found["tables/meant_share"] = float(np.minimum(_MOST, _SHARE * rows).sum() / rows.sum())
+        found: dict[str, float] = {"look_up/rows_seen": 0}
+        if self._read is not None:  # Labels may leave no places to look up for.
+            rows = np.diff([*self._ends, self.out_features])
+            found["look_up/rows_seen"] = len(self._head) + self._distinct()
+            found["tables/found_share"] = self._in_buckets / float(rows.sum())
+            meant = np.minimum(_MOST, _SHARE * rows).sum()
+            found["tables/meant_share"] = float(meant / rows.sum())
         # Bucket 0 is the head.
         return found | self.tables.statistics(first=1, most=self._most())
 
     def _distinct(self) -> float:
         """Mean number of rows in the buckets that some of the last inputs read, each once."""
-        if self._read is None:
-            return 0.0
+        assert self._read is not None
         tables, codes = self._read
         buckets, found = self.tables.arrays(), []
         for at in codes[:, :_COUNTED].T:

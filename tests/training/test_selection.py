@@ -221,6 +221,15 @@ def test_tables_that_are_too_full_or_too_empty(made, sizes, said):
     assert keys_in(found) <= KEYS
 
 
+def test_tables_that_nobody_has_read_are_neither_full_nor_empty():
+    """The labels of a batch leave no places of a shared set."""
+    layer = slide.SampledLinear(32, 12_000, lsh_sampler(32, 12_000, active=2, num_tables=4))
+    inputs, labels = torch.randn(4, 32), Pattern.from_lists([[1, 2], [3, 4], [5, 6], [7, 8]])
+    found = inspect_selection(layer, inputs, layer(inputs, labels).active, samples=2)
+    assert found["selection/candidates"] == found["look_up/rows_seen"] == 0
+    assert selection_warnings([{"step": 1, **found}], SimpleNamespace(output=layer)) == []
+
+
 def test_sizes_of_tables_that_are_not_there():
     """All of few outputs are looked at, so K and L have no effect."""
     layer = slide.SampledLinear(16, 400, lsh_sampler(16, 400, active=40, hashes_per_table=3))
