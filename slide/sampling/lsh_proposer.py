@@ -306,7 +306,8 @@ class LSHProposer(Proposer):
         if len(self._recent):
             self.mean_input = self._recent.mean(0)
             x = self._recent - self.mean_input
-            self.directions = principal_directions(x, self.directions, warm=self.rebuilds > 0)
+            known = bool((self.variances != 1).any())  # Those of random directions are all 1.
+            self.directions = principal_directions(x, self.directions, warm=known)
             self.variances = (x @ self.directions).square().mean(0)
         rows = np.arange(len(weight), dtype=np.int32)
         known = self._projected(weight, bias, rows[:: -(-len(weight) // _MEAN_ROWS)].copy())
@@ -487,9 +488,13 @@ class LSHProposer(Proposer):
         """
         self._place(weight.device)
         self._rows = weight, bias
-        if uses_reference(weight) == bool(self.codes.shape[1]):
+        moved = uses_reference(weight) == bool(self.codes.shape[1])
+        if moved:
             self._fill()
-        if self._is_due():
+        # On a device that ranks all rows, the sketches of a head do not do.
+        priors = self.sketches.view(torch.float32)[:, PRIOR]
+        incomplete = moved and uses_reference(weight) and bool((priors == -torch.inf).any())
+        if self._is_due() or incomplete:
             self.rebuild(weight, bias)
             return True
         if not self._noted or (self._followed and unchanged(self._followed, weight, bias)):

@@ -12,7 +12,7 @@ from helpers.samplers import lsh_sampler
 from torch.nn import functional as F
 
 import slide
-from slide.backend import uses_reference
+from slide.backend import backend, uses_reference
 from slide.hashing import DWTA, SimHash
 from slide.ops.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
@@ -330,6 +330,27 @@ def test_few_directions_find_the_head(directions, monkeypatch):
     best = np.argsort(-proposer._largest_scores(every))[:2048]
     assert len(proposer._head.ids) == 2048
     assert np.isin(best, proposer._head.ids).mean() > 0.98
+
+
+@kernels_only
+@pytest.mark.not_as_python
+def test_a_device_that_ranks_all_rows_has_sketches_of_all(monkeypatch):
+    monkeypatch.setattr(lsh_proposer, "FRONT", 2048)
+    weight, bias, _, proposer = ready(num_tables=None)
+    with backend("torch"):
+        assert proposer.refresh(weight, bias)
+        assert proposer.sketches.view(torch.float32)[:, PRIOR].isfinite().all()
+        assert not proposer.refresh(weight, bias)
+
+
+def test_directions_are_found_from_random_ones_as_if_they_were_the_first():
+    """A rebuild before the first inputs, as a step of training has it, makes no difference."""
+    weight, bias, inputs, usual = ready(outputs=300)
+    late = LSHProposer(D, 300, num_tables=4)
+    late.rebuild(weight, bias)
+    late.observe(inputs)
+    late.rebuild(weight, bias)
+    assert torch.equal(late.directions, usual.directions)
 
 
 @kernels_only
