@@ -1,6 +1,8 @@
 """Random numbers as functions of a key and a counter, by the mixer of SplitMix64.
 
-Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators". In torch int64 wraps."""
+See Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators". In torch int64 wraps
+as uint64 does in kernels, so the bits are the same.
+"""
 
 import numpy as np
 import torch

@@ -17,8 +17,8 @@ class _Parts(NamedTuple):
 def faiss_index(data: np.ndarray, width: int, most: int, largest: float = np.inf) -> Any:
     """The index of inner products of which ``faiss.serialize_index`` gave the bytes, uint8.
 
-    It is flat or has inverted lists. Raises ValueError unless it holds ``most`` vectors of length
-    ``largest`` and of ``width`` numbers at most, with ids below ``most``, each once.
+    It is flat or has inverted lists. Raises ValueError unless its vectors have ``width`` numbers
+    and a length of at most ``largest``, and its ids are below ``most``, each at most once.
     """
     found = _Bytes(np.ascontiguousarray(data, np.uint8), width)
     parts = found.index()
