@@ -485,6 +485,9 @@ def _as_scipy(x: torch.Tensor, name: str) -> Any:
     try:
         if by_places:
             return sparse.coo_array((values, tuple(x._indices().numpy())), shape)
+        blocks = values.shape[1:]  # None in CSR and CSC. SciPy does not see sizes that do not fit.
+        if any(size % max(1, block) for size, block in zip(shape, blocks, strict=False)):
+            raise ValueError(f"blocks {blocks} do not fit {shape}")
         if x.layout in (torch.sparse_csr, torch.sparse_bsr):
             kind = sparse.csr_array if x.layout == torch.sparse_csr else sparse.bsr_array
             return kind((values, x.col_indices().numpy(), x.crow_indices().numpy()), shape)
@@ -492,10 +495,10 @@ def _as_scipy(x: torch.Tensor, name: str) -> Any:
         if x.layout == torch.sparse_csc:
             return sparse.csc_array((values, *arrays), shape)
         turned = sparse.bsr_array((values.transpose(0, 2, 1), *arrays), shape[::-1])
-        check_scipy(turned, name)  # To turn it writes where its numbers say.
-        return turned.T
     except ValueError as error:
         raise ValueError(f"{name} are no sparse matrix: {error}") from error
+    check_scipy(turned, name)  # `T` writes where the indices say.
+    return turned.T
 
 
 def _to_numpy(values: torch.Tensor) -> np.ndarray:

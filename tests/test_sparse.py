@@ -415,3 +415,23 @@ def test_numbers_outside_of_a_matrix_are_refused_before_it_is_converted(layout):
     if isinstance(layout, str):
         with pytest.raises(ValueError, match="the entries are no sparse matrix: "):
             slide.CSRMatrix(matrix)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_bsr, torch.sparse_bsc], ids=str)
+@pytest.mark.parametrize(
+    ("bounds", "numbers", "shape"),
+    [
+        ([0, 1, 2], [0, 10**8], (4, 4)),
+        ([0, 1, 2], [0, -(10**8)], (4, 4)),
+        ([0, 10**8, 2], [0, 1], (4, 4)),
+        ([0, 1, 2], [0, 1], (5, 5)),
+    ],
+)
+def test_blocks_outside_of_a_tensor_are_refused(layout, bounds, numbers, shape):
+    """SciPy transposes and converts blocks without a look at their numbers."""
+    parts = torch.tensor(bounds), torch.tensor(numbers), torch.ones(2, 2, 2)
+    options = {"layout": layout, "check_invariants": False}
+    matrix = torch.sparse_compressed_tensor(*parts, shape, **options)
+    for convert in (slide.as_csr, lambda x: slide.as_pattern(x, shape[1])):
+        with pytest.raises(ValueError, match=r"^(features|labels) are no sparse matrix: [^:]*$"):
+            convert(matrix)

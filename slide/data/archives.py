@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from slide.utils.progress_bar import ProgressBar
 
@@ -141,8 +141,9 @@ class _Headers:
 
 
 def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) -> None:
-    found, count, size, headers = [], 0, 0, _Headers(stream)
-    with tarfile.open(fileobj=headers, mode="r|") as archive:  # pyright: ignore[reportArgumentType]
+    found, count, size = [], 0, 0
+    headers: Any = _Headers(stream)  # `read` is all that `tarfile` needs.
+    with tarfile.open(fileobj=headers, mode="r|") as archive:
         for info in archive:
             _check_size(info.offset_data + info.size)
             headers.end = info.offset_data + info.size + MAX_HEADER

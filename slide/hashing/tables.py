@@ -165,9 +165,9 @@ class HashTables:
             found = torch_look_up(buckets, on_device(codes, device), most)
             return Pattern.from_padded(on_host(found.transpose(0, 1).flatten(1)))
         buckets, codes = self.arrays(), np.ascontiguousarray(on_host(codes))
-        tables = np.arange(len(codes))[:, None] % self.num_tables
-        held = buckets.seen[tables, codes].astype(np.int64)
-        indptr = row_bounds(held.clip(max=self.capacity).sum(0))
+        lengths = np.empty(codes.shape[1], np.int64)
+        kernels.bucket_lengths(buckets, codes, self.capacity, lengths)
+        indptr = row_bounds(lengths)
         ids = np.empty(indptr[-1], np.int32)
         kernels.look_up(buckets, codes, self.capacity, indptr, ids)
         return Pattern(indptr, ids)

@@ -168,6 +168,17 @@ def remove(buckets, ids, codes, capacity):
 
 
 @parallel
+def bucket_lengths(buckets, codes, capacity, out):
+    """Write the total number of ids in the buckets of each query to ``out`` ``(B,)`` int64."""
+    num_tables = buckets.starts.shape[0]
+    for b in prange(codes.shape[1]):
+        total = 0
+        for i in range(codes.shape[0]):
+            total += min(buckets.seen[i % num_tables, codes[i, b]], capacity)
+        out[b] = total
+
+
+@parallel
 def look_up(buckets, codes, capacity, indptr, out):
     """Copy the buckets of each of B queries, table after table; an id may occur several times.
 
