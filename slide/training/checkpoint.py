@@ -42,7 +42,7 @@ from slide.utils.tensor_folder import (
 
 # The folder of checkpoints in the folder of a run.
 CHECKPOINTS = "checkpoints"
-CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=1)
+CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=2)
 # Numbers rise with each checkpoint; steps need not, if a folder is used again.
 _NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
 # What a state raises that is none of this run.
@@ -204,9 +204,9 @@ class Checkpoint:
         stored = Stored(states[0], {}, str(folder / CHECKPOINT.list_file))
         for state in states:  # Of several processes each has written its own.
             stored.of(state, {}).exactly("step", step_of(folder))
-        known = [field for field in fields(Counters) if field.name in states[0]]
         taken = {int: stored.count, float: stored.number}
-        return Counters(**{each.name: taken[type(each.default)](each.name) for each in known})
+        every = fields(Counters)
+        return Counters(**{each.name: taken[type(each.default)](each.name) for each in every})
 
     def _load_optimizer(self, state: Mapping[str, Any]) -> None:
         """Load moments and steps; options come from the configuration."""

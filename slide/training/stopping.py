@@ -157,18 +157,16 @@ class EarlyStopping:
 
     def _read_best(self, step: int) -> str | None:
         """Take the best precision up to a step, and remove what came later; returns an error."""
-        for path in find_folders(self.path)[::-1]:
-            if step_of(path) > step:
+        try:
+            for path in find_folders(self.path)[::-1]:
+                if step_of(path) <= step:
+                    found = read_folder(BEST_NETWORK, path)
+                    stored = Stored(found, {}, str(path / BEST_NETWORK.list_file))
+                    self.score, self.best_step = stored.number("score", 0, 1), step_of(path)
+                    break
                 remove(path)
-                continue
-            try:
-                found = read_folder(BEST_NETWORK, path)
-                stored = Stored(found, {}, str(path / BEST_NETWORK.list_file))
-                self.score = stored.number("score", 0, 1)
-            except (OSError, ValueError) as error:
-                return str(error)
-            self.best_step = step_of(path)
-            break
+        except (OSError, ValueError) as error:  # All processes end with it.
+            return str(error)
         return None
 
     def ended(self, step: int) -> bool:
@@ -214,7 +212,8 @@ class EarlyStopping:
             self._evaluate(network, counters, monitor)
         if 0 < self.best_step < step:
             folder = newest_of_first(BEST_NETWORK, self.path, self.group)
-            assert folder is not None
+            if folder is None:
+                raise OSError(f"the best weights cannot be read: {self.path} has none any more")
             try:
                 states = joined_parts(folder, read_checked(BEST_NETWORK, folder, self.group))
             except ValueError as error:

@@ -15,7 +15,7 @@ from helpers import job
 from helpers.damage import BINARY, REPEAT, damage, rng_of
 
 from slide import ActiveLoss
-from slide.training import DivergenceError
+from slide.training import DivergenceError, checkpoint
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import read_states
 from slide.training.monitor import Counters
@@ -31,13 +31,17 @@ def fitted(folder, **options):
     return trainer
 
 
-def test_a_checkpoint_holds_all_counters(tmp_path):
+def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
     trainer = job.idle_trainer(tmp_path, max_steps=3)
     values = {field.name: number for number, field in enumerate(fields(Counters))}
     trainer.checkpoint.write(Counters(**values))
     state = job.checkpoint(tmp_path / "run")
     assert {name: state[name] for name in values} == values
     assert trainer.checkpoint.read() == Counters(**values)
+    del state["network_seconds"]  # Not taken for 0.
+    monkeypatch.setattr(checkpoint, "read_states", lambda *_: [state])
+    with pytest.raises(ValueError, match="it lacks network_seconds"):
+        trainer.checkpoint.read()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

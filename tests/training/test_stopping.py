@@ -335,17 +335,22 @@ def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypat
     assert [path.name for path in find_folders(best)] == ["1-step-50"]
 
 
-def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted):
+@pytest.mark.parametrize("gone", [False, True])
+def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted, gone):
     scripted(0.5, 0.4, 0.3)
     trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
 
     def damaged(self, *more):
         path = find_folders(self.path)[-1] / "network.safetensors"
-        path.write_bytes(path.read_bytes()[:-1])
+        if gone:
+            shutil.rmtree(self.path)
+        else:
+            path.write_bytes(path.read_bytes()[:-1])
         whole(self, *more)
 
     monkeypatch.setattr(EarlyStopping, "finish", damaged)
-    with pytest.raises(OSError, match=r"the best weights cannot be read: .*network\.safetensors"):
+    said = "best has none any more" if gone else r"network\.safetensors"
+    with pytest.raises(OSError, match=f"the best weights cannot be read: .*{said}"):
         trainer.fit()
 
 

@@ -260,6 +260,11 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
     np.testing.assert_array_equal(one, other)
     weights = to_dense(model.weights, 30).double().numpy()
     np.testing.assert_allclose(one, dense_of(baskets, 30) @ weights.T - 1, rtol=1e-4, atol=1e-5)
+    again = LinearClassifiers()
+    again.restore(Stored(*model.state()), 30, 30)
+    np.testing.assert_array_equal(again.scores(rows[1], ids), one)
+    few = again.selected(np.arange(1, 30, 2), 30)
+    np.testing.assert_array_equal(few.scores(rows[1], ids[:, :15]), one[:, 1::2])
     model.fit(rows[1], baskets, baskets, 30, 30)
     assert not model.counts_items
 
