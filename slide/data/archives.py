@@ -144,12 +144,13 @@ def _unpack_tar(stream: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) 
     found, count, size = [], 0, 0
     headers: Any = _Headers(stream)  # `read` is all that `tarfile` needs.
     with tarfile.open(fileobj=headers, mode="r|") as archive:
+        kept: Any = archive
         for info in archive:
             _check_size(info.offset_data + info.size)
             headers.end = info.offset_data + info.size + MAX_HEADER
-            # It keeps the headers of all members, else.
-            archive.members = []
-            archive.pax_headers.clear()
+            # It keeps the headers of all members, else; its types do not know where.
+            kept.members = []
+            kept.pax_headers.clear()
             member, count = _plain(info.name), count + 1
             if count > MAX_MEMBERS:
                 raise UnpackError(f"it holds more than {MAX_MEMBERS} files")
