@@ -306,8 +306,8 @@ class LSHProposer(Proposer):
         if len(self._recent):
             self.mean_input = self._recent.mean(0)
             x = self._recent - self.mean_input
-            known = bool((self.variances != 1).any())  # Those of random directions are all 1.
-            self.directions = principal_directions(x, self.directions, warm=known)
+            warm = bool((self.variances != 1).any())  # Those of random directions are all 1.
+            self.directions = principal_directions(x, self.directions, warm=warm)
             self.variances = (x @ self.directions).square().mean(0)
         rows = np.arange(len(weight), dtype=np.int32)
         known = self._projected(weight, bias, rows[:: -(-len(weight) // _MEAN_ROWS)].copy())

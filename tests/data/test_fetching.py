@@ -605,3 +605,16 @@ def test_a_killed_process_leaves_nothing_in_the_way(server, tmp_path):
     assert (tmp_path / "train.txt").read_bytes() == TRAIN
     assert names(tmp_path) == ["test.txt", "train.txt"]
     assert os.stat(tmp_path / "train.txt").st_nlink == 1
+
+
+def test_files_of_two_kinds(server, tmp_path):
+    mirror = both(server.add("/a.zip", archive(train=TRAIN, test=TEST, other=DATA)))
+    download(tmp_path, accepted, mirrors=[mirror])
+    assert names(tmp_path) == ["test.txt", "train.txt"]
+    assert (tmp_path / "train.txt").read_bytes() == TRAIN
+    other = tmp_path / "other"
+    other.mkdir()
+    plain = [file(server.add("/1", TRAIN)), file(server.add("/2", TEST), "test.txt")]
+    download(other, accepted, mirrors=[plain])
+    assert (other / "test.txt").read_bytes() == TEST
+    assert names(other) == ["test.txt", "train.txt"]

@@ -73,6 +73,17 @@ class TestGradientsAreAsThoseOfASparseEmbedding:
         torch.testing.assert_close(column.weight.grad.to_dense(), 3 * wanted)
         assert column.moves()
 
+    def test_what_is_read(self, kind, mode):
+        column = Column(kind, mode)
+        column.loss().backward()
+        if kind == "rows":
+            assert column.weight.grad is None
+            column.weight.row_gradients = []  # As ``weight.grad = None`` does for the others.
+        else:
+            assert column.weight.grad.layout == torch.sparse_coo
+            column.weight.grad = None
+        assert not column.moves()
+
     def test_a_hook_may_change_it_in_place(self, mode):
         layer = make_layer(mode, sparse_grad=False)
         x, loss = torch.randn(B, D, requires_grad=True), ActiveLoss("bce")

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse
-from helpers import corpus, damage, naive_json
+from helpers import corpus, damage, job, naive_json
 from helpers.commands import slide_predict
 from helpers.naive_rows import BadLine, to_lists
 
@@ -20,7 +20,7 @@ import slide
 from slide import FullSampler, SlideNetwork
 from slide.data import DataError, TextOptions, TextVectorizer, errors, tables, write_xmc
 from slide.model import Model, Predicted, load
-from slide.predict.rows import read_rows
+from slide.predict.rows import Numbering, read_rows
 from slide.serve import routes
 from slide.serve.routes import Query, Row, rows_to_csr
 
@@ -326,3 +326,7 @@ def test_files_of_the_corpus(tmp_path, texts_or_rows):
         for seed in range(int(5 * damage.REPEAT)):
             rng = damage.rng_of(name, seed)
             agree(tmp_path / "a.jsonl", damage.damage(rng, data, damage.JSON), texts_or_rows)
+
+
+def test_models_that_name_no_files(data):
+    assert Numbering.of(Model(job.make_network(data))) == Numbering(None, 0, 0)
