@@ -144,6 +144,8 @@ def _column(y: Any) -> Any:
         return y.to_pylist()
     if hasattr(y, "to_numpy"):  # pandas, polars
         return y.to_numpy()
+    if isinstance(y, np.ndarray) and y.dtype.kind == "T":  # scikit-learn does not take StringDType.
+        return y.astype(object)
     return list(y) if isinstance(y, Sequence) and not isinstance(y, str | bytes) else y
 
 

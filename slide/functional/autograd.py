@@ -174,8 +174,9 @@ def _in_reentrant_checkpoint() -> bool:
     """Whether a backward pass runs a forward pass again, and then through its graph."""
     if torch._C._current_graph_task_id() == -1:
         return False
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
-    if hooks is not None:  # With ``use_reentrant=False``, for saved tensors: see `check_drawn`.
+    # PyTorch 2.4 does not have this function, and the error may then come for such hooks, too.
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)  # pyright: ignore[reportAttributeAccessIssue]
+    if top(True) is not None:  # With ``use_reentrant=False``, for saved tensors: see `check_drawn`.
         return False
     return isinstance(torch._C._current_autograd_node(), BackwardCFunction)
 

@@ -1,6 +1,5 @@
 """Gradient clipping for dense, sparse and row gradients."""
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -37,7 +36,8 @@ def clip_grad_norm_(
     parameters must be equal on all of them.
 
     Args:
-        parameters, max_norm, norm_type, error_if_nonfinite: as in PyTorch, the numbers above 0.
+        parameters, max_norm, norm_type, error_if_nonfinite: as in PyTorch, the numbers above 0;
+            with inf as ``max_norm`` nothing is scaled.
         foreach: changes nothing; PyTorch has it.
 
     Returns:
@@ -56,9 +56,10 @@ def clip_grad_norm_(
         >>> weight.grad
         tensor([0.6000, 0.8000])
     """
-    checks.positive("max_norm", max_norm)
-    if norm_type != float("inf"):
-        checks.positive("norm_type", norm_type)
+    norm_type = torch.inf if norm_type == "inf" else norm_type
+    for name, value in (("max_norm", max_norm), ("norm_type", norm_type)):
+        if value != torch.inf:
+            checks.positive(name, value)
     found, norms = [], []
     by_group: dict[Any, list[Tensor]] = {}  # None: each process has all rows.
     for parameter in _listed(parameters):
@@ -86,8 +87,13 @@ def clip_grad_norm_(
 def _see_rows() -> None:
     """Make the clipping of PyTorch see row gradients: it would pass over them silently."""
 
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError(
+            "this function does not see the row gradients that layers of slide leave on their "
+            "weights: call slide.clip_grad_norm_, or make the layers with sparse_grad=True"
+        )
+
     def instead(whole: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(whole)
         def call(parameters: _Tensors, *arguments: Any, **keywords: Any) -> Any:
             parameters = _listed(parameters)
             seen = any(getattr(p, "row_gradients", ()) for p in parameters)
@@ -95,19 +101,21 @@ def _see_rows() -> None:
 
         return call
 
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise RuntimeError(
-            "this function does not see the row gradients that layers of slide leave on their "
-            "weights: call slide.clip_grad_norm_, or make the layers with sparse_grad=True"
-        )
-
-    whole = instead(clip_grad.clip_grad_norm_, clip_grad_norm_)
-    torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_ = whole
-    # The second half of the same function: whoever imported it before comes to it.
-    for name in ("clip_grad_value_", "_clip_grads_with_norm_", "clip_grads_with_norm_"):
-        for module in (clip_grad, torch.nn.utils):
-            if hasattr(module, name):
-                setattr(module, name, instead(getattr(module, name), refuse))
+    for name, ours in (
+        ("clip_grad_norm_", clip_grad_norm_),
+        ("clip_grad_value_", refuse),
+        ("_clip_grads_with_norm_", refuse),  # Since PyTorch 2.6.
+    ):
+        # Programs may have imported the function already, so what it decorates is replaced.
+        decorated = getattr(clip_grad, name, None)
+        if decorated is not None:
+            names, cells = decorated.__code__.co_freevars, decorated.__closure__ or ()
+            cell = dict(zip(names, cells, strict=True)).get("func")
+            if cell is not None:
+                cell.cell_contents = instead(cell.cell_contents, ours)
+            else:
+                for module in (clip_grad, torch.nn.utils):
+                    setattr(module, name, instead(decorated, ours))
 
 
 def _listed(parameters: _Tensors) -> list[Tensor]:

@@ -113,6 +113,33 @@ def test_names_stay_as_they_are_where_numpy_would_change_them(rows, tmp_path, na
     assert fitted.predict(X).tolist() == again
 
 
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="NumPy 2 has it")
+def test_texts_of_numpy(rows, tmp_path):
+    def texts(values):
+        return np.array(values, dtype=np.dtypes.StringDType(na_object=None))
+
+    X, names = rows[0], ["a long name", "b"] * 150
+    fitted = SlideClassifier(epochs=1, ranker=None, random_state=0).fit(X, texts(names))
+    fitted.save(tmp_path / "model")
+    assert set(SlideClassifier.load(tmp_path / "model").predict(X)) <= set(names)
+    assert fitted.score(X, texts(names)) == fitted.score(X, names)
+    assert read_targets([texts(["a", "b"]), texts(["b"])]).classes.tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="row 1 of y has no label, but None"):
+        read_targets(texts(["a", None]))
+
+
+@pytest.mark.parametrize("kind", ["object", "string", "string[pyarrow]", "category"])
+def test_texts_of_pandas(kind):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for column in (pandas.Series, pandas.Index, pandas.array):
+        found = read_targets(column(["b", "a", "b"], dtype=kind))
+        assert found.classes.tolist() == ["a", "b"]
+        assert found.labels.indices.tolist() == [1, 0, 1]
+        with pytest.raises(ValueError, match="row 1 of y has no label"):
+            read_targets(column(["b", None, "b"], dtype=kind))
+
+
 LIBRARIES = {
     "pandas": lambda rows: pytest.importorskip("pandas").DataFrame(rows),
     "polars": lambda rows: pytest.importorskip("polars").DataFrame(rows),

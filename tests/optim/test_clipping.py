@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from helpers.programs import output_of
 from helpers.ranks import run_ranks, several
 from helpers.sparse_layers import B, D, N, draw_labels, every_output, make_layer
 from torch import nn
 
 from slide.functional.linear import active_linear
-from slide.optim.clipping import clip_grad_norm_
+from slide.optim.clipping import _see_rows, clip_grad_norm_
 from slide.row_gradients import RowGradient, add_row_gradient, dense_gradient
 
 
@@ -94,13 +95,47 @@ class TestClipping:
         assert nn.utils.clip_grad_norm_(parameters, 9.0, norm_type) == pytest.approx(0.5, rel=1e-3)
         assert nn.utils.clip_grad_norm_(linear.parameters(), 9.0, norm_type, foreach=False) < 0.51
 
-    def test_what_does_not_see_rows_says_so(self):
+    @pytest.mark.parametrize("decorated", [True, False], ids=["as_today", "a_plain_function"])
+    def test_what_does_not_see_rows_says_so(self, decorated, monkeypatch):
         layer = make_layer(sparse_grad=False)
+        if not decorated:
+            plain = nn.utils.clip_grad_value_.__wrapped__
+            for module in (nn.utils.clip_grad, nn.utils):
+                monkeypatch.setattr(module, "clip_grad_value_", plain)
+                monkeypatch.setattr(module, "clip_grad_norm_", module.clip_grad_norm_)
+            _see_rows()
         layer(torch.randn(B, D)).values.sum().backward()
-        first = nn.utils.clip_grad_norm_.__wrapped__  # As imported before the first row gradient.
-        for call in (first, nn.utils.clip_grad_value_):
-            with pytest.raises(RuntimeError, match=r"does not see .*slide\.clip_grad_norm_"):
-                call(layer.parameters(), 1.0)
+        with pytest.raises(RuntimeError, match=r"does not see .*slide\.clip_grad_norm_"):
+            nn.utils.clip_grad_value_(layer.parameters(), 1.0)
+
+    def test_functions_that_a_program_imported_first(self):
+        clip = "clip_grad_norm_(layer.parameters(), {})"
+        program = f"""
+import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+import slide
+layer = slide.SampledLinear(4, 50)
+layer(torch.ones(3, 4)).values.square().sum().backward()
+wanted = slide.{clip.format("torch.inf")}
+assert {clip.format("torch.inf")} == {clip.format(1.0)} == wanted > 1
+torch.testing.assert_close(torch.nn.utils.{clip.format(9.0)}, torch.tensor(1.0))
+try:
+    clip_grad_value_(layer.parameters(), 1.0)
+except RuntimeError as error:
+    assert "call slide.clip_grad_norm_" in str(error)
+else:
+    raise AssertionError("rows were passed over")
+"""
+        output_of("-c", program)
+
+    def test_infinity_as_pytorch_takes_it(self):
+        weight, twin = nn.Parameter(torch.zeros(N, D)), nn.Parameter(torch.zeros(1, D))
+        add_row_gradient(weight, RowGradient(np.zeros(1, np.int32), torch.full((1, D), 3.0)))
+        twin.grad = torch.full((1, D), 3.0)
+        for norm_type in (2.0, "inf"):
+            wanted = nn.utils.clip_grad_norm_(twin, torch.inf, norm_type)
+            torch.testing.assert_close(clip_grad_norm_(weight, torch.inf, norm_type), wanted)
+            assert torch.equal(dense_gradient(weight)[:1], twin.grad)
 
     def test_a_norm_that_is_not_finite(self):
         layer = make_layer(sparse_grad=False)
