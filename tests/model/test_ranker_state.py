@@ -132,6 +132,17 @@ def test_earlier_regressions_of_ranks_count_beside_trees_as_before(fitted):
     np.testing.assert_allclose(by_share[0.3], expected, rtol=1e-7, atol=1e-7)
 
 
+def test_a_correction_is_kept_and_models_of_before_have_none(fitted):
+    settings, tensors = ranker_state(fitted[2])
+    settings["final_ranker"]["correction"] = [0.5, 0.75, 1.5]
+    assert restored(settings, tensors).final_ranker.correction == [0.5, 0.75, 1.5]
+    del settings["final_ranker"]["correction"]
+    assert restored(settings, tensors).final_ranker.correction == [0, 1, 1]
+    settings["final_ranker"]["correction"] = [0.5, 0.01, 1]
+    with pytest.raises(ValueError, match=r"correction whose factors are at least 0\.1"):
+        restored(settings, tensors)
+
+
 def test_a_ranker_that_is_not_trained_has_no_state():
     with pytest.raises(RuntimeError, match="not trained: call fit first"):
         ranker_state(EnsembleRanker())

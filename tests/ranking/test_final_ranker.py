@@ -239,3 +239,61 @@ def test_chance_hardly_counts():
     ranker = FinalRanker([-1, -1, 0]).fit(*ranked_pairs(45, 0.45, 0.1))
     good, chance = ranker.linear[3:5]
     assert good > 3 * chance
+
+
+def candidates(rows, seed):
+    """Ten candidates of each row, of which one column knows something, and where rows begin."""
+    rng = np.random.default_rng(seed)
+    columns = rng.random((10 * rows, 8), dtype=np.float32)
+    columns[:, 7] = rng.permuted(np.tile(np.arange(10), (rows, 1)), axis=1).ravel()
+    chance = 1 / (1 + np.exp(5 - 8 * columns[:, 0]))
+    return columns, rng.random(len(columns)) < chance, np.arange(0, len(columns) + 1, 10)
+
+
+def error_of_first(ranker, columns, hits, starts):
+    """How far the probabilities of the best candidates are from their share of hits."""
+    found = ranker.probabilities(columns, starts).reshape(-1, 10)
+    first = np.arange(len(found)), found.argmax(1)
+    return found[first].mean() - hits.reshape(-1, 10)[first].mean()
+
+
+TOO_FEW_TREES = {"max_iter": 5}
+TOO_MANY_TREES = {"max_iter": 100, "learning_rate": 0.3, "min_samples_leaf": 5}
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize(
+    ("few_hits", "settings", "sign"),
+    [(0, TOO_FEW_TREES, -1), (10_000, TOO_FEW_TREES, -1), (10_000, TOO_MANY_TREES, 1)],
+)
+def test_a_correction_mends_trees_that_are_wrongly_sure(monkeypatch, few_hits, settings, sign):
+    monkeypatch.setattr(module, "FEW_HITS", few_hits)
+    monkeypatch.setattr(module, "_SHARES", np.zeros(1))
+    monkeypatch.setattr(module, "_LEAST_ROWS", 400)
+    for name in ("_FEW", "_ENOUGH"):
+        monkeypatch.setattr(module, name, getattr(module, name) | settings)
+    ranker = FinalRanker([0] * 7 + [-1]).fit(*candidates(1000, seed=0))
+    later = candidates(5000, seed=1)
+    after, corrected = error_of_first(ranker, *later), ranker.probabilities(later[0], later[2])
+    assert ranker.correction != module._UNCHANGED
+    ranker.correction = module._UNCHANGED
+    before = error_of_first(ranker, *later)
+    assert before * sign > 0.02
+    assert abs(after) < abs(before) / 2
+    order = np.argsort(ranker.probabilities(later[0], later[2]), kind="stable")
+    np.testing.assert_array_equal(np.argsort(corrected, kind="stable"), order)
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_probabilities_that_are_right_are_not_corrected(weight):
+    rng = np.random.default_rng(0)
+    log_odds, rows = rng.normal(0, 2, 20_000), np.repeat(np.arange(2000), 10)
+    hits = rng.random(20_000) < 1 / (1 + np.exp(-log_odds))
+    weights = None if weight is None else np.full(20_000, weight)
+    assert module._correction(log_odds, hits, rows, weights) == module._UNCHANGED
+    first, *factors = module._correction(2 * log_odds - 1, hits, rows, weights)
+    known = np.array([-2.0, 0.0, 2.0])
+    found = first + module._logarithms(2 * known - 1) @ factors
+    np.testing.assert_allclose(found, known, atol=0.25)
+    few = rows < 1999
+    assert module._correction(9 * log_odds[few], hits[few], rows[few], None) == module._UNCHANGED
