@@ -85,6 +85,7 @@ ALL_TREES = {name: getattr(final_ranker, name) for name in limits.FEW_TREES}
 def pytest_configure(config):
     limits.wait_for_no_disk()
     limits.grow_few_trees()
+    limits.loop_over_few_rows()
     limits.parse_yaml_once()
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # xdist would begin with files of many tests.

@@ -9,7 +9,7 @@ COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 
 
 # Rows of a large layer: those beside the longest are in lists.
-ROWS = 20_000 if COMPILED else 10_000
+ROWS = 20_000 if COMPILED else 3_000
 
 
 def draw_clusters(rows=ROWS, width=16, seed=0):

@@ -10,6 +10,8 @@ import yaml
 from numba.core import config
 
 from slide.ranking import final_ranker
+from slide.sampling import lsh_proposer
+from slide.search import row_index
 
 # A re-ranker of a test takes half of the time with these settings of `final_ranker`. Tests of its
 # precision have the fixture `all_trees`.
@@ -18,6 +20,12 @@ FEW_TREES = {
     "_ENOUGH": {"max_iter": 30, "max_leaf_nodes": 31},
     "_MODELS_OF_FEW": 1 if config.DISABLE_JIT else 2,
     "_FOLDS": 2,
+}
+
+# As plain Python, a loop over the rows of a large layer takes seconds: a layer is large sooner.
+FEW_ROWS = {
+    lsh_proposer: {"HEAD": 300},
+    row_index: {"LEAST_ROWS": 150, "_LEAST_SEEN": 600, "_SEEN_EACH": 10},
 }
 
 
@@ -30,6 +38,13 @@ def grow_few_trees():
     """Let final rankers of this process, and of its children, have the settings of `FEW_TREES`."""
     for name, number in FEW_TREES.items():
         setattr(final_ranker, name, number)
+
+
+def loop_over_few_rows():
+    """Let kernels that are plain Python have the numbers of `FEW_ROWS`."""
+    for module, numbers in FEW_ROWS.items() if config.DISABLE_JIT else ():
+        for name, number in numbers.items():
+            setattr(module, name, number)
 
 
 def parse_yaml_once():

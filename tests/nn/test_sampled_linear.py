@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.grids import pairs
+from helpers.inner_products import COMPILED
 from helpers.matrices import make_csr, to_dense
 from helpers.samplers import index_sampler, lsh_sampler, published_sampler, uniform_sampler
 from helpers.sparse_layers import B, D, N, draw_labels, every_mode
@@ -266,7 +267,7 @@ def test_a_sampler_that_chooses_by_itself_does_so_in_eval_mode():
     assert layer(torch.randn(3, D), [[1], [2], [3]]).active.ids.tolist() == [*range(N - 5, N)]
 
 
-WIDTH, OUTPUTS, QUERIES = 8, 6_000, 50
+WIDTH, OUTPUTS, QUERIES = 8, 6_000 if COMPILED else 2_000, 50
 MAKERS = {"uniform": uniform_sampler, "lsh": lsh_sampler, "all": None}
 
 

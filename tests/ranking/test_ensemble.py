@@ -267,6 +267,7 @@ def test_impossible_settings_are_refused(options, message):
         EnsembleRanker(**options)
 
 
+@pytest.mark.not_as_python
 def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
     ranker = copy.deepcopy(fitted)
 

@@ -18,8 +18,8 @@ from slide.ops.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
-# Where there are tables, they hold all rows but the 4,096 of the head.
-N, D, B = 20_000 if COMPILED else 6_000, 48, 64
+# Where there are tables, they hold all rows but those of the head.
+N, D, B = 20_000 if COMPILED else 1_500, 48, 64
 FAMILIES = {"simhash": SimHash, "dwta": partial(DWTA, bin_size=8)}
 kernels_only = pytest.mark.skipif(uses_reference(), reason="plain torch ranks all rows")
 
@@ -308,10 +308,10 @@ def test_inputs_that_are_no_numbers_are_not_kept():
 @pytest.mark.parametrize("tables", [None, 4])
 def test_the_head_is_not_all_rows(tables, monkeypatch):
     """Without tables the rows that may have the largest scores are looked at, and no others."""
-    monkeypatch.setattr(lsh_proposer, "FRONT", 5000)
+    monkeypatch.setattr(lsh_proposer, "FRONT", N // 4)
     weight, bias, inputs, proposer = ready(num_tables=tables)
     assert recall(proposer, weight, bias, inputs[:B]) > (0.6 if tables is None else 0.8)
-    assert (proposer.looked == 5000) == (tables is None)
+    assert (proposer.looked == N // 4) == (tables is None)
     assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
 
 
@@ -363,7 +363,7 @@ def test_the_log_counts_a_row_once_that_is_in_many_buckets():
     assert proposer.statistics()["look_up/rows_seen"] == 0, "of the old tables"
 
 
-@pytest.mark.parametrize("outputs", [300, 6000])
+@pytest.mark.parametrize("outputs", [300, N])
 def test_state_gives_the_same_candidates(outputs):
     weight, bias, inputs, proposer = ready(outputs=outputs, seed=3)
     note(proposer, range(40))
@@ -391,10 +391,10 @@ def test_a_state_without_sketches_leaves_no_candidates_behind():
 
 
 def test_a_state_holds_no_tables():
-    weight, bias, inputs = layer(outputs=6000)
+    weight, bias, inputs = layer()
     state = fitted(weight, bias, inputs).state_dict()
     size = sum(array.nbytes for array in state.values() if isinstance(array, np.ndarray))
-    assert size < 6000 * (WIDTH + 8) + 4 * D * (1024 + CODES + 8)
+    assert size < N * (WIDTH + 8) + 4 * D * (1024 + CODES + 8)
 
 
 @pytest.mark.parametrize(

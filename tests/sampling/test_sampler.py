@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from helpers.inner_products import COMPILED
 from helpers.layers import MODES, D, N, draw_layer, draw_queries, every_mode
 from helpers.matrices import chi_square_p, make_csr, make_pattern, rows_of
 from helpers.samplers import (
@@ -163,7 +164,7 @@ class Fixed(Proposer):
 
 def test_draws_beside_candidates_are_common_and_uniform():
     """Neighbours draw the same ids, and each all ids that it has not with equal probability."""
-    rows, active, count, draws = 200, 24, 2 * _GROUP, 1500
+    rows, active, count, draws = 200, 24, 2 * _GROUP, 1500 if COMPILED else 100
     sampler = ActiveSampler(WIDTH, rows, Fixed, active=active, mode="per_sample")
     own, x = Pattern.from_lists([[b + 120] for b in range(count)]), torch.zeros(count, WIDTH)
     known = np.array([[b, b + 40, b + 80, b + 120] for b in range(count)])
@@ -231,7 +232,7 @@ def test_stratified_sums_are_unbiased(name, mode, function):
     weight, bias = draw_small(200)
     scores = function((weight / 2 @ queries[0] + bias).double().numpy())
     sums = []
-    for _ in range(600):
+    for _ in range(600 if COMPILED else 100):
         active = sampler.select(queries, labels)
         sums.append((np.exp(active.log_weights) * scores[active.row(0)]).sum())
     assert np.std(sums) > 0

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from helpers.inner_products import draw_clusters
+from helpers.inner_products import COMPILED, ROWS, draw_clusters
 from helpers.layers import D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_pattern, rows_of
 from helpers.samplers import index_sampler
@@ -45,7 +45,7 @@ class TestCandidates:
         layer, queries = draw_clusters(), draw_queries(30)
         wanted = exact_top_k(queries, *layer, 8)[1].numpy()
         found = []
-        for seen in (100, 4096):
+        for seen in (100, 4096 if COMPILED else 1000):
             sampler = index_sampler(
                 *(D, len(layer[0])), most_seen=seen, active=40, mode="per_sample"
             )
@@ -180,7 +180,7 @@ class TestFollowing:
         weight, bias = draw_clusters()
         queries, labels = draw_queries(5), Pattern.from_lists([[7], [8], [9], [10], [11]])
         sampler = index_sampler(
-            *(D, len(weight)), active=20, mode="per_sample", rebuild=never, most_seen=3000
+            *(D, len(weight)), active=20, mode="per_sample", rebuild=never, most_seen=ROWS // 6
         )
         sampler.update(weight, bias, queries)
         ends = sampler.select(queries, labels).row(0)
@@ -196,7 +196,7 @@ class TestFollowing:
         """With accumulated gradients rows change only after the last batch, in each step again."""
         weight, bias = draw_clusters()
         queries, batches = draw_queries(1), ([7, 8], [9], [10, 11])
-        sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never, most_seen=3000)
+        sampler = index_sampler(*(D, len(weight)), active=20, rebuild=never, most_seen=ROWS // 6)
         for length in (-9, 9):
             for labels in batches:
                 sampler.update(weight, bias, queries)

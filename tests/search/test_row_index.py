@@ -178,7 +178,7 @@ class TestBounds:
         return torch.stack(out, 1)
 
     def test_of_a_new_a_changed_and_a_restored_index(self, rounded):
-        weight, bias = draw_clusters(20_000, seed=3)
+        weight, bias = draw_clusters(seed=3)
         queries, index = queries_for(weight, 9), RowIndex(weight, bias)
         changes = torch.Generator().manual_seed(7)
         for step in range(3):
@@ -186,7 +186,7 @@ class TestBounds:
             # The spread of a list of few rows is the difference of two sums of squares.
             for deviations, near in ((0, 0.06 if rounded else 0.02), (4.5, 0.8)):
                 wanted = self.bounds(index, (weight, bias), queries, deviations)[:, :-1]
-                assert len(wanted[0]) > 200
+                assert len(wanted[0]) > ROWS // 100
                 for each, part in product((index, twin), (queries, queries[:1])):
                     found = each._bounds(part, deviations)
                     assert (found[:, -1] == torch.inf).all(), "the longest rows are seen by all"
@@ -235,7 +235,16 @@ def test_a_row_that_is_not_finite_moves_no_other():
 
 
 def test_lists_that_no_row_is_nearest_to_are_left_out():
-    assert len(RowIndex(torch.ones(5_000, 3), None).state_dict()["starts"]) == 3
+    assert len(RowIndex(torch.ones(4 * LEAST_ROWS, 3), None).state_dict()["starts"]) == 3
+
+
+@pytest.fixture(scope="module")
+def regrouped():
+    """Rows, biases, and the state of their index, which has two levels."""
+    weight, bias = draw_clusters()
+    index = RowIndex(weight, bias)
+    index.regroup(np.arange(ROWS // 20))
+    return weight, bias, index.state_dict()
 
 
 class TestRegroup:
@@ -314,13 +323,10 @@ class TestRegroup:
             ("levels", lambda x: x * 1_000, r"levels must lie in \[0, "),
         ],
     )
-    def test_lists_of_a_state_are_lists(self, name, edit, message):
+    def test_lists_of_a_state_are_lists(self, regrouped, name, edit, message):
         """An empty list would become a row behind the last one when rows are grouped again."""
-        weight, bias = draw_clusters()
-        index = RowIndex(weight, bias)
-        index.regroup(np.arange(900))
-        state = index.state_dict()
-        state[name] = edit(state[name])
+        weight, bias, state = regrouped
+        state = state | {name: edit(state[name])}
         with pytest.raises(ValueError, match=message):
             RowIndex.restored(weight, bias, state)
 
@@ -357,6 +363,7 @@ class TestRegroup:
                 call(np.arange(5))
 
 
+MANY = min(ROWS, 9_000)
 DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 
 
@@ -412,13 +419,13 @@ def test_rounded_scan(dtype, has_bias):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("queries", [1, 20])
 def test_an_index_scores_its_candidates_from_the_rows(dtype, has_bias, queries):
-    x, rows, bias = draw_stored(dtype, num_rows=9_000, num_queries=queries)
+    x, rows, bias = draw_stored(dtype, num_rows=MANY, num_queries=queries)
     bias = bias if has_bias else None
     index, expected = RowIndex(rows, bias), RowIndex(rows.float(), bias)
     found = index.top_k(x, 5, most_seen=1_000)
     for one, other in zip(found, expected.top_k(x, 5, most_seen=1_000), strict=True):
         assert torch.equal(one, other)
-    assert index.seen < 9_000
+    assert index.seen < MANY
     assert index.fits(rows, bias)
     assert not index.fits(QuantizedRows(*rows), bias)
     rows.codes[0] = 1

@@ -1,6 +1,7 @@
 """The most frequent labels are candidates: where features say nothing, no answers are better."""
 
 import numpy as np
+import pytest
 import torch
 from helpers.matrices import make_csr
 
@@ -32,6 +33,7 @@ def test_labels_are_sorted_once_for_the_same_frequencies(monkeypatch):
     assert len(sorts) == 3
 
 
+@pytest.mark.not_as_python
 def test_noise_is_not_better_than_the_most_frequent_label():
     """Label 0 has one row in 20, and each other one hardly any, of which nothing can be learnt."""
     torch.manual_seed(0)

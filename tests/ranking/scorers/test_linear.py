@@ -270,7 +270,7 @@ def test_classifiers_score_by_them_whatever_the_values(baskets):
 
 
 @pytest.mark.parametrize("every", [False, True])
-@pytest.mark.parametrize("cost", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("cost", [0.1, 1.0, pytest.param(10.0, marks=pytest.mark.not_as_python)])
 def test_fit_is_that_of_linear_svc(problem, cost, every):
     """With its intercept where all labels are negatives; it has no fixed bias, so that is 0."""
     dense, features, labels, candidates = problem
