@@ -90,8 +90,11 @@ class Shares:
         """The entries of a matrix or a pattern whose columns this rank owns, by local number."""
         if self.size == 1:
             return x
-        own = x.keep(self.owners(x.indices) == self.rank)
-        return own._replace(indices=self.local_ids(own.indices).astype(np.int32))
+        # Positions, since a mask would be turned into them for each array.
+        at = np.flatnonzero(self.owners(x.indices) == self.rank)
+        own = self.local_ids(x.indices[at]).astype(np.int32, copy=False)
+        values = [part[at] for part in x[2:]]
+        return type(x)(np.searchsorted(at, x.indptr), own, *values)
 
 
 def _deal(counts: np.ndarray, size: int) -> np.ndarray:

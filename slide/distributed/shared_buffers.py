@@ -1,0 +1,116 @@
+"""Tensors that the processes of one machine exchange through memory that they share."""
+
+import fcntl
+import mmap
+import os
+import platform
+import tempfile
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.utils.profiling import clock
+
+# A folder in memory, which no other machine sees.
+_FOLDER = Path("/dev/shm")
+# Processors on which all see the writes of one in their order, so that a counter can follow data.
+_ORDERED = ("x86_64", "AMD64")
+_CAPACITY = 1 << 22  # Bytes of a message: 4,096 samples of 256 numbers in float32.
+_LINE = 64  # Bytes that no two processes write at once: a line of the caches.
+# Seconds for which a process asks again and again, and between questions whether another is there.
+_EAGER, _CALM = 0.005, 0.1
+
+
+class SharedBuffers:
+    """Two buffers of each rank, which all ranks read, and how many messages each has written.
+
+    Messages take turns in the buffers. A rank writes one after it has read the last one of all
+    ranks, so nobody reads the one before any more. Each rank holds a lock while it lives, which the
+    operating system removes however it ends.
+
+    Args:
+        file: an open file of `num_bytes`; each rank has opened it once.
+        timeout: seconds that a rank waits for another one.
+    """
+
+    def __init__(self, file: int, rank: int, size: int, timeout: float):
+        self._file, self._rank, self._size, self._timeout = file, rank, size, timeout
+        weakref.finalize(self, os.close, file)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+        memory = mmap.mmap(file, num_bytes(size))
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self._written = np.frombuffer(memory, np.int64, size * _LINE // 8)[:: _LINE // 8]
+        self._number = 0
+
+    def write(self, tensor: Tensor) -> None:
+        """Give a tensor to the other ranks, which give one of its shape and type."""
+        self._number += 1
+        with torch.no_grad():
+            self._message(self._rank, tensor).copy_(tensor)
+        self._written[self._rank] = self._number
+
+    def read(self, tensor: Tensor) -> list[Tensor]:
+        """What the ranks have written, in the memory that they share; ``tensor`` is this one's.
+
+        RuntimeError if a rank has ended, or does not write in time.
+        """
+        for rank in range(self._size):
+            self._wait(rank)
+        return [self._message(rank, tensor) for rank in range(self._size)]
+
+    def _message(self, rank: int, like: Tensor) -> Tensor:
+        begin = (2 * rank + self._number % 2) * _CAPACITY + self._size * _LINE
+        return self._bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
+
+    def _wait(self, rank: int) -> None:
+        begin = asked = clock()
+        while self._written[rank] < self._number:
+            now = clock()
+            if now - begin < _EAGER:
+                os.sched_yield()
+                continue
+            time.sleep(1e-4)
+            if now - asked > _CALM:
+                asked = now
+                lost = now - begin > self._timeout or not self._is_there(rank)
+                if lost and self._written[rank] < self._number:
+                    raise RuntimeError(f"Connection closed by rank {rank}, or timed out")
+
+    def _is_there(self, rank: int) -> bool:
+        """Whether a rank holds its lock."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+        except OSError:
+            return True
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, rank)
+        return False
+
+
+def fits(tensor: Tensor) -> bool:
+    """Whether buffers can take a tensor."""
+    return tensor.is_cpu and tensor.nbytes <= _CAPACITY
+
+
+def num_bytes(size: int) -> int:
+    """The size of a file for ``size`` ranks."""
+    return size * (2 * _CAPACITY + _LINE)
+
+
+def create(size: int) -> tuple[int, str] | None:
+    """A file for ``size`` ranks, open, and its path; None where there is no memory for it."""
+    if platform.machine() not in _ORDERED or not _FOLDER.is_dir():
+        return None
+    with suppress(OSError):
+        file, path = tempfile.mkstemp(prefix="slide-", dir=_FOLDER)
+        try:
+            os.posix_fallocate(file, 0, num_bytes(size))  # Else a write could end the process.
+            return file, path
+        except OSError:
+            os.close(file)
+            os.unlink(path)
+    return None
