@@ -179,18 +179,20 @@ class Group:
 
     def _make_buffers(self) -> SharedBuffers | None:
         """Memory that all ranks share; None if they are on several machines."""
-        backend = (self._processes or dist.group.WORLD)._get_backend(torch.device("cpu"))
-        timeout = backend.options._timeout.total_seconds()
+        processes = self._processes or dist.group.WORLD
+        assert processes is not None
+        timeout = processes._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         made = create(self.size) if self.is_main_process else None
-        path, own = self.broadcast(made and made[1]), None
-        if path is not None:
-            with suppress(OSError):  # It may be the path of another machine.
-                file = made[0] if made else os.open(path, os.O_RDWR)
-                own = SharedBuffers(file, self.rank, self.size, timeout)
-        everywhere = all(self.gather(own is not None))
-        if made:
-            os.unlink(made[1])
-        return own if everywhere else None
+        try:
+            path, own = self.broadcast(made and made[1]), None
+            if path is not None:
+                with suppress(OSError):  # It may be the path of another machine.
+                    file = made[0] if made else os.open(path, os.O_RDWR)
+                    own = SharedBuffers(file, self.rank, self.size, timeout)
+            return own if all(self.gather(own is not None)) else None
+        finally:
+            if made:
+                os.unlink(made[1])
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: numbers, texts, and lists and dicts of them."""

@@ -1,6 +1,5 @@
 """Tensors that the processes of one machine exchange through memory that they share."""
 
-import fcntl
 import mmap
 import os
 import platform
@@ -21,8 +20,8 @@ _FOLDER = Path("/dev/shm")
 # Processors on which all see the writes of one in their order, so that a counter can follow data.
 _ORDERED = ("x86_64", "AMD64")
 _CAPACITY = 1 << 22  # Bytes of a message: 4,096 samples of 256 numbers in float32.
-_LINE = 64  # Bytes that no two processes write at once: a line of the caches.
-# Seconds for which a process asks again and again, and between questions whether another is there.
+_LINE = 64  # Bytes of a line of the caches, which no two processes write at once.
+# Seconds for which a rank asks again and again, and between looks whether another one is there.
 _EAGER, _CALM = 0.005, 0.1
 
 
@@ -34,14 +33,15 @@ class SharedBuffers:
     operating system removes however it ends.
 
     Args:
-        file: an open file of `num_bytes`; each rank has opened it once.
+        file: descriptor of a file that `create` made; each rank has its own.
         timeout: seconds that a rank waits for another one.
     """
 
     def __init__(self, file: int, rank: int, size: int, timeout: float):
-        self._file, self._rank, self._size, self._timeout = file, rank, size, timeout
         weakref.finalize(self, os.close, file)
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+        self._file, self._rank, self._size, self._timeout = file, rank, size, timeout
+        if not self._lock(rank):
+            raise BlockingIOError(f"another process is rank {rank}")
         memory = mmap.mmap(file, num_bytes(size))
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         self._written = np.frombuffer(memory, np.int64, size * _LINE // 8)[:: _LINE // 8]
@@ -64,31 +64,40 @@ class SharedBuffers:
         return [self._message(rank, tensor) for rank in range(self._size)]
 
     def _message(self, rank: int, like: Tensor) -> Tensor:
-        begin = (2 * rank + self._number % 2) * _CAPACITY + self._size * _LINE
+        begin = self._size * _LINE + (2 * rank + self._number % 2) * _CAPACITY
         return self._bytes[begin : begin + like.nbytes].view(like.dtype).view(like.shape)
 
     def _wait(self, rank: int) -> None:
-        begin = asked = clock()
+        begin = looked = clock()
         while self._written[rank] < self._number:
             now = clock()
             if now - begin < _EAGER:
                 os.sched_yield()
                 continue
-            time.sleep(1e-4)
-            if now - asked > _CALM:
-                asked = now
-                lost = now - begin > self._timeout or not self._is_there(rank)
-                if lost and self._written[rank] < self._number:
-                    raise RuntimeError(f"Connection closed by rank {rank}, or timed out")
+            time.sleep(min((now - begin) / 100, 0.01))
+            if now - looked > _CALM:
+                looked, ended = now, self._has_ended(rank)
+                late = now - begin > self._timeout
+                # It may have written before it ended.
+                if (ended or late) and self._written[rank] < self._number:
+                    raise RuntimeError(f"rank {rank} has {'closed' if ended else 'timed out'}")
 
-    def _is_there(self, rank: int) -> bool:
-        """Whether a rank holds its lock."""
+    def _has_ended(self, rank: int) -> bool:
+        found = self._lock(rank)
+        if found:
+            self._lock(rank, leaves=True)  # So that the others find it, too.
+        return found
+
+    def _lock(self, rank: int, leaves: bool = False) -> bool:
+        """Take the lock of a rank, or leave it; false if another process, the rank, has it."""
+        import fcntl  # Not on Windows, where there is no such folder either.
+
+        how = fcntl.LOCK_UN if leaves else fcntl.LOCK_EX | fcntl.LOCK_NB
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank)
+            fcntl.lockf(self._file, how, 1, rank)
         except OSError:
-            return True
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, rank)
-        return False
+            return False
+        return True
 
 
 def fits(tensor: Tensor) -> bool:
@@ -98,11 +107,11 @@ def fits(tensor: Tensor) -> bool:
 
 def num_bytes(size: int) -> int:
     """The size of a file for ``size`` ranks."""
-    return size * (2 * _CAPACITY + _LINE)
+    return size * (_LINE + 2 * _CAPACITY)
 
 
 def create(size: int) -> tuple[int, str] | None:
-    """A file for ``size`` ranks, open, and its path; None where there is no memory for it."""
+    """A file for ``size`` ranks, its descriptor and path; None where there is no memory for it."""
     if platform.machine() not in _ORDERED or not _FOLDER.is_dir():
         return None
     with suppress(OSError):
