@@ -80,11 +80,11 @@ class Shares:
 
     def owners(self, ids: np.ndarray) -> np.ndarray:
         """The rank that owns each of the rows ``ids``."""
-        return ids % self.size if self._owner is None else self._owner[ids]
+        return ids % self.size if self._owner is None else self._owner.take(ids)
 
     def local_ids(self, ids: np.ndarray) -> np.ndarray:
         """The local number of each of the rows ``ids``, at its owner."""
-        return ids // self.size if self._owner is None else self._index[ids]
+        return ids // self.size if self._owner is None else self._index.take(ids)
 
     def own(self, x: _Rows) -> _Rows:
         """The entries of a matrix or a pattern whose columns this rank owns, by local number."""
