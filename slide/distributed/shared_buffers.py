@@ -22,7 +22,7 @@ _ORDERED = ("x86_64", "AMD64")
 _CAPACITY = 1 << 22  # Bytes of a message: 4,096 samples of 256 numbers in float32.
 _LINE = 64  # Bytes of a line of the caches, which no two processes write at once.
 # Seconds for which a rank asks again and again, and between looks whether another one is there.
-_EAGER, _CALM = 0.005, 0.1
+_EAGER, _CALM = 0.0005, 0.1
 
 
 class SharedBuffers:
