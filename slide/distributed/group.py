@@ -1,8 +1,11 @@
 """The processes of a run, and what they exchange, counted."""
 
+import copy
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -10,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from slide.distributed.shared_buffers import SharedBuffers, create, fits
 from slide.utils import checks
 from slide.utils.profiling import clock
 
@@ -71,6 +75,7 @@ class Group:
             )
         self._processes = processes
         self._reset()
+        self._asks = "cpu:gloo" in backends
 
     @classmethod
     def alone(cls) -> "Group":
@@ -89,6 +94,8 @@ class Group:
         self.seconds, self.bytes_sent = 0.0, 0
         self.calls: Counter[str] = Counter()
         self.patient: Group = self
+        self._asks = False  # Whether the next exchange looks for memory that all ranks share.
+        self._buffers: SharedBuffers | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
         return self  # Copies of a network talk to the same processes.
@@ -101,9 +108,10 @@ class Group:
         ``tensor`` is contiguous; ``operation`` is ``"sum"`` or ``"max"``. Returns ``tensor``.
         """
         checks.one_of("operation", operation, _OPERATIONS)
+        if operation == "sum":
+            return self.begin_all_reduce(tensor)()
         if self.size > 1:
-            op = getattr(dist.ReduceOp, operation.upper())
-            self._call("all_reduce", self._bytes_to_reduce(tensor), tensor, op=op)
+            self._call("all_reduce", self._bytes_to_reduce(tensor), tensor, op=dist.ReduceOp.MAX)
         return tensor
 
     def begin_all_reduce(self, tensor: Tensor) -> Callable[[], Tensor]:
@@ -114,11 +122,16 @@ class Group:
         """
         if self.size == 1:
             return lambda: tensor
-        sent = self._bytes_to_reduce(tensor)
-        work = self._call("all_reduce", sent, tensor, async_op=True)
+        sent, buffers = self._bytes_to_reduce(tensor), self._buffers_for(tensor)
+        if buffers is None:
+            finish = self._call("all_reduce", sent, tensor, async_op=True).wait
+        else:
+            self._count("all_reduce", sent)
+            self._timed(partial(buffers.write, tensor))
+            finish = partial(_add_up, buffers, tensor)
 
         def end() -> Tensor:
-            self._timed(work.wait)
+            self._timed(finish)
             return tensor
 
         return end
@@ -146,9 +159,40 @@ class Group:
 
     def _gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have one shape."""
-        found = [torch.empty_like(tensor) for _ in range(self.size)]
-        self._call("all_gather", tensor.nbytes * (self.size - 1), found, tensor)
-        return found
+        sent, buffers = tensor.nbytes * (self.size - 1), self._buffers_for(tensor)
+        if buffers is None:
+            found = [torch.empty_like(tensor) for _ in range(self.size)]
+            self._call("all_gather", sent, found, tensor)
+            return found
+        self._count("all_gather", sent)
+        self._timed(partial(buffers.write, tensor))
+        return self._timed(lambda: [part.clone() for part in buffers.read(tensor)])
+
+    def _buffers_for(self, tensor: Tensor) -> SharedBuffers | None:
+        """The memory through which a tensor is exchanged; None: ``torch.distributed`` does it."""
+        if self._asks:
+            self._asks = False
+            others = copy.copy(self)  # It counts what the ranks ask each other.
+            others._reset()
+            self._buffers = others._make_buffers()
+        return self._buffers if fits(tensor) else None
+
+    def _make_buffers(self) -> SharedBuffers | None:
+        """Memory that all ranks share; None if they are on several machines."""
+        processes = self._processes or dist.group.WORLD
+        assert processes is not None
+        timeout = processes._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        made = create(self.size) if self.is_main_process else None
+        try:
+            path, own = self.broadcast(made and made[1]), None
+            if path is not None:
+                with suppress(OSError):  # It may be the path of another machine.
+                    file = made[0] if made else os.open(path, os.O_RDWR)
+                    own = SharedBuffers(file, self.rank, self.size, timeout)
+            return own if all(self.gather(own is not None)) else None
+        finally:
+            if made:
+                os.unlink(made[1])
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: numbers, texts, and lists and dicts of them."""
@@ -180,9 +224,12 @@ class Group:
         """Call a collective operation, and count it."""
         exchange = partial(getattr(dist, name), *arguments, group=self._processes, **keywords)
         found = self._timed(exchange)
+        self._count(name, sent)
+        return found
+
+    def _count(self, name: str, sent: int) -> None:
         self.bytes_sent += sent
         self.calls[name] += 1
-        return found
 
     def _timed(self, exchange: Callable[[], Any]) -> Any:
         """Exchange something, and count the time."""
@@ -195,6 +242,15 @@ class Group:
             raise LostProcessError(_SENTENCE) from error
         self.seconds += clock() - begin
         return found
+
+
+@torch.no_grad()
+def _add_up(buffers: SharedBuffers, tensor: Tensor) -> None:
+    """Replace a tensor by the sum of those that the ranks have written, in their order."""
+    first, second, *others = buffers.read(tensor)
+    torch.add(first, second, out=tensor)
+    for other in others:
+        tensor += other
 
 
 def _encoded(value: Any) -> Tensor:

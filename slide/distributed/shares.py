@@ -80,18 +80,21 @@ class Shares:
 
     def owners(self, ids: np.ndarray) -> np.ndarray:
         """The rank that owns each of the rows ``ids``."""
-        return ids % self.size if self._owner is None else self._owner[ids]
+        return ids % self.size if self._owner is None else self._owner.take(ids)
 
     def local_ids(self, ids: np.ndarray) -> np.ndarray:
         """The local number of each of the rows ``ids``, at its owner."""
-        return ids // self.size if self._owner is None else self._index[ids]
+        return ids // self.size if self._owner is None else self._index.take(ids)
 
     def own(self, x: _Rows) -> _Rows:
         """The entries of a matrix or a pattern whose columns this rank owns, by local number."""
         if self.size == 1:
             return x
-        own = x.keep(self.owners(x.indices) == self.rank)
-        return own._replace(indices=self.local_ids(own.indices).astype(np.int32))
+        # Positions, since a mask would be turned into them for each array.
+        at = np.flatnonzero(self.owners(x.indices) == self.rank)
+        own = self.local_ids(x.indices[at]).astype(np.int32, copy=False)
+        values = [part[at] for part in x[2:]]
+        return type(x)(np.searchsorted(at, x.indptr), own, *values)
 
 
 def _deal(counts: np.ndarray, size: int) -> np.ndarray:
