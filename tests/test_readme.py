@@ -104,12 +104,13 @@ def test_figures_are_the_generated_ones(bench):
     assert bench("main_job").sentences(found("main_job")) in README
     assert bench("precision").summary(found("precision")["rows"]) in README
     assert bench("step").summary(found("benchmarks/step")) in README
+    assert bench("slide_cpp").summary(found("benchmarks/as_published")["rows"]) in README
 
 
 def test_readme_is_short():
     assert len(README.splitlines()) <= 120
     tables = re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE)
-    assert len(tables) == 2
+    assert len(tables) == 3
     assert all(len(table.splitlines()) <= 2 + 6 for table in tables)
 
 

@@ -85,8 +85,9 @@ class Sampler(Protocol):
     def statistics(self) -> dict[str, float]:
         """Numbers for the log, named ``group/name``; what is not known is left out.
 
-        ``selection/candidates`` is the number of candidates in the last set, on average over the
-        samples if each has its own.
+        ``selection/candidates`` is the number of outputs in the last set that were found, and
+        ``selection/filled`` that of outputs drawn at random, on average over the samples if each
+        has its own.
         """
         return {}
 
@@ -126,6 +127,7 @@ class Proposer:
         cpu_only: whether weights must be on the CPU.
         holds_vectors: whether the index has a vector for each output, which needs memory.
         has_index: whether there is what a search needs, after a state was loaded.
+        filled: number of ids of the last `propose` that were not found but drawn at random.
 
     Example:
         >>> import slide, torch
@@ -146,6 +148,7 @@ class Proposer:
     cpu_only: bool = False
     holds_vectors: bool = False
     has_index: bool = True
+    filled: int = 0
 
     def __init__(self, in_features: int, out_features: int, *, seed: int = 0):
         self.in_features = in_features

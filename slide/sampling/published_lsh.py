@@ -182,20 +182,22 @@ class PublishedLSHProposer(Proposer):
         length = least + found.counts.max(initial=0)  # So many may be in the set already.
         run = self._order[(start + np.arange(min(length, self.out_features))) % self.out_features]
         mark = self._scratch.filled("marks", (1, self.out_features), np.uint8)[0]
-        own, retrieved = [], 0
+        own, retrieved, filled = [], 0, 0
         for b, count in enumerate(found.counts):
             targets = labels.indices[labels.indptr[b] : labels.indptr[b + 1]]
             mark[targets] = 1
             ids = found.ids[b, :count]
             ids = ids[mark[ids] == 0]
-            retrieved += len(targets) + len(ids)
-            if (wanting := least - len(targets) - len(ids)) > 0:
+            looked_up = len(ids)
+            retrieved += len(targets) + looked_up
+            if (wanting := least - len(targets) - looked_up) > 0:
                 mark[ids] = 1
                 ids = np.concatenate([ids, run[mark[run] == 0][:wanting]])
                 mark[ids] = 0
             mark[targets] = 0
             own.append(ids[: wanted[b]])
-        self.retrieved = retrieved / max(1, len(own))
+            filled += max(0, len(own[-1]) - looked_up)
+        self.retrieved, self.filled = retrieved / max(1, len(own)), filled
         counts = np.array([len(ids) for ids in own], np.int64)
         out = np.empty((len(own), counts.max(initial=0)), np.int32)
         for b, ids in enumerate(own):

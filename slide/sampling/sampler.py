@@ -7,7 +7,7 @@ ids never leave it.
 from collections.abc import Callable
 from contextlib import nullcontext
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -153,8 +153,7 @@ class ActiveSampler(Sampler):
         self.rebuild_seconds, self._built = 0.0, False
         self._training = 0  # The thread whose next set is for training; 0: none.
         self._device = CPU  # Where the weights are.
-        # For the log: ids that were not drawn, labels among them, and of how many sets.
-        self._chosen: tuple[Any, int, int] = np.zeros(1), 0, 1
+        self._chosen = _Chosen(np.zeros(1), labels=0, filled=0, outputs=0, sets=1)
         # With stratified weights at least one uniform id must stand for the outputs not chosen.
         self._reserve = 1 if weighting == "stratified" else 0
         self._size()
@@ -252,12 +251,16 @@ class ActiveSampler(Sampler):
         return found
 
     def statistics(self) -> dict[str, float]:
-        """How many candidates the last set has, on average over the samples; and the proposer's."""
+        """What the last set has beside labels, on average over the samples; and the proposer's."""
         if self.proposer is None:
             return {}
-        known, labels, sets = self._chosen
-        candidates = (float(on_host(known).sum()) - labels) / max(sets, 1)
-        return {"selection/candidates": candidates, **self.proposer.statistics()}
+        last = self._chosen
+        found, sets = float(on_host(last.known).sum()) - last.filled, max(last.sets, 1)
+        return {
+            "selection/candidates": (found - last.labels) / sets,
+            "selection/filled": (last.outputs - found) / sets,
+            **self.proposer.statistics(),
+        }
 
     def _limits(self, free: np.ndarray) -> np.ndarray:
         """The largest number of candidates, int64, if labels leave ``free`` positions of a set."""
@@ -275,11 +278,12 @@ class ActiveSampler(Sampler):
         counts = np.diff(labels.indptr)
         sizes = np.maximum(counts + self._reserve, self.active)
         limits = self._limits(np.maximum(self.active - counts, 0))
-        none = np.empty((len(counts), 0), np.int32)
+        none, filled = np.empty((len(counts), 0), np.int32), 0
         proposed: RankedIds | Tensor = RankedIds(none, np.zeros_like(limits))
         if self.proposer is not None and limits.any():
             # Another key than that of the fill: uniform ids must not depend on the candidates.
             proposed = self.proposer.propose(queries, labels, limits, random_key(int(key), 1))
+            filled = self.proposer.filled
         if self.candidate_share is None:
             if isinstance(proposed, Tensor):
                 found = on_host((proposed >= 0).sum(1))
@@ -305,7 +309,7 @@ class ActiveSampler(Sampler):
             kernels.assemble_per_sample(
                 labels, proposed, n, key, group, marks, indptr, ids, known, weights
             )
-        self._chosen = known, int(counts.sum()), len(counts)
+        self._chosen = _Chosen(known, int(counts.sum()), filled, len(ids), len(counts))
         targets = None
         if supervised:
             positions = np.arange(len(labels.indices)) - np.repeat(labels.indptr[:-1], counts)
@@ -340,7 +344,7 @@ class ActiveSampler(Sampler):
                 labels, proposed, n, key, marks, slots, ids, positions, weights
             )
             known = np.array([count])
-        self._chosen = known, distinct, 1
+        self._chosen = _Chosen(known, distinct, 0, len(ids), 1)
         targets = Pattern(labels.indptr, positions) if supervised else None
         weights = weights if self.weighting == "stratified" else None
         return ActiveSet(n, ids, None, targets, weights, self._scratch)
@@ -410,6 +414,20 @@ class ActiveSampler(Sampler):
             setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
         self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
+
+
+class _Chosen(NamedTuple):
+    """Counts of the ids of some sets, for the log.
+
+    known: of each set, ids that are labels or proposed; labels, filled: how many of these are
+    labels, and how many were drawn at random; outputs: all ids.
+    """
+
+    known: Any
+    labels: int
+    filled: int
+    outputs: int
+    sets: int
 
 
 def _flat(values: Tensor, sizes: np.ndarray) -> Any:

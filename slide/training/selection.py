@@ -11,24 +11,27 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.nn import SampledLinear, SlideNetwork
+from slide.sampling.lsh_proposer import UNTABLED
 from slide.search import exact_top_k
 
-_CANDIDATES, _SEEN = "selection/candidates", "look_up/rows_seen_share"
+_CANDIDATES, _FILLED = "selection/candidates", "selection/filled"
+_SEEN = "look_up/rows_seen_share"
 _RECALL, _CHANCE = "selection/recall_without_labels", "selection/chance"
 # Names in the log of what a summary has the means of.
 _MEASURED = {
     "candidates": _CANDIDATES,
+    "filled": _FILLED,
     "recall_at_10": _RECALL,
     "chance_recall_at_10": _CHANCE,
     "rows_seen_share": _SEEN,
 }
 _PHRASES = (
     "{active_mean:,.0f} outputs each",
-    "{candidates:,.1f} of them looked up",
+    "{candidates:,.1f} of them looked up, {filled:,.1f} filled at random",
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
     "{directions:,} directions",
-    "{num_tables:,} tables",
+    "{num_tables:,} tables{why}",
     "{hashes_per_table:,} hashes in a code",
     "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
     "measurements took {measuring_seconds:.1f} s",
@@ -120,10 +123,13 @@ def _proposer(network: SlideNetwork) -> Any:
 
 def selection_line(summary: Mapping[str, Any]) -> str:
     """The figures of a summary in one line."""
+    few = summary.get("labels", 0) <= UNTABLED
+    where = f"up to {UNTABLED:,} outputs" if few else "on other devices than the CPU"
+    why = "" if summary.get("num_tables") else f": {where} sketches rank the rows"
     said = []
     for phrase in _PHRASES:
         try:
-            said.append(phrase.format_map(summary))
+            said.append(phrase.format_map({**summary, "why": why}))
         except KeyError:  # A figure that is not known.
             continue
     return "; ".join(said)

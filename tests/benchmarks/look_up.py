@@ -2,9 +2,10 @@
 
     python tests/benchmarks/look_up.py --root path/to/data
     python tests/benchmarks/look_up.py --root path/to/data --datasets files --samplers lsh recent
+    python tests/benchmarks/look_up.py --root path/to/data --datasets debian --sections parts
 
-A set that a batch shares is compared with `SHARED` samplers. Writes
-results/benchmarks/look_up.{json,md}.
+A set that a batch shares is compared with `SHARED` samplers. A part of `sampler=lsh` is taken away
+in one epoch with sets of each sample. Writes results/benchmarks/look_up.{json,md}.
 """
 
 import argparse
@@ -18,7 +19,21 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from harness import RESULTS, Row, Store, grid, numbers, of, opened, options, origin, spread, table
+from causes import BATCH, BEST, HIDDEN, PARTS, SIZES, WHERE, changed
+from harness import (
+    RESULTS,
+    Row,
+    Store,
+    grid,
+    in_process,
+    numbers,
+    of,
+    opened,
+    options,
+    origin,
+    spread,
+    table,
+)
 from hydra.utils import instantiate
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
@@ -52,6 +67,7 @@ SHARED = ["uniform", "lsh", "index", "recent"]
 # Sizes of sets: for each sample, and for a batch.
 ACTIVE = {"per_sample": 128, "shared": 2048}
 EPOCHS = (0.1, 1, 3)
+SECTIONS = ("samplers", "parts", "sizes")
 FIGURES = {
     "p_at_1": "P@1",
     "p_at_3": "P@3",
@@ -71,11 +87,17 @@ def rows_of(name: str, root: Path) -> list[str]:
 
 
 def figures(root: Path, case: Row) -> Row:
-    """Train, and evaluate on the rows that were held out."""
+    """Train, and evaluate on the rows that were held out; "<sampler>: <part>" lacks a part."""
+    sampler, _, part = case["sampler"].partition(": ")
+    with changed(PARTS[sampler][part] if part else {}):
+        return trained(root, case, sampler)
+
+
+def trained(root: Path, case: Row, sampler: str) -> Row:
     rows = SETS[case["dataset"]]
     overrides = rows_of(case["dataset"], root)
     sizes = [f"sampler.mode={case['mode']}", f"sampler.active={ACTIVE[case['mode']]}"]
-    words = [*overrides, *SAMPLERS[case["sampler"]], *sizes, "ranker=none"]
+    words = [*overrides, *SAMPLERS[sampler], *sizes, "ranker=none"]
     words += [f"trainer.epochs={math.ceil(case['epochs'])}"]
     config, data = read_config([*words, f"seed={case['seed']}"]), opened(tuple(overrides))
     # All cases of a seed learn from the same rows.
@@ -103,11 +125,18 @@ def figures(root: Path, case: Row) -> Row:
 def page(found: dict[str, Any]) -> str:
     text = harness.prose("look_up", "about", held_out=HELD_OUT, active=ACTIVE)
     rows = found["rows"]
-    for name in SETS:
-        if own := of(rows, dataset=name):
-            seeds = numbers(row["seed"] for row in own)
+    of_sets = {name: own for name in SETS if (own := of(rows, dataset=name))}
+    for name, own in of_sets.items():
+        if compared := [row for row in own if row["sampler"] in SAMPLERS]:
+            seeds = numbers(row["seed"] for row in compared)
             text += f"\n## {name}\n\n{own[0]['rows']:,} rows to learn from; seeds {seeds}.\n\n"
-            text += table(lines(own))
+            text += table(lines(compared))
+    if parts := {name: found for name, own in of_sets.items() if (found := part_lines(own))}:
+        text += harness.prose("look_up", "parts", **ACTIVE)
+        text += "".join(f"\n### {name}\n\n{table(own)}" for name, own in parts.items())
+    if own := of(rows, mode="look_up"):
+        text += harness.prose("look_up", "sizes", batch=BATCH, best=BEST, hidden=HIDDEN)
+        text += table(size_lines(own))
     return text + origin(rows)
 
 
@@ -119,31 +148,73 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
     for mode, epochs, sampler in dict.fromkeys(
         (r["mode"], r["epochs"], r["sampler"]) for r in rows
     ):
-        own = of(rows, mode=mode, epochs=epochs, sampler=sampler)
         line: dict[str, object] = {
             "sets of": "a batch" if mode == "shared" else "a sample",
             "epochs": f"{epochs:g}",
             "sampler": sampler,
         }
-        for name, title in FIGURES.items():
-            line[title] = spread([row.get(name, math.nan) for row in own])
-        for name, title in {
-            "rebuilds": "rebuilds",
-            "upkeep": "upkeep, s",
-            "seconds": "seconds",
-        }.items():
-            line[title] = spread([row[name] for row in own], scale=1)
-        out.append(line)
+        out.append(line | cells(of(rows, mode=mode, epochs=epochs, sampler=sampler)))
     return out
+
+
+def part_lines(rows: list[Row]) -> list[dict[str, object]]:
+    """A line for each sampler as it is, and for each of its parts that was taken away."""
+    out, rows = [], of(rows, mode="per_sample", epochs=1)
+    for sampler, without in PARTS.items():
+        names = [f"{sampler}: {part}" for part in without]
+        seeds = {row["seed"] for row in rows if row["sampler"] in names}
+        for name in (sampler, *names):
+            if own := [row for row in of(rows, sampler=name) if row["seed"] in seeds]:
+                out.append({"": name} | cells(own))
+    return out
+
+
+def cells(rows: list[Row]) -> dict[str, object]:
+    """Means of the rows of a case."""
+    found = {t: spread([row.get(name, math.nan) for row in rows]) for name, t in FIGURES.items()}
+    times = {"rebuilds": "rebuilds", "upkeep": "upkeep, s", "seconds": "seconds"}
+    return found | {t: spread([row[name] for row in rows], scale=1) for name, t in times.items()}
+
+
+def size_lines(rows: list[Row]) -> list[dict[str, object]]:
+    """A line for each number of rows and for what an input looks at."""
+    order = list(WHERE)
+    return [
+        {
+            "rows": f"{row['outputs']:,}",
+            "an input looks at": row["sampler"],
+            "rows of the head": f"{row['head']:,}",
+            "in buckets": f"{row['in_buckets']:,.0f}",
+            "MB read": f"{row['megabytes']:,.0f}",
+            "ms": f"{row['milliseconds']:,.0f}",
+            "recall": spread([row["recall"]]),
+            "rebuild, s": f"{row['rebuild']:.2f}",
+        }
+        for row in sorted(rows, key=lambda row: (row["outputs"], order.index(row["sampler"])))
+    ]
 
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     for name in arguments.datasets:
-        for mode in arguments.modes:
+        cases, seeds = [], arguments.seeds
+        for mode in arguments.modes if "samplers" in arguments.sections else []:
             samplers = [s for s in arguments.samplers if mode == "per_sample" or s in SHARED]
             axes = {"epochs": arguments.epochs, "sampler": samplers}
-            cases = grid(dataset=[name], seed=arguments.seeds, mode=[mode], **axes)
-            store.fill(cases, partial(figures, arguments.root))
+            cases += grid(dataset=[name], seed=seeds, mode=[mode], **axes)
+        if "parts" in arguments.sections:
+            parts = [f"{s}: {part}" for s, without in PARTS.items() for part in without]
+            axes = {"mode": ["per_sample"], "epochs": [1], "sampler": [*PARTS, *parts]}
+            cases += grid(dataset=[name], seed=seeds, **axes)
+        store.fill(cases, partial(figures, arguments.root))
+    for outputs in SIZES if "sizes" in arguments.sections else []:
+        case = {"dataset": f"{outputs:,} generated rows", "seed": 0, "epochs": 0}
+        cases = grid(
+            **{key: [value] for key, value in case.items()}, mode=["look_up"], sampler=WHERE
+        )
+        if missing := list(store.missing(cases)):
+            # Their memory is free again at the end of the process.
+            found = in_process("causes", "look_ups", outputs, [each["sampler"] for each in missing])
+            store.add([each | found[each["sampler"]] for each in missing])
 
 
 def main() -> None:
@@ -151,6 +222,7 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--epochs", nargs="+", type=float, choices=EPOCHS, default=EPOCHS)
     parser.add_argument("--modes", nargs="+", choices=ACTIVE, default=list(ACTIVE))
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     keys = ("dataset", "seed", "mode", "epochs", "sampler")
     harness.fill_page("look_up", keys, page, measure, parser)
 

@@ -31,7 +31,7 @@ TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
     *("selection/active_mean", "selection/recall", "selection/recall_without_labels"),
     *("selection/candidates", "selection/chance", "selection/never_updated"),
-    "look_up/rows_seen",
+    *("selection/filled", "look_up/rows_seen"),
     *("eval/p_at_1", "eval/p_at_3", "eval/p_at_5"),
 }
 

@@ -68,9 +68,10 @@ def test_small_sets_are_filled_from_one_list():
     active, found = sampler.select(queries, labels), buckets_of(sampler, queries)
     order = sampler.proposer._order.tolist()
     assert sorted(order) == list(range(N))
+    own = [set(ids.tolist()) for ids in np.split(labels.indices, labels.indptr[1:-1])]
     starts = set()
     for b in range(4):
-        known = found[b] | set(labels.indices[labels.indptr[b] : labels.indptr[b + 1]])
+        known = found[b] | own[b]
         assert len(known) < 300 == len(active.row(b)) == len(set(active.row(b)))
         rest = active.row(b)[len(known) :].tolist()
         # One after the other in the list, but for those that are known.
@@ -81,6 +82,9 @@ def test_small_sets_are_filled_from_one_list():
         assert rest == run[: len(rest)]
         starts.add(order.index(rest[0]))
     assert max(starts) - min(starts) < 30, "from one place for the batch"
+    said, retrieved = sampler.statistics(), sum(len(found[b] - own[b]) for b in range(4)) / 4
+    assert said["selection/candidates"] == pytest.approx(retrieved)
+    assert said["selection/filled"] == pytest.approx(300 - retrieved - len(labels.indices) / 4)
     again = sampler.select(queries, labels)
     assert sorted(again.row(0)) != sorted(active.row(0)), "from another place in the next one"
 

@@ -424,9 +424,12 @@ def test_numbers_for_the_log(make, names):
         sampler.update(*draw_layer(), queries)
         sampler.select(queries, labels)
     found = sampler.statistics()
-    assert set(found) == names | {"selection/candidates"}
+    assert set(found) == names | {"selection/candidates", "selection/filled"}
     distinct = len(np.unique(labels.indices))
-    assert 0 <= found.pop("selection/candidates") <= 40 - distinct
+    looked_up, filled = (found.pop(f"selection/{name}") for name in ("candidates", "filled"))
+    assert min(looked_up, filled) >= 0
+    labelled = np.diff(labels.indptr).mean() if sampler.mode == "per_sample" else distinct
+    assert looked_up + filled == pytest.approx(40 - labelled)
     assert 0 <= found.pop("tables/left_out_share", 0) <= 1
     assert all(value > 0 for value in found.values())
     assert found.get("look_up/rows_seen", 1) <= N

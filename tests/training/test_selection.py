@@ -112,6 +112,7 @@ def test_what_the_log_says_of_a_selection(made):
     expected = selection_recall(layer, inputs, active)
     assert Recall(*(found[f"selection/{name}"] for name in names)) == expected
     assert 0 < found["selection/candidates"] <= 19
+    assert found["selection/candidates"] + found["selection/filled"] == 38
     tabled = made is published_sampler
     assert ("tables/largest_bucket" in found) == tabled
     assert (found["look_up/rows_seen"] == 400) != tabled, "sketches rank all of a small layer"
@@ -141,9 +142,16 @@ def log(recalls, chance=0.1, **scalars):
 
 def test_figures_are_means_over_the_second_half(tmp_path, monkeypatch):
     network = job.make_network(job.make_data(tmp_path))
-    found = selection_figures(log([0.2, 0.3], selection__candidates=4.0), network)
+    measured = {"selection__candidates": 4.0, "selection__filled": 30.0}
+    found = selection_figures(log([0.2, 0.3], **measured), network)
     sizes = {"directions": 8, "num_tables": 0}
-    expected = {"candidates": 4, "recall_at_10": 0.25, "chance_recall_at_10": 0.1, **sizes}
+    expected = {
+        "candidates": 4,
+        "filled": 30,
+        "recall_at_10": 0.25,
+        "chance_recall_at_10": 0.1,
+        **sizes,
+    }
     assert found == pytest.approx(expected), "nothing was rebuilt, and rows were not counted"
     monkeypatch.setattr(network.output.sampler, "rebuilds", 3)
     assert selection_figures([], network) == {"rebuilds": 3, **sizes}
@@ -158,6 +166,21 @@ def test_the_line_leaves_out_what_is_not_known():
         selection_line(summary)
         == f"{said}; 3.1% of the rows looked at; 3 rebuilds and upkeep 1.2 s"
     )
+    found = {"active_mean": 1000.0, "candidates": 220.4, "filled": 774.25}
+    said = "1,000 outputs each; 220.4 of them looked up, 774.2 filled at random"
+    assert selection_line(found) == said
+
+
+@pytest.mark.parametrize(
+    ("tables", "labels", "said"),
+    [
+        (4, 400, "4 tables"),
+        (0, 400, "0 tables: up to 1,048,576 outputs sketches rank the rows"),
+        (0, 2**21, "0 tables: on other devices than the CPU sketches rank the rows"),
+    ],
+)
+def test_the_line_says_why_there_are_no_tables(tables, labels, said):
+    assert selection_line({"num_tables": tables, "labels": labels}) == said
 
 
 LOOKED_UP = {"selection__candidates": 8.0}
@@ -265,12 +288,13 @@ def test_a_run_says_it(tmp_path, capsys):
     assert after.index("have no effect") < after.index("sets ")
     assert any("have no effect" in sentence for sentence in summary["warnings"])
     assert line == f"sets      {selection_line(summary)}"
-    assert f"; {summary['directions']} directions; 0 tables; " in line
+    assert f"; {summary['directions']} directions; 0 tables: up to 1,048,576 outputs" in line
     assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
     for name, scalar in (
         ("recall_at_10", "selection/recall_without_labels"),
         ("chance_recall_at_10", "selection/chance"),
         ("candidates", "selection/candidates"),
+        ("filled", "selection/filled"),
         ("rows_seen_share", "look_up/rows_seen_share"),
     ):
         assert summary[name] == pytest.approx(last[scalar], abs=1e-6), "the second of two"
