@@ -435,3 +435,30 @@ def test_blocks_outside_of_a_tensor_are_refused(layout, bounds, numbers, shape):
     for convert in (slide.as_csr, lambda x: slide.as_pattern(x, shape[1])):
         with pytest.raises(ValueError, match=r"^(features|labels) are no sparse matrix: [^:]*$"):
             convert(matrix)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csc], ids=str)
+def test_a_shape_beyond_memory_is_refused_by_name(layout):
+    """A file of few bytes may say any number of rows."""
+    rows, nothing = 2**50, torch.zeros(0)
+    unchecked = {"check_invariants": False}
+    if layout == torch.sparse_coo:
+        huge = torch.sparse_coo_tensor(torch.zeros(2, 0).long(), nothing, (rows, 5), **unchecked)
+    else:
+        bounds = torch.zeros(6).long()
+        huge = torch.sparse_csc_tensor(bounds, nothing.long(), nothing, (rows, 5), **unchecked)
+    said = r" of 1,125,899,906,842,624 rows take 8,388,608.0 GiB at least, and .* are free"
+    with pytest.raises(ValueError, match="^features" + said):
+        slide.as_csr(huge)
+    with pytest.raises(ValueError, match="^labels" + said):
+        slide.as_pattern(huge, 5)
+
+
+def test_numbers_that_are_repeated_are_not_written_out():
+    wide = torch.ones(1, 1).expand(10**6, 10**6)
+    with pytest.raises(ValueError, match=r"^features of shape \(1000000, 1000000\) take 3,7"):
+        slide.as_csr(wide)
+    with pytest.raises(ValueError, match=r"^labels of 1,000,000,000,000 rows take 7,4"):
+        slide.as_pattern(np.broadcast_to(np.int32(1), 10**12), 5)
+    small = slide.as_csr(torch.ones(1, 1).expand(3, 4))
+    assert (small.indptr.tolist(), small.values.tolist()) == ([0, 4, 8, 12], [1] * 12)

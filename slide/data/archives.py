@@ -20,8 +20,9 @@ from slide.utils.progress_bar import ProgressBar
 # 64 GiB and a million files: more is no data set, but an attack or a mistake.
 MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
-# Names and other texts before a member of a tar archive, which are read into memory.
-MAX_HEADER = 4 << 20
+# Names and other texts before a member of a tar archive, and the list of all members of a zip
+# archive, which are read into memory: 16 MiB are about 170,000 names.
+MAX_HEADER, MAX_LIST = 4 << 20, 16 << 20
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
@@ -108,8 +109,24 @@ def _copy(source: IO[bytes], target: Path, copied: _Copied) -> None:
             copied(len(chunk))
 
 
+class _Pieces:
+    """A file of which no large piece is read: `zipfile` reads the list of all members at once."""
+
+    def __init__(self, file: IO[bytes]):
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        if size > MAX_LIST:
+            raise UnpackError(f"its list of files has {size} bytes, more than {MAX_LIST}")
+        return self._file.read(size)
+
+
 def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) -> None:
-    with zipfile.ZipFile(file) as archive:
+    pieces: Any = _Pieces(file)  # What `zipfile` needs.
+    with zipfile.ZipFile(pieces) as archive:
         infos = {_plain(info.filename): info for info in archive.infolist()}
         known = {member: _path_of(member, infos) for member in wanted}
         _required(known.values(), infos)

@@ -188,6 +188,13 @@ def test_headers_of_passed_members_are_not_kept(folder):
     assert (folder / "a").read_bytes() == TEXT
 
 
+def test_a_long_list_of_files_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr(module, "MAX_LIST", 100_000)
+    names = {f"{i:0100}": b"" for i in range(1000)}
+    message = r"its list of files has 1\d{5} bytes, more than 100000"
+    refused(as_zip(names), folder, message, {"a": "0" * 100})
+
+
 def test_little_space(folder, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
     for kind in ("zip", "tar w:gz"):
