@@ -136,7 +136,7 @@ def page(found: dict[str, Any]) -> str:
         text += "".join(f"\n### {name}\n\n{table(own)}" for name, own in parts.items())
     if own := of(rows, mode="look_up"):
         text += harness.prose("look_up", "sizes", batch=BATCH, best=BEST, hidden=HIDDEN)
-        text += table(size_lines(own))
+        text += "\n" + table(size_lines(own))
     return text + origin(rows)
 
 
