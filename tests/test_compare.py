@@ -113,7 +113,7 @@ def test_many_runs_are_lines(runs, capsys):
     assert (runs / "many.png").read_bytes().startswith(b"\x89PNG")
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["run", "seed", "P@1"]
-    assert "looked up  filled  recall" in head
+    assert "looked up  recall" in head
     assert len(lines) == 12
     figure = compare.draw_comparison(
         *[[compare.read_run(runs / "one")] * 12, [str(i) for i in range(12)]]

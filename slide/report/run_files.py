@@ -28,7 +28,6 @@ KIND_METRICS = {
 SELECTION_COLUMNS = {
     "outputs a set": "active_mean",
     "looked up": "candidates",
-    "filled": "filled",
     "recall": "recall_at_10",
     "by chance": "chance_recall_at_10",
     "rows looked at": "rows_seen_share",
