@@ -20,9 +20,11 @@ from slide.utils.progress_bar import ProgressBar
 # 64 GiB and a million files: more is no data set, but an attack or a mistake.
 MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
-# Names and other texts before a member of a tar archive, and the list of all members of a zip
-# archive, which are read into memory: 16 MiB are about 170,000 names.
-MAX_HEADER, MAX_LIST = 4 << 20, 16 << 20
+# Names and other texts before a member of a tar archive, which are read into memory: 4 MiB.
+MAX_HEADER = 4 << 20
+# The list of all members of a zip archive, which is read into memory: 16 MiB, or some hundred
+# thousand short names.
+MAX_LIST = 16 << 20
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}

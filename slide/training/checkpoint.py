@@ -46,7 +46,7 @@ CHECKPOINT = FolderKind("checkpoint", "checkpoint.json", format=2)
 # Numbers rise with each checkpoint; steps need not, if a folder is used again.
 _NAME, _UNFINISHED = re.compile(r"(\d+)-step-\d+"), ".tmp"
 # What a state raises that is none of this run.
-_FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
+FAULTS = (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OverflowError)
 _FILE = "rank-{}"
 # The layers whose rows are shared, and which of their parameters have a row for each of them.
 _OF_ROWS = {"first": ("weight",), "output": ("weight", "bias")}
@@ -189,16 +189,10 @@ class Checkpoint:
         states = read_states(folder, self.facts, self.group)
         try:
             state = state_for(states, self.network, self.optimizer)
-            expected = {
-                name: Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
-                for name, each in network_state(self.network).items()
-                if isinstance(each, Tensor)
-            }
-            check_arrays("its network", state["network"], expected)
             load_network_state(self.network, state["network"])
             for name, (_, load) in self._parts.items():
                 load(state[name])
-        except _FAULTS as error:
+        except FAULTS as error:
             said = " ".join(error_message(error).split())
             raise ValueError(f"{folder} does not fit this run: {said}") from error
         stored = Stored(states[0], {}, str(folder / CHECKPOINT.list_file))
@@ -395,7 +389,7 @@ def read_states(
     try:
         content = read_checked(CHECKPOINT, folder, group or Group.alone())
         found, states = content["run"], joined_parts(folder, content)
-    except (*_FAULTS, OSError) as error:
+    except (*FAULTS, OSError) as error:
         before = [path for path in find_checkpoints(folder.parents[1]) if path != folder]
         advice = f"; without {folder} the run goes on from {before[-1]}" if before else ""
         said = f"{error}" if f"{folder}" in f"{error}" else f"{folder} is damaged: {error!r}"
@@ -508,8 +502,17 @@ def network_files(network: Any) -> tuple[dict[str, Any], dict[str, dict[str, Ten
 
 
 def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
-    """Load what `network_state` gave on any number of processes, for the rows of this one."""
+    """Load what `network_state` gave on any number of processes, for the rows of this one.
+
+    ValueError: an array is missing, has another shape or type, or holds what is no number.
+    """
     found, own = dict(state), _named_state(network)
+    expected = {
+        single_name(name): Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
+        for name, each in own.items()
+        if isinstance(each, Tensor)
+    }
+    check_arrays("its network", found, expected)
     if _DRAWS in own:
         found.setdefault(_DRAWS, own[_DRAWS])
     elif _DRAWS in found:

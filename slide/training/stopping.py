@@ -13,6 +13,7 @@ from slide.ranking.scorers.frequency import most_frequent
 from slide.ranking.scorers.network import best_unknown
 from slide.sparse import Pattern, hits
 from slide.training.checkpoint import (
+    FAULTS,
     Checkpoint,
     find_folders,
     install,
@@ -29,6 +30,7 @@ from slide.training.coordination import Coordinator
 from slide.training.lr_schedules import AutoSchedule, evaluation_interval
 from slide.training.monitor import Counters, Monitor
 from slide.utils.array_checks import Stored
+from slide.utils.checks import error_message
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
@@ -216,9 +218,9 @@ class EarlyStopping:
                 raise OSError(f"the best weights cannot be read: {self.path} has none any more")
             try:
                 states = joined_parts(folder, read_checked(BEST_NETWORK, folder, self.group))
-            except ValueError as error:
-                raise OSError(f"the best weights cannot be read: {error}") from error
-            load_network_state(network, state_for(states, network)["network"])
+                load_network_state(network, state_for(states, network)["network"])
+            except FAULTS as error:
+                raise OSError(f"the best weights cannot be read: {error_message(error)}") from error
             self.group.patient.barrier()  # They read at different speeds.
             log(f"the weights of step {self.best_step} are kept")
         if self.group.is_main_process:  # The last checkpoint is later than all of them.

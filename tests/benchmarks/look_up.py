@@ -207,10 +207,8 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
             cases += grid(dataset=[name], seed=seeds, **axes)
         store.fill(cases, partial(figures, arguments.root))
     for outputs in SIZES if "sizes" in arguments.sections else []:
-        case = {"dataset": f"{outputs:,} generated rows", "seed": 0, "epochs": 0}
-        cases = grid(
-            **{key: [value] for key, value in case.items()}, mode=["look_up"], sampler=WHERE
-        )
+        name = f"{outputs:,} generated rows"
+        cases = grid(dataset=[name], seed=[0], epochs=[0], mode=["look_up"], sampler=WHERE)
         if missing := list(store.missing(cases)):
             # Their memory is free again at the end of the process.
             found = in_process("causes", "look_ups", outputs, [each["sampler"] for each in missing])

@@ -24,6 +24,7 @@ from slide.training.lr_schedules import AutoSchedule
 from slide.training.stopping import BEST_NETWORK, AutoValidation, EarlyStopping, HeldOutSamples
 from slide.utils.files import json_digest
 from slide.utils.progress_bar import ProgressBar
+from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
@@ -351,6 +352,60 @@ def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted,
     monkeypatch.setattr(EarlyStopping, "finish", damaged)
     said = "best has none any more" if gone else r"network\.safetensors"
     with pytest.raises(OSError, match=f"the best weights cannot be read: .*{said}"):
+        trainer.fit()
+
+
+def _rewritten(folder, edit):
+    """Change the lists and tensors of a folder, whose check sums fit again."""
+    content = read_folder(BEST_NETWORK, folder)
+    names = [Path(name).stem for name in content.pop("files")]
+    files = {n: {k: each.clone() for k, each in read_tensors(folder, n).items()} for n in names}
+    edit(content, files["network"])
+    write_folder(BEST_NETWORK, folder, content, files)
+
+
+def _not_finite(content, tensors):
+    tensors["output.weight"][0, 0] = torch.nan
+
+
+def _of_other_rows(content, tensors):
+    tensors["output.weight"] = tensors["output.weight"][:-1].clone()
+
+
+def _without_a_bias(content, tensors):
+    del tensors["output.bias"]
+
+
+def _without_a_network(content, tensors):
+    del content["state"]["network"]
+    tensors.clear()
+
+
+def _of_another_kind(content, tensors):
+    content["state"]["network"] = [1]
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (_not_finite, "output.weight"),
+        (_of_other_rows, "output.weight"),
+        (_without_a_bias, "output.bias"),
+        (_without_a_network, "network"),
+        (_of_another_kind, "dictionary update sequence"),
+    ],
+)
+def test_best_weights_that_no_run_has_written(tmp_path, data, monkeypatch, scripted, edit, said):
+    """The check sums of somebody's folder fit whatever it holds."""
+    scripted(0.5, 0.4, 0.3)
+    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
+
+    def edited(self, *more):
+        _rewritten(find_folders(self.path)[-1], edit)
+        whole(self, *more)
+
+    monkeypatch.setattr(EarlyStopping, "finish", edited)
+    with pytest.raises(OSError, match=f"^the best weights cannot be read: .*{said}"):
         trainer.fit()
 
 
