@@ -25,7 +25,7 @@ import numpy as np
 
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
-from slide.data.kind import usual_kind
+from slide.data.kind import MOSTLY_NONZERO, nonzero_share
 from slide.data.row_transform import STEP_ARRAYS, RowTransform, row_counts, tf_idf_weights
 from slide.sparse import hits
 from slide.utils import checks
@@ -209,7 +209,7 @@ def should_standardize(train: Split, options: StepOptions) -> bool:
     """
     if not options.l2_norm or options.tf_idf or options.hashed_features:
         return False
-    if usual_kind(train) != "dense" or len(train) < 2 or not len(train.labels.indices):
+    if nonzero_share(train) <= MOSTLY_NONZERO or len(train) < 2 or not len(train.labels.indices):
         return False
     rows = np.random.default_rng(0).permutation(len(train))[:_COMPARED]
     sample = train.take(np.sort(rows))

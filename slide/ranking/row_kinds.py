@@ -18,7 +18,7 @@ _MOST_PAIRS = 1 << 24
 KIND_NAMES = {
     "graph": ("a knowledge graph", "the labels of equal rows"),
     "items": ("a recommender", "the own items of a row"),
-    "dense": ("measurements", ""),
+    "dense": ("measurements or images", ""),
     "other": ("features with labels", ""),
 }
 

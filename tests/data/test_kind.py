@@ -108,8 +108,8 @@ def test_short_rows_that_all_differ_are_a_graph():
     assert kind_of(split_of([[1, 2], [1, 2]], [[0, 2], [1]], 5, 5)) == "other"
 
 
-@pytest.mark.parametrize(("width", "kind"), [(5, "dense"), (6, "other")])
-def test_dense_rows_have_more_than_half_of_the_features(width, kind):
+@pytest.mark.parametrize(("width", "kind"), [(23, "dense"), (24, "other")])
+def test_dense_rows_have_more_than_an_eighth_of_the_features(width, kind):
     rows = [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
     assert kind_of(split_of(rows, [[0], [1], [0]], width, 2)) == kind
 

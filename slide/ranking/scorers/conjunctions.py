@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slide.data import Split
-from slide.data.kind import DENSE
+from slide.data.kind import MOSTLY_NONZERO, nonzero_share
 from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.conjunctions import list_sets, mix_shares
 from slide.ops.ragged import select_rows
@@ -69,7 +69,7 @@ class Conjunctions(base.BaseScorer):
     """
 
     # In a knowledge graph a pair is a whole question, whose known answers are left out.
-    name, kinds = "conjunctions", ("other", "items")
+    name, kinds = "conjunctions", ("other", "dense", "items")
     features: ClassVar = base.scored("conjunctions", base.BEHIND, base.RANK, base.BEST)
 
     def __init__(self, proposed: int = 20):
@@ -82,8 +82,8 @@ class Conjunctions(base.BaseScorer):
         """Whether half of the rows have pairs of features that are listed, and do not have most."""
         counts = np.diff(train.features.indptr)
         listed = (counts > 1) & (_LARGEST[np.minimum(counts, 11)] > 1)
-        dense = counts.sum() > DENSE * len(counts) * train.num_features
-        return not dense and bool(2 * listed.sum() >= len(counts) > 0)
+        mostly = nonzero_share(train) > MOSTLY_NONZERO
+        return not mostly and bool(2 * listed.sum() >= len(counts) > 0)
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int

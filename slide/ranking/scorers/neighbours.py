@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from slide.data import Split, labels_and_items
-from slide.data.kind import DENSE
+from slide.data.kind import DENSE, MOSTLY_NONZERO
 from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import look_up_lists
 from slide.ops.ragged import select_rows
@@ -35,8 +35,6 @@ _OWN_WORK = 8192
 _MOST_NEAR = 65_536
 # 8,192 training rows are searched for at a time.
 BLOCK = 8192
-# An eighth of the features in a row on average makes rows dense where lists would be cut off.
-_NEARLY = 1 / 8
 # 2 sqrt(R) lists, as FAISS advises, which have at least 39 rows each.
 _LISTS, _LIST_ROWS = 2, 39
 # 32 lists are visited for a query, 4 for negatives.
@@ -152,7 +150,7 @@ def are_dense(features: CSR, num_features: int) -> bool:
 
 def count_as_dense(share: float, read: float) -> bool:
     """`are_dense` by the share of non-zero entries, and the list entries read for a row."""
-    return share > DENSE or (share >= _NEARLY and read > WORK)
+    return share > MOSTLY_NONZERO or (share > DENSE and read > WORK)
 
 
 class DenseSearch:
