@@ -319,8 +319,8 @@ def _near_key(key: str, known: Sequence[str]) -> str:
         return checks.near_word(key, same, 0) if above else f"; did you mean {' or '.join(same)}?"
     if not above:
         return checks.near_word(key, known)
-    # Keys of other groups are alike by chance, as share of a ranker and seed of a trainer, and
-    # those of one group by its name.
+    # Keys of other groups resemble this key by chance, as share of a ranker does seed of a trainer,
+    # and whole keys of one group resemble each other by the name of the group.
     beside = [each.rpartition(".")[2] for each in known if each.rpartition(".")[0] == above]
     if near := get_close_matches(last, beside, n=1):
         return f"; did you mean {above}.{near[0]}?"

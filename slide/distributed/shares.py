@@ -57,7 +57,7 @@ class Shares:
             raise ValueError(
                 f"{size} processes cannot share out {rows} {what}: start at most {rows}"
             )
-        self.what, self.rows, self.rank, self.size = what, rows, rank, size
+        self.rows, self.rank, self.size = rows, rank, size
         dtype = np.int32 if rows <= 1 << 31 else np.int64
         self._owner: np.ndarray | None = None
         if counts is None or size == 1:

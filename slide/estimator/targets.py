@@ -289,7 +289,7 @@ def checked_sample_weight(weights: Any, num_rows: int) -> np.ndarray | None:
 
 
 def weighted_rows(split: Split, weights: Any) -> Split:
-    """Rows with weights of mean 1; those of weight 0 are left out."""
+    """Rows with weights of mean 1; rows of weight 0 are left out."""
     found = checked_sample_weight(weights, len(split))
     if found is None:
         return split

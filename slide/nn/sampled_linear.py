@@ -505,7 +505,7 @@ class SampledLinear(SampledLayer):
         return mean, active
 
     def _active_set(self, x: Tensor, labels: Any, targets: bool = False) -> ActiveSet:
-        """The active set of inputs; checks inputs, set and targets, which is not repeated later."""
+        """The active set of inputs; inputs, set and targets are checked here, and not again."""
         check_linear(x, self.weight, self.bias)
         active = self._choose(x, self.weight, labels)
         check_active(active, len(x), len(self.weight), targets)

@@ -179,7 +179,7 @@ class PublishedLSHProposer(Proposer):
         """The ids that were found, without labels, and ids of the list that are wanting."""
         least = self.fill if self.fill < self.out_features else 0
         start = int(random_key(int(key), 1)) % self.out_features
-        length = least + found.counts.max(initial=0)  # So many may be in the set already.
+        length = least + found.counts.max(initial=0)  # The set may hold as many already.
         run = self._order[(start + np.arange(min(length, self.out_features))) % self.out_features]
         mark = self._scratch.filled("marks", (1, self.out_features), np.uint8)[0]
         own, retrieved, filled = [], 0, 0

@@ -130,7 +130,7 @@ class Query(BaseModel):
         None, allow_inf_nan=False, description="leave out labels with lower scores"
     )
     ids: bool = Field(False, description="numbers of labels, where the model has their names")
-    # Those of `slide.model.model.SEARCHES` that any model can do.
+    # The searches of `slide.model.model.SEARCHES` that every model has.
     search: Literal["exact", "index"] | None = Field(
         None, description="how labels are found; without it, as the server was told to"
     )

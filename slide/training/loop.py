@@ -20,8 +20,8 @@ from slide.training.selection import inspect_selection
 from slide.utils.checks import DivergenceError
 from slide.utils.profiling import clock
 
-# Outputs whose second moments tell which share of all has never been updated: 1,024 are enough for
-# a standard error below 0.02.
+# Outputs of which the log estimates the share that was never updated (its second moments are 0):
+# 1,024 are enough for a standard error below 0.02.
 _WITNESSES = 1024
 
 LastCheckpoint = Callable[[], Path | None]
@@ -121,7 +121,7 @@ class TrainingLoop:
 
 
 def is_due(step: int, every: int) -> bool:
-    """Whether what is done every ``every`` steps is done after ``step``; 0: never."""
+    """Whether something with a period of ``every`` steps is due after ``step``; 0: never."""
     return every > 0 and step % every == 0
 
 

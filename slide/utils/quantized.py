@@ -1,6 +1,6 @@
 """Weight rows in memory or in a file: floats, bfloat16, or int8 with scales.
 
-Quantized rows stay mapped from their file; those that a computation reads become float32 then.
+Quantized rows stay mapped from their file; a computation turns the rows that it reads into float32.
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ _HELD: set[FileLock] = set()
 # Seconds after which a file that one machine wrote is seen by all others: network file systems may
 # remember for a minute that it was missing.
 SEEN_AFTER = 90.0
-# Levels of a configuration: those of ``conf/`` have fewer than ten. PyYAML reads brackets within
+# Levels of a configuration: files of ``conf/`` have fewer than ten. PyYAML reads brackets within
 # brackets in time that grows with the square of their number.
 _DEEPEST = 50
 # Characters of a configuration: runs write 10,000. PyYAML reads a million in half a minute.

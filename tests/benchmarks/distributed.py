@@ -1,7 +1,6 @@
 """Several processes that share the rows of one network: speed, memory and messages.
 
     python tests/benchmarks/distributed.py
-    python tests/benchmarks/distributed.py --quick --results FOLDER   # a short trial
 
 More than two processes are tried at the first shape alone. Writes
 results/benchmarks/distributed.{json,md}.
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import RESULTS, ROOT, commit, last, of, prose, publish, started, table
+from harness import ROOT, commit, last, of, prose, publish, started, table
 from hydra.utils import instantiate
 from sized import settings
 
@@ -35,9 +34,8 @@ CASES = {
     "Amazon-670K's shape, batch 1024": {**AMAZON, "batch": 1024},
     "2^22 labels": {"features": 135_909, "labels": 2**22, "batch": 512},
 }
-# Cases, steps of a run, numbers of processes, rounds.
-WHOLE = CASES, 40, [1, 2, 4], 5
-SMALL = {"a trial": {"features": 2000, "labels": 20_000, "batch": 64}}
+# Steps of a run that do not count, and that do; numbers of processes; rounds.
+WARM_UP, STEPS, COUNTS, ROUNDS = 5, 40, (1, 2, 4), 5
 HIDDEN, ACTIVE, NONZEROS, LABELS = 256, 2048, 75, 5
 NETWORK = (
     f"The default network: {HIDDEN} hidden units, {NONZEROS} features a row, {ACTIVE:,} active "
@@ -147,15 +145,15 @@ def run(case: dict[str, Any], processes: int, apart: bool) -> dict[str, float]:
     return figures | {"samples_s": 1e3 * batch / figures["step_ms"]}
 
 
-def measure(cases: dict[str, dict], counts: list[int], rounds: int) -> list[dict]:
+def measure(cases: dict[str, dict]) -> list[dict]:
     """All runs, one after the other, and again in each round; a row has the medians."""
     found = []
     for name, case in cases.items():
-        most = max(counts) if name == next(iter(cases)) else 2
-        plans = [{"processes": p, "apart": False} for p in counts if p <= most]
+        most = max(COUNTS) if name == next(iter(cases)) else 2
+        plans = [{"processes": p, "apart": False} for p in COUNTS if p <= most]
         plans += [{"processes": 2, "apart": True}]
         tried: list[list[dict]] = [[] for _ in plans]
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             for plan, results in zip(plans, tried, strict=True):
                 results.append(run(case, **plan))
                 print(name, plan, results[-1], flush=True)
@@ -199,24 +197,15 @@ def page(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, few steps")
-    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--render", action="store_true", help="the page anew, without measuring")
     given = parser.parse_args()
     if given.render:
-        publish("distributed", last("distributed", given.results), page, given.results)
+        publish("distributed", last("distributed"), page)
         return
-    if given.quick and given.results == RESULTS:
-        parser.error("--quick makes no page to publish: name another folder by --results")
-    cases, steps, counts, rounds = (SMALL, 5, [1, 2], 1) if given.quick else WHOLE
-    cases = {name: {**case, "steps": steps, "warm": 5} for name, case in cases.items()}
-    runs = measure(cases, counts, rounds)
-    found = {"cores": len(os.sched_getaffinity(0)), "steps": steps, "network": NETWORK}
+    cases = {name: {**case, "steps": STEPS, "warm": WARM_UP} for name, case in CASES.items()}
+    found = {"cores": len(os.sched_getaffinity(0)), "steps": STEPS, "network": NETWORK}
     publish(
-        "distributed",
-        found | {"commit": commit(), "cases": cases, "runs": runs},
-        page,
-        given.results,
+        "distributed", found | {"commit": commit(), "cases": cases, "runs": measure(cases)}, page
     )
 
 

@@ -4,7 +4,7 @@
     python tests/benchmarks/prediction.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
 
-Of each data set train.py trains a model without any setting, unless --run names the folder of one.
+Of each data set train.py trains a model without any setting.
 Writes results/benchmarks/prediction.{json,md}.
 """
 
@@ -74,13 +74,13 @@ def overrides_of(name: str, root: Path) -> list[str]:
     return GENERATED.get(name) or harness.overrides_of(name, root)
 
 
-def figures(model: Model, rows: Split, search: str, singles: int) -> Row:
+def figures(model: Model, rows: Split, search: str) -> Row:
     """Of all rows (raw, with their labels) in one call, and of one after the other."""
     model.predict_ids(rows.slice(0, min(WARM, len(rows))).features, search=search)
     begin = time.perf_counter()
     ids, _ = model.predict_ids(rows.features, search=search)
     seconds, times = time.perf_counter() - begin, []
-    while len(times) < WARM + singles and sum(times) < SECONDS_OF_SINGLES:
+    while len(times) < WARM + SINGLES and sum(times) < SECONDS_OF_SINGLES:
         row = len(times) % len(rows)
         x = rows.slice(row, row + 1).features
         begin = time.perf_counter()
@@ -100,11 +100,10 @@ def measure_ours(store: Store, name: str, arguments: argparse.Namespace) -> None
     for case in store.missing(cases):
         rows = opened(tuple(words)).test
         with tempfile.TemporaryDirectory() as scratch:
-            folder = arguments.run or Path(scratch) / "run"
-            if not (model or arguments.run):
-                run_train(*words, folder=folder)
-            model = model or load(folder)
-        store.add([case | figures(model, rows, case["search"], arguments.singles)])
+            if model is None:
+                run_train(*words, folder=Path(scratch) / "run")
+                model = load(Path(scratch) / "run")
+        store.add([case | figures(model, rows, case["search"])])
 
 
 def of_peer(peer: peers.Peer, method: str, words: list[str], _: Row) -> Row:
@@ -127,7 +126,7 @@ def requests_of(search: str) -> list[bytes]:
 
 
 class Crowd:
-    """Clients that ask again as soon as they have an answer, for some seconds.
+    """Clients that ask again as soon as they have an answer, for `SECONDS`.
 
     ``waits`` has the seconds from a request to its answer, and ``outcomes`` counts statuses, and
     requests that had none.
@@ -138,17 +137,17 @@ class Crowd:
         self.waits: list[float] = []
         self.outcomes: Counter[str] = Counter()
 
-    def ask(self, clients: int, slow: int, seconds: float, event: Callable[[], None]) -> None:
+    def ask(self, clients: int, slow: int, event: Callable[[], None]) -> None:
         async def whole() -> None:
-            end = time.perf_counter() + seconds
+            end = time.perf_counter() + SECONDS
             asking = [self._client(end, 1) for _ in range(clients)]
             asking += [self._client(end, 20) for _ in range(slow)]
-            await asyncio.gather(*asking, self._later(seconds / 2, event))
+            await asyncio.gather(*asking, self._later(event))
 
         asyncio.run(whole())
 
-    async def _later(self, seconds: float, event: Callable[[], None]) -> None:
-        await asyncio.sleep(seconds)
+    async def _later(self, event: Callable[[], None]) -> None:
+        await asyncio.sleep(SECONDS / 2)
         await asyncio.to_thread(event)
 
     async def _client(self, end: float, pieces: int) -> None:
@@ -216,25 +215,27 @@ def batches(address: str) -> np.ndarray:
     return np.array([float(each[1]) for each in found if each])
 
 
-def measure_server(store: Store, arguments: argparse.Namespace) -> None:
+def measure_server(store: Store) -> None:
     of_server = {"method": ["server"]}
     cases = grid(dataset=["requests"], **of_server, search=SEARCHES, clients=CLIENTS)
     cases += grid(dataset=EVENTS, **of_server, search=["index"], clients=CROWDS)
     missing, threads = list(store.missing(cases)), max(1, (os.cpu_count() or 2) - 1)
     random.seed(0)
-    for labels in sorted({labels_of(case, arguments) for case in missing}):
-        own = [case for case in missing if labels_of(case, arguments) == labels]
+    for labels in (EVENT_LABELS, LABELS):
+        own = [case for case in missing if (case["dataset"] in EVENTS) == (labels == EVENT_LABELS)]
+        if not own:
+            continue
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             torch.manual_seed(0)
             Model(SlideNetwork(FEATURES, [HIDDEN], labels, FullSampler)).save(folder / "model")
-            if any(case["dataset"] in EVENTS for case in own):
+            if labels == EVENT_LABELS:
                 shutil.copytree(folder / "model", folder / "whole")
             while own:  # One server answers until something happened to it or to its files.
                 with server(folder / "model", folder / "log", threads) as (address, process):
                     while own:
                         case = own.pop(0)
-                        found = ask(address, process, case, folder, arguments.seconds)
+                        found = ask(address, process, case, folder)
                         store.add([case | found | {"labels": labels, "server": threads}])
                         if case["dataset"] not in ("requests", "quiet"):
                             break
@@ -243,18 +244,14 @@ def measure_server(store: Store, arguments: argparse.Namespace) -> None:
                     shutil.copytree(folder / "whole", folder / "model")
 
 
-def labels_of(case: Row, arguments: argparse.Namespace) -> int:
-    return arguments.labels if case["dataset"] == "requests" else arguments.event_labels
-
-
-def ask(address: str, process: Any, case: Row, folder: Path, seconds: float) -> dict[str, Any]:
+def ask(address: str, process: Any, case: Row, folder: Path) -> dict[str, Any]:
     """What clients see; half of the seconds before the event of the case, and half after it."""
     crowd, event = Crowd(address, requests_of(case["search"])), case["dataset"]
     before, slow = batches(address), 0 if event == "requests" else SLOW
 
     def happen() -> None:
         if event == "renamed":
-            for _ in range(max(1, int(seconds / 2))):
+            for _ in range(SECONDS // 2):
                 shutil.copytree(folder / "whole", folder / "new")
                 (folder / "model").rename(folder / "old")
                 (folder / "new").rename(folder / "model")
@@ -265,9 +262,9 @@ def ask(address: str, process: Any, case: Row, folder: Path, seconds: float) -> 
         elif event == "stopped":
             process.send_signal(signal.SIGTERM)
 
-    crowd.ask(case["clients"], slow, seconds, happen)
+    crowd.ask(case["clients"], slow, happen)
     found = {f"p{q}": round(1e3 * float(np.percentile(crowd.waits, q)), 1) for q in QUANTILES}
-    found["rows_per_second"] = round(len(crowd.waits) / seconds, 1)
+    found["rows_per_second"] = round(len(crowd.waits) / SECONDS, 1)
     if event != "requests":
         names = ("200", "503", "no answer", "refused")
         assert crowd.outcomes.keys() <= set(names), crowd.outcomes
@@ -342,17 +339,12 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
             words = overrides_of(name, arguments.root)
             store.fill(cases, partial(of_peer, peer, method, words), peer.version)
     if "server" in arguments.methods:
-        measure_server(store, arguments)
+        measure_server(store)
 
 
 def main() -> None:
     parser = harness.options(__doc__, ["debian", "files", *GENERATED], [0], RESULTS)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--run", type=Path, help="a trained model, instead of training one")
-    parser.add_argument("--singles", type=int, default=SINGLES, help="calls with one row, at most")
-    parser.add_argument("--labels", type=int, default=LABELS, help="of the server")
-    parser.add_argument("--event-labels", type=int, default=EVENT_LABELS, help="beside events")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a number of clients")
     peers.add_pecos(parser)
     fill_page("prediction", ("dataset", "method", "search", "clients"), page, measure, parser)
 

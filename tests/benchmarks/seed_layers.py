@@ -66,6 +66,7 @@ def medians(times: Sequence[Sequence[float]]) -> list[float]:
 
 IN_FEATURES, ACTIVE, HIDDEN = 128, 64, 256
 MODES = ("shared", "per_sample")
+SIZES = tuple(2**power for power in range(8, 21, 2))
 SECONDS, STEPS = 0.4, (5, 300)
 # A name, the forward pass, and the parameters that get gradients.
 Case = tuple[str, Callable[[Tensor], Tensor], list[nn.Parameter]]
@@ -119,9 +120,9 @@ def with_samplers(outputs: int) -> Iterator[Case]:
     yield "chain of two SampledLinear", both, [*first.parameters(), *last.parameters()]
 
 
-def linear(sizes: Sequence[int] = tuple(2**power for power in range(8, 21, 2))) -> Rows:
+def linear() -> Rows:
     found = []
-    for batch, outputs in product((1, 64), sizes):
+    for batch, outputs in product((1, 64), SIZES):
         torch.manual_seed(0)
         for name, call, leaves in chain(on_given_sets(outputs, batch), with_samplers(outputs)):
             x = torch.randn(batch, IN_FEATURES, requires_grad=True)
@@ -143,13 +144,13 @@ VECTORS = (1, 8)
 MOST_PEER_ENTRIES = 20_000_000
 
 
-def make_matrix(num_rows: int) -> CSR:
+def make_matrix() -> CSR:
     """Columns at random, ascending in each row, as files have them."""
     rng = np.random.default_rng(0)
-    indptr = np.zeros(num_rows + 1, np.int64)
-    np.cumsum(rng.binomial(COLUMNS, DENSITY, num_rows), out=indptr[1:])
+    indptr = np.zeros(ROWS + 1, np.int64)
+    np.cumsum(rng.binomial(COLUMNS, DENSITY, ROWS), out=indptr[1:])
     indices = rng.integers(0, COLUMNS, indptr[-1], dtype=np.int32)
-    for begin in range(0, num_rows, 10_000):
+    for begin in range(0, ROWS, 10_000):
         bounds = indptr[begin : begin + 10_001]
         part = indices[bounds[0] : bounds[-1]]
         row = np.repeat(np.arange(len(bounds) - 1, dtype=np.int64), np.diff(bounds))
@@ -181,8 +182,8 @@ def of_product(
     return figures(forward_ms, backward_ms, 1), found[-1]
 
 
-def csr(scale: float = 1.0) -> Rows:
-    rows = make_matrix(round(scale * ROWS))
+def csr() -> Rows:
+    rows = make_matrix()
     matrix = CSRMatrix(rows, COLUMNS)
     (index_ms,) = in_turn(lambda _: matrix.transpose())
     entries, expected, found = len(rows.indices), {}, []
@@ -223,6 +224,7 @@ FRACTION = 0.25
 INPUTS, UNITS, OUTPUTS = 512, 256, 100_000
 BATCH = {"shared": 512, "per_sample": 128}
 SETS = {"shared": 4096, "per_sample": 1000}
+REPEATS = 60
 # A forward pass with a share of the batch kept, which returns the loss; and what updates.
 Learner = tuple[Callable[[float], Tensor], torch.optim.Optimizer]
 
@@ -281,7 +283,7 @@ LEARNERS: dict[str, Callable[[], Learner]] = {
 }
 
 
-def hardest_rows(repeats: int = 60) -> Rows:
+def hardest_rows() -> Rows:
     """Median milliseconds of the parts of a step, for the whole batch and for its hard part."""
 
     def step(forward: Callable[[float], Tensor], update: Any, fraction: float) -> list[float]:
@@ -292,7 +294,7 @@ def hardest_rows(repeats: int = 60) -> Rows:
     found = []
     for name, make in LEARNERS.items():
         learner, turns = make(), []
-        for _ in range(repeats + 3):
+        for _ in range(REPEATS + 3):
             turns.append([*step(*learner, 1.0), *step(*learner, FRACTION)])
         row = {"case": name, "batch": BATCH["per_sample" if "per sample" in name else "shared"]}
         ms = medians(turns[3:])
@@ -308,7 +310,7 @@ def hardest_rows(repeats: int = 60) -> Rows:
 # conv: convolution on half of the input channels -------------------------------------------------
 
 IMAGES, CHANNELS, KERNELS, SIDE = 128, 16, 32, 28
-WARM_UP = 5
+WARM_UP, COUNTED = 5, 25
 ORDERS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -344,8 +346,8 @@ WAYS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def conv(steps: int = 25) -> Rows:
-    """One row for each way, stride and order of memory; medians of ``steps`` steps."""
+def conv() -> Rows:
+    """One row for each way, stride and order of memory."""
     found, ids = [], torch.arange(0, CHANNELS, 2)
     for stride, (order, layout) in product((1, 2), ORDERS.items()):
         torch.manual_seed(0)
@@ -357,7 +359,7 @@ def conv(steps: int = 25) -> Rows:
                 leaf.requires_grad_()
             call = partial(way, *leaves, ids, stride)
             calls[name] = partial(both_ways, call, leaves, torch.ones_like(call().detach()))
-        for _ in range(WARM_UP + steps):
+        for _ in range(WARM_UP + COUNTED):
             for name, call in calls.items():
                 times[name].append(call())
         for name, own in times.items():

@@ -3,8 +3,8 @@
     python tests/benchmarks/seeds.py --root path/to/data
 
 `--only conv` runs one of them and leaves what the page says of the others, unless that was found on
-another machine or with other versions. `--quick` takes smaller sizes and writes nothing. Without
---root the images and the text are fetched. Writes results/seeds.{json,md}.
+another machine or with other versions. Without --root the images and the text are fetched. Writes
+results/seeds.{json,md}.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
 
 import harness
 from harness import PAGES, ROOT, in_process, last, machine, prose, publish, table
@@ -22,14 +21,6 @@ from seed_layers import LAYERS, Rows
 from slide import runtime
 
 sys.path.insert(0, str(ROOT / "examples"))
-
-
-class Seed(NamedTuple):
-    """A benchmark: a function of `LAYERS` or an example, which has data."""
-
-    asked: str
-    quick: dict
-    data: str = ""
 
 
 def of(rows: Rows, case: str, key: str, **equal: object) -> list[float]:
@@ -113,44 +104,31 @@ TARGETS: dict[str, dict[str, tuple]] = {
         )
     },
 }
+# What was asked for, by benchmark: a function of `LAYERS`, or an example, which has data.
 SEEDS = {
-    "linear": Seed(
-        "backward through a sampled slice that does not grow with the layer",
-        {"sizes": (2**8, 2**12)},
-    ),
-    "csr": Seed("y = A x with a large sparse A, gradient for x", {"scale": 0.02}),
-    "hardest": Seed(
-        "backward for the hardest quarter of a batch, from one forward pass", {"repeats": 5}
-    ),
-    "conv": Seed("convolution on some channels", {"steps": 5}),
-    "vision": Seed(
-        "SLIDE for vision: MLP on MNIST, MLP-Mixer",
-        {"words": ["--epochs", "1", "--limit", "2000"]},
-        "mnist",
-    ),
-    "word2vec": Seed(
-        "a large vocabulary", {"words": ["--epochs", "1", "--limit", "20000"]}, "text"
-    ),
+    "linear": "backward through a sampled slice that does not grow with the layer",
+    "csr": "y = A x with a large sparse A, gradient for x",
+    "hardest": "backward for the hardest quarter of a batch, from one forward pass",
+    "conv": "convolution on some channels",
+    "vision": "SLIDE for vision: MLP on MNIST, MLP-Mixer",
+    "word2vec": "a large vocabulary",
 }
+DATA = {"vision": "mnist", "word2vec": "text"}
 
 
-def example(name: str, data: str, words: list[str]) -> Rows:
+def example(name: str, root: str) -> Rows:
     """Rows of examples: dense, and sampled in training."""
-    words = [*(["--data", data] if data else []), *words]
+    words = ["--data", str(Path(root, DATA[name]))] if root else []
     if name == "word2vec":
         return import_module(name).main(words)
     return [{"case": n} | row for n in ("mnist", "mixer") for row in import_module(n).main(words)]
 
 
-def run(name: str, root: str, quick: bool) -> dict:
+def run(name: str, root: str) -> dict:
     """One benchmark: its rows, when, and how long it took."""
-    seed, start = SEEDS[name], time.perf_counter()
-    given = seed.quick if quick else {}
+    start = time.perf_counter()
     runtime.set_threads(0)
-    if seed.data:
-        rows = example(name, str(Path(root, seed.data)) if root else "", given.get("words", []))
-    else:
-        rows = LAYERS[name](**given)
+    rows = example(name, root) if name in DATA else LAYERS[name]()
     found = {"date": time.strftime("%Y-%m-%d"), "rows": rows}
     return found | {"seconds": round(time.perf_counter() - start)}
 
@@ -191,7 +169,7 @@ def page(found: dict) -> str:
     parts = ["# What was asked for, and what it takes\n", table(targets)]
     for name, one in seeds.items():
         parts += [
-            f"\n## {name}: {SEEDS[name].asked}\n",
+            f"\n## {name}: {SEEDS[name]}\n",
             f"`seeds.py --only {name}`, {one['seconds']} s on {one['date']}.\n",
             prose("seeds", name),
             table([rounded(row) for row in one["rows"]]),
@@ -203,7 +181,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, help="folder with mnist/ and text/; else fetched")
     parser.add_argument("--only", choices=SEEDS, nargs="+", default=list(SEEDS), help="run these")
-    parser.add_argument("--quick", action="store_true", help="smaller sizes; nothing is written")
     parser.add_argument("--render", action="store_true", help="the page anew from the last figures")
     given = parser.parse_args()
     if given.render:
@@ -211,12 +188,9 @@ def main() -> None:
         return
     root = str(given.root.resolve()) if given.root else ""
     for name in given.only:
-        one = in_process("seeds", "run", name, root, given.quick)
-        if given.quick:
-            print(page({"seeds": {name: one}}))
-        else:
-            publish("seeds", {"seeds": stored() | {name: one}}, page, PAGES)
-            print(table(checked(name, one["rows"])))
+        one = in_process("seeds", "run", name, root)
+        publish("seeds", {"seeds": stored() | {name: one}}, page, PAGES)
+        print(table(checked(name, one["rows"])))
 
 
 if __name__ == "__main__":

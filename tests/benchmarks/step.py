@@ -28,6 +28,8 @@ from slide.training.trainer import Trainer
 WARM_UP = 10
 # Steps between two rehashings of rows, at most, among the cases.
 RUN = 8
+# Turns of each case, and steps in a turn.
+TURNS, REPEATS = 5, 2 * RUN
 DENSE = "dense PyTorch"
 DATA = [
     *("dataset=amazon670k_like", "dataset.train_samples=120000", "dataset.test_samples=2000"),
@@ -246,11 +248,9 @@ def page(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=2 * RUN, help="steps in a turn")
     parser.add_argument("--render", action="store_true", help="only write the pages anew")
     arguments = parser.parse_args()
-    counts = {"turns": arguments.turns, "repeats": arguments.repeats}
+    counts = {"turns": TURNS, "repeats": REPEATS}
     found = last("step") if arguments.render else counts | measure_all(**counts)
     publish("step", found, page)
     insert(ROOT / "README.md", "speed", summary(last("step")))

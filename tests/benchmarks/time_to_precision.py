@@ -4,7 +4,7 @@
     python tests/benchmarks/time_to_precision.py --root path/to/data --pecos-python pecos/bin/python
     python tests/benchmarks/time_to_precision.py --root path/to/data --methods slide omikuji-3
 
-Dense PyTorch and sampled softmax train for --limit minutes at most. Writes
+Dense PyTorch and sampled softmax train for `LIMIT` minutes at most. Writes
 results/benchmarks/time_to_precision.{json,md,png}.
 """
 
@@ -129,8 +129,8 @@ def theirs(method: str, overrides: list[str], evaluated: int, limit: float) -> R
     return found | rounded(scores) | times | more | {"curve": curve}
 
 
-def of_peer(peer: peers.Peer, data: SparseDataset, most: int, _: Row) -> Row:
-    whole, part = Evaluation(data), Evaluation(data, most)
+def of_peer(peer: peers.Peer, data: SparseDataset, _: Row) -> Row:
+    whole, part = Evaluation(data), Evaluation(data, EVALUATED)
     found = peer.answer(data.train, data.test, whole.left_out)
     scores = rounded(whole.scores(found.ids))
     curve = [point(found.train_seconds, part.scores(found.ids[part.rows]))]
@@ -138,19 +138,17 @@ def of_peer(peer: peers.Peer, data: SparseDataset, most: int, _: Row) -> Row:
     return more | scores | {"train_seconds": round(found.train_seconds, 3), "curve": curve}
 
 
-def settings_of(method: str, data: SparseDataset, overrides: list[str], limit: float) -> str:
+def settings_of(method: str, data: SparseDataset, overrides: list[str]) -> str:
     """The version of a row of plain PyTorch: what it depends on."""
     config = read_config(overrides)
     fill_in(config, len(data.train), data.num_labels)
     read = {name: str(OmegaConf.select(config, name)) for name in READ}
-    said = f"{read} {limit} {NETWORKS[method].__name__}"
+    said = f"{read} {LIMIT} {NETWORKS[method].__name__}"
     return f"torch {torch.__version__}, settings {hashlib.sha1(said.encode()).hexdigest()[:6]}"
 
 
 def measure(store: Store, arguments: argparse.Namespace) -> None:
     found = peers.installed(arguments.methods, arguments.pecos_python)
-    most = arguments.evaluated
-
     if OURS in arguments.methods:
         harness.warm_up()
     for name in arguments.datasets:
@@ -162,21 +160,19 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
                 cases = grid(dataset=[name], method=[OURS], seed=arguments.seeds)
                 for case in store.missing(cases):
                     own = [*overrides, f"seed={case['seed']}"]
-                    store.add([case | in_process("time_to_precision", "ours", own, most)])
+                    store.add([case | in_process("time_to_precision", "ours", own, EVALUATED)])
             elif method == "dense" and data.num_labels > MOST_OF_DENSE:
                 continue
             elif method in NETWORKS:
                 own = [*overrides, f"trainer.epochs={EPOCHS[method]}"]
-                code = settings_of(method, data, own, arguments.limit)
+                code = settings_of(method, data, own)
                 for case in store.missing(cases, code):
-                    how = "theirs", method, own, most, 60 * arguments.limit
+                    how = "theirs", method, own, EVALUATED, 60 * LIMIT
                     row = {"curve": []} | in_process("time_to_precision", *how)
-                    more = {"labels": data.num_labels, "limit_minutes": arguments.limit}
+                    more = {"labels": data.num_labels, "limit_minutes": LIMIT}
                     store.add([case | more | row], code)
             elif method in found:
-                store.fill(
-                    cases, partial(of_peer, found[method], data, most), found[method].version
-                )
+                store.fill(cases, partial(of_peer, found[method], data), found[method].version)
 
 
 def page(found: dict[str, Any]) -> str:
@@ -354,8 +350,6 @@ def main() -> None:
     methods = list(TITLES)
     parser.add_argument("--methods", nargs="+", choices=methods, default=methods)
     peers.add_pecos(parser)
-    parser.add_argument("--limit", type=float, default=LIMIT, help="minutes of dense and sampled")
-    parser.add_argument("--evaluated", type=int, default=EVALUATED, help="test rows of a point")
     harness.fill_page(
         "time_to_precision", ("dataset", "method", "seed"), page, measure, parser, draw
     )

@@ -215,7 +215,7 @@ def items(_):
         (partial(generated, rows=4000, labels=2000, nonzeros=40, own=4), 180, 400),
         (partial(generated, rows=12_000, labels=9000, nonzeros=20, own=4), 180, 400),
         # Of one label a row, a tree of labels learns, too.
-        (partial(generated, rows=15_000, labels=9000, nonzeros=20, own=1), 180, 4000),
+        (partial(generated, rows=10_000, labels=6000, nonzeros=20, own=1), 180, 2500),
         (graph, 110, 400),
         (items, 110, 400),  # Regressions are in the place of classifiers.
     ],

@@ -6,9 +6,11 @@ for each.
 """
 
 import json
+import os
 import shutil
 import sys
 import warnings
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +20,7 @@ import slide
 from helpers.damage import rng_of
 from helpers.limits import more_memory, wait_for_no_disk
 from slide.model.folder import MODEL_FOLDER
-from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
+from slide.utils.tensor_folder import Written, read_folder, read_tensors, write_folder
 
 # What an edited model may take beside what this process has.
 MEMORY = 3 << 30
@@ -142,6 +144,34 @@ def in_range(array, edited):
     return not array.size or bool(array.min() <= edited.min() and edited.max() <= array.max())
 
 
+class EditedCopy:
+    """A copy of a folder of tensors for one edit after the other; unedited files are hard links."""
+
+    def __init__(self, kind, whole, folder):
+        self.kind, self.whole, self.folder = kind, whole, folder
+        self.content = read_folder(kind, whole)
+        self.there = [Written(name, **each) for name, each in self.content.pop("files").items()]
+        names = [Path(each.name).stem for each in self.there]
+        self.files = {name: read_tensors(whole, name) for name in names}
+        shutil.copytree(whole, folder, copy_function=os.link)
+
+    def parts(self):
+        """The list and the tensors by file, for an edit."""
+        return deepcopy(self.content), {name: dict(each) for name, each in self.files.items()}
+
+    def write(self, what, content, files):
+        """Write a list, and the file that ``what`` names, if any; the edit before it is undone."""
+        for each in self.there:
+            path = self.folder / each.name
+            if not path.samefile(self.whole / each.name):
+                path.unlink()
+                path.hardlink_to(self.whole / each.name)
+        edited = what.partition(":")[0]
+        same = [each for each in self.there if Path(each.name).stem != edited]
+        changed = {edited: files[edited]} if len(same) < len(self.there) else {}
+        write_folder(self.kind, self.folder, content, changed, same)
+
+
 def answers(folder, rows):
     """Labels and scores of a model by each search that it has, or the sentence of its error."""
     try:
@@ -170,25 +200,21 @@ def main(count, seed, *folders):
 def edit_folder(folder, rows, count, seed):
     expected, said = answers(folder, rows)
     assert said is None, said
-    names = [path.stem for path in folder.glob("*.safetensors")]
+    copy = EditedCopy(MODEL_FOLDER, folder, folder.parent / f"{folder.name}-edited")
     for number in range(int(count)):
         rng = rng_of(folder.name, seed, number)
-        content = read_folder(MODEL_FOLDER, folder)
-        del content["files"]
-        files = {name: read_tensors(folder, name) for name in sorted(names)}
+        content, files = copy.parts()
         if rng.random() < 0.3:
             what, how = edit_list(rng, content)
         else:
-            what, how = edit_array(rng, files)
+            what, how = edit_array(rng, dict(sorted(files.items())))
         # Before it is opened: a process that dies has said of what.
         print(json.dumps([what, how]), file=sys.stderr, flush=True)
-        other = folder.parent / f"{folder.name}-edited"
-        write_folder(MODEL_FOLDER, other, content, files)
+        copy.write(what, content, files)
         with more_memory(MEMORY):
-            found, said = answers(other, rows)
+            found, said = answers(copy.folder, rows)
         same = found is not None and all(map(np.array_equal, found, expected))
         print(json.dumps([what, how, "same" if same else said or "other"]), flush=True)
-        shutil.rmtree(other)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ them, each time as they were, goes on in this process, and prints a line of JSON
 """
 
 import json
+import shutil
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 
 from helpers import job
 from helpers.damage import rng_of
-from helpers.edits import MEMORY, edit_array, edit_list
+from helpers.edits import MEMORY, EditedCopy, edit_array, edit_list
 from helpers.limits import more_memory, wait_for_no_disk
 from slide import runtime
 from slide.config import build, read_config
@@ -27,7 +28,6 @@ from slide.config.compose import asked_for, resumed, user_errors
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, network_state
 from slide.utils.checks import error_message
-from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 KINDS = {
     "lsh": ["sampler=lsh"],
@@ -40,15 +40,15 @@ KINDS = {
 STEPS, MORE = 6, 2
 
 
-def edit_checkpoint(rng, folder, content, files):
-    """Change one number or array of a checkpoint, and write it to a folder."""
-    content, files = json.loads(json.dumps(content)), {n: dict(each) for n, each in files.items()}
+def edit_checkpoint(rng, copy):
+    """Change one number or array of a checkpoint, and write it to its folder."""
+    content, files = copy.parts()
     if rng.random() < 0.3:
         what, how = edit_list(rng, content, ("run", "state"))
         what = f"checkpoint.json:{what}"
     else:
         what, how = edit_array(rng, {name: each for name, each in files.items() if each})
-    write_folder(CHECKPOINT, folder, content, files)
+    copy.write(what, content, files)
     return what, how
 
 
@@ -135,9 +135,7 @@ def edits_of(kind, folder, count, seed):
         job.main(*job.tiny(folder, *more, *KINDS[kind]))
     run = folder / "run"
     (last,) = find_checkpoints(run)
-    content = read_folder(CHECKPOINT, last)
-    files = {Path(name).stem: read_tensors(last, Path(name).stem) for name in content.pop("files")}
-    files = {n: {key: x.clone() for key, x in each.items()} for n, each in files.items()}
+    copy = EditedCopy(CHECKPOINT, shutil.move(last, folder / "checkpoint"), last)
     resuming = Resuming(run)
     checkpoint = resuming.prepare()
     expected, said = outcome(checkpoint)
@@ -145,11 +143,11 @@ def edits_of(kind, folder, count, seed):
     for number in range(count):
         rng = rng_of(kind, seed, number)
         if number % 32:  # A configuration takes ten times as long.
-            what, how = edit_checkpoint(rng, last, content, files)
+            what, how = edit_checkpoint(rng, copy)
             resume = checkpoint
         else:
             whole = (run / "config.yaml").read_text()
-            write_folder(CHECKPOINT, last, content, files)
+            copy.write("", *copy.parts())
             what, how = edit_config(rng, run)
             resume = resuming.all
         # Before it is resumed: a process that dies has said of what.

@@ -168,8 +168,8 @@ def test_processes_that_are_spawned_predict(model, tmp_path):
     model.save(tmp_path / "m")
     rows = np.eye(60)[:2] * 3
     labels, scores = model.predict(rows, k=2)
-    given = [str(tmp_path / "m"), str(tmp_path / "m"), model, load(tmp_path / "m")]
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+    given = [model, load(tmp_path / "m"), str(tmp_path / "m")]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         found = list(pool.map(predicted, given, [rows] * len(given)))
     for own, values, heavy in found:
         assert own == labels.tolist()

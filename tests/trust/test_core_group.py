@@ -59,15 +59,14 @@ print(json.dumps([numbers, weight.sum().item(), weight.square().sum().item()]))
 """
 
 
-def steps(*words):
-    return json.loads(output_of("-c", STEPS, *words))
-
-
-def test_one_core(members):
+def test_one_core(members, monkeypatch, capsys, threads):
     """In the main thread, in another one, and where all threads are asked for."""
-    numbers, *weights = steps(str(members))
+    numbers, *weights = json.loads(output_of("-c", STEPS, str(members)))
     assert numbers == [1, 1, 1]
-    most, *expected = steps()
+    monkeypatch.setattr("sys.argv", ["steps"])
+    threads(0)
+    exec(STEPS, {})  # In this process, which has all cores.
+    most, *expected = json.loads(capsys.readouterr().out)
     assert weights == pytest.approx(expected, rel=1e-6)
     if min(config.NUMBA_NUM_THREADS, core_limit() or 2) > 1:
         assert min(most) > 1

@@ -80,7 +80,7 @@ class ItemFactors(base.BaseScorer):
     def fit(
         self, items: Pattern, num_features: int, num_items: int, more: bool = False
     ) -> "ItemFactors":
-        """Learn factors from rows of items; those from ``num_features`` on are no features.
+        """Learn factors from rows of items; items from ``num_features`` on are no features.
 
         ``more``: begin with the factors that there are; fewer passes suffice then.
         """
