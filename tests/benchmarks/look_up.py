@@ -62,8 +62,11 @@ SAMPLERS = {
     "lsh, K 30": ["sampler=lsh", "hash.hashes_per_table=30"],
     "index": ["sampler=index"],
     "recent": ["sampler=recent"],
+    "full": ["sampler=full"],
 }
-SHARED = ["uniform", "lsh", "index", "recent"]
+SHARED = ["uniform", "lsh", "index", "recent", "full"]
+# Sets with so few outputs that a step can compute all of them.
+FULL = ["debian", "gowalla", "fb15k"]
 # Sizes of sets: for each sample, and for a batch.
 ACTIVE = {"per_sample": 128, "shared": 2048}
 EPOCHS = (0.1, 1, 3)
@@ -198,7 +201,9 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
     for name in arguments.datasets:
         cases, seeds = [], arguments.seeds
         for mode in arguments.modes if "samplers" in arguments.sections else []:
-            samplers = [s for s in arguments.samplers if mode == "per_sample" or s in SHARED]
+            kinds = SHARED if mode == "shared" else SAMPLERS.keys() - {"full"}
+            kinds = set(kinds) - ({"full"} if name not in FULL else set())
+            samplers = [s for s in arguments.samplers if s in kinds]
             axes = {"epochs": arguments.epochs, "sampler": samplers}
             cases += grid(dataset=[name], seed=seeds, mode=[mode], **axes)
         if "parts" in arguments.sections:
