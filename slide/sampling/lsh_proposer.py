@@ -58,8 +58,8 @@ from slide.utils.tensor_folder import check_same_settings
 
 # Rows of the head, which each input looks at, and which matrix products rank. Of 360,939 rows these
 # are nearly as good as all, and two thirds of them lose recall even if more of them are scored
-# exactly. With more than 2^20 rows the head has this number for each unit of the root of N.
-FRONT, GROWN = 65_536, 64
+# exactly. With more rows than the second number the head grows with the root of N.
+FRONT, GROWS = 65_536, 2**20
 # The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
 # Tables and probes, where there are tables.
@@ -229,7 +229,7 @@ class LSHProposer(Proposer):
             )
         n = self.out_features
         # Where each range ends, but the last.
-        head = max(FRONT, GROWN * math.sqrt(n))
+        head = FRONT * math.sqrt(max(1, n / GROWS))
         if self._asked:
             head = min(max(_HEAD * n, HEAD), _MOST_HEAD)
         self._ends = [] if n <= head else [int(head)]

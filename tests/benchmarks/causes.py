@@ -98,7 +98,7 @@ TABLES = {"num_tables": 4}
 
 def of_head(rows: int) -> Change:
     """A head of so many rows, alone and beside tables."""
-    return {"FRONT": rows, "GROWN": 0, "_HEAD": 0, "HEAD": rows, "_MOST_HEAD": rows}
+    return {"FRONT": rows, "GROWS": ALL, "_HEAD": 0, "HEAD": rows, "_MOST_HEAD": rows}
 
 
 # What an input looks at.

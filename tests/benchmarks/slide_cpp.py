@@ -51,8 +51,8 @@ from slide.nn import ActiveLoss
 
 # The program evaluates on 20 batches; evaluations before the end.
 EVALUATED, POINTS = 20, 2
-# Data set: its overrides, iterations of training, and how many of the seeds. The program computes all
-# scores of 2,560 rows in each evaluation, so one of a tenth of the large set is there, too.
+# Data set: its overrides, iterations of training, and how many of the seeds. The program computes
+# all scores of 2,560 rows in each evaluation, so there is a tenth of the large set, too.
 LIKE = ["dataset=amazon670k_like", "dataset.train_samples=50000", "dataset.test_samples=5000"]
 TENTH = [*LIKE, "dataset.num_features=13591", "dataset.num_labels=67009"]
 SETS = {
