@@ -293,3 +293,5 @@ def test_rows_are_measured_once_and_others_stay(bench, tmp_path, monkeypatch):
     assert "omikuji 2, " in (tmp_path / "b.md").read_text()
     call("--again", "--minutes", "1e-9")
     assert asked == [0, 1, 0], "its time is over"
+    call("--code", "omikuji 3", "--seeds", "0", "2", "--absent")
+    assert asked == [0, 1, 0, 2], "there are rows of other versions"

@@ -28,7 +28,7 @@ ROOMS = {
     "distributed": "utils ops structures functional sampling nn",
     "check": "utils ops structures functional hashing optim sampling search",
     "ranking": "utils ops data search nn",
-    "training": "utils structures data optim search sampling nn distributed ranking",
+    "training": "utils structures data optim search nn distributed ranking",
     "model": "utils hashing functional optim data sampling nn ranking training",
     "predict": "utils data model training",
     "report": "utils",

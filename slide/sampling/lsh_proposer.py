@@ -56,13 +56,10 @@ from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
 
-# Up to this number of outputs there are tables only where somebody asks for them: matrix products
-# rank the rows of the head, while each row of a bucket costs a wait for memory, and buckets find
-# little that the head does not have.
-UNTABLED = 2**20
-# Rows of the head, which each input looks at. Of 360,939 rows these are nearly as good as all, and
-# two thirds of them lose recall even if more of them are scored exactly.
-FRONT = 65_536
+# Rows of the head, which each input looks at, and which matrix products rank. Of 360,939 rows these
+# are nearly as good as all, and two thirds of them lose recall even if more of them are scored
+# exactly. With more rows than the second number the head grows with the root of N.
+FRONT, GROWS = 65_536, 2**20
 # The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
 # Tables and probes, where there are tables.
@@ -126,14 +123,14 @@ class LSHProposer(Proposer):
     The score of input h is ``<w, h> + b = (<w, m> + b) + <w, h - m>``, with the mean input m. The
     first part is one number for a row, its prior. The second depends on the few directions in which
     inputs vary. So rows and inputs are projected on the principal directions of recent inputs. The
-    rows with the largest scores that they may have are the head, at most 65,536 (norm-ranging, Yan
-    et al. 2018, "Norm-ranging LSH for maximum inner product search"). An input looks at all of it,
-    by products with sketches: the projection of a row, rounded to 8 bits, and its prior. The best
-    ones are scored with the weights.
+    rows with the largest scores that they may have are the head: 65,536, or 64 times the root of N
+    if that is more (norm-ranging, Yan et al. 2018, "Norm-ranging LSH for maximum inner product
+    search"). An input looks at all of it, by products with sketches: the projection of a row,
+    rounded to 8 bits, and its prior. The best ones are scored with the weights.
 
-    With more than 1,048,576 outputs, or where an argument of tables is given, the other rows are in
-    further ranges by their largest scores, and are hashed there. An input looks at its buckets, and
-    at those that its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH").
+    Where an argument of tables is given, the head is smaller, and the other rows are in further
+    ranges by their largest scores, and are hashed there. An input looks at its buckets, and at
+    those that its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH").
 
     The rows that a step changed most, its labels and candidates, are projected and hashed again
     before the next step, and all rows after the first 8 steps, and whenever steps have computed 8
@@ -154,7 +151,7 @@ class LSHProposer(Proposer):
         num_tables: L, number of tables; None: 4.
         probes: number of further buckets that an input looks into, in each table, at most 64; a
             family without ``probe_codes`` has none. None: 15. If this, K and L are None, and the
-            family is `SimHash`, there are no tables with up to 1,048,576 outputs.
+            family is `SimHash`, there are no tables.
         best: largest number of candidates of a sample; six times as many are scored.
         seed: seed of hash functions.
 
@@ -232,12 +229,13 @@ class LSHProposer(Proposer):
             )
         n = self.out_features
         # Where each range ends, but the last.
-        head = min(max(_HEAD * n, HEAD), _MOST_HEAD) if self._asked else FRONT
+        head = FRONT * math.sqrt(max(1, n / GROWS))
+        if self._asked:
+            head = min(max(_HEAD * n, HEAD), _MOST_HEAD)
         self._ends = [] if n <= head else [int(head)]
-        tabled = self._asked or n > UNTABLED
-        while tabled and self._ends and 2 * _GROWTH * self._ends[-1] < n:
+        while self._asked and self._ends and 2 * _GROWTH * self._ends[-1] < n:
             self._ends.append(_GROWTH * self._ends[-1])
-        self.families = self._make_families() if tabled else []
+        self.families = self._make_families() if self._asked else []
         # Bucket 0 of the first table is the first range, then come the buckets of the other ones.
         rows = np.diff([*self._ends, n])
         self._buckets = [

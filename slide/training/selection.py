@@ -11,7 +11,6 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.nn import SampledLinear, SlideNetwork
-from slide.sampling.lsh_proposer import UNTABLED
 from slide.search import exact_top_k
 
 _CANDIDATES, _FILLED = "selection/candidates", "selection/filled"
@@ -123,9 +122,7 @@ def _proposer(network: SlideNetwork) -> Any:
 
 def selection_line(summary: Mapping[str, Any]) -> str:
     """The figures of a summary in one line."""
-    few = summary.get("labels", 0) <= UNTABLED
-    where = f"up to {UNTABLED:,} outputs" if few else "on other devices than the CPU"
-    why = "" if summary.get("num_tables") else f": {where} sketches rank the rows"
+    why = "" if summary.get("num_tables") else ": sketches rank the rows"
     said = []
     for phrase in _PHRASES:
         try:

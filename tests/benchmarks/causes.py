@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -94,13 +93,42 @@ LEARNT, NOISE = 1.0, 0.58
 # Seconds of look-ups, at least.
 SECONDS = 1.0
 ALL = 2**40
+TABLES = {"num_tables": 4}
+
+
+def of_head(rows: int) -> Change:
+    """A head of so many rows, alone and beside tables."""
+    return {"FRONT": rows, "GROWS": ALL, "_HEAD": 0, "HEAD": rows, "_MOST_HEAD": rows}
+
+
 # What an input looks at.
 WHERE: dict[str, tuple[Change, dict[str, int]]] = {
-    "sketches of all rows": ({"FRONT": ALL, "UNTABLED": ALL}, {}),
-    "sketches of a head": ({"UNTABLED": ALL}, {}),
-    "sketches of a head twice as large": ({"FRONT": 2 * lsh_proposer.FRONT, "UNTABLED": ALL}, {}),
-    "sketches of a head, tables": ({"UNTABLED": 0}, {}),
-    "sketches of a small head, tables": ({}, {"num_tables": 4}),
+    "sketches of all rows": (of_head(ALL), {}),
+    "sketches of a head": (of_head(lsh_proposer.FRONT), {}),
+    "sketches of a head twice as large": (of_head(2 * lsh_proposer.FRONT), {}),
+    "sketches of a head four times as large": (of_head(4 * lsh_proposer.FRONT), {}),
+    "sketches of a head, tables": (of_head(lsh_proposer.FRONT), TABLES),
+    "sketches of a small head, tables": ({}, TABLES),
+}
+
+
+def of_share(rows: int) -> Change:
+    """A head of one row in so many, alone and beside tables."""
+
+    def size(self: LSHProposer) -> None:
+        with changed(of_head(self.out_features // rows)):
+            SIZE(self)
+
+    return {"_size": size}
+
+
+# Heads of few of the rows of a real set, as large ones have, and settings of tables.
+HEADS: dict[str, tuple[Change, list[str]]] = {
+    **{f"1/{rows} of the rows": (of_share(rows), []) for rows in (64, 32, 16, 8, 4)},
+    **{
+        f"1/{rows} of the rows, tables": (of_share(rows), ["hash.num_tables=4"])
+        for rows in (64, 16)
+    },
 }
 
 
@@ -153,20 +181,30 @@ def look_ups(outputs: int, where: list[str]) -> dict[str, dict[str, Any]]:
 
 def look_up(proposer: LSHProposer, rows: Tensor, inputs: Tensor, best: np.ndarray) -> dict:
     """Milliseconds of a look-up of a batch, what it reads, and what it finds of the best rows."""
-    wanted, nobody = np.full(BATCH, proposer.best), Pattern.from_lists([[]] * BATCH)
     rebuild = median(lambda: proposer.rebuild(rows, None), 0, least=2)
-    propose = partial(proposer.propose, inputs, nobody, wanted, np.uint64(0))
-    milliseconds = median(propose, SECONDS, least=2)
-    hits = (best[:, :, None] == propose().ids[: len(best), None]).any(2)
+    found = cost(proposer, inputs)
+    hits = (best[:, :, None] == proposed(proposer, inputs).ids[: len(best), None]).any(2)
+    return found | {
+        "outputs": len(rows),
+        "recall": round(float(hits.mean()), 4),
+        "rebuild": round(rebuild / 1e3, 3),
+    }
+
+
+def proposed(proposer: LSHProposer, inputs: Tensor) -> Any:
+    wanted, nobody = np.full(len(inputs), proposer.best), Pattern.from_lists([[]] * len(inputs))
+    return proposer.propose(inputs, nobody, wanted, np.uint64(0))
+
+
+def cost(proposer: LSHProposer, inputs: Tensor) -> dict[str, Any]:
+    """Milliseconds of a look-up of a batch, and what it reads."""
+    milliseconds = median(lambda: proposed(proposer, inputs), SECONDS, least=2)
     in_buckets, exact = proposer._in_buckets, proposer.best * lsh_proposer._SCORED
     head = round(proposer.looked - in_buckets)
-    read = WIDTH * (head + BATCH * in_buckets) + BATCH * exact * rows[0].nbytes
+    read = WIDTH * (head + len(inputs) * in_buckets) + len(inputs) * exact * inputs[0].nbytes
     return {
-        "outputs": len(rows),
         "head": head,
         "in_buckets": round(in_buckets, 1),
         "megabytes": round(read / 1e6, 1),
-        "recall": round(float(hits.mean()), 4),
         "milliseconds": round(milliseconds, 2),
-        "rebuild": round(rebuild / 1e3, 3),
     }

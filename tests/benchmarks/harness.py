@@ -3,9 +3,9 @@
 A row of a page has the keys that name what was measured (a case, such as data set, method and
 seed), the figures, and a stamp: date, commit, machine, threads, and ``code``, the version of what
 was measured: the commit, or name and version of a peer. A chosen row is measured if it is not
-there, or if its code, machine or number of threads is another one, or with --again. All other rows
-stay as they are, until their JSON file is deleted. So a program can be stopped and called again,
-and several calls may run side by side.
+there, or if its code, machine or number of threads is another one, or with --again; with --absent
+only if it is not there. All other rows stay as they are, until their JSON file is deleted. So a
+program can be stopped and called again, and several calls may run side by side.
 
 As a program it writes into a file what a function of a module of this folder returns (`started`).
 """
@@ -160,7 +160,8 @@ class Store:
         program: str | None = None,
     ):
         self.name, self.keys, self.page, self.program = name, keys, page, program
-        self.folder, self.again = options.results.resolve(), options.again
+        self.folder = options.results.resolve()
+        self.again, self.absent = options.again, options.absent
         self.end = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
         self.commit, self.left = commit(), 0
         self.rows = self._read()
@@ -171,7 +172,9 @@ class Store:
         stamp = {name: stamp[name] for name in ("code", "machine", "threads")}
         found = {self._key(row): row for row in self.rows}
         for case in cases:
-            if not self.again and stamp.items() <= found.get(self._key(case), {}).items():
+            known = found.get(self._key(case), {})
+            stays = stamp.items() <= known.items() or (self.absent and known)
+            if stays and not self.again:
                 continue
             if time.monotonic() > self.end:
                 self.left += 1
@@ -234,6 +237,7 @@ def options(
         parser.add_argument("--datasets", "--sets", nargs="+", default=list(datasets))
         parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--again", action="store_true", help="measure rows that there are, too")
+    parser.add_argument("--absent", action="store_true", help="measure no row that there is")
     parser.add_argument("--minutes", type=float, default=0, help="begin no row later; 0: no limit")
     parser.add_argument("--results", type=Path, default=folder, help="folder of figures and page")
     parser.add_argument("--render", action="store_true", help="the page anew, without measuring")

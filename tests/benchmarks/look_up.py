@@ -3,6 +3,7 @@
     python tests/benchmarks/look_up.py --root path/to/data
     python tests/benchmarks/look_up.py --root path/to/data --datasets files --samplers lsh recent
     python tests/benchmarks/look_up.py --root path/to/data --datasets debian --sections parts
+    python tests/benchmarks/look_up.py --root path/to/data --datasets debian --sections heads
 
 A set that a batch shares is compared with `SHARED` samplers. A part of `sampler=lsh` is taken away
 in one epoch with sets of each sample. Writes results/benchmarks/look_up.{json,md}.
@@ -19,7 +20,7 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from causes import BATCH, BEST, HIDDEN, PARTS, SIZES, WHERE, changed
+from causes import BATCH, BEST, HEADS, HIDDEN, PARTS, SIZES, WHERE, changed, cost
 from harness import (
     RESULTS,
     Row,
@@ -37,6 +38,8 @@ from harness import (
 from hydra.utils import instantiate
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
+from slide.data import Split
+from slide.nn import SlideNetwork
 from slide.training import Trainer
 from slide.training.loop import start_biases
 
@@ -70,7 +73,9 @@ FULL = ["debian", "gowalla", "fb15k"]
 # Sizes of sets: for each sample, and for a batch.
 ACTIVE = {"per_sample": 128, "shared": 2048}
 EPOCHS = (0.1, 1, 3)
-SECTIONS = ("samplers", "parts", "sizes")
+SECTIONS = ("samplers", "parts", "heads", "sizes")
+# Sets where heads of few rows are compared, and for how many epochs.
+HEADED = {"debian": 1, "gowalla": 1, "files": 0.1}
 FIGURES = {
     "p_at_1": "P@1",
     "p_at_3": "P@3",
@@ -93,14 +98,28 @@ def figures(root: Path, case: Row) -> Row:
     """Train, and evaluate on the rows that were held out; "<sampler>: <part>" lacks a part."""
     sampler, _, part = case["sampler"].partition(": ")
     with changed(PARTS[sampler][part] if part else {}):
-        return trained(root, case, sampler)
+        return trained(root, case, SAMPLERS[sampler])[0]
 
 
-def trained(root: Path, case: Row, sampler: str) -> Row:
+def head_figures(root: Path, case: Row) -> Row:
+    """The same with a head of another size, and what its look-ups cost at the end."""
+    change, chosen = HEADS[case["sampler"]]
+    with changed(change):
+        found, network, train = trained(
+            root, case | {"mode": "per_sample"}, [*SAMPLERS["lsh"], *chosen]
+        )
+        network.eval()
+        with torch.no_grad():
+            inputs = network.encode(train.slice(0, BATCH).features)
+        return found | cost(network.output.sampler.proposer, inputs)
+
+
+def trained(root: Path, case: Row, sampler: list[str]) -> tuple[Row, SlideNetwork, Split]:
+    """Figures of a training, its network and its rows."""
     rows = SETS[case["dataset"]]
     overrides = rows_of(case["dataset"], root)
     sizes = [f"sampler.mode={case['mode']}", f"sampler.active={ACTIVE[case['mode']]}"]
-    words = [*overrides, *SAMPLERS[sampler], *sizes, "ranker=none"]
+    words = [*overrides, *sampler, *sizes, "ranker=none"]
     words += [f"trainer.epochs={math.ceil(case['epochs'])}"]
     config, data = read_config([*words, f"seed={case['seed']}"]), opened(tuple(overrides))
     # All cases of a seed learn from the same rows.
@@ -122,7 +141,8 @@ def trained(root: Path, case: Row, sampler: str) -> Row:
         found = Trainer(*parts, lr_schedule=schedule).fit()
     scores = {name: found[name] for name in FIGURES if name in found}
     upkeep = {"rebuilds": found.get("rebuilds", 0), "upkeep": found["rebuild_seconds"]}
-    return scores | upkeep | {"rows": rows, "seconds": found["network_seconds"]}
+    found = scores | upkeep | {"rows": rows, "seconds": found["network_seconds"]}
+    return found, network, train
 
 
 def page(found: dict[str, Any]) -> str:
@@ -137,6 +157,11 @@ def page(found: dict[str, Any]) -> str:
     if parts := {name: found for name, own in of_sets.items() if (found := part_lines(own))}:
         text += harness.prose("look_up", "parts", **ACTIVE)
         text += "".join(f"\n### {name}\n\n{table(own)}" for name, own in parts.items())
+    if headed := of(rows, mode="heads"):
+        text += harness.prose("look_up", "heads", batch=BATCH, **ACTIVE)
+        for name in HEADED:
+            if own := of(headed, dataset=name):
+                text += f"\n### {name}\n\n" + table(head_lines(own))
     if own := of(rows, mode="look_up"):
         text += harness.prose("look_up", "sizes", batch=BATCH, best=BEST, hidden=HIDDEN)
         text += "\n" + table(size_lines(own))
@@ -179,6 +204,22 @@ def cells(rows: list[Row]) -> dict[str, object]:
     return found | {t: spread([row[name] for row in rows], scale=1) for name, t in times.items()}
 
 
+def head_lines(rows: list[Row]) -> list[dict[str, object]]:
+    """A line for each size of the head, alone and with tables."""
+    out = []
+    for name in HEADS:
+        if own := of(rows, sampler=name):
+            line: dict[str, object] = {
+                "epochs": f"{own[0]['epochs']:g}",
+                "an input looks at": name,
+                "rows of the head": f"{own[0]['head']:,}",
+            }
+            costs = {"in_buckets": "in buckets", "megabytes": "MB read", "milliseconds": "ms"}
+            line |= {t: spread([row[key] for row in own], scale=1) for key, t in costs.items()}
+            out.append(line | cells(own))
+    return out
+
+
 def size_lines(rows: list[Row]) -> list[dict[str, object]]:
     """A line for each number of rows and for what an input looks at."""
     order = list(WHERE)
@@ -211,6 +252,10 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
             axes = {"mode": ["per_sample"], "epochs": [1], "sampler": [*PARTS, *parts]}
             cases += grid(dataset=[name], seed=seeds, **axes)
         store.fill(cases, partial(figures, arguments.root))
+        if "heads" in arguments.sections and name in HEADED:
+            axes = {"mode": ["heads"], "epochs": [HEADED[name]], "sampler": HEADS}
+            cases = grid(dataset=[name], seed=seeds, **axes)
+            store.fill(cases, partial(head_figures, arguments.root))
     for outputs in SIZES if "sizes" in arguments.sections else []:
         name = f"{outputs:,} generated rows"
         cases = grid(dataset=[name], seed=[0], epochs=[0], mode=["look_up"], sampler=WHERE)

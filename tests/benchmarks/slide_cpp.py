@@ -3,13 +3,14 @@
     python tests/benchmarks/slide_cpp.py --binary path/to/runme --config path/to/Config_amz.csv \
         --root path/to/data
     python tests/benchmarks/slide_cpp.py ... --datasets debian --seeds 0 --cases today
+    python tests/benchmarks/slide_cpp.py ... --datasets debian --lr 0.001
 
 The program is github.com/keroro824/HashingDeepLearning, built by whoever calls this; no part of it
 is here. It tests on its first 20 batches, so both answer 2,560 test rows. Where it has more buckets
 than its codes reach (9,556 for K = 6), which take memory and time, --range-pow sets their number to
-a power of two. A seed is one order of rows, and of our draws; the draws of the program cannot be
-set. The case of one thread has one seed; the large set, too, and fewer iterations. Writes
-results/benchmarks/as_published.{json,md}, and a table of the README.
+a power of two. --lr is another rate than that of the configuration file, for both. A seed is one
+order of rows, and of our draws; the draws of the program cannot be set. The large set has one seed,
+and fewer iterations. Writes results/benchmarks/as_published.{json,md}, and a table of the README.
 """
 
 import argparse
@@ -50,10 +51,14 @@ from slide.nn import ActiveLoss
 
 # The program evaluates on 20 batches; evaluations before the end.
 EVALUATED, POINTS = 20, 2
-# Data set: its overrides, iterations of training, and how many of the seeds.
+# Data set: its overrides, iterations of training, and how many of the seeds. The program computes
+# all scores of 2,560 rows in each evaluation, so there is a tenth of the large set, too.
+LIKE = ["dataset=amazon670k_like", "dataset.train_samples=50000", "dataset.test_samples=5000"]
+TENTH = [*LIKE, "dataset.num_features=13591", "dataset.num_labels=67009"]
 SETS = {
-    "debian": ([], 356, 3),
-    "amazon670k_like": (["dataset.train_samples=50000", "dataset.test_samples=5000"], 100, 1),
+    "debian": (["dataset=debian"], 356, 3),
+    "a tenth of amazon670k_like": (TENTH, 390, 3),
+    "amazon670k_like": (LIKE, 100, 1),
 }
 CASES = {
     "released": "the C++ program",
@@ -62,7 +67,7 @@ CASES = {
     "today": "slide, today",
 }
 # The table of the README.
-SHORT, SHORT_SET = ("released", "published", "today"), "debian"
+SHORT, SHORT_SET, SHORT_RATE = ("released", "published", "today"), "debian", 0.0001
 KEYS = ("set", "lr", "iterations", "seed", "case")
 Settings = dict[str, str]
 
@@ -84,9 +89,16 @@ def draw_rows(root: Path, name: str, seed: int, iterations: int, batch: int) -> 
         order = np.random.default_rng(seed).permutation(rows)
         return split.take(np.resize(order, count))
 
-    words = [f"dataset={name}", "transform.l2_norm=false", *SETS[name][0]]
+    words = ["transform.l2_norm=false", *SETS[name][0]]
     data = opened((*words, *([f"dataset.root={root / name}"] if name == "debian" else [])))
     return shuffled(data.train, iterations * batch), shuffled(data.test, EVALUATED * batch)
+
+
+def most_frequent(rows: Rows) -> float:
+    """The share of test rows that have the most frequent label of the training rows, in percent."""
+    train, test = rows
+    label = np.bincount(train.labels.indices).argmax()
+    return round(100 * float((test.labels.indices == label).sum()) / len(test), 2)
 
 
 def released(binary: Path, settings: Settings, rows: Rows, threads: str | None = None) -> Row:
@@ -193,7 +205,7 @@ def page(found: dict) -> str:
 def summary(rows: list[Row]) -> str:
     """The table of the README: seconds, and P@1 at the end, on one set."""
     iterations = SETS[SHORT_SET][1]
-    rows = of(rows, set=SHORT_SET, iterations=iterations)
+    rows = of(rows, set=SHORT_SET, lr=SHORT_RATE, iterations=iterations)
     rows = [row for row in rows if row["case"] in SHORT]
     machines = dict.fromkeys(f"{row['machine']}, {row['threads']} threads" for row in rows)
     seeds = numbers(row["seed"] for row in rows)
@@ -216,6 +228,8 @@ def _cells(case: str, own: list[Row]) -> dict[str, object]:
     for at, (i, _) in enumerate(own[0]["curve"]):
         if i:
             cells[f"P@1 at {i:,}"] = _span([row["curve"][at][1] for row in own], ".1f")
+    if known := [row["most_frequent"] for row in own if "most_frequent" in row]:
+        cells["P@1 of the most frequent label"] = _span(known, ".1f")
     return cells
 
 
@@ -234,6 +248,7 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
         powers = settings["RangePow"].rpartition(",")[0]
         settings["RangePow"] = f"{powers},{arguments.range_pow}"
     version = hashlib.sha1(arguments.binary.read_bytes()).hexdigest()[:10]
+    settings["Lr"] = str(arguments.lr or settings["Lr"])
     lr, batch = float(settings["Lr"]), int(settings["Batchsize"])
     for name in arguments.datasets:
         _, iterations, seeds = SETS[name]
@@ -241,11 +256,12 @@ def measure(store: Store, arguments: argparse.Namespace) -> None:
         of_set = {"set": [name], "lr": [lr], "iterations": [iterations]}
         for case in grid(**of_set, seed=arguments.seeds[:seeds], case=arguments.cases):
             kind, seed = case["case"], case["seed"]
-            if kind == "one_thread" and (seeds == 1 or seed != arguments.seeds[0]):
+            if kind == "one_thread" and seeds == 1:
                 continue
             code = version if kind in ("released", "one_thread") else None
             for _ in store.missing([case], code):
                 rows = draw_rows(arguments.root, name, seed, iterations, batch)
+                case |= {"most_frequent": most_frequent(rows)}
                 if code:
                     threads = "1" if kind == "one_thread" else None
                     how = settings, rows, threads
@@ -259,6 +275,7 @@ def main() -> None:
     parser.add_argument("--binary", type=Path, help="the C++ program")
     parser.add_argument("--config", type=Path, help="its configuration file")
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument("--lr", type=float, help="learning rate; else that of the file")
     parser.add_argument("--iterations", type=int, help="batches of training; else those of a set")
     parser.add_argument("--range-pow", type=int, help="2^this buckets in a table of the program")
     store = fill_page("as_published", KEYS, page, measure, parser, program="slide_cpp")

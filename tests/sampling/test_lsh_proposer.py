@@ -315,6 +315,14 @@ def test_the_head_is_not_all_rows(tables, monkeypatch):
     assert ("tables/largest_bucket" in proposer.statistics()) == (tables is not None)
 
 
+@pytest.mark.parametrize(("outputs", "head"), [(2**20, 2**16), (2**22, 2**17), (2**24, 2**18)])
+def test_the_head_of_a_large_layer_grows_with_the_root_of_its_rows(outputs, head):
+    proposer = LSHProposer(D, outputs)
+    assert proposer._ends == [head]
+    assert proposer.sizes()["num_tables"] == 0
+    assert not proposer.families
+
+
 @kernels_only
 @pytest.mark.not_as_python
 @pytest.mark.parametrize("directions", [lsh_proposer.DIRECTIONS, 8])
