@@ -8,13 +8,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from slide.utils.resources import free_memory, in_gib
+from slide.utils.resources import check_room
 
 _FEATURES = "a slide.CSR, a SciPy sparse matrix, a torch tensor or an array of 2 dimensions"
 _LABELS = "lists of label numbers, one number for each row, or a matrix with a column for each"
 _MOST = 2**31 - 1
-# A matrix of 128 MiB or more is compared with the memory that is free, which takes some time.
-_LARGE = 1 << 27
 # What becomes of values, and what they are, for messages.
 _Cast = Callable[[Any, str], np.ndarray]
 _Rows = TypeVar("_Rows", bound="Pattern | CSR")
@@ -433,14 +431,7 @@ def _check_matrix(shape: tuple[int, ...], num_columns: int | None, name: str) ->
         raise ValueError(f"{name} must be a matrix of 2 dimensions, not {shape}")
     if num_columns not in (None, shape[1]):
         raise ValueError(f"a matrix of {shape[1]} columns does not fit {num_columns} {name}")
-    _check_room(8 * shape[0], f"{name} of {shape[0]:,} rows")  # For the bounds of rows.
-
-
-def _check_room(size: int, what: str) -> None:
-    """Raise ValueError if ``size`` bytes are not free: a shape may say anything and hold little."""
-    free = free_memory() if size > _LARGE else None
-    if free is not None and size > free:
-        raise ValueError(f"{what} take {in_gib(size)} at least, and {in_gib(free)} are free")
+    check_room(8 * shape[0], f"{name} of {shape[0]:,} rows")  # For the bounds of rows.
 
 
 def _from_scipy(matrix: Any, name: str, cast: _Cast) -> CSR:
@@ -527,7 +518,9 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
         raise TypeError(f"{name} must be {_FEATURES}, not {type(x).__name__} of {array.dtype}")
     _check_matrix(array.shape, num_columns, name)
     if 0 in array.strides:  # Few numbers, each of them often.
-        _check_room(array.nbytes, f"{name} of shape {array.shape}")
+        what = f"{name} of shape {array.shape}"
+        check_room(array.nbytes, what)
+        check_room(16 * np.count_nonzero(array), what)  # A row and a column of each.
     rows, columns = np.nonzero(array)
     bounds = row_bounds(np.bincount(rows, minlength=len(array)))
     found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
@@ -543,7 +536,7 @@ def _nonzeros(matrix: CSR) -> Pattern:
 def _from_array(array: np.ndarray, num_columns: int, name: str) -> Pattern:
     """One label number for each row, or a dense matrix with a column for each label."""
     if array.ndim == 1:
-        _check_room(8 * len(array), f"{name} of {len(array):,} rows")
+        check_room(8 * len(array), f"{name} of {len(array):,} rows")
         numbers = _whole(array, np.int32, name)
         return Pattern(np.arange(len(numbers) + 1), numbers)
     if array.ndim == 2 and array.shape[1] == num_columns:

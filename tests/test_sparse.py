@@ -13,6 +13,7 @@ import slide
 from slide import as_csr, as_pattern
 from slide.functional import sparse_linear
 from slide.sparse import CSR, Pattern, check_ids, check_labels, check_pattern, hits, row_bounds
+from slide.utils import resources
 
 SIZES = [2, 0, 3, 1, 0, 4]
 
@@ -462,3 +463,13 @@ def test_numbers_that_are_repeated_are_not_written_out():
         slide.as_pattern(np.broadcast_to(np.int32(1), 10**12), 5)
     small = slide.as_csr(torch.ones(1, 1).expand(3, 4))
     assert (small.indptr.tolist(), small.values.tolist()) == ([0, 4, 8, 12], [1] * 12)
+
+
+def test_entries_beyond_memory_are_refused_before_they_are_listed(monkeypatch):
+    """An array of one number may stand for a billion of them, as a file of few bytes may say."""
+    monkeypatch.setattr(resources, "free_memory", lambda: 1 << 30)
+    many = np.broadcast_to(np.True_, (10**4, 10**4))
+    for convert in (slide.as_csr, lambda x: slide.as_pattern(x, 10**4)):
+        with pytest.raises(ValueError, match=r"of shape \(10000, 10000\) take 1.5 GiB at least"):
+            convert(many)
+    assert not slide.as_csr(np.broadcast_to(np.False_, (10**4, 10**4))).indptr[-1]

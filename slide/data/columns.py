@@ -12,6 +12,7 @@ import numpy as np
 
 from slide.utils import checks
 from slide.utils.array_checks import Stored
+from slide.utils.checks import NO_LITERAL
 
 # Characters that part the labels of a cell, the least ambiguous first.
 _SEPARATORS = ("|", ";", ",")
@@ -84,7 +85,7 @@ def labels_of(cell: Any, separator: str | None) -> list[str]:
             try:
                 cell = read(cell)
                 break
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
+            except NO_LITERAL:
                 continue
     if isinstance(cell, np.ndarray):
         cell = cell.tolist()

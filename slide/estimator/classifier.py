@@ -36,19 +36,21 @@ from slide.estimator.targets import (
     name_array,
     one_label_each,
     read_targets,
+    restored_names,
     weighted_rows,
     without_numpy,
     without_torch,
 )
 from slide.model import Model, Predicted, load
-from slide.model.folder import write_model
+from slide.model.folder import MODEL_FILE, write_model
 from slide.nn import SlideNetwork
 from slide.sampling import ActiveSampler
 from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.loop import start_biases
 from slide.training.selection import missing_tables
 from slide.utils import checks
-from slide.utils.checks import override_key
+from slide.utils.array_checks import Stored
+from slide.utils.checks import NO_LITERAL, override_key
 from slide.utils.names import Names
 from slide.utils.progress_bar import silenced
 from slide.utils.run_folders import check_run_dir
@@ -310,13 +312,14 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"{path} is a model of no SlideClassifier: slide.load opens it")
         own = {}
         for name in cls().get_params().keys() - {"run_dir"}:
-            with suppress(ValueError, SyntaxError):  # A generator of draws has no literal.
+            with suppress(*NO_LITERAL):  # Such as a generator of draws.
                 own[name] = ast.literal_eval(str(model.settings.get(name)))
         found: Any = cls(**own)
-        found.model_, found.multilabel_ = model, kept["multilabel"]
+        stored = Stored(kept, {}, f"{Path(path) / MODEL_FILE}", prefix="settings.classifier.")
+        found.model_, found.multilabel_ = model, stored.flag("multilabel")
         found._take_features()
         names = range(model.num_labels) if model.label_names is None else model.label_names
-        found.classes_ = name_array(list(names)).astype(kept["classes"])
+        found.classes_ = restored_names(list(names), stored)
         return found
 
     def _read(

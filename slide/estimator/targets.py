@@ -4,6 +4,7 @@ import math
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from slide.data import Split
 from slide.data.columns import is_gap, likely_separator
 from slide.sparse import CSR, Pattern, as_csr, as_pattern, without_frame
 from slide.utils import checks
+from slide.utils.array_checks import Stored
 from slide.utils.names import Names, check_columns
 
 
@@ -268,6 +270,20 @@ def name_array(names: Any) -> np.ndarray:
     if names and changed:
         found = np.empty(len(names), object)
         found[:] = names
+    return found
+
+
+def restored_names(names: list[Any], stored: Stored) -> np.ndarray:
+    """Names as an array of the type that they had, but texts as long as they need."""
+    array, text, found = name_array(names), stored.text("classes"), None
+    with suppress(ValueError, TypeError):
+        kind = np.dtype(text)
+        if kind.kind in "biufO":
+            found = array.astype(kind)
+        elif kind.kind == array.dtype.kind == "U":  # A file may say any length.
+            found = array
+    if found is None or found.tolist() != names:
+        stored.refuse("have classes of a type that holds the names of the labels")
     return found
 
 

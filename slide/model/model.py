@@ -41,6 +41,7 @@ from slide.sampling import ActiveSampler
 from slide.sparse import CSR, Pattern, as_csr, as_pattern, check_labels, check_pattern
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
+from slide.utils.resources import check_room
 from slide.utils.sizes import DEFAULTS, active_outputs, batch_size, default_search
 from slide.utils.tensor_folder import SUFFIX
 
@@ -185,6 +186,7 @@ class Model:
         search = self.search if search is None else search
         checks.one_of("search", search, SEARCHES)
         x = self._checked(rows)
+        check_room(16 * k * x.num_rows, f"k={k} labels of {x.num_rows} rows")
         parts = [(np.empty((0, k), np.int64), np.empty((0, k)))]
         with one_thread() if x.num_rows == 1 else nullcontext():
             for start in range(0, x.num_rows, _BATCH):

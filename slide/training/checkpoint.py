@@ -23,7 +23,7 @@ from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
 from slide.utils.array_checks import Expected, Stored, check_arrays
-from slide.utils.checks import DivergenceError, error_message
+from slide.utils.checks import DivergenceError, error_message, shortened
 from slide.utils.files import sync_folder
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import comes_in_sight, hold_folder, release_folder
@@ -401,10 +401,11 @@ def read_states(
                 "with that version, or begin a new run"
             )
         if found[name] != own:
-            raise ValueError(f"{folder} is of another run: its {name} is {found[name]}, not {own}")
+            said = shortened(found[name])
+            raise ValueError(f"{folder} is of another run: its {name} is {said}, not {own}")
     wrote = content.get("versions", {})
     others = [
-        f"{name} {wrote[name]}, and not {own}"
+        f"{name} {shortened(wrote[name])}, and not {own}"
         for name, own in versions().items()
         if wrote.get(name, own) != own
     ]

@@ -30,7 +30,7 @@ from slide.training.coordination import Coordinator
 from slide.training.lr_schedules import AutoSchedule, evaluation_interval
 from slide.training.monitor import Counters, Monitor
 from slide.utils.array_checks import Stored
-from slide.utils.checks import error_message
+from slide.utils.checks import error_message, shortened
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.sizes import validation_cutoffs
@@ -220,7 +220,8 @@ class EarlyStopping:
                 states = joined_parts(folder, read_checked(BEST_NETWORK, folder, self.group))
                 load_network_state(network, state_for(states, network)["network"])
             except FAULTS as error:
-                raise OSError(f"the best weights cannot be read: {error_message(error)}") from error
+                said = f"{folder}: {shortened(error_message(error))}"
+                raise OSError(f"the best weights cannot be read: {said}") from error
             self.group.patient.barrier()  # They read at different speeds.
             log(f"the weights of step {self.best_step} are kept")
         if self.group.is_main_process:  # The last checkpoint is later than all of them.

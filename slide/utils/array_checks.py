@@ -32,7 +32,7 @@ def check_arrays(what: str, found: Mapping[str, Any], expected: Mapping[str, Exp
             raise ValueError(f"{what} is damaged: it lacks {name}")
         fault = _fault(found[name], wanted)
         if fault:
-            raise ValueError(f"{what} is damaged: {name} must {fault}")
+            raise ValueError(f"{what} is damaged: {name} must {shortened(fault)}")
 
 
 def is_plain(array: np.ndarray | Tensor) -> bool:

@@ -14,6 +14,8 @@ import numpy as np
 _LONGEST = 200
 # Python has larger integers, which become no floats.
 LARGEST_FLOAT = sys.float_info.max
+# What Python's reader of literals raises for a text that is none, or is nested too deeply.
+NO_LITERAL = (ValueError, SyntaxError, RecursionError, MemoryError)
 # Keys that users may call by the letters of the papers.
 LETTERS = {
     **dict.fromkeys(("hash.K", "K"), "hash.hashes_per_table"),

@@ -21,6 +21,8 @@ _FILES = (
 )
 _UNLIMITED = 1 << 50
 GIB = 1 << 30
+# Arrays of 128 MiB or more are compared with the memory that is free, which takes some time.
+_LARGE = 1 << 27
 
 
 def free_memory() -> int | None:
@@ -28,6 +30,13 @@ def free_memory() -> int | None:
     left = [limit - used for limit, used in _group_limits() if used is not None]
     found = [available, *left] if (available := _available()) is not None else []
     return max(min(found), 0) if found else None
+
+
+def check_room(size: int, what: str) -> None:
+    """Raise ValueError if ``size`` bytes are not free: a shape may say anything and hold little."""
+    free = free_memory() if size > _LARGE else None
+    if free is not None and size > free:
+        raise ValueError(f"{what} take {in_gib(size)} at least, and {in_gib(free)} are free")
 
 
 def memory_limit() -> int | None:

@@ -186,14 +186,14 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
             for file in content["files"].values()
         ):
             raise TypeError("sizes and hashes")
-        wrote = dict(content.get("versions", {})).get("slide", "?")
+        wrote = shortened(dict(content.get("versions", {})).get("slide", "?"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = shortened(repr(error))
         raise ValueError(f"{path} has changed since it was written: {said}") from error
     if number != kind.format and not 0 < kind.oldest <= number < kind.format:
         raise ValueError(
-            f"{path} is of format {number}, which slide {wrote} wrote; slide {VERSION} reads "
-            f"format {kind.format}: use the former, or make the {kind.name} with the latter"
+            f"{path} is of format {shortened(number)}, which slide {wrote} wrote; slide {VERSION} "
+            f"reads format {kind.format}: use the former, or make the {kind.name} with the latter"
         )
     if digest != json_digest(content):
         raise ValueError(f"{path} has changed since it was written")
@@ -279,7 +279,10 @@ def join_state(values: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(values, dict):
         return values
     if _TENSOR in values:
-        return tensors[values[_TENSOR]]
+        name = values[_TENSOR]
+        if not isinstance(name, str) or name not in tensors:
+            raise ValueError(f"there is no array {shortened(repr(name))}")
+        return tensors[name]
     if _TUPLE in values:
         return tuple(join_state(value, tensors) for value in values[_TUPLE])
     if _ITEMS in values:

@@ -17,6 +17,9 @@ from sklearn.preprocessing import MaxAbsScaler
 import slide
 from slide import SlideClassifier
 from slide.data import TextVectorizer
+from slide.model.folder import MODEL_FILE, MODEL_FOLDER
+from slide.utils.files import json_digest, write_json
+from slide.utils.tensor_folder import read_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0, "known": "keep"}
@@ -147,3 +150,50 @@ def test_labels_keep_their_type(labels, tmp_path):
     assert found == again.predict(np.eye(2)).tolist() == labels
     assert {type(each) for each in found} == {type(labels[0])}
     assert again.classes_.dtype == classifier.classes_.dtype
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("classes", None, "it lacks settings.classifier.classes"),
+        ("classes", "M8[s]", "classes of a type that holds the names"),
+        ("classes", "V3", "classes of a type that holds the names"),
+        ("classes", "bool", "classes of a type that holds the names"),
+        ("classes", "f8,f8", "classes of a type that holds the names"),
+        ("multilabel", None, "it lacks settings.classifier.multilabel"),
+        ("multilabel", "no", "multilabel must be one of False, True"),
+    ],
+)
+def test_what_a_file_says_of_a_classifier(key, value, said, fitted, tmp_path):
+    content = edited(fitted, tmp_path)
+    content["settings"]["classifier"][key] = value
+    if value is None:
+        del content["settings"]["classifier"][key]
+    write_edited(tmp_path, content)
+    with pytest.raises(ValueError, match=rf"model\.json is damaged: .*{said}"):
+        SlideClassifier.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["-" * 100_000 + "1", "+".join(["1"] * 100_000)], ids=len)
+def test_texts_that_are_nested_too_deeply(text, fitted, tmp_path):
+    content = edited(fitted, tmp_path)
+    content["settings"]["epochs"] = text
+    content["settings"]["classifier"]["classes"] = "U1"
+    write_edited(tmp_path, content)
+    found = SlideClassifier.load(tmp_path)
+    assert found.epochs == SlideClassifier().epochs
+    assert found.classes_.tolist() == fitted.classes_.tolist(), "no name is cut"
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SlideClassifier(**FEW).fit(np.eye(12), [f"animal {n % 3}" for n in range(12)])
+
+
+def edited(model, folder):
+    slide.save(model, folder)
+    return read_folder(MODEL_FOLDER, folder)
+
+
+def write_edited(folder, content):
+    write_json(folder / MODEL_FILE, content | {"sha256": json_digest(content)})

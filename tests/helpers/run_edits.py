@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
+from functools import partial
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,9 @@ from slide.config import build, read_config
 from slide.config.compose import asked_for, resumed, user_errors
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, network_state
+from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import error_message
+from slide.utils.tensor_folder import write_folder
 
 KINDS = {
     "lsh": ["sampler=lsh"],
@@ -41,11 +44,11 @@ STEPS, MORE = 6, 2
 
 
 def edit_checkpoint(rng, copy):
-    """Change one number or array of a checkpoint, and write it to its folder."""
+    """Change one number or array of a checkpoint or of best weights, and write it to its folder."""
     content, files = copy.parts()
     if rng.random() < 0.3:
-        what, how = edit_list(rng, content, ("run", "state"))
-        what = f"checkpoint.json:{what}"
+        what, how = edit_list(rng, content, ("run", "state", "score"))
+        what = f"{copy.kind.list_file}:{what}"
     else:
         what, how = edit_array(rng, {name: each for name, each in files.items() if each})
     copy.write(what, content, files)
@@ -88,20 +91,23 @@ class Resuming:
         options = instantiate(config.trainer, holdout=config.dataset.holdout)
         schedule = instantiate(config.lr_schedule)
 
-        def checkpoint():
-            """The weights after some steps of a run whose checkpoint was edited."""
+        def checkpoint(best=False):
+            """The weights after some steps of a run whose checkpoint was edited, or the best."""
             runtime.set_deterministic(True, config.seed)
             network, optimizer, loss = deepcopy(parts)
             made = network, optimizer, loss, data, options, self.run, schedule
             with user_errors():
-                return self.steps(Trainer(*made, resume=True))
+                trainer = Trainer(*made, resume=True)
+                if best:
+                    trainer.early_stopping.finish(network, trainer.counters, trainer.monitor)
+                return self.steps(trainer, 0 if best else MORE)
 
         return checkpoint
 
     @staticmethod
-    def steps(trainer):
+    def steps(trainer, count=MORE):
         try:
-            for _ in islice(trainer.loop.steps(trainer._batches()), MORE):
+            for _ in islice(trainer.loop.steps(trainer._batches()), count):
                 pass
         except DivergenceError as error:
             sys.exit(f"error: {error_message(error)}")
@@ -140,6 +146,8 @@ def edits_of(kind, folder, count, seed):
     checkpoint = resuming.prepare()
     expected, said = outcome(checkpoint)
     assert said is None, said
+    if resuming.config().trainer.patience:
+        edits_of_best(run, kind, copy, checkpoint, count // 4, seed)
     for number in range(count):
         rng = rng_of(kind, seed, number)
         if number % 32:  # A configuration takes ten times as long.
@@ -155,6 +163,25 @@ def edits_of(kind, folder, count, seed):
         tell(what, how, *outcome(resume), expected)
         if resume is not checkpoint:
             (run / "config.yaml").write_text(whole)
+
+
+def edits_of_best(run, kind, checkpoint, resume, count, seed):
+    """Edits of weights that were the best a step before the checkpoint."""
+    content, files = checkpoint.parts()
+    content = {"score": 1.0, "state": {"network": content["state"]["network"]}}
+    files = {name: files[name] for name in ("network", "samplers")}
+    whole, best = run.parent / BEST, run / BEST / f"1-step-{STEPS - 1}"
+    write_folder(BEST_NETWORK, whole, content, files)
+    shutil.copytree(whole, best)
+    resume = partial(resume, best=True)
+    expected, said = outcome(resume)
+    assert said is None, said
+    for number in range(count):
+        rng = rng_of(f"best {kind}", seed, number)
+        shutil.rmtree(run / BEST)
+        what, how = edit_checkpoint(rng, EditedCopy(BEST_NETWORK, whole, best))
+        print(json.dumps([number, what, how]), file=sys.stderr, flush=True)
+        tell(what, how, *outcome(resume), expected)
 
 
 def main(folder, count, seed, *kinds):

@@ -28,7 +28,7 @@ from slide.ranking.final_ranker import FinalRanker
 from slide.sparse import CSR, Pattern
 from slide.utils.array_checks import Stored
 from slide.utils.files import json_digest, write_json
-from slide.utils.tensor_folder import read_folder
+from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = [pytest.mark.compiled_only, pytest.mark.usefixtures("one_thread")]
 EDITS = 250
@@ -269,3 +269,20 @@ def test_what_a_library_says_of_a_file_is_one_short_line_without_escape_sequence
     refused(tmp_path, r"network\.safetensors has changed")
     (tmp_path / "model.json").write_bytes(b"\xff" * 9999)
     refused(tmp_path, r"model\.json has changed")
+
+
+def test_a_sentence_does_not_grow_with_the_file(tmp_path):
+    content = save_small(tmp_path)
+    write_list(tmp_path, content | {"format": int("1" * 4000)})
+    refused(tmp_path, r"model\.json is of format 1+\.\.\., which slide")
+    deep = {"output.bias": torch.zeros(9, *[1] * 500)}
+    arrays = {**read_tensors(tmp_path, "network"), **deep}
+    write_folder(MODEL_FOLDER, tmp_path, content, {"network": arrays})
+    refused(tmp_path, r"network\.safetensors is damaged: output\.bias must be \(9\) float32, not")
+
+
+def test_more_labels_than_memory_holds(tmp_path):
+    save_small(tmp_path)
+    for k in (10**15, 2**63):
+        with pytest.raises(ValueError, match=rf"^k={k} labels of 4 rows take .* are free"):
+            load(tmp_path).predict_ids(np.eye(4), k)
