@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,9 +110,14 @@ def names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An ``object_pairs_hook``: JSON itself keeps the last value of a name."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise NameTwice(next(name for name in names if names.count(name) > 1))
+        raise NameTwice(_twice([name for name, _ in pairs]))
     return found
+
+
+def _twice(names: list[str]) -> str:
+    """The first of the names that stand there more than once."""
+    counts = Counter(names)
+    return next(name for name in names if counts[name] > 1)
 
 
 def _parsed(text: bytes, position: str) -> Any:
@@ -141,8 +147,7 @@ def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tupl
     try:
         names = next(reader, [])
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{path}:1: two columns are called {twice!r}")
+            raise DataError(f"{path}:1: two columns are called {_twice(names)!r:.60}")
         for cells in reader:
             if cells and len(cells) != len(names):
                 raise DataError(

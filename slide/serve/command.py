@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import faulthandler
+import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from slide.serve.batcher import Limits
 from slide.utils import checks
 from slide.utils.commands import add_model, command_parser
 
+# Bytes of an answer that a client reads within the time-out, unless fewer are left: 64 KiB.
+_LEAST_READ = 1 << 16
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 _ABOUT = """\
@@ -74,10 +77,14 @@ def create_app(
 
 
 def impatient(protocol: Any, seconds: float) -> Any:
-    """A protocol of uvicorn that closes connections without a complete header in time."""
+    """A protocol of uvicorn that ends connections of clients that do not write, or do not read.
+
+    A header must be complete in time, and of an answer `_LEAST_READ` bytes, or its rest, be read.
+    """
 
     class Impatient(protocol):
         _deadline: asyncio.TimerHandle | None = None
+        _reading: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -90,6 +97,20 @@ def impatient(protocol: Any, seconds: float) -> Any:
             elif self._deadline is None:
                 self._wait()
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self._reading is not None:
+                self._reading.cancel()
+            self._await_reader(math.inf)
+
+        def _await_reader(self, before: float) -> None:
+            """Look again in some seconds whether the bytes that wait, then ``before``, are fewer."""
+            waiting = self.transport.get_write_buffer_size()
+            if waiting > max(0, before - _LEAST_READ):
+                self.transport.abort()  # To close it would wait for the client.
+            elif waiting:
+                self._reading = self.loop.call_later(seconds, self._await_reader, waiting)
+
         def shutdown(self) -> None:
             if not self._is_idle():  # The last answer says so, as h11 does not by itself.
                 self.cycle.scope["headers"].append((b"connection", b"close"))
@@ -97,6 +118,8 @@ def impatient(protocol: Any, seconds: float) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget()
+            if self._reading is not None:
+                self._reading.cancel()
             super().connection_lost(exc)
 
         def _is_idle(self) -> bool:
@@ -142,7 +165,7 @@ def make_server(options: argparse.Namespace) -> Any:
     checks.whole("max_connections", options.max_connections, 1)
     check_installed()
     import uvicorn  # Imported here: an extra.
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     checks.positive("max_body", options.max_body)
     limits = Limits(
@@ -161,7 +184,8 @@ def make_server(options: argparse.Namespace) -> Any:
         app,
         host=options.host,
         port=options.port,
-        http=impatient(AutoHTTPProtocol, limits.timeout),
+        http=impatient(H11Protocol, limits.timeout),  # The other one has no limit of headers.
+        ws="none",
         access_log=options.access_log,
         limit_concurrency=options.max_connections + 1,  # It refuses the one that reaches it.
         timeout_graceful_shutdown=round(options.timeout) + 1,

@@ -67,6 +67,8 @@ _LARGE_ANSWER = 20_000
 # Of a body that is too large, 16 times the limit are read and thrown away: most clients look for
 # an answer only when they have sent all.
 _DRAINED = 16
+# A proxy that believes the other one would take the end of a body for the next request.
+_TWO_LENGTHS = "a request has Content-Length or Transfer-Encoding, and not both"
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _WANTED = 'a JSON object such as {"rows": [...]}, sent as application/json'
 
@@ -374,6 +376,8 @@ class Guard:
 
     async def _read(self, scope: Any, receive: Any) -> bytes:
         most, headers = self.limits.body_bytes, dict(scope["headers"])
+        if {b"content-length", b"transfer-encoding"} <= headers.keys():
+            raise _Refused(400, _TWO_LENGTHS)
         announced = headers.get(b"content-length", b"0")
         announced = int(announced[:20]) if announced.isdigit() else 0
         said = f", not {announced}" if announced > most else "; this one has more"

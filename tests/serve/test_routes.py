@@ -440,6 +440,22 @@ def test_a_fault_of_the_server_is_a_sentence(held):
         assert 'path="/predict",status="500"} 1.0' in client.get("/metrics").text
 
 
+@pytest.mark.parametrize("how", ["Content-Length: 4\r\nTransfer-Encoding", "Transfer-Encoding"])
+def test_no_request_hides_in_the_body_of_another_one(how):
+    """A proxy may take one of two lengths, and the server the other one."""
+    with serving_model(make_model()) as client:
+        address = urlsplit(client.root)
+        with socket.create_connection((address.hostname, address.port), timeout=30) as asking:
+            asking.sendall(f"POST /a HTTP/1.1\r\nHost: a\r\n{how}: chunked\r\n\r\n".encode())
+            asking.sendall(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
+    if "Length" in how:
+        assert answer.startswith("HTTP/1.1 400")
+        assert answer.endswith('has Content-Length or Transfer-Encoding, and not both"}')
+    else:
+        assert re.findall(r"HTTP/1.1 (\d+)", answer) == ["404", "200"]
+
+
 def test_a_slow_body_is_refused():
     with serving_model(make_model(), timeout=0.1) as client:
         address = urlsplit(client.root)
