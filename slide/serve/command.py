@@ -104,7 +104,7 @@ def impatient(protocol: Any, seconds: float) -> Any:
             self._await_reader(math.inf)
 
         def _await_reader(self, before: float) -> None:
-            """Look again in some seconds whether the bytes that wait, then ``before``, are fewer."""
+            """Look again and again whether there are fewer bytes that wait than ``before``."""
             waiting = self.transport.get_write_buffer_size()
             if waiting > max(0, before - _LEAST_READ):
                 self.transport.abort()  # To close it would wait for the client.
