@@ -208,7 +208,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
                     yield f"{path}: row {number}", row
                     number += 1
                 bar.update(len(batch))
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
+    except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
 import math
 import signal
@@ -18,6 +19,8 @@ from slide.utils.commands import add_model, command_parser
 
 # Bytes of an answer that a client reads within the time-out, unless fewer are left: 64 KiB.
 _LEAST_READ = 1 << 16
+# Files that are open beside connections.
+_OTHER_FILES = 256
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 _ABOUT = """\
@@ -88,6 +91,9 @@ def impatient(protocol: Any, seconds: float) -> Any:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            most = self.limit_concurrency or math.inf
+            if len(self.connections) > 2 * most:  # Too many even to be told so.
+                transport.abort()
             self._wait()
 
         def data_received(self, data: bytes) -> None:
@@ -177,6 +183,7 @@ def make_server(options: argparse.Namespace) -> Any:
         waiting_rows=options.max_waiting,
         timeout=options.timeout,
     )
+    _allow_files(2 * options.max_connections + _OTHER_FILES)
     runtime.set_threads(options.threads)
     model = load(options.model, options.verify)
     app = create_app(model, limits, options.threads, options.search)
@@ -191,6 +198,17 @@ def make_server(options: argparse.Namespace) -> Any:
         timeout_graceful_shutdown=round(options.timeout) + 1,
     )
     return uvicorn.Server(config)
+
+
+def _allow_files(count: int) -> None:
+    """So many files may be open: without them asyncio logs each connection as a failure."""
+    with contextlib.suppress(ImportError):  # Windows has another limit.
+        import resource
+
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= now < count:
+            allowed = count if most < 0 else min(count, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:

@@ -133,6 +133,29 @@ def test_so_many_connections_as_said_are_answered(folder):
         assert found == [200, 200, 503]
 
 
+def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
+    """Idle ones took all files that the process may open; its log grew by a megabyte a second."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    words = [str(folder), "--port", "0", "--threads", "1", "--max-connections", "3"]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+        config = command.make_server(command.parse(words)).config
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2 * 3 + 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with (
+        running(config.app, http=config.http, limit_concurrency=config.limit_concurrency) as root,
+        contextlib.ExitStack() as stack,
+    ):
+        address = root.removeprefix("http://").split(":")
+        opened = [stack.enter_context(socket.create_connection(address, 5)) for _ in range(9)]
+        with contextlib.suppress(ConnectionResetError):
+            assert opened[-1].recv(10) == b""
+        opened[0].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert opened[0].recv(1000).startswith(b"HTTP/1.1 503")
+
+
 def test_threads_are_checked_where_they_are_said():
     with pytest.raises(ValueError, match=r"threads must be between 0 \(all\) and \d+, not -1"):
         create_app(Model(SlideNetwork(30, [8], 12, FullSampler)), threads=-1)

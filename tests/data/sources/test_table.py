@@ -318,6 +318,14 @@ def test_other_encodings(tmp_path, encoding):
     assert_same_rows(found, expected)
 
 
+def test_dates_of_parquet_that_python_does_not_have(tmp_path):
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    dates = arrow.array([2**62] * 20, arrow.timestamp("ms"))
+    parquet.write_table(arrow.table({"date": dates, "label": ["a", "b"] * 10}), tmp_path / "a")
+    with pytest.raises(DataError, match="a: Python int too large"):
+        table(path=tmp_path / "a")
+
+
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
     (tmp_path / "rows").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
