@@ -19,8 +19,10 @@ from slide.utils.commands import add_model, command_parser
 
 # Bytes of an answer that a client reads within the time-out, unless fewer are left: 64 KiB.
 _LEAST_READ = 1 << 16
-# Files that are open beside connections.
-_OTHER_FILES = 256
+# Connections that wait to be accepted, all at once; those of some turns of the event loop are open
+# before the first is closed, and so are other files: 2,560 in all.
+_BACKLOG = 512
+_OTHER_FILES = 5 * _BACKLOG
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 _ABOUT = """\
@@ -193,6 +195,7 @@ def make_server(options: argparse.Namespace) -> Any:
         port=options.port,
         http=impatient(H11Protocol, limits.timeout),  # The other one has no limit of headers.
         ws="none",
+        backlog=_BACKLOG,
         access_log=options.access_log,
         limit_concurrency=options.max_connections + 1,  # It refuses the one that reaches it.
         timeout_graceful_shutdown=round(options.timeout) + 1,

@@ -141,7 +141,7 @@ def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
         config = command.make_server(command.parse(words)).config
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2 * 3 + 256
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2 * 3 + command._OTHER_FILES
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     with (
@@ -198,5 +198,5 @@ def test_options_reach_the_server(folder):
     # uvicorn refuses the connection with which there are so many.
     assert (config.port, config.host, config.limit_concurrency) == (81, "0.0.0.0", 8)
     assert config.timeout_graceful_shutdown == 4
-    assert config.ws == "none"
+    assert (config.ws, config.backlog) == ("none", command._BACKLOG)
     assert "H11Protocol" in str(config.http.__mro__)  # Whatever else is installed.
