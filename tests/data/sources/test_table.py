@@ -249,7 +249,7 @@ def test_malformed_files_are_named(content, message, tmp_path):
 
 def test_a_name_that_stands_twice_among_very_many_is_found_at_once():
     """It took the square of their number: with 100,000 names, minutes."""
-    names = [*map(str, range(300_000)), "299999"]
+    names = [*map(str, range(100_000)), "99999"]
     with pytest.raises(DataError, match=":1: two columns are called '99999'"):
         next(read_lines([",".join(names).encode()], "a.csv"))
     line = json.dumps(dict.fromkeys(names[:-1])).replace("}", ', "99999": 0}').encode()
