@@ -3,9 +3,10 @@
 import ast
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ _LABELS = ("labels", "label", "tags", "tag", "topics", "topic", "categories", "c
 _LABELS += ("classes", "class", "targets", "target", "y")
 # Names of columns that number rows: no features.
 _IDS = ("id", "index", "uid", "uuid", "guid", "")
+# Names of columns in a sentence: 100 are a page.
+_SHOWN = 100
 # Begins the name of the feature of a column of numbers. No word has a colon.
 NUMBER = "column:"
 
@@ -151,13 +154,14 @@ class Columns:
         """
         if self.text and "text" in cells and not any(name in cells for name in self.text):
             cells = {**cells, **dict.fromkeys(self.text), self.text[0]: cells["text"]}
+        known = set(self.names)
         missing = [name for name in self.names if name not in cells]
-        others = [name for name in cells if name not in self.names]
+        others = [name for name in cells if name not in known]
         near = next((n for n in others if checks.near_word(n, missing, cutoff=0.75)), None)
         if missing and (complete or near is not None or len(missing) == len(self.names)):
-            told = f"the model reads the columns {', '.join(self.names)}"
-            told += f"; {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not among "
-            told += ", ".join(cells) or "none"
+            told = f"the model reads the columns {_listed(self.names)}"
+            told += f"; {_listed(missing)} {'is' if len(missing) == 1 else 'are'} not among "
+            told += _listed(cells) or "none"
             if near is not None:
                 told += f" (for {near}{checks.near_word(near, missing)[1:]})"
             raise ValueError(told)
@@ -244,7 +248,7 @@ def understood(
                     own.add(cell)
     if not count:
         raise ValueError("the table has no rows")
-    listed = ", ".join(kinds)
+    listed = _listed(kinds)
     if labels is None:
         known = {name.lower(): name for name in reversed(list(kinds))}
         labels = next((known[name] for name in _LABELS if name in known), None)
@@ -255,15 +259,17 @@ def understood(
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
     notes, out = [], {labels, *without}
     asked = {*out, *(text or ()), *(numbers or ())}
-    ids = [name for name in kinds if _is_id(name) and name not in asked]
+    ids = {name: None for name in kinds if _is_id(name) and name not in asked}
     free = [name for name in kinds if name not in out and name not in ids]
     if numbers is None:
         numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]
     if text is None:
-        text = [n for n in free if kinds[n] == "text" and n not in numbers]
-    left = [name for name in free if name not in (*text, *numbers)]
+        taken = set(numbers)
+        text = [n for n in free if kinds[n] == "text" and n not in taken]
+    taken = {*text, *numbers}
+    left = [name for name in free if name not in taken]
     if ids or left:
-        notes.append(f"left out: {', '.join([*ids, *left])}")
+        notes.append(f"left out: {_listed([*ids, *left])}")
     if not (text or numbers):
         raise ValueError(f"no column of texts or numbers is left; the columns are {listed}")
     if separator == "auto":
@@ -282,6 +288,12 @@ def _kind(cell: Any) -> str:
     if is_missing(cell):
         return ""
     return "text" if number_of(cell) is None else "number"
+
+
+def _listed(names: Collection[str]) -> str:
+    """The names in a sentence, of very many the first ones."""
+    more = len(names) - _SHOWN
+    return ", ".join(islice(names, _SHOWN)) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _is_id(name: str) -> bool:

@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,9 +110,14 @@ def names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An ``object_pairs_hook``: JSON itself keeps the last value of a name."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise NameTwice(next(name for name in names if names.count(name) > 1))
+        raise NameTwice(_twice([name for name, _ in pairs]))
     return found
+
+
+def _twice(names: list[str]) -> str:
+    """The first of the names that stand there more than once."""
+    counts = Counter(names)
+    return next(name for name in names if counts[name] > 1)
 
 
 def _parsed(text: bytes, position: str) -> Any:
@@ -132,18 +138,27 @@ def _json_list(text: bytes, path: str) -> Iterator[tuple[str, Cells]]:
 
 def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tuple[str, Cells]]:
     csv.field_size_limit(2**31 - 1)  # Long texts are cells, too.
-    decoded = _decoded(lines, path, encoding)
+    decoded, size = _decoded(lines, path, encoding), 0
+
+    def bounded() -> Iterator[str]:
+        """Lines as above; a quotation without an end does not fill the memory, either."""
+        nonlocal size
+        for line in decoded:
+            size += len(line)
+            check_line_length(size, path)
+            yield line
+
     header = next(decoded, "")
     # The header tells: cells of texts hold commas and semicolons.
     delimiter = max(_DELIMITERS, key=header.count)
-    reader = csv.reader(itertools.chain([header], decoded), delimiter=delimiter, strict=True)
+    reader = csv.reader(itertools.chain([header], bounded()), delimiter=delimiter, strict=True)
     names: list[str] = []
     try:
         names = next(reader, [])
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{path}:1: two columns are called {twice!r}")
+            raise DataError(f"{path}:1: two columns are called {_twice(names)!r:.60}")
         for cells in reader:
+            size = 0
             if cells and len(cells) != len(names):
                 raise DataError(
                     f"{path}:{reader.line_num}: {len(cells)} cells, but the first line has "
@@ -156,7 +171,7 @@ def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tupl
 
 
 def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
-    decoder, rest, number = codecs.getincrementaldecoder(encoding)(), "", 0
+    decoder, parts = codecs.getincrementaldecoder(encoding)(), list[str]()
     for number, line in enumerate(itertools.chain(lines, [b""]), 1):
         try:
             text = decoder.decode(line, final=not line)
@@ -168,9 +183,12 @@ def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
                 f"{path}:{number}: byte {bad:#x} is no {encoding}: dataset.encoding names the "
                 "encoding of the file, such as cp1252 of Windows, latin-1 or utf-16"
             )
-        *whole, rest = re.split("(?<=\n)", rest + text)  # In UTF-16 a line ends after its byte.
-        yield from whole
-    if rest:
+        parts.append(text)
+        if "\n" in text:  # In UTF-16 a line ends after its byte, and other characters have it, too.
+            *whole, rest = re.split("(?<=\n)", "".join(parts))
+            parts = [rest]
+            yield from whole
+    if rest := "".join(parts):
         yield rest
 
 
@@ -190,7 +208,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
                     yield f"{path}: row {number}", row
                     number += 1
                 bar.update(len(batch))
-    except (ArrowException, OSError, UnicodeDecodeError) as error:
+    except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
 
 

@@ -222,6 +222,13 @@ class TextVectorizer:
             idf = np.pad(idf, (0, new), constant_values=idf.max(initial=1.0))
         return TextVectorizer(self.options, terms, idf)
 
+    def most_parts(self, text: str) -> int:
+        """A text has at most so many words, or pieces of any length that is counted."""
+        own = self._vectorizer
+        size = len(text.encode("utf-8", "surrogatepass"))
+        positions = size // 2 if own.analyzer == "word" else size  # A blank follows a word.
+        return positions * (own.ngram_range[1] - own.ngram_range[0] + 1)
+
     def rows(self, texts: Iterable[str]) -> CSR:
         """Rows of B texts; words that no training text had are left out."""
         if isinstance(texts, str):

@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
 import faulthandler
+import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,6 +17,12 @@ from slide.serve.batcher import Limits
 from slide.utils import checks
 from slide.utils.commands import add_model, command_parser
 
+# Bytes of an answer that a client reads within the time-out, unless fewer are left: 64 KiB.
+_LEAST_READ = 1 << 16
+# Connections that wait to be accepted, all at once; those of some turns of the event loop are open
+# before the first is closed, and so are other files: 2,560 in all.
+_BACKLOG = 512
+_OTHER_FILES = 5 * _BACKLOG
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 _ABOUT = """\
@@ -74,13 +82,20 @@ def create_app(
 
 
 def impatient(protocol: Any, seconds: float) -> Any:
-    """A protocol of uvicorn that closes connections without a complete header in time."""
+    """A protocol of uvicorn that ends connections of clients that do not write, or do not read.
+
+    A header must be complete in time, and of an answer `_LEAST_READ` bytes, or its rest, be read.
+    """
 
     class Impatient(protocol):
         _deadline: asyncio.TimerHandle | None = None
+        _reading: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            most = self.limit_concurrency or math.inf
+            if len(self.connections) > 2 * most:  # Too many even to be told so.
+                transport.abort()
             self._wait()
 
         def data_received(self, data: bytes) -> None:
@@ -90,6 +105,20 @@ def impatient(protocol: Any, seconds: float) -> Any:
             elif self._deadline is None:
                 self._wait()
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self._reading is not None:
+                self._reading.cancel()
+            self._await_reader(math.inf)
+
+        def _await_reader(self, before: float) -> None:
+            """Look again and again whether there are fewer bytes that wait than ``before``."""
+            waiting = self.transport.get_write_buffer_size()
+            if waiting > max(0, before - _LEAST_READ):
+                self.transport.abort()  # To close it would wait for the client.
+            elif waiting:
+                self._reading = self.loop.call_later(seconds, self._await_reader, waiting)
+
         def shutdown(self) -> None:
             if not self._is_idle():  # The last answer says so, as h11 does not by itself.
                 self.cycle.scope["headers"].append((b"connection", b"close"))
@@ -97,6 +126,8 @@ def impatient(protocol: Any, seconds: float) -> Any:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget()
+            if self._reading is not None:
+                self._reading.cancel()
             super().connection_lost(exc)
 
         def _is_idle(self) -> bool:
@@ -142,7 +173,7 @@ def make_server(options: argparse.Namespace) -> Any:
     checks.whole("max_connections", options.max_connections, 1)
     check_installed()
     import uvicorn  # Imported here: an extra.
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     checks.positive("max_body", options.max_body)
     limits = Limits(
@@ -154,6 +185,7 @@ def make_server(options: argparse.Namespace) -> Any:
         waiting_rows=options.max_waiting,
         timeout=options.timeout,
     )
+    _allow_files(2 * options.max_connections + _OTHER_FILES)
     runtime.set_threads(options.threads)
     model = load(options.model, options.verify)
     app = create_app(model, limits, options.threads, options.search)
@@ -161,12 +193,25 @@ def make_server(options: argparse.Namespace) -> Any:
         app,
         host=options.host,
         port=options.port,
-        http=impatient(AutoHTTPProtocol, limits.timeout),
+        http=impatient(H11Protocol, limits.timeout),  # The other one has no limit of headers.
+        ws="none",
+        backlog=_BACKLOG,
         access_log=options.access_log,
         limit_concurrency=options.max_connections + 1,  # It refuses the one that reaches it.
         timeout_graceful_shutdown=round(options.timeout) + 1,
     )
     return uvicorn.Server(config)
+
+
+def _allow_files(count: int) -> None:
+    """So many files may be open: without them asyncio logs each connection as a failure."""
+    with contextlib.suppress(ImportError):  # Windows has another limit.
+        import resource
+
+        now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if 0 <= now < count:
+            allowed = count if most < 0 else min(count, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
 
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:

@@ -67,6 +67,8 @@ _LARGE_ANSWER = 20_000
 # Of a body that is too large, 16 times the limit are read and thrown away: most clients look for
 # an answer only when they have sent all.
 _DRAINED = 16
+# A proxy that believes the other one would take the end of a body for the next request.
+_TWO_LENGTHS = "a request has Content-Length or Transfer-Encoding, and not both"
 _BLANKS = re.compile(r"[ \t\n\r]*")
 _WANTED = 'a JSON object such as {"rows": [...]}, sent as application/json'
 
@@ -281,6 +283,17 @@ def rows_to_csr(rows: Sequence[Row], model: Model) -> CSR:
     return stacked(found)
 
 
+def _check_texts(rows: Sequence[Row], model: Model, most: int) -> None:
+    """Raise HTTPException for a row whose words would take more memory than a body may."""
+    for number, row in enumerate(rows):
+        texts = [cell for cell in _cells(row).values() if isinstance(cell, str)]
+        if texts and model.vectorizer is not None:
+            count = sum(map(model.vectorizer.most_parts, texts))
+            if count > most:
+                sentence = f"its texts make up to {count} words or pieces, and at most {most}"
+                raise HTTPException(413, f"row {number}: {sentence} are counted (--max-body)")
+
+
 def _cells(row: Row) -> dict[str, Any]:
     """The cells of a row, and its text, that are given."""
     found = {} if row.text is None else {"text": row.text}
@@ -374,6 +387,8 @@ class Guard:
 
     async def _read(self, scope: Any, receive: Any) -> bytes:
         most, headers = self.limits.body_bytes, dict(scope["headers"])
+        if {b"content-length", b"transfer-encoding"} <= headers.keys():
+            raise _Refused(400, _TWO_LENGTHS)
         announced = headers.get(b"content-length", b"0")
         announced = int(announced[:20]) if announced.isdigit() else 0
         said = f", not {announced}" if announced > most else "; this one has more"
@@ -432,6 +447,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
         query = read_query(body, limits.rows, form)
         if query.k > limits.k:
             raise HTTPException(422, f"k is at most {limits.k}, not {query.k}")
+        _check_texts(query.rows, model, limits.body_bytes // 2)
         rows = rows_to_csr(query.rows, model)
         query.rows.clear()  # They take many times the memory of the arrays.
         return query, rows

@@ -91,6 +91,33 @@ def test_connections_without_a_request_keep_nobody_out(folder):
             assert [each.recv(1000) for each in silent] == [b""] * 3
 
 
+def test_who_does_not_read_an_answer_does_not_keep_it_in_memory(tmp_path):
+    """It is larger than what the system takes; who reads slowly gets all of it."""
+    names = [f"{number} {'a' * 20_000}" for number in range(12)]
+    Model(SlideNetwork(30, [8], 12, FullSampler), label_names=names).save(tmp_path / "model")
+    words = [str(tmp_path / "model"), "--port", "0", "--timeout", "0.6", "--threads", "1"]
+    config = command.make_server(command.parse(words)).config
+    body = json.dumps({"rows": [{"indices": [1]}] * 100, "k": 12}).encode()
+    asked = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    asked += b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with running(config.app, http=config.http) as root, contextlib.ExitStack() as stack:
+        address, received = root.removeprefix("http://").split(":"), []
+        for pause in (0.1, 3.0):
+            client = stack.enter_context(socket.create_connection(address, 30))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            client.sendall(asked)
+            whole = client.recv(1 << 12)
+            length = int(re.search(rb"content-length: (\d+)", whole)[1])
+            with contextlib.suppress(ConnectionResetError):
+                time.sleep(pause)
+                while part := client.recv(1 << 20):
+                    whole += part
+                    time.sleep(0.01)
+            received.append(len(whole) - whole.index(b"\r\n\r\n") - 4 == length)
+    assert length > 20e6
+    assert received == [True, False]
+
+
 def test_so_many_connections_as_said_are_answered(folder):
     """Of three, the last is refused."""
     words = ["--port", "0", "--threads", "1", "--max-connections", "2"]
@@ -104,6 +131,29 @@ def test_so_many_connections_as_said_are_answered(folder):
             session = stack.enter_context(requests.Session())
             found.append(session.get(f"{root}/health", timeout=30).status_code)
         assert found == [200, 200, 503]
+
+
+def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
+    """Idle ones took all files that the process may open; its log grew by a megabyte a second."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    words = [str(folder), "--port", "0", "--threads", "1", "--max-connections", "3"]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+        config = command.make_server(command.parse(words)).config
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 2 * 3 + command._OTHER_FILES
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with (
+        running(config.app, http=config.http, limit_concurrency=config.limit_concurrency) as root,
+        contextlib.ExitStack() as stack,
+    ):
+        address = root.removeprefix("http://").split(":")
+        opened = [stack.enter_context(socket.create_connection(address, 5)) for _ in range(9)]
+        with contextlib.suppress(ConnectionResetError):
+            assert opened[-1].recv(10) == b""
+        opened[0].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert opened[0].recv(1000).startswith(b"HTTP/1.1 503")
 
 
 def test_threads_are_checked_where_they_are_said():
@@ -148,3 +198,5 @@ def test_options_reach_the_server(folder):
     # uvicorn refuses the connection with which there are so many.
     assert (config.port, config.host, config.limit_concurrency) == (81, "0.0.0.0", 8)
     assert config.timeout_graceful_shutdown == 4
+    assert (config.ws, config.backlog) == ("none", command._BACKLOG)
+    assert "H11Protocol" in str(config.http.__mro__)  # Whatever else is installed.

@@ -23,6 +23,7 @@ from helpers.serving import running, serving_model
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from sklearn.feature_extraction.text import HashingVectorizer
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
@@ -297,6 +298,30 @@ def test_a_body_takes_memory_in_proportion_to_its_size(case):
     assert peak < most * len(body)
 
 
+@pytest.mark.parametrize(
+    ("counted", "share"),
+    [({}, 1), ({"ngram_range": (1, 3)}, 3), ({"analyzer": "char", "ngram_range": (1, 5)}, 10)],
+)
+def test_a_text_takes_memory_in_proportion_to_the_largest_body(counted, share):
+    """A share of the largest body is a text that is answered, and a longer one is refused."""
+    vectorizer = TextVectorizer.of(HashingVectorizer(n_features=FEATURES, **counted))
+    with serving_model(make_model(vectorizer=vectorizer), body_bytes=MIB) as client:
+        tracemalloc.start()
+        try:
+            ask(client, {"text": "ab " * (MIB // share // 3 - 20)})
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        said = refusal(
+            client, 413, {"rows": [{"text": ""}, {"text": "ab " * (MIB // share // 3 + 9)}]}
+        )
+    assert peak < 32 * MIB
+    if share > 1:
+        assert re.match(
+            r"row 1: its texts make up to \d+ words or pieces, and at most 524288", said
+        )
+
+
 def test_others_are_answered_while_a_large_body_is_parsed(monkeypatch):
     """In another thread, and one body after the other."""
     begun, free, threads = threading.Event(), threading.Event(), set()
@@ -438,6 +463,23 @@ def test_a_fault_of_the_server_is_a_sentence(held):
         said = refusal(client, 500, {"rows": [ROW], "k": 3})
         assert said == "the server failed; its log says why"
         assert 'path="/predict",status="500"} 1.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("how", ["Content-Length: 4\r\nTransfer-Encoding", "Transfer-Encoding"])
+def test_no_request_hides_in_the_body_of_another_one(how):
+    """A proxy may take one of two lengths, and the server the other one."""
+    with serving_model(make_model()) as client:
+        address = urlsplit(client.root)
+        with socket.create_connection((address.hostname, address.port), timeout=30) as asking:
+            asking.sendall(f"POST /a HTTP/1.1\r\nHost: a\r\n{how}: chunked\r\n\r\n".encode())
+            asking.sendall(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n")
+            asking.sendall(b"Connection: close\r\n\r\n")
+            answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
+    if "Length" in how:
+        assert answer.startswith("HTTP/1.1 400")
+        assert answer.endswith('has Content-Length or Transfer-Encoding, and not both"}')
+    else:
+        assert re.findall(r"HTTP/1.1 (\d+)", answer) == ["404", "200"]
 
 
 def test_a_slow_body_is_refused():

@@ -104,6 +104,11 @@ def table(
     checks.positive("test_share", test_share)
     checks.share("test_share", test_share)
     checks.whole("seed", seed, 0)
+    try:
+        "".encode(encoding)
+    except LookupError as error:  # Also of codecs of bytes, such as zlib.
+        said = "must name an encoding of texts, such as cp1252 or utf-16"
+        raise ValueError(f"encoding {said}, not {encoding!r}") from error
     if path is None:
         raise ValueError(
             "path must name the file of the table, such as dataset.path=reviews.csv, not None"

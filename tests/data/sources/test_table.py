@@ -24,9 +24,11 @@ from helpers.splits import assert_same_rows
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import slide
-from slide.data import documents, table, transform, xmc
-from slide.data.columns import Columns, labels_of, likely_separator, number_of
+from slide.data import documents, errors, table, transform, xmc
+from slide.data.columns import Columns, labels_of, likely_separator, number_of, understood
 from slide.data.describe import describe
+from slide.data.errors import DataError
+from slide.data.tables import read_lines
 from slide.predict.command import main
 
 WORDS = ("red", "old", "fast", "cheap")
@@ -192,6 +194,8 @@ def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
         ({"split": "part", "test_value": "train", "path": ROWS[1:5]}, "the table: there are no ro"),
         ({"path": [{"a": 1, "b": 2}]}, "labels must name the column of labels, one of a, b"),
         ({"path": None}, "path must name the file of the table"),
+        ({"encoding": "zlib"}, "encoding must name an encoding of texts, such as cp1252 or"),
+        ({"encoding": "nosuch"}, "encoding must name an encoding of texts.* not .nosuch."),
     ],
 )
 def test_arguments_that_cannot_be(options, message):
@@ -243,6 +247,46 @@ def test_malformed_files_are_named(content, message, tmp_path):
     assert str(caught.value).startswith(str(tmp_path / "rows")) or "the table" in message
 
 
+def test_a_name_that_stands_twice_among_very_many_is_found_at_once():
+    """It took the square of their number: with 100,000 names, minutes."""
+    names = [*map(str, range(100_000)), "99999"]
+    with pytest.raises(DataError, match=":1: two columns are called '99999'"):
+        next(read_lines([",".join(names).encode()], "a.csv"))
+    line = json.dumps(dict.fromkeys(names[:-1])).replace("}", ', "99999": 0}').encode()
+    with pytest.raises(DataError, match=":1: '99999' stands twice in an object"):
+        next(read_lines([line], "a.jsonl"))
+
+
+def test_very_many_columns_take_time_in_proportion_and_a_short_sentence():
+    """Each was looked for in a list of the others, and all of them were named."""
+    cells = {f"{kind}{number}": kind for number in range(20_000) for kind in "1a"}
+    cells |= {f"{number}_id": "1" for number in range(20_000)}
+    with pytest.raises(ValueError, match=r"one of 10, a0, 11, .* and 59,900 more$") as caught:
+        understood([cells])
+    assert len(str(caught.value)) < 1000
+    columns, count = understood([{**cells, "label": "x"}])
+    assert (len(columns.numbers), len(columns.text), count) == (20_000, 20_000, 1)
+    assert re.fullmatch(r"left out: 0_id, .* and 19,900 more", columns.notes[0])
+    assert columns.found_in(cells) is cells
+
+
+def test_a_quotation_without_an_end_is_a_line_that_is_too_long(monkeypatch):
+    monkeypatch.setattr(errors, "LONGEST_LINE", 1000)
+    lines = [b"text,label\n", *[b'"a\nb",c\n'] * 900]
+    assert len(list(read_lines(lines, "a.csv"))) == 900  # In all they may be more.
+    rows = read_lines([b'text,label\n"', *[b"a\n"] * 900], "a.csv")
+    with pytest.raises(DataError, match=r"a\.csv: a line has more than 1,000 bytes"):
+        next(rows)
+
+
+def test_characters_that_hold_the_byte_of_a_line_end():
+    """In UTF-16, of many lines that are none; each was looked at again with all before it."""
+    text = "text,label\n" + "\u0a0a" * 300_000 + ",a\n"
+    pieces = text.encode("utf-16-le").splitlines(keepends=True)
+    ((_, row),) = read_lines(pieces, "a.csv", "utf-16-le")
+    assert row == {"text": "\u0a0a" * 300_000, "label": "a"}
+
+
 def test_parquet_that_lies_about_its_lengths(tmp_path):
     """A file that is cut, whose footer is elsewhere, and bytes of the footer that are others."""
     path = write_parquet(tmp_path / "rows", ROWS)
@@ -272,6 +316,14 @@ def test_other_encodings(tmp_path, encoding):
     found, expected = table(path=path, encoding=encoding, **OPTIONS), table(path=ROWS, **OPTIONS)
     assert "élan" in list(found.vectorizer.terms)
     assert_same_rows(found, expected)
+
+
+def test_dates_of_parquet_that_python_does_not_have(tmp_path):
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    dates = arrow.array([2**62] * 20, arrow.timestamp("ms"))
+    parquet.write_table(arrow.table({"date": dates, "label": ["a", "b"] * 10}), tmp_path / "a")
+    with pytest.raises(DataError, match="a: Python int too large"):
+        table(path=tmp_path / "a")
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
