@@ -18,7 +18,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
@@ -256,7 +256,8 @@ def mistake(overrides: Sequence[str]) -> str | None:
     except ValueError as error:
         return str(error)
     for each in parsed:
-        if each.is_discrete_sweep():
+        value = each.value()
+        if isinstance(value, ChoiceSweep) and value.simple_form:
             key, _, values = str(each.input_line).partition("=")
             several = f"{each.input_line} has several values: add -m for a run of each"
             return f"{several}; a list is {key}=[{values}]"

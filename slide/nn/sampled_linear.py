@@ -222,6 +222,8 @@ class SampledLayer(nn.Module):
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs, for weights ``rows`` ``(N, D)``; of prediction, all."""
+        if torch.compiler.is_compiling():  # `untraced` hides it from all others than exporters.
+            raise TypeError("a sampled layer cannot be exported: export what its to_linear() gives")
         training, sampler = learns(self), self.sampler
         draws = training and torch.is_grad_enabled() and isinstance(sampler, ActiveSampler)
         check_takes_rows(
