@@ -46,8 +46,6 @@ _PATHS = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
 _COMMAND, _CHOICES = "command.", "command.choices."
 # What a run without a key has in its column.
 _UNKNOWN = "-"
-# Parts of keys that say what a file builds.
-_INTERNAL = ("_target_", "_partial_", "_args_")
 # Runs are the lines of a table that is this narrow, or narrower than one with a column for each.
 _WIDTH = 100
 
@@ -109,8 +107,8 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
     chosen, follow = set(found), tuple(f"{key}." for key in referring_keys())
     for key, each in values.items():
         follows = key.partition(".")[0] in chosen or f"{key}.".startswith(follow)
-        inside = key.startswith(_COMMAND) or not set(_INTERNAL).isdisjoint(key.split("."))
-        if not inside and key not in _PATHS and (key in typed or not follows):
+        inside = key.startswith(_COMMAND) or key in _PATHS
+        if not inside and (key in typed or not follows):
             found[typed.get(key, key)] = each
     return found
 

@@ -130,7 +130,13 @@ def train() -> None:
         else:  # An option or a key of Hydra, such as --cfg job.
             sys.argv[1:] = [*(readable(word, sweeps) for word in keys), *others]
             conf = str(find_conf())
-            hydra.main(version_base="1.3", config_path=conf, config_name="train")(_hydra_job)()
+            try:
+                hydra.main(version_base="1.3", config_path=conf, config_name="train")(_hydra_job)()
+            except SystemExit as end:
+                if end.code == 2:  # Hydra has said which option it does not know.
+                    train_command = _programs()[0]
+                    log(f"settings have no dashes: {train_command} sampler=lsh optimizer.lr=0.001")
+                raise
 
 
 def _hydra_job(config: DictConfig) -> None:
@@ -399,7 +405,8 @@ def data() -> None:
     others = [word for word in overrides if not word.lstrip("+~").startswith(DATA_KEYS)]
     if others:
         sys.exit(
-            f"error: {others[0]}: {command} takes keys of dataset and transform, recipe and seed"
+            f"error: {others[0]}: {command} takes keys of dataset and transform, recipe and seed, "
+            "such as dataset=table dataset.path=reviews.csv"
         )
     try:
         with user_errors(overrides):

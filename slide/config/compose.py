@@ -18,7 +18,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
@@ -203,7 +203,8 @@ def _parsed(override: str, sweeps: bool = False) -> Override:
         return OverridesParser.create().parse_override(readable(override, sweeps))
     except HydraException as error:
         raise ValueError(
-            f"{override} cannot be read; overrides are group=choice or key=value"
+            f"{override} cannot be read; overrides are group=choice or key=value, and a value with "
+            "a comma, a colon or a bracket is quoted twice for a shell: 'key=\"a,b\"'"
         ) from error
 
 
@@ -254,6 +255,12 @@ def mistake(overrides: Sequence[str]) -> str | None:
         parsed = [_parsed(override) for override in overrides]
     except ValueError as error:
         return str(error)
+    for each in parsed:
+        value = each.value()
+        if isinstance(value, ChoiceSweep) and value.simple_form:
+            key, _, values = str(each.input_line).partition("=")
+            several = f"{each.input_line} has several values: add -m for a run of each"
+            return f"{several}; a list is {key}=[{values}]"
     groups = _groups()
     chosen = [each for each in parsed if each.key_or_group in groups]
     for each in chosen:
@@ -280,7 +287,8 @@ def mistake(overrides: Sequence[str]) -> str | None:
         said = f"there is no key {key} (in {each.input_line})"
         if owners := [choice for choice in _choices(group) if own in _own_keys(group, choice)]:
             told = f"{own} belongs to {group}={' and '.join(owners)}"
-            has = ", ".join(_own_keys(group, choices[group]))
+            values = OmegaConf.to_container(config[group]) if group in config else {}
+            has = ", ".join(leaves(values))
             return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
         return said + _near_key(key, [*groups, *leaves(as_dict(config))])
     return None

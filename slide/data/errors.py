@@ -1,6 +1,7 @@
 """The error that all readers raise, and its messages about common mistakes."""
 
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_ZIP = b"PK\x03\x04"
 
 # 1 GiB: rows of 100 million features, and lists of JSON in one line, are not longer.
 LONGEST_LINE = 1 << 30
@@ -15,6 +16,11 @@ class DataError(ValueError):
 
 def check_not_compressed(begin: bytes, path: str, advice: str = "unpack it first") -> None:
     """Raise DataError if a file begins as one that is compressed."""
+    if begin.startswith(_ZIP):
+        raise DataError(
+            f"{path} is a zip archive: save a workbook of Excel as CSV, read matrices of SciPy as "
+            "npz, and unpack others"
+        )
     for magic, name in _PACKED.items():
         if begin.startswith(magic):
             raise DataError(f"{path} is compressed by {name}; {advice}")

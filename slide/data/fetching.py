@@ -101,10 +101,11 @@ def ensure_files(
         return
     listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
     place = root if root.name else root.absolute()  # The folder "." would end in two periods.
-    said = f"{lacking} is missing" + (f", and could not be fetched:{tried}" if tried else ". ")
-    raise FileNotFoundError(
-        said + " ".join(filter(None, [hint, f"Put {listed} into the folder {place}."]))
-    )
+    what = "a file, not a folder" if root.is_file() else "missing"
+    said = f"{root if root.is_file() else lacking} is {what}"
+    said += f", and could not be fetched:{tried}" if tried else ". "
+    put = f"Put {listed} into the folder {place}, or name theirs by dataset.root."
+    raise FileNotFoundError(said + " ".join(filter(None, [hint, put])))
 
 
 def check_folders(**folders: object) -> None:

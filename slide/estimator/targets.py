@@ -254,7 +254,11 @@ def _from_names(
     try:
         lists = [[numbers[name] for name in dict.fromkeys(row)] for row in rows]
     except KeyError as error:
-        raise ValueError(f"label {error.args[0]!r} is not among the classes") from error
+        new = repr(error.args[0])
+        raise ValueError(
+            f"label {new} is not among the classes; partial_fit(..., classes=[*classes_, {new}]) "
+            "adds it"
+        ) from error
     return Targets(Pattern.from_lists(lists), name_array(known), multilabel)
 
 

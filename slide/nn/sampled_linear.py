@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -47,6 +47,13 @@ _named_loss = functools.cache(ActiveLoss)
 _MANY_OUTPUTS = 2**14
 
 
+_WAYS_ON = (
+    "For a loss call layer.loss(x, labels, 'softmax'), or slide.ActiveLoss('softmax')(out.values, "
+    "out.active); out.values are the scores of the active set, and out.to_dense() has zeros for "
+    "the other outputs; in eval() the layer gives a tensor of all of them"
+)
+
+
 class Activation(NamedTuple):
     """The outputs of a layer on its active set.
 
@@ -82,12 +89,14 @@ class Activation(NamedTuple):
     def __torch_function__(cls, function: Any, *_: Any) -> Any:
         """Functions of PyTorch take tensors: the message names the ways on."""
         name = getattr(function, "__name__", function)
-        raise TypeError(
-            f"{name} takes a tensor, not the Activation of a sampled layer. For a loss call "
-            "layer.loss(x, labels, 'softmax'), or slide.ActiveLoss('softmax')(out.values, "
-            "out.active); out.values are the scores of the active set, and out.to_dense() has "
-            "zeros for the other outputs"
-        )
+        raise TypeError(f"{name} takes a tensor, not the Activation of a sampled layer. {_WAYS_ON}")
+
+    if not TYPE_CHECKING:  # Else checkers of types would let every name pass.
+
+        def __getattr__(self, name: str) -> Any:
+            """What only tensors have: the message names the ways on."""
+            more = f": a tensor has it. {_WAYS_ON}" if hasattr(Tensor, name) else ""
+            raise AttributeError(f"the Activation of a sampled layer has no {name}{more}")
 
 
 class EveryOutput(Tensor):
@@ -213,6 +222,8 @@ class SampledLayer(nn.Module):
 
     def _choose(self, x: Tensor | CSR, rows: Tensor, labels: Any) -> ActiveSet:
         """The active set of inputs, for weights ``rows`` ``(N, D)``; of prediction, all."""
+        if torch.compiler.is_compiling():  # `untraced` hides it from all others than exporters.
+            raise TypeError("a sampled layer cannot be exported: export what its to_linear() gives")
         training, sampler = learns(self), self.sampler
         draws = training and torch.is_grad_enabled() and isinstance(sampler, ActiveSampler)
         check_takes_rows(

@@ -18,7 +18,7 @@ import scipy.sparse
 from slide import runtime
 from slide.model import Model, load
 from slide.model.model import SEARCHES
-from slide.predict.rows import ROW_FORMATS, Numbering, read_rows, shown_labels
+from slide.predict.rows import ROW_FORMATS, SUFFIXES, Numbering, read_rows, shown_labels
 from slide.sparse import Pattern, row_bounds
 from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
@@ -144,7 +144,11 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
     model = load(options.model, options.verify)
     if options.restrict is not None:
         model = model.restricted(_read_labels(Path(options.restrict), model))
-    format = options.to or SUFFIXES_OUT.get(Path(options.output).suffix, "jsonl")
+    suffix = Path(options.output).suffix
+    format = options.to or SUFFIXES_OUT.get(suffix, "jsonl")
+    if options.to is None and SUFFIXES.get(suffix, format) not in ANSWER_FORMATS:
+        known = ", ".join(ANSWER_FORMATS)
+        raise ValueError(f"{options.output}: answers are {known}, which --to chooses")
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
     scores = Scores(k)
@@ -158,13 +162,16 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
                 ids, found = model.predict_ids(block.features, k, options.search)
             except checks.ScoresNotFinite as error:
                 told = checks.ScoresNotFinite(writer.rows + error.row)
-                name = "standard input" if options.input == "-" else options.input
-                raise ValueError(f"{name}: {told} (rows are counted from 0)") from error
+                raise ValueError(
+                    f"{_shown_input(options.input)}: {told} (rows are counted from 0)"
+                ) from error
             if options.threshold is not None:
                 ids = np.where(found < options.threshold, -1, ids)
             scores.add(ids, block.labels)
             writer.write(ids, found)
         writer.close()
+    if not writer.rows:
+        print(f"warning   no rows in {_shown_input(options.input)}", file=sys.stderr)
     means = scores.means()
     if options.metrics is not None:
         with _output(options.metrics) as file:
@@ -198,6 +205,10 @@ def _parser() -> argparse.ArgumentParser:
         help="how outputs are found (exact; index for more than 20,000 labels and a re-ranker)",
     )
     return parser
+
+
+def _shown_input(path: str) -> str:
+    return "standard input" if path == "-" else path
 
 
 def _output(path: str) -> Any:

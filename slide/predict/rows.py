@@ -40,7 +40,7 @@ from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar, log
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl", "csv", "parquet")
-_SUFFIXES = {
+SUFFIXES = {
     **{".npz": "npz", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"},
     **{".csv": "csv", ".tsv": "csv", ".parquet": "parquet"},
     **{".svm": "svmlight", ".svmlight": "svmlight", ".libsvm": "svmlight"},
@@ -183,7 +183,7 @@ def read_rows(
     checks.encodable("file", path)
     if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
         raise FileNotFoundError(f"there is no file {source}")
-    given, format, reader = format, format or _SUFFIXES.get(path.suffix), _RowReader(model)
+    given, format, reader = format, format or SUFFIXES.get(path.suffix), _RowReader(model)
     if labels is not None and format != "npz":
         raise ValueError("--labels is for npz; other formats have the labels in their rows")
     if format in ("npz", "parquet"):

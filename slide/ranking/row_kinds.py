@@ -97,7 +97,7 @@ def _weigh(train: Split, proposal: Proposal) -> tuple[str, bool]:
     gap, error = (own - other).mean(), (own - other).std() / len(held) ** 0.5
     said = (
         f"{kind} or not: {proposal.why}; precision without {KIND_NAMES[kind][1]} "
-        f"{100 * own.mean():.1f}, with them {100 * other.mean():.1f} on {len(held):,} held-out rows"
+        f"{own.mean():.3f}, with them {other.mean():.3f} on {len(held):,} held-out rows"
     )
     return said, bool(gap >= -error if proposal.likely else gap > error)
 

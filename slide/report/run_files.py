@@ -12,6 +12,8 @@ from slide.utils.checks import shortened
 from slide.utils.run_folders import check_plain_yaml
 from slide.utils.sizes import find_conf, flat
 
+# Keys that say what is built, and are no settings.
+_BUILDS = {"_target_", "_partial_", "_args_"}
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
 
 _Number = int | float
@@ -100,7 +102,9 @@ def read_run(folder: Path) -> RunFiles:
     if (folder / _SUMMARY).is_file():
         found = _read_object(folder / _SUMMARY, json.loads)
         summary = _with_parts(_known(folder / _SUMMARY, found))
-    return RunFiles(folder, summary, flat(settings), _read_log(folder / _LOG))
+    values = flat(settings)
+    values = {key: values[key] for key in values if _BUILDS.isdisjoint(key.split("."))}
+    return RunFiles(folder, summary, values, _read_log(folder / _LOG))
 
 
 def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ _COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds")
 # recall falls, so the group is small. Without candidates fewer negatives cost precision.
 _GROUP = 16
 _ASIDE = 2  # Part of the keys of sets that are not for training, which training must not repeat.
+_MOST_OUTPUTS = 2**31 - 1  # Their numbers are int32.
 
 
 class FullSampler(Sampler):
@@ -133,6 +134,7 @@ class ActiveSampler(Sampler):
         seed: int = 0,
     ):
         out_features = checks.whole("out_features", out_features, 1)
+        checks.within("out_features", out_features, 1, _MOST_OUTPUTS)
         active = checks.whole("active", active, 1)
         checks.one_of("mode", mode, MODES)
         checks.one_of("weighting", weighting, WEIGHTINGS)

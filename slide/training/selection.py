@@ -26,12 +26,12 @@ _MEASURED = {
 }
 _PHRASES = (
     "{active_mean:,.0f} outputs each",
-    "{candidates:,.1f} of them looked up, {filled:,.1f} filled at random",
+    "{candidates:,.1f} of them looked up, {filled:,.1f} drawn at random, the others labels",
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
     "{directions:,} directions",
-    "{num_tables:,} tables{why}",
-    "{hashes_per_table:,} hashes in a code",
+    "{num_tables:,} tables (L){why}",
+    "{hashes_per_table:,} hashes in a code (K)",
     "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
     "measurements took {measuring_seconds:.1f} s",
 )

@@ -399,7 +399,7 @@ class Trainer:
         if found["p_at_1"] < found["majority_p_at_1"]:
             found["warnings"].append(
                 f"P@1 is below {majority:.4f}, that of always naming the most frequent label: is "
-                "the learning rate too large?"
+                "the learning rate too large, or training too short?"
             )
         found["kind"] = self.train_split.kind
         rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []

@@ -101,6 +101,13 @@ def interrupt_at(monkeypatch, step, times, number=signal.SIGINT):
     monkeypatch.setattr(TrainingLoop, "update", update)
 
 
+def test_settings_have_no_dashes(capsys):
+    with pytest.raises(SystemExit) as end:
+        job.main("--sampler=lsh")
+    assert end.value.code == 2
+    assert "arguments: --sampler=lsh\nsettings have no dashes: " in capsys.readouterr().err
+
+
 def test_hydra_s_options_are_hydra_s(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     job.main("optimizer.lr=0.25", "--cfg", "job", "trainer.max_steps=7")
@@ -495,7 +502,8 @@ def test_a_process_of_its_own():
 
 
 def test_keys_of_a_run_are_refused():
-    with pytest.raises(SystemExit, match=r"^error: optimizer.lr=1: describe takes keys of dataset"):
+    said = r"^error: optimizer.lr=1: describe takes keys .*, such as dataset=table dataset.path="
+    with pytest.raises(SystemExit, match=said):
         job.data("describe", "dataset.nonzeros=3", "optimizer.lr=1")
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from helpers import job
 
-from slide.config.compose import combinations, read_config, readable
+from slide.config.compose import combinations, mistake, read_config, readable
 
 DATASETS = list(job.CONF.glob("dataset/*.yaml"))
 
@@ -143,6 +143,12 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     assert not list(tmp_path.iterdir()), "something was read or written"
 
 
+def test_all_keys_of_a_choice_are_named():
+    said = mistake(["dataset=debian", "dataset.path=x"])
+    assert said is not None
+    assert "path belongs to dataset=table; debian has holdout, name, root, cache, " in said
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
@@ -168,7 +174,12 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
         ("seed", "seed"),
         ("run_dir=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
         ("dataset=/\udcc3\udcb6", r"\\udcb6' cannot be read as .*, the encoding of the locale"),
-        ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value"),
+        ("a=[1", r"a=\[1 cannot be read; overrides are group=choice or key=value, and"),
+        (
+            "seed=1,2",
+            r"seed=1,2 has several values: add -m for a run of each; a list is seed=\[1,2\]",
+        ),
+        ("dataset.name=,", r"a comma, a colon or a bracket is quoted twice for a shell: 'key="),
     ],
 )
 def test_unknown_keys_and_choices(tmp_path, argument, message):

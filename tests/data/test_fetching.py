@@ -62,13 +62,16 @@ def test_a_missing_file_is_named_with_its_place(tmp_path):
     put(tmp_path, "train.txt")
     with pytest.raises(FileNotFoundError) as raised:
         ensure_files(tmp_path, NAMES, HINT)
-    place = f"Put train.txt and test.txt into the folder {tmp_path}."
-    assert str(raised.value) == f"{tmp_path}/test.txt is missing. {HINT} {place}"
+    place = f"the folder {tmp_path}, or name theirs by dataset.root."
+    said = f"{tmp_path}/test.txt is missing. {HINT} Put train.txt and test.txt into {place}"
+    assert str(raised.value) == said
     with pytest.raises(FileNotFoundError, match=r"test.txt is missing. Fetch it"):
         ensure_files(tmp_path, NAMES, HINT, provider("train.txt"))
     with pytest.raises(FileNotFoundError, match=r"Put a, b and c into the folder"):
         ensure_files(tmp_path / "new", ["a", "b", "c"], "")
     assert not (tmp_path / "new").exists()
+    with pytest.raises(FileNotFoundError, match=r"train.txt is a file, not a folder. Fetch it"):
+        ensure_files(tmp_path / "train.txt", NAMES, HINT)
 
 
 def test_missing_files_are_fetched_into_a_new_folder(tmp_path):
@@ -89,7 +92,8 @@ def test_all_that_was_tried_is_said_in_one_message(tmp_path):
         f"{tmp_path}/train.txt is missing, and could not be fetched:",
         "  https://a: answers 404 Not Found",
         "  https://b: the connection was cut",
-        f"{HINT} Put train.txt and test.txt into the folder {tmp_path}.",
+        f"{HINT} Put train.txt and test.txt into the folder {tmp_path}, or name theirs by "
+        "dataset.root.",
     ]
 
 

@@ -54,6 +54,12 @@ class TestSequential:
 
 
 @pytest.mark.compiled_only
+def test_an_export_names_the_way():
+    with pytest.raises(TypeError, match=r"export what its to_linear\(\) gives"):
+        torch.export.export(make_layer().eval(), (torch.randn(B, D),))
+
+
+@pytest.mark.compiled_only
 @pytest.mark.filterwarnings(r"ignore:The \.grad attribute")  # Of the compiler; it ignores it, too.
 class TestCompile:
     """Graph breaks at our layers, the same results, and no warnings."""

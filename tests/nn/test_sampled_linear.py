@@ -449,3 +449,7 @@ class TestLossOfUsers:
         ):
             with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
                 call(layer(x))
+        with pytest.raises(AttributeError, match=r"no argmax: a tensor has it\. For a loss call"):
+            layer(x).argmax(1)
+        with pytest.raises(AttributeError, match=r"sampled layer has no scores$"):
+            _ = layer(x).scores

@@ -216,6 +216,7 @@ def test_rows_that_cannot_be_read(folder, tmp_path, name, text, message):
         (["{m}/plain", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "is no number of a label"),
         (["{m}/named", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "the model has no label "),
         (["{m}/bare", "{m}/rows.txt", "--search", "sampler"], "needs a sampler with an index"),
+        (["{m}/plain", "{m}/rows.txt", "-o", "a.csv"], "a.csv: answers are jsonl, xmc, npz, which"),
         (["{m}/plain", "{m}/rows.txt", "-o", "{m}/no/a"], "No such file or directory"),
     ],
 )  # fmt: skip
@@ -223,6 +224,12 @@ def test_options_that_cannot_be(folder, words, message):
     said = failure(*(word.format(m=folder) for word in words))
     assert said.startswith("error: ")
     assert message in said
+
+
+def test_a_file_without_rows_is_said(folder, tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_bytes(b"")
+    slide_predict(folder / "plain", tmp_path / "rows.jsonl")
+    assert capsys.readouterr() == ("", f"warning   no rows in {tmp_path}/rows.jsonl\n")
 
 
 @pytest.mark.parametrize("format", ["xmc", "npz"])

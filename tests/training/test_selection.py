@@ -167,12 +167,12 @@ def test_the_line_leaves_out_what_is_not_known():
         == f"{said}; 3.1% of the rows looked at; 3 rebuilds and upkeep 1.2 s"
     )
     found = {"active_mean": 1000.0, "candidates": 220.4, "filled": 774.25}
-    said = "1,000 outputs each; 220.4 of them looked up, 774.2 filled at random"
+    said = "1,000 outputs each; 220.4 of them looked up, 774.2 drawn at random, the others labels"
     assert selection_line(found) == said
 
 
 @pytest.mark.parametrize(
-    ("tables", "said"), [(4, "4 tables"), (0, "0 tables: sketches rank the rows")]
+    ("tables", "said"), [(4, "4 tables (L)"), (0, "0 tables (L): sketches rank the rows")]
 )
 def test_the_line_says_why_there_are_no_tables(tables, said):
     assert selection_line({"num_tables": tables}) == said
@@ -283,7 +283,7 @@ def test_a_run_says_it(tmp_path, capsys):
     assert after.index("have no effect") < after.index("sets ")
     assert any("have no effect" in sentence for sentence in summary["warnings"])
     assert line == f"sets      {selection_line(summary)}"
-    assert f"; {summary['directions']} directions; 0 tables: up to 1,048,576 outputs" in line
+    assert f"; {summary['directions']} directions; 0 tables (L): up to 1,048,576 outputs" in line
     assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
     for name, scalar in (
         ("recall_at_10", "selection/recall_without_labels"),

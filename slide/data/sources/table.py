@@ -23,7 +23,7 @@ from slide.data.cache import SPLITS, cached, check_propensity
 from slide.data.columns import Columns, Row, understood
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split, draw_rows
 from slide.data.errors import DataError
-from slide.data.fetching import check_folders, ensure_files, ensure_parts
+from slide.data.fetching import check_folders, ensure_parts
 from slide.data.tables import counted_lines, json_rows, read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import CSR, Pattern, as_csr, stacked
@@ -50,8 +50,8 @@ def table(
     cache: str | Path | None = None,
     labels: str | None = None,
     separator: str | None = "auto",
-    text: Sequence[str] | None = None,
-    numbers: Sequence[str] | None = None,
+    text: str | Sequence[str] | None = None,
+    numbers: str | Sequence[str] | None = None,
     split: str | None = None,
     test_value: str = "test",
     test_share: float = 0.1,
@@ -77,9 +77,9 @@ def table(
         labels: column of labels; None: the first that is called labels, tags, categories or so.
         separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
             into fewer names than there are cells; None: a cell has one label, or is a list.
-        text: columns of texts; None: all that hold anything else than numbers.
-        numbers: columns of numbers; None: all that hold nothing else. Names of rows, such as id,
-            are left out of both unless they are asked for.
+        text: columns of texts, or one; None: all that hold anything else than numbers.
+        numbers: columns of numbers, or one; None: all that hold nothing else. Names of rows, such
+            as id, are left out of both unless they are asked for.
         split: column that tells test rows, by ``test_value``; None: a share is drawn.
         test_share, seed: share of the rows, in (0, 1), that become test rows without ``split`` and
             ``test_path``, and the seed of that choice.
@@ -113,10 +113,19 @@ def table(
         raise ValueError(
             "path must name the file of the table, such as dataset.path=reviews.csv, not None"
         )
+    if separator == "":
+        raise ValueError(
+            "separator must be auto, null or text that parts labels, not empty; for a shell quote "
+            "it: 'dataset.separator=\";\"'"
+        )
+    text, numbers = ([each] if isinstance(each, str) else each for each in (text, numbers))
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
     for each in map(Path, files):
         checks.encodable("path", each)
-        ensure_files(each.parent, [each.name], hint)
+        if not each.is_file():
+            what = "a folder, not a file" if each.is_dir() else "missing"
+            told = f"{each} is {what}. {hint} dataset.path and dataset.test_path name files."
+            raise FileNotFoundError(" ".join(told.split()))
     find = {"labels": labels, "separator": separator, "text": text, "numbers": numbers}
 
     @functools.cache
@@ -140,7 +149,9 @@ def table(
         columns, chosen = found()
         apart = part == "test" and test_path is not None
         given = read_table(test_path if apart else path, encoding)
+        lacking = {*columns.names, columns.labels}  # Lines of JSON may leave empty cells out.
         for number, (position, cells) in enumerate(given):
+            lacking.difference_update(cells)
             if chosen is not None:
                 test = bool(chosen[number])
             elif test_path is None:
@@ -154,6 +165,8 @@ def table(
             except ValueError as error:
                 raise DataError(f"{position}: {error}") from error
             yield row._replace(name=columns.named(Path(position).name, cells)) if test else row
+        if lacking:
+            raise ValueError(f"no test row has the column {', '.join(sorted(lacking))}")
 
     asked = {k: v if isinstance(v, str | None) else list(v) for k, v in find.items()}
     arguments = {
@@ -394,6 +407,9 @@ def _count(rows: Rows, options: TextOptions, columns: Columns | None, source: st
     for row in rows("test"):
         labels.update(row.labels)
         test_rows += [row.name] if row.name else []
+    if not labels:
+        where = "" if columns is None else f" in the column {columns.labels}"
+        raise DataError(f"{source}: no row has a label{where}")
     if columns is not None:
         counts, totals, squares = sums
         means = totals / np.maximum(counts, 1)

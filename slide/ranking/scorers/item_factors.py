@@ -154,7 +154,7 @@ class ItemFactors(base.BaseScorer):
                     lambda rows, *more, m=model: m.best(m.of_rows(rows), *more)
                 )
             self.unobserved = max(found, key=lambda each: found[each])
-            figures = ", ".join(f"{value:.1f} with {each:g}" for each, value in found.items())
+            figures = ", ".join(f"{value / 100:.3f} with {each:g}" for each, value in found.items())
             training.notes.append(
                 f"factors of items: all items count as {self.unobserved:g} of a row; precision "
                 f"{figures} on {len(training.trial):,} held-out rows"

@@ -417,7 +417,8 @@ class Neighbours(base.BaseScorer):
         how = self.fitted().weighting if self.weighted else "as they are"
         training.notes.append(
             f"features of the nearest rows: {how}, "
-            f"precision {better:.1f} against {worse:.1f} on {len(training.trial)} held-out rows"
+            f"precision {better / 100:.3f} against {worse / 100:.3f} on "
+            f"{len(training.trial):,} held-out rows"
         )
 
     def propose(self, queries: base.Queries) -> base.Named:

@@ -180,6 +180,20 @@ def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
     assert len(data.train.features.indices) == len(data.train)  # A constant is 0 everywhere.
 
 
+def test_one_column_is_named_without_a_list():
+    assert table(path=ROWS, text="title", numbers="price", min_rows=1).columns == (
+        table(path=ROWS, text=["title"], numbers=["price"], min_rows=1).columns
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("", "is a folder, not a file"), ("rows.csv", "rows.csv is missing")]
+)
+def test_what_is_no_file(name, message, tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"{message}. dataset.path and dataset.test_path"):
+        table(path=tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -196,6 +210,9 @@ def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
         ({"path": None}, "path must name the file of the table"),
         ({"encoding": "zlib"}, "encoding must name an encoding of texts, such as cp1252 or"),
         ({"encoding": "nosuch"}, "encoding must name an encoding of texts.* not .nosuch."),
+        ({"separator": ""}, "separator must be auto, null or text that parts labels, not empty"),
+        ({"test_path": [{"title": "a red car"}]}, "no test row has the column body, part, pri"),
+        ({"path": [{"a": n, "tags": ""} for n in range(9)]}, "the table: no row has a label in"),
     ],
 )
 def test_arguments_that_cannot_be(options, message):
@@ -237,6 +254,7 @@ def test_what_is_no_table(source, message):
         (b'{"text": "a\\ud800", "label": "b"}\n', ":1: .* can't encode"),
         (b"[1]", "item 0 must be an object"),
         (b"\x1f\x8b", " is compressed by gzip; unpack it first"),
+        (b"PK\x03\x04", " is a zip archive: save a workbook of Excel as CSV"),
         (b"text,label\n", "the table has no rows"),
     ],
 )
