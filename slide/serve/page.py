@@ -15,7 +15,8 @@ _PAGE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 50em; margin: 2em auto; padding: 0 1em; }
 textarea, pre { font: 13px/1.5 ui-monospace, monospace; width: 100%; box-sizing: border-box; }
 pre { background: #f4f4f4; padding: .7em; overflow: auto; white-space: pre-wrap; }
-h1 { overflow-wrap: anywhere; } table { border-collapse: collapse; } td { padding: .2em 1em .2em 0; vertical-align: top; }
+h1 { overflow-wrap: anywhere; }
+table { border-collapse: collapse; } td { padding: .2em 1em .2em 0; vertical-align: top; }
 button { font: inherit; padding: .2em 1em; } small { color: #555; }
 </style></head>
 <body>
