@@ -34,8 +34,8 @@ class ProgressBar(tqdm):
 
     def __str__(self) -> str:
         """The bar; figures behind a sentence are whole or left out, as half of one misleads."""
-        values = dict(self.format_dict)
-        width, whole = values["ncols"], self.format_meter(**(values | {"ncols": None}))
+        values: dict[str, Any] = {**self.format_dict}
+        width, whole = values["ncols"], self.format_meter(**values | {"ncols": None})
         if self.bar_format and width and len(whole) > width:
             values["postfix"] = None
         return self.format_meter(**values)
