@@ -35,8 +35,9 @@ class ProgressBar(tqdm):
     def __str__(self) -> str:
         """The bar; figures behind a sentence are whole or left out, as half of one misleads."""
         values: dict[str, Any] = {**self.format_dict}
-        width, whole = values["ncols"], self.format_meter(**values | {"ncols": None})
-        if self.bar_format and width and len(whole) > width:
+        unbounded: dict[str, Any] = {**values, "ncols": None}
+        width = values["ncols"]
+        if self.bar_format and width and len(self.format_meter(**unbounded)) > width:
             values["postfix"] = None
         return self.format_meter(**values)
 
