@@ -1,5 +1,6 @@
 """``slide-compare RUN RUN ...``, also ``python -m slide.compare``: runs side by side."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from slide.report.run_files import (
     figure_columns,
     read_run,
     referring_keys,
+    terminal_width,
     text_table,
 )
 from slide.utils.checks import override_key, printable, typed_key
@@ -42,8 +44,6 @@ _FACTS = {
 }
 # Where a run reads and writes; it differs without making a difference.
 _PATHS = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
-# What a run notes of its command line, and its part on the choices of groups.
-_COMMAND, _CHOICES = "command.", "command.choices."
 # What a run without a key has in its column.
 _UNKNOWN = "-"
 # Runs are the lines of a table that is this narrow, or narrower than one with a column for each.
@@ -78,15 +78,17 @@ def find_runs(folders: Any) -> list[Path]:
 def compare(runs: Sequence[RunFiles]) -> str:
     """A table of the settings that differ, and of what the runs have reached.
 
-    It has a line for each run, or a column for each if that is narrower.
+    It has a line for each run, or a column for each if that is narrower. What is wider than the
+    terminal goes on below.
     """
     columns = {"run": names_of(runs)}
     columns |= differing(runs) | figure_columns([run.summary for run in runs], _FACTS)
-    lines = [list(line) for line in zip(*columns.values(), strict=True)]
-    head, *rest = ([name, *cells] for name, cells in columns.items())
-    tables = text_table(list(columns), lines), text_table(head, rest)
-    by_run, by_key = (max(map(len, table.splitlines())) for table in tables)
-    return tables[by_run > max(_WIDTH, by_key)]
+    by_key = [[name, *cells] for name, cells in columns.items()]
+    by_run = list(zip(*by_key, strict=True))
+    whole = (text_table(each, sys.maxsize) for each in (by_key, by_run))
+    wide, narrow = (max(map(len, table.splitlines())) for table in whole)
+    width = terminal_width()
+    return text_table(by_run if wide > max(min(_WIDTH, width), narrow) else by_key, width)
 
 
 def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
@@ -94,29 +96,22 @@ def differing(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
 
     Keys whose values follow from other keys are left out.
     """
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    values = {key: [str(run.settings.get(key, _UNKNOWN)) for run in runs] for key in keys}
-    values = {key: each for key, each in values.items() if len(set(each)) > 1}
-    found = {
-        key.removeprefix(_CHOICES): each
-        for key, each in values.items()
-        if key.startswith(_CHOICES) and len({*each} - {_UNKNOWN}) > 1  # Old runs note none.
-    }
-    words = [word.lstrip("~") for run in runs for word in _words_of(run)]
+    found = _differing([run.choices for run in runs])
+    found = {key: each for key, each in found.items() if len({*each} - {_UNKNOWN}) > 1}
+    words = [word.lstrip("~") for run in runs for word in run.words]
     typed = {override_key(word): typed_key(word) for word in words}
     chosen, follow = set(found), tuple(f"{key}." for key in referring_keys())
-    for key, each in values.items():
+    for key, each in _differing([run.values for run in runs]).items():
         follows = key.partition(".")[0] in chosen or f"{key}.".startswith(follow)
-        inside = key.startswith(_COMMAND) or key in _PATHS
-        if not inside and (key in typed or not follows):
+        if key not in _PATHS and (key in typed or not follows):
             found[typed.get(key, key)] = each
     return found
 
 
-def _words_of(run: RunFiles) -> list[str]:
-    """The words of the command line; none if the file, which anybody may have written, has none."""
-    words = run.settings.get(f"{_COMMAND}words")
-    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []
+def _differing(settings: Sequence[dict[str, str]]) -> dict[str, list[str]]:
+    keys = dict.fromkeys(key for each in settings for key in each)
+    values = {key: [each.get(key, _UNKNOWN) for each in settings] for key in keys}
+    return {key: each for key, each in values.items() if len(set(each)) > 1}
 
 
 def names_of(runs: Sequence[RunFiles]) -> list[str]:

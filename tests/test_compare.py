@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from slide import compare
-from slide.report.run_files import RunFiles
+from slide.report.run_files import RunFiles, text_table
 
 
 @pytest.fixture
@@ -156,3 +156,24 @@ def test_names_from_elsewhere_are_no_commands_to_a_terminal_or_a_picture(runs, t
     assert r"\x1b[2Jred" in out
     assert "\x1b" not in out
     assert (tmp_path / "plot.svg").stat().st_size
+
+
+def test_a_table_that_is_wider_than_the_terminal_goes_on_below():
+    columns = [["run", "one", "two"], ["P@1", "0.5", "0.25"], ["P@3", "0.25", "0.5"]]
+    whole = ["run  P@1   P@3", "one  0.5   0.25", "two  0.25  0.5"]
+    assert text_table(columns, 15).splitlines() == whole
+    parts = ["run  P@1", "one  0.5", "two  0.25", "", "run  P@3", "one  0.25", "two  0.5"]
+    for narrow in (14, 9, 1):
+        assert text_table(columns, narrow).splitlines() == parts
+    assert text_table(columns, 9, repeated=2).splitlines() == whole
+
+
+def test_the_width_of_the_terminal_counts(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    compare.main([str(runs)])
+    assert capsys.readouterr().out.count("run ") == 1, "a pipe has no end"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    compare.main([str(runs)])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 30
+    assert out.count("run ") == 2

@@ -4,6 +4,7 @@
   A link to a file that does not exist stays as it is, and MkDocs warns.
 * A line ``::: exports of slide.nn`` becomes a ``:::`` block for each public name of that room which
   the page does not name itself.
+* A page of results begins with its title; in the file, who made it comes first.
 * A page that would load something from another host is a warning, so that the site works offline.
 """
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)")
 EXPORTS = re.compile(r"^::: exports of (slide\.\w+)$", re.MULTILINE)
+MADE = re.compile(r"\A(Made by .*)\n\n(# .*)\n")
 NAMED = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 OUTSIDE = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=\"?https?://[^>]*>")
 log = logging.getLogger("mkdocs.hooks.slide")
@@ -54,7 +56,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return link[1] + posixpath.relpath(place(target), here or ".")
 
     named = set(NAMED.findall(markdown))
-    return EXPORTS.sub(lambda line: blocks(line[1], named), LINK.sub(moved, markdown))
+    markdown = MADE.sub(r"\2\n\n\1\n", LINK.sub(moved, markdown))
+    return EXPORTS.sub(lambda line: blocks(line[1], named), markdown)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

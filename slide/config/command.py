@@ -53,7 +53,13 @@ from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
-from slide.report.run_files import KIND_METRICS, SELECTION_COLUMNS, figure_columns, text_table
+from slide.report.run_files import (
+    KIND_METRICS,
+    SELECTION_COLUMNS,
+    figure_columns,
+    terminal_width,
+    text_table,
+)
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import (
     CHECKPOINT,
@@ -387,8 +393,8 @@ class Sweep:
         columns = {key: [values.get(key, "") for values in given] for key in self.keys}
         columns |= figure_columns([each.summary or {} for each in self.outcomes], _FIGURES)
         columns["folder"] = [outcome.said for outcome in self.outcomes]
-        rows = [list(row) for row in zip(*columns.values(), strict=True)]
-        return text_table(list(columns), rows)
+        cells = [[head, *rest] for head, rest in columns.items()]
+        return text_table(cells, terminal_width(), len(self.keys))
 
 
 @_announced_compilation()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from omegaconf import OmegaConf
 
 from slide.config.compose import REPLACEABLE, leaves
+from slide.utils.checks import typed_value
 from slide.utils.sizes import find_conf
 
 WIDTH, KEY_WIDTH = 100, 34
@@ -89,7 +90,7 @@ def sections(conf: Path) -> dict[str, dict[str, tuple[str, str]]]:
         for key, text in page.texts.items():
             # The comment of a mapping is only for readers of the file.
             if key in page.values and key.startswith(above):
-                found.setdefault(title, {})[key] = _shown(page.values[key]), text
+                found.setdefault(title, {})[key] = typed_value(page.values[key]), text
 
     for group in groups:
         add(group.name, main, f"{group.name}.")
@@ -125,11 +126,3 @@ def _entry(name: str, text: str, width: int = KEY_WIDTH) -> str:
     begin, rest = f"  {name}".ljust(width), f"\n{' ' * width}"
     beside = "" if begin.endswith(" ") else rest
     return f"{begin}{beside}{rest.join(textwrap.wrap(text, WIDTH - width))}".rstrip()
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(_shown, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)

@@ -43,7 +43,8 @@ class SampledConv2d(SampledLayer):
         sampler: chooses among O outputs for inputs of ``I * kh * kw`` numbers, one set for a batch,
             such as ``ActiveSampler(I * kh * kw, O, LSHProposer, active=A)``; None computes all.
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
-        device, dtype: as in PyTorch: float32 or float64.
+        device: as in PyTorch.
+        dtype: float32 or float64.
 
     Raises:
         ValueError: for a number out of range, channels that do not divide into the groups, a

@@ -352,7 +352,8 @@ class SampledLinear(SampledLayer):
         sparse_grad: whether gradients of weight and bias are sparse tensors in their ``grad``.
         init_scale: small first weights help if most outputs are rarely learnt: such outputs then
             add less noise to the gradients of other layers.
-        device, dtype: as in PyTorch: float32, bfloat16 or float64.
+        device: as in PyTorch.
+        dtype: float32, bfloat16 or float64.
 
     Raises:
         ValueError: for a number or name out of range, or a sampler with another number of outputs.

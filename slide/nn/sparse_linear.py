@@ -38,7 +38,8 @@ class SparseInputLinear(SampledLayer):
             change little, so a small value makes rare features count less.
         sparse_grad: whether the gradient of the weight is a sparse tensor in its ``grad``, instead
             of rows for `slide.RowSparseAdam`. The gradient of the bias is dense.
-        device, dtype: as in PyTorch: float32 or float64.
+        device: as in PyTorch.
+        dtype: float32 or float64.
 
     Raises:
         ValueError: for a number out of range, a sampler with another number of outputs, or a

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _BINS = {"0": 0, "1": 1, "2-4": 2, "5-9": 5, "10-49": 10, "50-499": 50, "500+": 500}
 # Labels are compared that have this many evaluated rows; fewer, if there are few such labels.
 _ENOUGH_ROWS = (20, 10, 5, 2, 1)
+# A share of fewer answers than this is not drawn.
+_ENOUGH_ANSWERS = 20
 # Of an example as many names as fill two lines.
 _SHOWN_LABELS, _SHOWN_FEATURES = 8, 5
 
@@ -35,20 +37,27 @@ _SCORES = {"P": "p", "nDCG": "ndcg", "PSP": "psp"}
 # Pictures stand side by side, and on a phone below each other; wide tables scroll.
 _STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }
-table { border-collapse: collapse; } .wide { overflow-x: auto; margin: 1em 0; }
+h1, p { overflow-wrap: anywhere; } table { border-collapse: collapse; }
+.wide { overflow-x: auto; margin: 1em 0; }
 .row { display: flex; flex-wrap: wrap; gap: 1em; } img { width: 29em; max-width: 100%; }
 th, td { text-align: left; padding: .2em .8em .2em 0; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid; font-weight: 600; } th, small { white-space: normal; }
 small { color: #555; } td[colspan] { padding-bottom: .8em; max-width: 88vw; }
-td:nth-child(2):last-child { white-space: normal; overflow-wrap: anywhere; }
-@media (max-width: 40em) { th, td { padding-right: .5em; } td:first-child { white-space: normal; } }
+td:nth-child(2):last-child, small { white-space: normal; overflow-wrap: anywhere; }
+@media (max-width: 40em) {
+  th, td { padding-right: .5em; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 6em; }
+}
 """
 
 # Precision on held-out rows is the mean of these; so are the other points of its picture.
 _CUTOFFS = (1, 3, 5)
 _HELD, _EVALUATED, _RERANKED = "held/precision", "eval/p_at_{}", "reranked/p_at_{}"
 # Precisions to compare runs by, by their names in the log.
-_PRECISIONS = {_EVALUATED.format(1): "P@1, evaluated rows", _HELD: "precision, held-out rows"}
+_PRECISIONS = {
+    _EVALUATED.format(1): "P@1 of the network, evaluated rows",
+    _HELD: "precision, held-out rows",
+}
 # What a run measures of its active sets: names in the log by what a panel shows.
 _SELECTION = {
     "recall of the ten best": ("selection/recall_without_labels", "selection/chance"),
@@ -70,7 +79,7 @@ _PARTS = {
 _DASHES = ("-", "--", ":")
 # Least height of a panel of precision: chance often makes smaller differences, which would fill it.
 _SPAN = 0.02
-_DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide", "font.size": 9}
+_DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide"}
 
 
 class Answers(NamedTuple):
@@ -241,16 +250,14 @@ def write_report(folder: Path, answers: Answers) -> Path:
     parts = [
         f"<h1>{escape(title)}</h1>",
         score_table(run),
-        "<h2>Loss and precision</h2>",
-        _images({"loss over the steps": draw_loss(run), "precision": draw_precision(run)}),
+        *_curves(run),
         *_selection(run),
         *_frequency(answers),
         *_calibration(run, answers),
         "<h2>Time</h2>",
         _images({"seconds of each part of the run": draw_times(run.summary)}),
         *_labels(answers),
-        "<h2>Settings</h2>",
-        _table(["key", "value"], [[key, str(value)] for key, value in run.settings.items()]),
+        *_settings(run),
     ]
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     head += f"<title>{escape(title)}</title><style>{_STYLE}</style>"
@@ -268,7 +275,6 @@ def score_table(run: RunFiles) -> str:
             values = [run.summary.get(f"{prefix}{metric}_at_{k}") for k in (1, 3, 5)]
             if None not in values:
                 rows.append([f"{shown}, {name}", *(f"{value:.4f}" for value in values)])
-    where = run.summary.get("evaluated_on", "")
     always = run.summary.get("majority_p_at_1")
     rows += [["P@1 of always the most frequent label", f"{always:.4f}"]] if always else []
     own = {title: run.summary[name] for title, name in KIND_METRICS.items() if name in run.summary}
@@ -278,7 +284,17 @@ def score_table(run: RunFiles) -> str:
         tables.append(_table(["", "score"], cells))
     said = run.summary.get("warnings", [])
     warnings = "".join(f"<p><b>Warning:</b> {escape(each)}</p>" for each in said)
-    return f"{warnings}<p>Evaluated on: {escape(where)}.</p>" + "\n".join(tables)
+    return f"{warnings}<p>Scores on {_evaluated_rows(run)}:</p>" + "\n".join(tables)
+
+
+def _evaluated_rows(run: RunFiles) -> str:
+    return "test rows" if run.summary.get("evaluated_on") == "test" else "rows set aside"
+
+
+def _curves(run: RunFiles) -> Iterator[str]:
+    precision = draw_precision(run)
+    yield "<h2>Loss and precision</h2>" if precision else "<h2>Loss</h2>"
+    yield _images({"loss over the steps": draw_loss(run), **precision})
 
 
 def _selection(run: RunFiles) -> Iterator[str]:
@@ -291,6 +307,11 @@ def _selection(run: RunFiles) -> Iterator[str]:
         "its active set holds; by chance: if all of the set but labels had been drawn uniformly. "
         "The table has means over the second half of the run.</p>"
     )
+    if run.curve("selection/candidates")[0]:
+        yield (
+            "<p>Of the outputs in a set some are labels, some were looked up, and the others were "
+            "drawn at random. To look them up, an input looks at a share of all weight rows.</p>"
+        )
     yield _images(draw_selection(run))
     figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
     yield _table(["", "value"], [[head, cell] for head, (cell,) in figures_of.items()])
@@ -314,9 +335,9 @@ def _frequency(answers: Answers) -> Iterator[str]:
         [
             each.name,
             f"{each.labels:,}",
-            f"{100 * each.share:.1f} %",
-            *("" if share != share else f"{100 * share:.1f} %" for share in each.found),
-            *(f"{100 * share:.1f}" for share in each.precision),
+            f"{each.share:.1%}",
+            *("" if share != share else f"{share:.1%}" for share in each.found),
+            *(f"{share:.4f}" for share in each.precision),
         ]
         for each in bins
     ]
@@ -341,8 +362,13 @@ def _calibration(run: RunFiles, answers: Answers) -> Iterator[str]:
 
 def _labels(answers: Answers) -> Iterator[str]:
     head = ["label", "training rows", "rows", "found", "answered"]
+    counted = (
+        "<p>Training rows and rows: how many have the label, in training and in evaluation; found: "
+        "in how many of the latter it is among the answers; answered: in how many rows it is among "
+        "the answers, right or wrong.</p>"
+    )
     for title, labels in zip(("Hardest", "Best"), hardest_and_best(answers), strict=True):
-        yield f"<h2>{title} labels</h2>"
+        yield f"<h2>{title} labels</h2>{counted if title == 'Hardest' else ''}"
         lines = []
         for each in labels:
             counts = (each.trained, each.rows, each.found, each.answered)
@@ -351,6 +377,14 @@ def _labels(answers: Answers) -> Iterator[str]:
                 parts = example(answers, each.example).items()
                 lines.append(["\n".join(f"{name}: {', '.join(words)}" for name, words in parts)])
         yield _table(head, lines)
+
+
+def _settings(run: RunFiles) -> Iterator[str]:
+    """The command line, the choice of each group, and all keys that can be typed."""
+    yield "<h2>Settings</h2>"
+    if run.words:
+        yield f"<p>As typed: <code>{escape(' '.join(run.words))}</code></p>"
+    yield _table(["key", "value"], [list(each) for each in (run.choices | run.values).items()])
 
 
 def _images(figures: dict[str, "Figure"]) -> str:
@@ -389,26 +423,31 @@ def draw_loss(run: RunFiles) -> "Figure":
     """The loss over the steps of a run."""
     figure, panel = _panel(ylabel="loss")
     panel.plot(*run.curve("train/loss"), lw=1)
+    _from_zero(panel)
     return figure
 
 
-def draw_precision(run: RunFiles) -> "Figure":
-    """Precision on held-out and on evaluated rows, the means of the same cut-offs."""
-    figure, panel = _panel(ylabel="mean of P@1, P@3 and P@5")
-    where = "test rows" if run.summary.get("evaluated_on") == "test" else "evaluated rows"
+def draw_precision(run: RunFiles) -> dict[str, "Figure"]:
+    """Precision on held-out and on evaluated rows, the means of the same cut-offs.
+
+    Nothing if it is known after a single step: that is in the table of scores.
+    """
+    figure, panel = _panel(ylabel="mean of P@1, P@3, P@5")
+    where = _evaluated_rows(run)
     curves = {"held-out training rows": ("-", *run.curve(_HELD))}
     for name, form, style in (("network", _EVALUATED, "o-"), ("re-ranked", _RERANKED, "^-")):
         each = [run.curve(form.format(k)) for k in _CUTOFFS]
         means = np.mean([values for _, values in each], axis=0).tolist()
         curves[f"{where}, {name}"] = style, each[0][0], means
+    if len({step for _, steps, _ in curves.values() for step in steps}) < 2:
+        return {}
     for label, (style, steps, values) in curves.items():
         if steps:
             panel.plot(steps, values, style, ms=5, lw=1.2, label=label)
-    panel.set_ylim(0, 1.1 * panel.dataLim.ymax if panel.lines else 1)
-    panel.set_xlim(left=0)
-    if panel.lines:
-        panel.legend(frameon=False, loc="lower right")
-    return figure
+    panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
+    _from_zero(panel)
+    figure.legend(frameon=False, ncols=2, loc="outside upper center")
+    return {"precision": figure}
 
 
 def draw_selection(run: RunFiles) -> dict[str, "Figure"]:
@@ -423,6 +462,7 @@ def draw_selection(run: RunFiles) -> dict[str, "Figure"]:
         for name, (said, style) in zip(names, styles.items(), strict=False):
             panel.plot(*run.curve(name), ms=3, lw=1, label=said, **style)
         panel.set_ylim(0, 1.1 * panel.dataLim.ymax or 1)
+        _from_zero(panel)
         if len(names) > 1:
             found[label].legend(frameon=False, ncols=2, loc="outside upper center")
     return found
@@ -451,9 +491,11 @@ def draw_calibration(
         found[f"{name} by probability"], panel = _panel("probability", name)
         if y is share:
             panel.plot([0, 1], [0, 1], color="0.7", lw=1)
-            panel.plot(mean, share, "o-", ms=4, lw=1, clip_on=False)
+            many = counts >= _ENOUGH_ANSWERS
+            panel.plot(mean[many], share[many], "o-", ms=4, lw=1, clip_on=False)
             panel.set_ylim(0, 1)
         else:
+            panel.yaxis.set_major_formatter("{x:,.0f}")
             panel.bar(np.minimum(np.floor(mean * 10) / 10, 0.9) + 0.05, counts, 0.09)
         panel.set_xlim(0, 1)
     return found
@@ -462,10 +504,10 @@ def draw_calibration(
 def draw_times(summary: dict[str, Any]) -> "Figure":
     """Seconds of the parts of a run."""
     parts = {label: summary.get(name, 0.0) for label, name in _PARTS.items()}
-    parts = {label: seconds for label, seconds in parts.items() if seconds > 0}
+    parts = {label: seconds for label, seconds in parts.items() if seconds >= 0.05}
     figure, panel = _panel("seconds", height=0.6 + 0.25 * len(parts))
     bars = panel.barh(list(parts)[::-1], list(parts.values())[::-1])
-    panel.bar_label(bars, fmt="%.1f s", padding=3)
+    panel.bar_label(bars, fmt="{:,.1f} s", padding=3)
     panel.margins(x=0.18)
     return figure
 
@@ -492,7 +534,7 @@ def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
     heights = ["loss"] * 2 + [_PRECISIONS[common]] * 2
     for panel, x, y in zip(panels, ["step", "seconds"] * 2, heights, strict=True):
         panel.set(xlabel=x, ylabel=y)
-        panel.set_xlim(left=0)
+        _from_zero(panel)
     for panel in panels[2:]:
         least, most = panel.get_ylim()
         more = max(0.0, _SPAN - (most - least)) / 2
@@ -513,6 +555,12 @@ def _panel(xlabel: str = "step", ylabel: str = "", height: float = 3) -> tuple["
     figure, (panel,) = _grid(1, 1, (4.2, height))
     panel.set(xlabel=xlabel, ylabel=ylabel)
     return figure, panel
+
+
+def _from_zero(panel: "Axes") -> None:
+    """Let steps or seconds begin at 0, with so few of them named that large ones have room."""
+    panel.set_xlim(left=0)
+    panel.locator_params(axis="x", nbins=5)
 
 
 def _grid(rows: int, columns: int, size: tuple[float, float]) -> tuple["Figure", list["Axes"]]:

@@ -1,6 +1,8 @@
 """What the folder of a run says, and its figures as tables of text."""
 
 import json
+import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,13 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from slide.utils.checks import shortened
+from slide.utils.checks import shortened, typed_value
 from slide.utils.run_folders import check_plain_yaml
 from slide.utils.sizes import find_conf, flat
 
-# Keys that say what is built, and are no settings.
-_BUILDS = {"_target_", "_partial_", "_args_"}
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
+
+# What a run notes of its command line.
+_COMMAND = "command."
+# Parts of keys that say what a file builds, or what to do where a data set is missing.
+_INTERNAL = {"_target_", "_partial_", "_args_", "hint"}
 
 _Number = int | float
 # What of a summary is no figure; other objects and lists in it are for nobody here.
@@ -63,6 +68,31 @@ class RunFiles(NamedTuple):
     settings: dict[str, Any]
     log: list[dict[str, float]]
 
+    @property
+    def words(self) -> list[str]:
+        """The words of the command line; anybody may have written something else into the file."""
+        words = self.settings.get(f"{_COMMAND}words")
+        return [each for each in words if isinstance(each, str)] if isinstance(words, list) else []
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The choice of each group, as it is typed; of old runs none."""
+        above = f"{_COMMAND}choices."
+        return {
+            key.removeprefix(above): "null" if value == "None" else typed_value(value)
+            for key, value in self.settings.items()
+            if key.startswith(above)
+        }
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The values of the keys that a user may type, as they are typed."""
+        return {
+            key: typed_value(value)
+            for key, value in self.settings.items()
+            if not key.startswith(_COMMAND) and _INTERNAL.isdisjoint(key.split("."))
+        }
+
     def curve(self, name: str) -> tuple[list[float], list[float]]:
         """The steps at which a scalar was written, and its values."""
         lines = [line for line in self.log if name in line]
@@ -102,9 +132,7 @@ def read_run(folder: Path) -> RunFiles:
     if (folder / _SUMMARY).is_file():
         found = _read_object(folder / _SUMMARY, json.loads)
         summary = _with_parts(_known(folder / _SUMMARY, found))
-    values = flat(settings)
-    values = {key: values[key] for key in values if _BUILDS.isdisjoint(key.split("."))}
-    return RunFiles(folder, summary, values, _read_log(folder / _LOG))
+    return RunFiles(folder, summary, flat(settings), _read_log(folder / _LOG))
 
 
 def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
@@ -174,14 +202,27 @@ def _is_figure(value: Any) -> bool:
     return isinstance(value, _Number) and not _too_large(value)
 
 
-def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side; the last line has no line feed."""
-    lines = [list(head), *(list(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+def terminal_width() -> int:
+    """Columns of the terminal that standard output is; a file or a pipe has no end."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def text_table(columns: Sequence[Sequence[str]], width: int, repeated: int = 1) -> str:
+    """Columns of cells side by side; the last line has no line feed.
+
+    Where this is wider than ``width``, the table goes on below, with the first ``repeated`` columns
+    at the beginning of each part.
+    """
+    padded = [[cell.ljust(max(map(len, cells))) for cell in cells] for cells in columns]
+    parts = [padded[:repeated]]
+    for column in padded[repeated:]:
+        part = [*parts[-1], column]
+        if len(parts[-1]) > repeated and sum(len(each[0]) + 2 for each in part) - 2 > width:
+            parts.append([*padded[:repeated], column])
+        else:
+            parts[-1] = part
+    tables = (zip(*part, strict=True) for part in parts)
+    return "\n\n".join("\n".join("  ".join(line).rstrip() for line in table) for table in tables)
 
 
 def figure_columns(

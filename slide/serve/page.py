@@ -10,11 +10,12 @@ _PAGE = """\
 <!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>slide: $name</title>
+<title>slide: $name</title><link rel="icon" href="data:,">
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 50em; margin: 2em auto; padding: 0 1em; }
 textarea, pre { font: 13px/1.5 ui-monospace, monospace; width: 100%; box-sizing: border-box; }
 pre { background: #f4f4f4; padding: .7em; overflow: auto; white-space: pre-wrap; }
+h1 { overflow-wrap: anywhere; }
 table { border-collapse: collapse; } td { padding: .2em 1em .2em 0; vertical-align: top; }
 button { font: inherit; padding: .2em 1em; } small { color: #555; }
 </style></head>

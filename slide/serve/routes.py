@@ -107,17 +107,23 @@ def _keys(form: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in form.model_fields.items()]
 
 
+# What a row has in a column of texts, and in one of numbers.
+_CELLS = "a text, in the table's column", "a number, in the table's column"
+
+
 def row_form(model: Model) -> type[Row]:
     """What a row may be: for a model of a table, also cells by the name of their column."""
     columns, fields = model.columns, dict[str, Any]()
     if columns is None or "columns" not in model.settings:
         return Row
     for column in columns.names:
+        number = column in columns.numbers
+        field = Field(None, alias=column, description=_CELLS[number])
         if column not in Row.model_fields:
-            kind: Any = _Value if column in columns.numbers else str
-            said = f"a {'text' if kind is str else 'number'}, in the table's column"
-            field = Field(None, alias=column, description=said)
+            kind: Any = _Value if number else str
             fields[f"column_{len(fields)}"] = (kind | None, field)
+        elif column == "text" and not number:
+            fields[column] = (str | None, field)
     return create_model("Row", __base__=Row, __doc__=Row.__doc__, **fields) if fields else Row
 
 
@@ -258,7 +264,8 @@ def _fault(error: ValidationError, form: type[Row], *above: str | int) -> str:
     if above and first["type"] == "extra_forbidden":
         said = _unknown_key("a row", form)
     elif above and first["type"] in ("model_type", "model_attributes_type"):
-        given, columns = json.dumps(first["input"]), [k for k in _keys(form) if k not in _keys(Row)]
+        fields, given = form.model_fields.values(), json.dumps(first["input"])
+        columns = [str(field.alias) for field in fields if field.description in _CELLS]
         forms = f"an object with the columns {', '.join(columns)}" if columns else _ROW_FORMS
         said = f"a row is {forms}, not {given if len(given) < 50 else given[:50] + ' ...'}"
     return f"{path.removeprefix('.')}: {said}"

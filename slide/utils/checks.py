@@ -205,5 +205,14 @@ def override_key(word: str) -> str:
     return LETTERS.get(typed_key(word), typed_key(word))
 
 
+def typed_value(value: object) -> str:
+    """A value of a setting as it is typed on a command line."""
+    if isinstance(value, list):
+        return f"[{','.join(map(typed_value, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.integer) and not isinstance(value, bool)

@@ -32,6 +32,15 @@ class ProgressBar(tqdm):
         more["delay"], more["disable"] = SHOWN_AFTER, _is_silent()
         super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
 
+    def __str__(self) -> str:
+        """The bar; figures behind a sentence are whole or left out, as half of one misleads."""
+        values: dict[str, Any] = {**self.format_dict}
+        unbounded: dict[str, Any] = {**values, "ncols": None}
+        width = values["ncols"]
+        if self.bar_format and width and len(self.format_meter(**unbounded)) > width:
+            values["postfix"] = None
+        return self.format_meter(**values)
+
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
         """Draw the bar, or write its line if that is due."""
         now = time.monotonic()

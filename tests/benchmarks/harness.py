@@ -244,6 +244,15 @@ def options(
     return parser
 
 
+def legend_below(figure: Any, columns: int) -> None:
+    """One legend of all lines, each of them once."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
+
+
 def fill_page(
     name: str,
     keys: tuple[str, ...],

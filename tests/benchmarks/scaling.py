@@ -15,7 +15,18 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from harness import RESULTS, Row, Store, fill_page, in_process, options, origin, prose, table
+from harness import (
+    RESULTS,
+    Row,
+    Store,
+    fill_page,
+    in_process,
+    legend_below,
+    options,
+    origin,
+    prose,
+    table,
+)
 from matplotlib import pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 from sized import BATCHES, LABELS, NONZEROS, Size, settings
@@ -127,13 +138,16 @@ def draw(rows: list[Row], folder: Path) -> None:
     axes.set(title=title, ylabel="ms a step")
     legend_below(figure, 1)
     saved(figure, folder / PICTURE)
-    figure, grid = plt.subplots(1, 3, figsize=(14, 5), layout="constrained")
+    figure, grid = plt.subplots(1, 3, figsize=(10.5, 4.5), layout="constrained")
+    grid[0].sharey(grid[1])
     for axes, axis in zip(grid, ("features", "hidden"), strict=False):
         own = [row for row in along(rows, axis) if row["case"] == BASE.case]
         lines_of(axes, own, axis, last_ms)
-        axes.set(ylabel="ms a step", title=f"A step\n{others(axis)}")
+        axes.set_ylabel("ms a step")
+        axes.set_title(f"A training step\n{others(axis)}", fontsize="medium")
     lines_of(grid[2], along(rows, "outputs"), "outputs", lambda row: row["bytes"] / 2**30)
-    grid[2].set(ylabel="memory, GiB", title=f"Memory of the process\n{others('outputs')}")
+    grid[2].set_ylabel("memory, GiB")
+    grid[2].set_title(f"Memory of the process\n{others('outputs')}", fontsize="medium")
     legend_below(figure, 2)
     saved(figure, folder / MORE)
 
@@ -152,14 +166,6 @@ def lines_of(axes: Any, rows: list[Row], axis: str, value: Callable[[Row], float
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(TITLES[axis])
     axes.grid(alpha=0.3)
-
-
-def legend_below(figure: Any, columns: int) -> None:
-    """One legend of all lines, each of them once."""
-    found: dict[str, Any] = {}
-    for axes in figure.axes:
-        found |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(found.values(), found, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def saved(figure: Any, path: Path) -> None:

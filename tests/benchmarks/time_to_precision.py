@@ -24,7 +24,20 @@ import harness
 import numpy as np
 import peers
 import torch
-from harness import RESULTS, Row, Store, grid, in_process, of, opened, origin, prose, table, triple
+from harness import (
+    RESULTS,
+    Row,
+    Store,
+    grid,
+    in_process,
+    legend_below,
+    of,
+    opened,
+    origin,
+    prose,
+    table,
+    triple,
+)
 from matplotlib import pyplot as plt
 from matplotlib.ticker import NullFormatter
 from omegaconf import OmegaConf
@@ -316,31 +329,30 @@ def draw(rows: list[Row], folder: Path) -> None:
     sets = list(dict.fromkeys(row["dataset"] for row in rows))
     if not sets:
         return
-    size = 4 * len(sets) + 1, 3 * len(AXES)
-    figure, grid = plt.subplots(len(AXES), len(sets), figsize=size, sharex="col", squeeze=False)
-    figure.set_layout_engine("constrained")
-    for column, name in enumerate(sets):
-        for line, (key, label) in enumerate(AXES.items()):
-            axes, at = grid[line][column], 1 + SHOWN.index(key)
-            for row in of(rows, dataset=name):
+    figure, grid = plt.subplots(
+        *(len(sets), len(AXES)),
+        figsize=(10, 2.5 * len(sets) + 1),
+        sharex="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    for line, name in zip(grid, sets, strict=True):
+        own = of(rows, dataset=name)
+        for axes, (key, label) in zip(line, AXES.items(), strict=True):
+            at = 1 + SHOWN.index(key)
+            for row in own:
                 points = [(each[0], 100 * each[at]) for each in row["curve"]]
                 color = f"C{list(TITLES).index(row['method'])}"
                 mark = ".-" if len(points) > 1 else "D"
-                axes.plot(
-                    *zip(*points, strict=True),
-                    mark,
-                    color=color,
-                    label=TITLES[row["method"]].strip("*"),
-                )
+                title = TITLES[row["method"]].strip("*")
+                axes.plot(*zip(*points, strict=True), mark, color=color, label=title)
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
             axes.grid(alpha=0.3)
-            axes.set(ylabel=label if not column else None, title=None if line else name)
-        grid[-1][column].set_xlabel("seconds of training")
-    handles = {}
-    for axes in figure.axes:
-        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2 * len(sets))
+            axes.set(ylabel=f"{label}, %", xlabel="seconds of training")
+        line[0].set_title(f"{name}, {own[0]['labels']:,} labels", loc="left")
+    legend_below(figure, 3)
     figure.savefig(folder / PICTURE, dpi=120)
     plt.close(figure)
 

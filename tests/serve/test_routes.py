@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
+from types import SimpleNamespace
 from typing import get_args
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from slide.model import load
 from slide.model.model import SEARCHES
 from slide.serve import Limits, create_app, routes
 from slide.serve.batcher import Batcher
-from slide.serve.routes import Query, Row, read_query, rows_to_csr
+from slide.serve.routes import Query, Row, read_query, row_form, rows_to_csr
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]
@@ -586,3 +587,12 @@ def test_no_bytes_are_a_failure(client, content, type):
     answer = client.post(data=content, headers={"Content-Type": type})
     assert answer.status_code in (400, 422)
     assert answer.json()["error"]
+
+
+def test_a_column_of_a_table_may_be_called_text():
+    columns = SimpleNamespace(names=["name", "text", "length"], numbers=["length"])
+    form = row_form(SimpleNamespace(columns=columns, settings={"columns": {}}))
+    found = {field.alias: field.description for field in form.model_fields.values() if field.alias}
+    assert found["text"] == found["name"] == "a text, in the table's column"
+    assert found["length"] == "a number, in the table's column"
+    assert form.model_validate({"text": "a"}).text == "a"

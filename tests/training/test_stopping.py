@@ -461,7 +461,7 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_a_bar_says_the_bound_and_what_it_waits_for(columns):
     """What comes first is seen in narrow terminals, too."""
-    schedule, shown = AutoSchedule(50, 1000), []
+    schedule, shown, loss = AutoSchedule(50, 1000), [], ", loss=0.123"
     with ProgressBar(desc="training", unit=" steps", file=io.StringIO(), ncols=columns) as bar:
         bar.set_postfix({"loss": "0.123"})
         for score in (None, 0.5, 0.4):
@@ -476,12 +476,16 @@ def test_a_bar_says_the_bound_and_what_it_waits_for(columns):
     assert first.startswith("step 7, at most 1,000 [00:0")
     assert falling.startswith("the rate falls:   9%|")
     assert " 7/75 [00:0" in falling
+    assert "loss=" not in "".join(shown) or columns > 40
     if columns > 40:
-        assert " steps/s] until precision levels off" in first
+        before, said, behind = first.partition(" until precision levels off")
+        assert before.endswith(" steps/s]")
+        assert said
+        assert behind in ("", loss), "half a number is another one"
         assert " steps/s] until precision 0.500 levels o" in second
-        assert "loss=0.123" in falling
+        assert loss in falling
     if columns > 80:
-        assert second.endswith(" levels off, loss=0.123")
+        assert second.endswith(f" levels off{loss}")
 
 
 SHARED = """
