@@ -353,9 +353,12 @@ def _calibration(run: RunFiles, answers: Answers) -> Iterator[str]:
     yield "<h2>Calibration</h2>"
     every, first = (run.summary.get(f"calibration_error{end}") for end in ("", "_at_1"))
     if every is not None and first is not None:
+        chance = run.summary.get("chance_calibration_error_at_1")
         yield (
             f"<p>The calibration error of the probabilities is {every:.3f} for all answers and "
-            f"{first:.3f} for the first answer to each row.</p>"
+            f"{first:.3f} for the first answer to each row"
+            + ("" if chance is None else f" (by chance {chance:.3f})")
+            + ".</p>"
         )
     yield _images(draw_calibration(*calibration(answers)))
 

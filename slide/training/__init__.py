@@ -2,6 +2,7 @@
 
 from slide.training.coordination import CoreShare as CoreShare
 from slide.training.evaluation import calibration_error as calibration_error
+from slide.training.evaluation import chance_calibration_error as chance_calibration_error
 from slide.training.evaluation import evaluate as evaluate
 from slide.training.evaluation import inverse_propensities as inverse_propensities
 from slide.training.evaluation import ndcg_at_k as ndcg_at_k

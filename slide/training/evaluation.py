@@ -117,9 +117,31 @@ def calibration_error(scores: np.ndarray, predicted: np.ndarray, labels: Pattern
     """
     known = predicted >= 0
     right, sure = hits(predicted, labels)[known], scores[known].astype(np.float64)
-    bin_of = np.minimum((sure * _BINS).astype(int), _BINS - 1)
-    gaps = np.bincount(bin_of, right) - np.bincount(bin_of, sure)
+    gaps = np.bincount(_bins(sure), right) - np.bincount(_bins(sure), sure)
     return float(np.abs(gaps).sum() / max(len(right), 1))
+
+
+def chance_calibration_error(scores: np.ndarray, predicted: np.ndarray) -> float:
+    """The expected `calibration_error` if each probability is right, in [0, 1].
+
+    It is not 0, because the share of right predictions in a bin varies by chance: their number is
+    nearly normal, and differs from the sum of the probabilities by sqrt(2 / pi) of its standard
+    deviation on average.
+
+    Example:
+        >>> import numpy as np
+        >>> from slide.training import chance_calibration_error
+        >>> round(chance_calibration_error(np.full((400, 1), 0.5), np.zeros((400, 1), int)), 3)
+        0.02
+    """
+    sure = scores[predicted >= 0].astype(np.float64)
+    variances = np.bincount(_bins(sure), np.maximum(sure * (1 - sure), 0))
+    return float(np.sqrt(2 / np.pi * variances).sum() / max(len(sure), 1))
+
+
+def _bins(probabilities: np.ndarray) -> np.ndarray:
+    """The bin of each probability."""
+    return np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
 
 
 def inverse_propensities(
@@ -251,9 +273,10 @@ def evaluate(
         ``p_at_1``, ..., ``ndcg_at_1``, ..., ``psp_at_5``, each in [0, 1]. With a ranker, the same
         of the network alone as ``network_...``, and, if its scores are probabilities,
         ``calibration_error`` of five predictions and ``calibration_error_at_1`` of the first ones
-        (`slide.training.calibration_error`). With one of a knowledge graph also ``mrr`` and
-        ``hits_at_k`` for k = 1, 3, 10, where ranks beyond 20 count as none (`reciprocal_ranks`);
-        with one of a recommender ``recall_at_20`` and ``ndcg_at_20``.
+        (`slide.training.calibration_error`), and both by chance alone as ``chance_...``. With one
+        of a knowledge graph also ``mrr`` and ``hits_at_k`` for k = 1, 3, 10, where ranks beyond 20
+        count as none (`reciprocal_ranks`); with one of a recommender ``recall_at_20`` and
+        ``ndcg_at_20``.
 
     Example:
         >>> import numpy as np
@@ -282,7 +305,9 @@ def scores_of(
     scores |= {f"{NETWORK}{name}": value for name, value in alone.items()}
     if ranker.objective == "p":
         for name, k in (("calibration_error", TOP), ("calibration_error_at_1", 1)):
-            scores[name] = calibration_error(found.scores[:, :k], found.ids[:, :k], split.labels)
+            first = found.scores[:, :k], found.ids[:, :k]
+            scores[name] = calibration_error(*first, split.labels)
+            scores[f"chance_{name}"] = chance_calibration_error(*first)
     return scores
 
 

@@ -46,7 +46,7 @@ def ours(overrides: list[str]) -> Row:
     found = predict_split(trainer.network, rows, trainer.options.evaluation, trainer.ranker)
     seconds, found = time.perf_counter() - begin, Ranked.of(TOP, *found)
     keep = (*SCORES, *(f"network_{name}" for name in SCORES), "peak_rss_mb")
-    keep += ("calibration_error", "calibration_error_at_1")
+    keep += ("calibration_error", "calibration_error_at_1", "chance_calibration_error_at_1")
     times = {name: summary[name] for name in ("train_seconds", "ranker_seconds")}
     times["predict_rows_per_second"] = len(rows) / seconds
     bins = reliability(found.scores, found.ids, rows.labels)
@@ -144,7 +144,7 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
         values = [scale * row[name] for row in rows if name in row]
         return f"{sum(values) / len(values):,.{digits}f}" if values else ""
 
-    return {
+    cells = {
         "method": title,
         "P@1 / P@3 / P@5": triple(rows, "p"),
         "PSP@1 / PSP@3 / PSP@5": triple(rows, "psp"),
@@ -155,6 +155,9 @@ def line(method: str, rows: list[Row]) -> dict[str, str]:
             mean(name, 1, 100) for name in ("calibration_error_at_1", "calibration_error")
         ).strip(" /"),
     }
+    if by_chance := mean("chance_calibration_error_at_1", 1, 100):
+        cells["calibration error of 1 by chance, points"] = by_chance
+    return cells
 
 
 def summary(rows: list[Row]) -> str:

@@ -55,8 +55,10 @@ def test_a_run_leaves_a_report(tmp_path):
     )
     scores = ["p_at_1", "recall_at_10", "chance_recall_at_10"]
     assert all(f"<td>{summary[score]:.4f}</td>" in page for score in scores)
-    errors = [f"{summary[name]:.3f}" for name in ("calibration_error", "calibration_error_at_1")]
-    assert f"{errors[0]} for all answers and {errors[1]} for the first answer" in page
+    names = "calibration_error", "calibration_error_at_1", "chance_calibration_error_at_1"
+    every, first, chance = (f"{summary[name]:.3f}" for name in names)
+    assert f"{every} for all answers and {first} for the first answer to each row" in page
+    assert f"each row (by chance {chance})" in page
     headings = re.findall("<h2>(.*?)</h2>", page)
     assert headings[-3:] == ["Hardest labels", "Best labels", "Settings"]
     table = page.split("<h2>Settings</h2>")[1]

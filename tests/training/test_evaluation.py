@@ -17,6 +17,7 @@ from slide.ranking import EnsembleRanker, Ranked
 from slide.sparse import CSR, Pattern, hits
 from slide.training.evaluation import (
     calibration_error,
+    chance_calibration_error,
     check_search,
     choose_samples,
     evaluate,
@@ -94,7 +95,7 @@ def test_graphs_and_recommenders_have_scores_of_their_own(data, kind, names):
     assert found.ids.shape[1] == (20 if names else 5)
     scores = scores_of(found, data.test, np.ones(data.num_labels), ranker)
     plain = {f"{each}_at_{k}" for each in ("p", "ndcg", "psp") for k in (1, 3, 5)}
-    own = {n for n in scores if not n.startswith(("network_", "calibration"))}
+    own = {n for n in scores if not n.startswith(("network_", "calibration", "chance_"))}
     assert own == plain | names
     assert {f"network_{name}" for name in names} < set(scores)
     if kind == "graph":
@@ -136,6 +137,22 @@ def test_the_calibration_error_of_the_first_predictions_stands_beside_that_of_fi
     assert calibration_error(found.scores, ids, split.labels) == scores["calibration_error"]
     ranker = EnsembleRanker(objective="psp")
     assert not any("calibration" in name for name in scores_of(found, split, INVERSE, ranker))
+
+
+def test_right_probabilities_have_the_calibration_error_of_chance():
+    rng, rows = np.random.default_rng(0), 1000
+    scores, ids = rng.beta(2, 4, (rows, 1)), np.zeros((rows, 1), int)
+    ids[::4] = -1
+    errors = []
+    for _ in range(100):
+        right = rng.random(rows) < scores[:, 0]
+        labels = Pattern(np.append(0, np.cumsum(right)), np.zeros(right.sum(), np.int32))
+        errors.append(calibration_error(scores, ids, labels))
+    chance = chance_calibration_error(scores, ids)
+    assert chance == pytest.approx(np.mean(errors), rel=0.1)
+    split = Split(CSR(np.zeros(rows + 1), np.empty(0), np.empty(0)), labels, 1, 7)
+    found = scores_of(Ranked.of(5, scores, ids), split, INVERSE, EnsembleRanker())
+    assert found["chance_calibration_error_at_1"] == chance
 
 
 @pytest.fixture
