@@ -24,11 +24,12 @@ _SHARE, _POSSIBLE = 0.05, 0.5
 _SIGNIFICANT = 0.05
 # The expected pairs must come from at least about 15 equally likely labels, not from a few.
 _SPREAD = 15
-# Rows are dense if they have more than an eighth of the features, as images have. Networks learn
-# from images for many epochs, as from measurements.
-DENSE = 1 / 8
-# Rows that have more than half of the features take no more memory with a mean taken away.
+# Rows are dense if they have more than half of the features, as measurements have. Then a row takes
+# hardly more memory where a mean is taken away.
 MOSTLY_NONZERO = 1 / 2
+# They are dense with an eighth of the features, too, as images have, if that is more than 16: texts
+# with few words have that share of a small vocabulary.
+DENSE, _MANY_FEATURES = 1 / 8, 16
 # 2^31: features have numbers below it, so no feature is the item of a new label.
 _NO_ITEM = 2**31
 # 65,536 rows are hashed at a time, so that the hashes stay in a cache.
@@ -232,8 +233,8 @@ def kind_of(train: Split) -> str:
     """What training rows seem to be: ``"graph"``, ``"items"``, ``"dense"`` or ``"other"``.
 
     It is what they are said to be (`slide.data.Split.kind`), or else the likely one of
-    `propose_kinds`. Dense rows, such as measurements and images, have more than an
-    eighth of the features.
+    `propose_kinds`. Dense rows, such as measurements, have more than half of the
+    features, or such as images an eighth of many.
 
     Example:
         >>> import numpy as np
@@ -252,7 +253,9 @@ def kind_of(train: Split) -> str:
 
 def usual_kind(train: Split) -> str:
     """What rows are that are neither a graph nor items: ``"dense"`` or ``"other"``."""
-    return "dense" if nonzero_share(train) > DENSE else "other"
+    share = nonzero_share(train)
+    image = share > DENSE and share * train.num_features > _MANY_FEATURES
+    return "dense" if share > MOSTLY_NONZERO or image else "other"
 
 
 def nonzero_share(train: Split) -> float:

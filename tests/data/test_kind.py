@@ -108,9 +108,12 @@ def test_short_rows_that_all_differ_are_a_graph():
     assert kind_of(split_of([[1, 2], [1, 2]], [[0, 2], [1]], 5, 5)) == "other"
 
 
-@pytest.mark.parametrize(("width", "kind"), [(23, "dense"), (24, "other")])
-def test_dense_rows_have_more_than_an_eighth_of_the_features(width, kind):
-    rows = [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+@pytest.mark.parametrize(
+    ("count", "width", "kind"),
+    [(3, 5, "dense"), (3, 6, "other"), (17, 135, "dense"), (17, 136, "other"), (16, 127, "other")],
+)
+def test_dense_rows_have_most_features_or_many(count, width, kind):
+    rows = [[*range(first, first + count)] for first in range(3)]
     assert kind_of(split_of(rows, [[0], [1], [0]], width, 2)) == kind
 
 
