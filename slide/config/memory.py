@@ -48,8 +48,9 @@ def memory_needs(
     processes, trainer, ranker = ranks.group.size, config.trainer, config.ranker
     sampler, optimizer, hidden = config.sampler, config.optimizer, config.network.hidden
     features, *widths = _widths(config, data, processes)
-    split, labels, batch = data.train, widths[-1], trainer.batch_size
+    split, labels = data.train, widths[-1]
     rows, entries = len(split), len(split.features.indices)
+    batch = min(trainer.batch_size, rows)
     weights = _num_weights(config, data, processes)
     states = features + 2 * sum(widths) - widths[0]  # Rows of weights; each bias is one.
     first = optimizer.get("betas", [0])[0] != 0  # Other optimizers may have no such keys.
@@ -71,7 +72,8 @@ def memory_needs(
     if active < labels and getattr(kind, "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
         copied = 2 * always["index of the sampler"]  # As bytes, and a copy of the bytes.
-    elif active < labels and (tables := proposer.get("num_tables")):
+    elif active < labels and "num_tables" in proposer:
+        tables = proposer.num_tables or 0
         always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
         copied = labels * SKETCH  # From which the tables are built again.
     step = (4 + runtime.num_threads()) * labels

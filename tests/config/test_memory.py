@@ -93,6 +93,7 @@ def bytes_of(tensors):
     ("words", "part", "more"),
     [
         (["sampler=lsh"], "index of the sampler", True),
+        (["sampler=lsh", "hash.num_tables=null"], "index of the sampler", True),
         (["sampler=index"], "index of the sampler", True),
         (["sampler=lsh", "sampler.active=500"], "index of the sampler", False),
         (["sampler=full"], "index of the sampler", False),
@@ -104,6 +105,11 @@ def bytes_of(tensors):
 def test_parts_that_only_some_runs_have(tmp_path, words, part, more):
     phases = needs.memory_needs(*opened(tmp_path, *words))
     assert bool(phases["training"].get(part, 0) + phases["ending"].get(part, 0)) == more
+
+
+def test_a_batch_has_no_more_than_all_rows(tmp_path):
+    sizes = [needs.memory_needs(*opened(tmp_path, f"trainer.batch_size={n}")) for n in (300, 10**9)]
+    assert sizes[0]["training"]["a step"] == sizes[1]["training"]["a step"]
 
 
 def opened(folder, *words):

@@ -19,6 +19,7 @@ from slide.ops.sources import draw_features, draw_labels
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
+from slide.utils.resources import check_room
 
 # Part of the cache's key. Increase it when the same parameters give other rows.
 SYNTHETIC_VERSION = 1
@@ -173,14 +174,18 @@ def generate_rows(
 
 def build_model(shape: RowShape, rng: np.random.Generator) -> RowModel:
     """Draws the prototypes, and the column of each rank."""
+    size = shape.num_labels * (4 * PROTOTYPE + 12)  # Prototypes, and an order of the labels.
+    check_room(size, f"prototypes of num_labels={shape.num_labels:,}")
     common = _zipf(
         rng.random((shape.num_clusters, SHARED)), shape.num_features, shape.feature_popularity
     )
     prototypes = np.empty((shape.num_labels, PROTOTYPE), np.int32)
-    for start in range(0, shape.num_labels, 1 << 16):
-        part = prototypes[start : start + (1 << 16)]
-        part[:] = _zipf(rng.random(part.shape), shape.num_features, shape.feature_popularity)
-        part[:, :SHARED] = common[(start + np.arange(len(part))) % shape.num_clusters]
+    with ProgressBar(total=shape.num_labels, unit=" labels", desc="prototypes") as bar:
+        for start in range(0, shape.num_labels, 1 << 16):
+            part = prototypes[start : start + (1 << 16)]
+            part[:] = _zipf(rng.random(part.shape), shape.num_features, shape.feature_popularity)
+            part[:, :SHARED] = common[(start + np.arange(len(part))) % shape.num_clusters]
+            bar.update(len(part))
     share = np.arange(1, shape.num_features + 1) ** -shape.feature_popularity
     return RowModel(
         rng.permutation(shape.num_features).astype(np.int32),

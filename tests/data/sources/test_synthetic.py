@@ -8,6 +8,7 @@ from helpers.splits import assert_same_rows, assert_types
 
 from slide.data import synthetic
 from slide.sparse import check_labels
+from slide.utils import resources
 
 SMALL = {
     "num_features": 1000,
@@ -132,3 +133,9 @@ def test_tiny_sizes(tmp_path, size):
 def test_parameters_out_of_range_are_named(tmp_path, name, value):
     with pytest.raises(ValueError, match=rf"^{name} must be .* not {value}"):
         synthetic(cache=tmp_path, **{**SMALL, name: value})
+
+
+def test_labels_beyond_memory_are_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(resources, "free_memory", lambda: 1 << 30)
+    with pytest.raises(ValueError, match=r"num_labels=20,000,000 take 1\.4 GiB at least, and 1\.0"):
+        synthetic(cache=tmp_path, **{**SMALL, "num_labels": 20_000_000})
