@@ -9,7 +9,7 @@ from slide.report.run_files import read_run
 
 
 def test_an_unfinished_run(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 3\ntrainer:\n  epochs: auto\n  _target_: x\n")
+    (tmp_path / "config.yaml").write_text("seed: 3\ntrainer:\n  epochs: auto\n")
     (tmp_path / "metrics.jsonl").write_text('{"step": 2, "train/loss": 0.5}\n{"step": 3, "tr')
     run = read_run(tmp_path)
     assert run.settings == {"seed": 3, "trainer.epochs": "auto"}

@@ -472,9 +472,9 @@ def test_no_request_hides_in_the_body_of_another_one(how):
     with serving_model(make_model()) as client:
         address = urlsplit(client.root)
         with socket.create_connection((address.hostname, address.port), timeout=30) as asking:
-            asking.sendall(f"POST /a HTTP/1.1\r\nHost: a\r\n{how}: chunked\r\n\r\n".encode())
-            asking.sendall(b"0\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n")
-            asking.sendall(b"Connection: close\r\n\r\n")
+            first = f"POST /a HTTP/1.1\r\nHost: a\r\n{how}: chunked\r\n\r\n0\r\n\r\n"
+            hidden = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            asking.sendall(f"{first}{hidden}".encode())
             answer = b"".join(iter(lambda: asking.recv(1000), b"")).decode()
     if "Length" in how:
         assert answer.startswith("HTTP/1.1 400")

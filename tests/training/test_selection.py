@@ -283,7 +283,7 @@ def test_a_run_says_it(tmp_path, capsys):
     assert after.index("have no effect") < after.index("sets ")
     assert any("have no effect" in sentence for sentence in summary["warnings"])
     assert line == f"sets      {selection_line(summary)}"
-    assert f"; {summary['directions']} directions; 0 tables (L): up to 1,048,576 outputs" in line
+    assert f"; {summary['directions']} directions; 0 tables (L): sketches rank" in line
     assert f"recall of the ten best {summary['recall_at_10']:.3f} (by chance " in line
     for name, scalar in (
         ("recall_at_10", "selection/recall_without_labels"),

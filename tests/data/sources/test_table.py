@@ -419,7 +419,7 @@ def test_from_a_table_to_answers(tmp_path, capsys):
     # A row of a CSV file is named by its last line: texts may have several.
     assert re.search(r"<small>rows\.csv:\d+ \(id r\d*[05]\): ", report)
     answers = []
-    sources = {"a.csv": path, "b.jsonl": write_lines(tmp_path / "rows.jsonl", ROWS)}
+    sources = {"a.jsonl": path, "b.jsonl": write_lines(tmp_path / "rows.jsonl", ROWS)}
     if "pyarrow" in sys.modules:
         sources["c.jsonl"] = write_parquet(tmp_path / "rows.parquet", ROWS)
     for name, source in sources.items():
