@@ -123,7 +123,7 @@ def run_device(config: DictConfig) -> torch.device:
 
 
 def looks_up(config: DictConfig) -> bool:
-    """Whether ``sampler=auto`` builds hash tables: neurons or answers are found by inputs alone.
+    """Whether ``sampler=auto`` is ``lsh``: neurons or answers are then found by inputs alone.
 
     With a good recipe, looked-up outputs in a shared set teach no more than uniform draws.
     """
