@@ -73,7 +73,7 @@ def memory_needs(
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
         copied = 2 * always["index of the sampler"]  # As bytes, and a copy of the bytes.
     elif active < labels and "num_tables" in proposer:
-        tables = proposer.num_tables or 0
+        tables = proposer.get("num_tables") or 0
         always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
         copied = labels * SKETCH  # From which the tables are built again.
     step = (4 + runtime.num_threads()) * labels
