@@ -27,9 +27,10 @@ _SPREAD = 15
 # Rows are dense if they have more than half of the features, as measurements have. Then a row takes
 # hardly more memory where a mean is taken away.
 MOSTLY_NONZERO = 1 / 2
-# They are dense with an eighth of the features, too, as images have, if that is more than 16: texts
-# with few words have that share of a small vocabulary.
-DENSE, _MANY_FEATURES = 1 / 8, 16
+# They are dense with an eighth of the features, too, as images have, if that is more than 16.
+DENSE = 1 / 8
+# Texts with few words have that share of a small vocabulary.
+_MANY_FEATURES = 16
 # 2^31: features have numbers below it, so no feature is the item of a new label.
 _NO_ITEM = 2**31
 # 65,536 rows are hashed at a time, so that the hashes stay in a cache.
@@ -253,14 +254,14 @@ def kind_of(train: Split) -> str:
 
 def usual_kind(train: Split) -> str:
     """What rows are that are neither a graph nor items: ``"dense"`` or ``"other"``."""
-    share = nonzero_share(train)
+    share = nonzero_share(train.features, train.num_features)
     image = share > DENSE and share * train.num_features > _MANY_FEATURES
     return "dense" if share > MOSTLY_NONZERO or image else "other"
 
 
-def nonzero_share(train: Split) -> float:
+def nonzero_share(features: CSR, num_features: int) -> float:
     """The share of features that a row has, on average."""
-    return len(train.features.indices) / max(len(train) * train.num_features, 1)
+    return len(features.indices) / max(features.num_rows * num_features, 1)
 
 
 def is_graph(train: Split) -> bool:

@@ -223,7 +223,7 @@ class TextVectorizer:
         return TextVectorizer(self.options, terms, idf)
 
     def most_parts(self, text: str) -> int:
-        """A text has at most so many words, or pieces of any length that is counted."""
+        """An upper bound of the words of a text, or of its pieces, of all lengths that count."""
         own = self._vectorizer
         size = len(text.encode("utf-8", "surrogatepass"))
         positions = size // 2 if own.analyzer == "word" else size  # A blank follows a word.

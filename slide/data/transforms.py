@@ -209,7 +209,9 @@ def should_standardize(train: Split, options: StepOptions) -> bool:
     """
     if not options.l2_norm or options.tf_idf or options.hashed_features:
         return False
-    if nonzero_share(train) <= MOSTLY_NONZERO or len(train) < 2 or not len(train.labels.indices):
+    if nonzero_share(train.features, train.num_features) <= MOSTLY_NONZERO:
+        return False
+    if len(train) < 2 or not len(train.labels.indices):
         return False
     rows = np.random.default_rng(0).permutation(len(train))[:_COMPARED]
     sample = train.take(np.sort(rows))

@@ -561,7 +561,7 @@ def _panel(xlabel: str = "step", ylabel: str = "", height: float = 3) -> tuple["
 
 
 def _from_zero(panel: "Axes") -> None:
-    """Let steps or seconds begin at 0, with so few of them named that large ones have room."""
+    """Let steps or seconds begin at 0, with few ticks, so that large numbers have room."""
     panel.set_xlim(left=0)
     panel.locator_params(axis="x", nbins=5)
 

@@ -58,8 +58,10 @@ from slide.utils.tensor_folder import check_same_settings
 
 # Rows of the head, which each input looks at, and which matrix products rank. Of 360,939 rows these
 # are nearly as good as all, and two thirds of them lose recall even if more of them are scored
-# exactly. With more rows than the second number the head grows with the root of N.
-FRONT, GROWS = 65_536, 2**20
+# exactly.
+FRONT = 65_536
+# With more rows than this the head grows with the root of N: of 4 million, twice as many find more.
+GROWS = 2**20
 # The head where tables are asked for: 1/32 of the rows, in [4096, 8192].
 _HEAD, HEAD, _MOST_HEAD = 1 / 32, 4096, 8192
 # Tables and probes, where there are tables.

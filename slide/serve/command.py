@@ -204,7 +204,7 @@ def make_server(options: argparse.Namespace) -> Any:
 
 
 def _allow_files(count: int) -> None:
-    """So many files may be open: without them asyncio logs each connection as a failure."""
+    """Let ``count`` files be open: without them asyncio logs each connection as a failure."""
     with contextlib.suppress(ImportError):  # Windows has another limit.
         import resource
 

@@ -97,7 +97,7 @@ TABLES = {"num_tables": 4}
 
 
 def of_head(rows: int) -> Change:
-    """A head of so many rows, alone and beside tables."""
+    """A head of ``rows`` rows, alone and beside tables."""
     return {"FRONT": rows, "GROWS": ALL, "_HEAD": 0, "HEAD": rows, "_MOST_HEAD": rows}
 
 
@@ -113,7 +113,7 @@ WHERE: dict[str, tuple[Change, dict[str, int]]] = {
 
 
 def of_share(rows: int) -> Change:
-    """A head of one row in so many, alone and beside tables."""
+    """A head of one row in ``rows``, alone and beside tables."""
 
     def size(self: LSHProposer) -> None:
         with changed(of_head(self.out_features // rows)):

@@ -32,8 +32,10 @@ from slide.training import Trainer
 SETS = ["bibtex", "lastfm", "wordnet", "debian", "gowalla"]
 CUT_OFFS, FACTORS = (1, 3, 5), (0.5, 2.0)
 KIND, RANKER, RUN = "kind of rows", "re-ranker", "run"
-_KINDS = "_SHORT _FEW_REPEATED _ENOUGH _SHARE _POSSIBLE _SIGNIFICANT _SPREAD DENSE"
-_KINDS += " MOSTLY_NONZERO _MANY_FEATURES"
+_KINDS = (
+    "_SHORT _FEW_REPEATED _ENOUGH _SHARE _POSSIBLE _SIGNIFICANT _SPREAD DENSE "
+    "MOSTLY_NONZERO _MANY_FEATURES"
+)
 # Modules with constants, and groups of the configuration: what they are part of, the kind of rows
 # for which they count ("": all), and their names.
 CONSTANTS: dict[str, tuple[str, str, str]] = {

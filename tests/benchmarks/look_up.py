@@ -68,7 +68,7 @@ SAMPLERS = {
     "full": ["sampler=full"],
 }
 SHARED = ["uniform", "lsh", "index", "recent", "full"]
-# Sets with so few outputs that a step can compute all of them.
+# Sets with few outputs, all of which a step can compute.
 FULL = ["debian", "gowalla", "fb15k"]
 # Sizes of sets: for each sample, and for a batch.
 ACTIVE = {"per_sample": 128, "shared": 2048}

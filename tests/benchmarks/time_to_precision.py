@@ -330,7 +330,8 @@ def draw(rows: list[Row], folder: Path) -> None:
     if not sets:
         return
     figure, grid = plt.subplots(
-        *(len(sets), len(AXES)),
+        nrows=len(sets),
+        ncols=len(AXES),
         figsize=(10, 2.5 * len(sets) + 1),
         sharex="row",
         squeeze=False,

@@ -185,8 +185,11 @@ def test_other_rows_of_the_same_counts_are_refused(tmp_path, with_files):
 def test_a_value_that_cannot_be_read(tmp_path):
     (tmp_path / "config.yaml").write_text("optimizer: {lr: 1.0}")
     message = job.failure(f"resume={tmp_path}", "optimizer.lr=[1")
-    said = "optimizer.lr=[1 cannot be read; overrides are group=choice or key=value, and"
-    assert message.startswith(f"error: {said}")
+    said = (
+        "optimizer.lr=[1 cannot be read; overrides are group=choice or key=value, and a value with "
+    )
+    said += "a comma, a colon or a bracket is quoted twice for a shell: 'key=\"a,b\"'"
+    assert message == f"error: {said}"
 
 
 def test_a_saved_configuration_names_public_things(tmp_path):

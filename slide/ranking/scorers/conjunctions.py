@@ -82,8 +82,8 @@ class Conjunctions(base.BaseScorer):
         """Whether half of the rows have pairs of features that are listed, and do not have most."""
         counts = np.diff(train.features.indptr)
         listed = (counts > 1) & (_LARGEST[np.minimum(counts, 11)] > 1)
-        mostly = nonzero_share(train) > MOSTLY_NONZERO
-        return not mostly and bool(2 * listed.sum() >= len(counts) > 0)
+        sparse = nonzero_share(train.features, train.num_features) <= MOSTLY_NONZERO
+        return sparse and bool(2 * listed.sum() >= len(counts) > 0)
 
     def fit(
         self, features: CSR, labels: Pattern, num_features: int, num_labels: int

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from slide.data import Split, labels_and_items
-from slide.data.kind import DENSE, MOSTLY_NONZERO
+from slide.data.kind import DENSE, MOSTLY_NONZERO, nonzero_share
 from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import look_up_lists
 from slide.ops.ragged import select_rows
@@ -144,8 +144,7 @@ def are_dense(features: CSR, num_features: int) -> bool:
     """Whether rows are for `DenseSearch`: lists would hold nearly all rows, or be cut off."""
     counts = np.bincount(features.indices, minlength=num_features).astype(np.float64)
     read = float(counts @ counts) / max(features.num_rows, 1)
-    share = len(features.indices) / max(features.num_rows * num_features, 1)
-    return count_as_dense(share, read)
+    return count_as_dense(nonzero_share(features, num_features), read)
 
 
 def count_as_dense(share: float, read: float) -> bool:
