@@ -22,7 +22,7 @@ from slide.functional import (
 )
 from slide.functional.losses import LOSSES, ActiveLoss
 from slide.hashing import DWTA, HashTables, SimHash
-from slide.hashing.tables import fold
+from slide.hashing.hash_tables import fold
 from slide.ops.active_sets import RankedIds
 from slide.ops.random import random_below, random_bits, torch_random_below, torch_random_bits
 from slide.ops.sketches import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_line_length, check_not_compressed, out_of_range
-from slide.data.tables import open_text
+from slide.data.table_files import open_text
 from slide.ops import text_rows as kernel
 from slide.sparse import CSR, Pattern, check_scipy
 from slide.utils import checks

@@ -3,4 +3,4 @@
 from slide.hashing.families import DWTA as DWTA
 from slide.hashing.families import HashFamily as HashFamily
 from slide.hashing.families import SimHash as SimHash
-from slide.hashing.tables import HashTables as HashTables
+from slide.hashing.hash_tables import HashTables as HashTables

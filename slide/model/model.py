@@ -14,7 +14,7 @@ from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.data.columns import Columns
 from slide.data.row_transform import old_label_ids
 from slide.data.sources.table import features_of
-from slide.data.tables import read_table
+from slide.data.table_files import read_table
 from slide.functional.losses import LOSSES
 from slide.model.folder import (
     MODEL_FILE,

@@ -5,6 +5,7 @@ copies to the host nor waits for a device: where data decide on sizes, marks tel
 """
 
 from slide.ops.csr import CSRMatrix as CSRMatrix
+from slide.ops.dispatch import OPERATIONS as OPERATIONS
 from slide.ops.hashing import dwta_dense as dwta_dense
 from slide.ops.hashing import dwta_runners as dwta_runners
 from slide.ops.hashing import dwta_sparse as dwta_sparse
@@ -26,4 +27,3 @@ from slide.ops.products import row_gradient as row_gradient
 from slide.ops.products import rows_to_visit as rows_to_visit
 from slide.ops.products import sampled_product as sampled_product
 from slide.ops.products import weighted_sum as weighted_sum
-from slide.ops.table import OPERATIONS as OPERATIONS

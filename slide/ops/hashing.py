@@ -11,9 +11,9 @@ from torch import Tensor
 
 from slide.backend import CPU, array_view, device_of, native, on_device, on_host
 from slide.ops.compile import helper, parallel, prange
+from slide.ops.dispatch import operation
 from slide.ops.products import samples_on, torch_weighted_sum, weighted_sum_kernel
 from slide.ops.random import random_below, torch_random_below
-from slide.ops.table import operation
 from slide.sparse import Pattern
 
 # A bin that draws no filled bin in this many attempts gets digit 0.

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from slide.backend import array_view
 from slide.ops.compile import parallel, prange
+from slide.ops.dispatch import operation
 from slide.ops.random import random_bits, shifted, torch_random_bits
-from slide.ops.table import operation
 
 _SHIFT = np.uint64(32)
 

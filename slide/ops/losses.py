@@ -13,9 +13,9 @@ from torch.nn.functional import logsigmoid, relu
 
 from slide.backend import array_view, on_device, on_host
 from slide.ops.compile import helper, parallel, prange
+from slide.ops.dispatch import operation
 from slide.ops.products import bfloat16_bits, gather_rounded, nonzeros, samples_on
 from slide.ops.ragged import clear_rows
-from slide.ops.table import operation
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 

@@ -22,7 +22,7 @@ from slide.ops.compile import (
     prefetch_row,
     serial,
 )
-from slide.ops.table import operation
+from slide.ops.dispatch import operation
 from slide.runtime import num_threads
 from slide.sparse import CSR
 

@@ -26,7 +26,7 @@ from slide.data.row_files import (
     text_variant,
 )
 from slide.data.sources.table import features_of
-from slide.data.tables import (
+from slide.data.table_files import (
     BYTE_ORDER_MARK,
     NameTwice,
     lines_of,

@@ -15,7 +15,7 @@ from slide.backend import array_view, has_bfloat16, has_int8, on_device, on_host
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
 from slide.hashing.families import MOST_PROBES
-from slide.hashing.tables import bucket_count, fold
+from slide.hashing.hash_tables import bucket_count, fold
 from slide.ops.active_sets import RankedIds
 from slide.ops.sketches import (
     CODES,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slide.backend import on_host, uses_reference
 from slide.hashing import DWTA, HashFamily, HashTables
-from slide.hashing.tables import bucket_count
+from slide.hashing.hash_tables import bucket_count
 from slide.ops.active_sets import RankedIds, vote_per_sample
 from slide.ops.scratch import Scratch
 from slide.runtime import num_threads

@@ -43,7 +43,7 @@ from slide.predict.rows import (
     shown_labels,
 )
 from slide.serve.batcher import Batcher, Limits, Overloaded
-from slide.serve.page import docs_page
+from slide.serve.docs_page import docs_page
 from slide.sparse import CSR, stacked
 
 _Index = Annotated[int, Field(ge=0, lt=2**31)]

@@ -24,7 +24,7 @@ from slide.data.columns import Columns, Row, understood
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split, draw_rows
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_parts
-from slide.data.tables import counted_lines, json_rows, read_table
+from slide.data.table_files import counted_lines, json_rows, read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import CSR, Pattern, as_csr, stacked
 from slide.utils import checks

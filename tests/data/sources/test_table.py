@@ -28,7 +28,7 @@ from slide.data import documents, errors, table, transform, xmc
 from slide.data.columns import Columns, labels_of, likely_separator, number_of, understood
 from slide.data.describe import describe
 from slide.data.errors import DataError
-from slide.data.tables import read_lines
+from slide.data.table_files import read_lines
 from slide.predict.command import main
 
 WORDS = ("red", "old", "fast", "cheap")

@@ -8,7 +8,7 @@ from helpers.buckets import contents
 from helpers.grids import pairs
 from helpers.matrices import chi_square_p, make_pattern, rows_of
 
-from slide.hashing.tables import HashTables
+from slide.hashing.hash_tables import HashTables
 from slide.ops import active_sets as kernels
 from slide.ops.active_sets import RankedIds
 from slide.ops.random import random_below

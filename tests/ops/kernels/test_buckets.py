@@ -5,7 +5,7 @@ import pytest
 from helpers.buckets import as_codes
 from helpers.matrices import chi_square_p
 
-from slide.hashing.tables import HashTables
+from slide.hashing.hash_tables import HashTables
 from slide.ops import buckets as kernels
 from slide.ops.random import random_below, random_bits
 from slide.utils.random_keys import random_key

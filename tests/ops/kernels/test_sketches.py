@@ -5,7 +5,7 @@ import pytest
 from helpers import matrices
 from helpers.grids import pairs
 
-from slide.hashing.tables import HashTables
+from slide.hashing.hash_tables import HashTables
 from slide.ops.sketches import (
     CODES,
     FIRST,

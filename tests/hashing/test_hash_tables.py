@@ -11,7 +11,7 @@ from helpers.matrices import chi_square_p, rows_of
 
 from slide.backend import backend, uses_reference
 from slide.hashing import tables as tables_module
-from slide.hashing.tables import HashTables
+from slide.hashing.hash_tables import HashTables
 from slide.ops.random import random_below
 from slide.utils.random_keys import random_key
 
