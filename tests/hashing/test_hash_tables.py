@@ -10,7 +10,7 @@ from helpers.grids import pairs
 from helpers.matrices import chi_square_p, rows_of
 
 from slide.backend import backend, uses_reference
-from slide.hashing import tables as tables_module
+from slide.hashing import hash_tables as tables_module
 from slide.hashing.hash_tables import HashTables
 from slide.ops.random import random_below
 from slide.utils.random_keys import random_key
