@@ -10,7 +10,7 @@ from helpers.grids import pairs
 from helpers.matrices import chi_square_p, rows_of
 
 from slide.backend import backend, uses_reference
-from slide.hashing import hash_tables as tables_module
+from slide.hashing import hash_tables
 from slide.hashing.hash_tables import HashTables
 from slide.ops.random import random_below
 from slide.utils.random_keys import random_key
@@ -149,11 +149,11 @@ class TestFolding:
         codes = np.random.default_rng(0).integers(0, 2**31, (3, 60), dtype=np.int32)
         codes[0, :2] = 0, 2**31 - 1
         tables, twin = HashTables(3, 20, 4, num_codes=2**31), HashTables(3, 20, 4)
-        folded = tables_module.fold(codes, 20)
+        folded = hash_tables.fold(codes, 20)
         ids, asked = np.arange(60, 70, dtype=np.int32), codes[:, 5:25]
         moved = np.roll(codes, 7, axis=1)
         for each, (now, then) in ((tables, (codes, moved)), (twin, (folded, None))):
-            then = tables_module.fold(moved, 20) if then is None else then
+            then = hash_tables.fold(moved, 20) if then is None else then
             each.build(now)
             each.insert(ids, now[:, :10])
             each.move(np.arange(60, dtype=np.int32), now, then)
@@ -170,11 +170,11 @@ class TestFolding:
         expected = (mixed ^ mixed >> 16) * 777 // 2**32
         for name in ("kernels", "torch"):
             with backend(name):
-                np.testing.assert_array_equal(tables_module.fold(codes, 777), expected)
+                np.testing.assert_array_equal(hash_tables.fold(codes, 777), expected)
 
     def test_memory_follows_the_ids(self):
         codes = np.random.default_rng(0).integers(0, 2**24, (10, 30_000), dtype=np.int32)
-        buckets = tables_module.bucket_count(2**24, 30_000)
+        buckets = hash_tables.bucket_count(2**24, 30_000)
         tables = HashTables(10, buckets, num_codes=2**24)
         tables.build(codes)
         # Three numbers for each of two buckets an id, and the id.

@@ -18,7 +18,7 @@ from helpers.naive_rows import BadLine, to_lists
 
 import slide
 from slide import FullSampler, SlideNetwork
-from slide.data import DataError, TextOptions, TextVectorizer, errors, tables, write_xmc
+from slide.data import DataError, TextOptions, TextVectorizer, errors, table_files, write_xmc
 from slide.model import Model, Predicted, load
 from slide.predict.rows import Numbering, read_rows
 from slide.serve import routes
@@ -76,7 +76,7 @@ def test_a_pipe(tmp_path, model):
 @pytest.mark.parametrize("before", [b"", b"1 2:1\n"], ids=["first", "later"])
 @pytest.mark.parametrize("name", ["a.txt", "a.svm", "a.jsonl"])
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, model, monkeypatch, name, before):
-    for module in (errors, tables):
+    for module in (errors, table_files):
         monkeypatch.setattr(module, "LONGEST_LINE", 100)
     (tmp_path / name).write_bytes((before if name != "a.jsonl" else before and b"\n") + b"\0" * 101)
     with pytest.raises(DataError, match=f"{name}: a line has more than 100 bytes: is it text?"):
