@@ -28,6 +28,8 @@ from slide.utils.files import (
 )
 
 SUFFIX = ".safetensors"
+# The names and shapes of the tensors of a file are at most 1 MiB: a network has a hundred of them.
+_LONGEST_HEADER = 1 << 20
 # A folder of new files, which replace the old ones when all of them are complete.
 NEW_FILES = "new_files"
 # Marks in JSON objects: what stands for a tensor, a tuple, and a dict with keys that are no text.
@@ -226,6 +228,10 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
 
     path = folder / f"{name}{SUFFIX}"
     try:
+        with path.open("rb") as begin:
+            size = int.from_bytes(begin.read(8), "little")
+        if size > _LONGEST_HEADER:
+            raise SafetensorError(f"its header has {size} bytes, more than {_LONGEST_HEADER}")
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

@@ -136,6 +136,15 @@ def test_npz_of_more_rows_than_it_can_hold(tmp_path):
     assert said == f"{path}: matrix has 2147483647 rows, more than a file of {size} bytes can hold"
 
 
+def test_npz_of_very_many_arrays(tmp_path, monkeypatch):
+    monkeypatch.setattr("slide.data.archives.MAX_LIST", 10_000)
+    path = tmp_path / "x.npz"
+    np.savez(path, **{f"{number}": np.empty(0) for number in range(200)})
+    blocks, said = outcome(lambda: read_npz_blocks(path, None))
+    assert blocks == []
+    assert re.search(r"x\.npz: .*: its list of files has 1\d{4} bytes, more than 10000", said)
+
+
 @fuzzed(60)
 @given(content=st.binary(max_size=2000), size=sizes, zeros=st.sampled_from([0, 10**6]))
 def test_archives(tmp_path, content, size, zeros):

@@ -216,6 +216,13 @@ def test_a_damaged_header(folder):
         read_tensors(folder, "a")
 
 
+def test_a_header_of_very_many_names(tmp_path):
+    shapes = {f"{number}": (0,) for number in range(20_000)}
+    stream_file(tmp_path, "a", shapes, [])
+    with pytest.raises(ValueError, match=r"a\.safetensors .*: its header has \d+ bytes, more"):
+        read_tensors(tmp_path, "a")
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_another_format(folder, number):
     content = json.loads((folder / THINGS.list_file).read_text()) | {"format": number}
