@@ -15,8 +15,12 @@ from slide.data.errors import LONGEST_LINE, DataError, check_line_length, check_
 from slide.utils.progress_bar import ProgressBar
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Rows of Parquet and of frames that are converted at a time.
+# Rows of frames that are converted at a time.
 _ROWS = 4096
+# Rows of Parquet that are read at a time: a file holds a text once that each of them has.
+_PARQUET_ROWS = 256
+# About 16 MiB of them become Python objects at a time, which take several times as much.
+_CONVERTED = 16 << 20
 _DELIMITERS = ",\t;|"
 
 Cells = Mapping[str, Any]
@@ -203,10 +207,14 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
     try:
         with ParquetFile(path) as file, ProgressBar(desc=f"reading {path}", unit=" rows") as bar:
             bar.total = file.metadata.num_rows
-            for batch in file.iter_batches(_ROWS):
-                for row in batch.to_pylist():
-                    yield f"{path}: row {number}", row
-                    number += 1
+            for batch in file.iter_batches(_PARQUET_ROWS):
+                step = max(1, len(batch) * _CONVERTED // max(batch.nbytes, _CONVERTED))
+                for part in (batch.slice(at, step) for at in range(0, len(batch), step)):
+                    if part.nbytes > LONGEST_LINE:
+                        raise ValueError(f"row {number} has more than {LONGEST_LINE:,} bytes")
+                    for row in part.to_pylist():
+                        yield f"{path}: row {number}", row
+                        number += 1
                 bar.update(len(batch))
     except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
