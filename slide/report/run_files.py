@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from slide.utils.checks import shortened, typed_value
-from slide.utils.run_folders import check_plain_yaml
+from slide.utils.run_folders import check_plain_yaml, read_log
 from slide.utils.sizes import find_conf, flat
 
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
@@ -132,7 +132,8 @@ def read_run(folder: Path) -> RunFiles:
     if (folder / _SUMMARY).is_file():
         found = _read_object(folder / _SUMMARY, json.loads)
         summary = _with_parts(_known(folder / _SUMMARY, found))
-    return RunFiles(folder, summary, flat(settings), _read_log(folder / _LOG))
+    log = [line for line in read_log(folder / _LOG) if not any(map(_too_large, line.values()))]
+    return RunFiles(folder, summary, flat(settings), log)
 
 
 def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
@@ -169,20 +170,6 @@ def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:
     return found
 
 
-def _read_log(path: Path) -> list[dict[str, float]]:
-    """The lines of a log; one that a crash cut off, or that is none, is left out."""
-    found = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
-        try:
-            scalars = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(scalars, dict) and "step" in scalars:
-            found += [scalars] if all(map(_is_figure, scalars.values())) else []
-    return found
-
-
 def referring_keys() -> tuple[str, ...]:
     """The keys of ``conf/`` whose values are those of other keys, as they are by default."""
     found, conf = [], find_conf()
@@ -196,10 +183,6 @@ def referring_keys() -> tuple[str, ...]:
 def _too_large(value: Any) -> bool:
     """Whether it is a number that no run has, and that no picture can hold; NaN is not."""
     return isinstance(value, _Number) and not isinstance(value, bool) and abs(value) > 1e30
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, _Number) and not _too_large(value)
 
 
 def terminal_width() -> int:
