@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from slide.utils.checks import shortened, typed_value
+from slide.utils.files import read_text
 from slide.utils.run_folders import check_plain_yaml, read_log
 from slide.utils.sizes import find_conf, flat
 
@@ -162,7 +163,7 @@ def _with_parts(summary: dict[str, Any]) -> dict[str, Any]:
 def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:
     """Values by key."""
     try:
-        found = parsed(path.read_text(encoding="utf-8"))
+        found = parsed(read_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {shortened(error)}") from error
     if not isinstance(found, dict):

@@ -5,6 +5,7 @@ import os
 import shlex
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ SEEN_AFTER = 90.0
 _DEEPEST = 50
 # Characters of a configuration: runs write 10,000. PyYAML reads a million in half a minute.
 _LONGEST = 10**6
+# Characters of a line of a log, which has a few hundred; longer ones are no lines of it.
+_LONGEST_LINE = 1 << 20
 
 
 def comes_in_sight(path: Path) -> bool:
@@ -83,17 +86,19 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
     Also of a run from elsewhere: the names and numbers are such that TensorBoard takes them.
     """
-    found = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
-        if '"step"' not in line:  # To parse millions of empty lines would take a minute.
-            continue
-        try:
-            scalars = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(scalars, dict) and type(scalars.get("step")) is int:
-            found += [scalars] if all(map(_is_scalar, scalars, scalars.values())) else []
+    found: list[dict[str, float]] = []
+    if not path.is_file():
+        return found
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in iter(partial(file.readline, _LONGEST_LINE), ""):
+            if '"step"' not in line:  # To parse millions of empty lines would take a minute.
+                continue
+            try:
+                scalars = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(scalars, dict) and type(scalars.get("step")) is int:
+                found += [scalars] if all(map(_is_scalar, scalars, scalars.values())) else []
     return found
 
 

@@ -21,6 +21,7 @@ from slide.utils.files import (
     alone_in,
     json_digest,
     pieces,
+    read_text,
     side_by_side,
     sync_folder,
     write_atomic,
@@ -157,7 +158,7 @@ def share_files(lists: Iterable[Path]) -> None:
 def listed_files(path: Path) -> list[str] | None:
     """Names of the files of tensors in a list; None if it is no such list, or there is none."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         number, files = content["format"], content["files"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -179,7 +180,7 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         digest = content.pop("sha256")
         number = content["format"]
         files = {name: file["bytes"] for name, file in content["files"].items()}

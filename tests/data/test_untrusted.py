@@ -8,6 +8,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 import struct
 import sys
@@ -174,6 +175,17 @@ def test_caches(tmp_path, length, name):
     (meta,) = tmp_path.glob("*/meta.json")
     path = Path(meta.parent, "train", f"{name}.npy")
     path.write_bytes(array_bytes(np.load(path), (length,)))
+    with more_memory(MEMORY):
+        found = open_blocks(tmp_path, blocks_of(split), state=1)
+    assert rows(found.train) == rows(split)
+
+
+def test_the_list_of_a_cache_of_any_length(tmp_path):
+    """It ends with zeros, none of which are on the disk: the cache is written again."""
+    split = make_split(5)
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    (meta,) = tmp_path.glob("*/meta.json")
+    os.truncate(meta, 1 << 36)
     with more_memory(MEMORY):
         found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)

@@ -1,9 +1,11 @@
 """Reading the folder of a run, finished or not."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import yaml
+from helpers.limits import more_memory
 
 from slide.report.run_files import read_run
 
@@ -58,6 +60,18 @@ def test_files_that_are_malformed(tmp_path, name, text):
     (tmp_path / name).write_bytes(text)
     with pytest.raises(ValueError, match=f"{name} cannot be read: "):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*FILES, "metrics.jsonl"])
+def test_files_of_any_length_take_no_memory(tmp_path, name):
+    """A file of zeros, of which none are on the disk."""
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / name).open("a").close()
+    os.truncate(tmp_path / name, 1 << (28 if name == "metrics.jsonl" else 36))
+    wanted = nullcontext() if name == "metrics.jsonl" else pytest.raises(ValueError, match=name)
+    with more_memory(256 << 20), wanted:
+        assert read_run(tmp_path).log == [{"step": 1}]
 
 
 def test_brackets_in_brackets_are_not_read_to_their_end(tmp_path, monkeypatch):

@@ -121,7 +121,7 @@ def test_millions_of_empty_lines_are_not_parsed(tmp_path, monkeypatch):
     parsed = []
     monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or {"step": 1})
     Monitor(tmp_path, 1).close()
-    assert parsed == ['{"step": 1}']
+    assert parsed == ['{"step": 1}\n']
 
 
 def test_a_full_disk_is_said(tmp_path):

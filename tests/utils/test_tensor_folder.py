@@ -240,6 +240,14 @@ def test_other_content(folder, text):
         read_folder(THINGS, folder)
 
 
+def test_a_list_of_any_length_is_not_read_whole(folder):
+    """It ends with zeros, none of which are on the disk."""
+    os.truncate(folder / THINGS.list_file, 1 << 36)
+    with pytest.raises(ValueError, match=r"thing\.json has changed .*: ValueError\('it has more"):
+        read_folder(THINGS, folder)
+    assert tensor_folder.listed_files(folder / THINGS.list_file) is None
+
+
 def test_no_model(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no thing in .*: no thing\.json$"):
         read_folder(THINGS, tmp_path)
