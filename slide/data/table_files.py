@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import io
 import itertools
 import json
 import re
@@ -41,6 +42,20 @@ def lines_of(file: IO[bytes], path: str) -> Iterator[bytes]:
         yield line
 
 
+def blank_lines(lines: Iterable[bytes], path: str) -> tuple[bytes, IO[bytes]]:
+    """The first line that is not blank, empty if all are, and the lines up to its end as a file."""
+    before = io.BytesIO()
+    for line in lines:
+        before.write(line)
+        check_line_length(before.tell(), path)
+        if line.strip():
+            break
+    else:
+        line = b""
+    before.seek(0)
+    return line, before
+
+
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
     """Yields the rows of a file, a frame or an iterable of dicts, with positions for messages."""
     if not isinstance(source, str | Path):
@@ -76,12 +91,8 @@ def read_lines(
 ) -> Iterator[tuple[str, Cells]]:
     """The rows of CSV or JSON, whichever the first line is; see `read_table`."""
     lines = iter(lines)
-    blank = []
-    for line in lines:
-        blank.append(line)
-        if line.strip():
-            break
-    first, lines = (blank or [b""])[-1], itertools.chain(blank, lines)
+    first, before = blank_lines(lines, path)
+    lines = itertools.chain(before, lines)
     check_not_compressed(first, path)
     if first.lstrip()[:1] == b"{":
         return json_rows(lines, path)
