@@ -141,7 +141,8 @@ def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
     """The figures and texts of a summary; ValueError if one of them is something else."""
     for name, value in summary.items():
         kind = _KINDS.get(name, _Number | dict | list | None)
-        if not isinstance(value, kind) or _too_large(value):
+        fits = isinstance(value, kind) and not _too_large(value)
+        if not fits or (kind is list and not all(isinstance(each, str) for each in value)):
             raise ValueError(f"{path} cannot be read: {name} is {repr(value)[:60]}")
     return {n: each for n, each in summary.items() if n in _KINDS or isinstance(each, _Number)}
 
