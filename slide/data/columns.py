@@ -14,6 +14,7 @@ import numpy as np
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.checks import NO_LITERAL
+from slide.utils.names import Names
 
 # Characters that part the labels of a cell, the least ambiguous first.
 _SEPARATORS = ("|", ";", ",")
@@ -275,6 +276,7 @@ def understood(
     if separator == "auto":
         names = [cell for cell in cells.get(labels, ()) if not cell.strip().startswith("[")]
         separator = likely_separator(names)
+    Names.of(list(numbers), "columns of numbers")  # They become names of features.
     found = Columns(labels, separator, tuple(text), tuple(numbers), notes=tuple(notes))
     return found, count
 

@@ -305,6 +305,12 @@ def test_characters_that_hold_the_byte_of_a_line_end():
     assert row == {"text": "\u0a0a" * 300_000, "label": "a"}
 
 
+def test_columns_of_numbers_have_names_that_can_be_written():
+    rows = [{"\udfff": 1, "label": "a"}, {"\udfff": 2, "label": "b"}]
+    with pytest.raises(ValueError, match=r"columns of numbers must be text in Unicode; '\\udfff'"):
+        table(path=rows)
+
+
 def test_parquet_that_lies_about_its_lengths(tmp_path):
     """A file that is cut, whose footer is elsewhere, and bytes of the footer that are others."""
     path = write_parquet(tmp_path / "rows", ROWS)
