@@ -250,6 +250,7 @@ def understood(
     if not count:
         raise ValueError("the table has no rows")
     listed = _listed(kinds)
+    Names.of(kinds, "names of columns")  # They are written into models and messages.
     if labels is None:
         known = {name.lower(): name for name in reversed(list(kinds))}
         labels = next((known[name] for name in _LABELS if name in known), None)
@@ -276,7 +277,6 @@ def understood(
     if separator == "auto":
         names = [cell for cell in cells.get(labels, ()) if not cell.strip().startswith("[")]
         separator = likely_separator(names)
-    Names.of(list(numbers), "columns of numbers")  # They become names of features.
     found = Columns(labels, separator, tuple(text), tuple(numbers), notes=tuple(notes))
     return found, count
 

@@ -90,9 +90,9 @@ class Numbering(NamedTuple):
         """The numbering of a model that ``train.py`` or the model's own folder describes."""
         files = model.settings.get("dataset")
         files = files if isinstance(files, dict) else {}
-        if files.get("format") not in VARIANTS:
+        format = files.get("format")
+        if not isinstance(format, str) or format not in VARIANTS:
             return cls()
-        format = files["format"]
         variant = text_variant(format, files.get("first_feature"), files.get("first_label"))
         return cls(format, variant.first_feature, variant.first_label)
 

@@ -346,3 +346,5 @@ def test_files_of_the_corpus(tmp_path, texts_or_rows):
 
 def test_models_that_name_no_files(data):
     assert Numbering.of(Model(job.make_network(data))) == Numbering(None, 0, 0)
+    settings = {"dataset": {"format": ["xmc"]}}
+    assert Numbering.of(Model(job.make_network(data), settings=settings)) == Numbering(None, 0, 0)

@@ -305,9 +305,10 @@ def test_characters_that_hold_the_byte_of_a_line_end():
     assert row == {"text": "\u0a0a" * 300_000, "label": "a"}
 
 
-def test_columns_of_numbers_have_names_that_can_be_written():
-    rows = [{"\udfff": 1, "label": "a"}, {"\udfff": 2, "label": "b"}]
-    with pytest.raises(ValueError, match=r"columns of numbers must be text in Unicode; '\\udfff'"):
+@pytest.mark.parametrize("cell", [1, "a text"])
+def test_names_of_columns_can_be_written(cell):
+    rows = [{"\udfff": cell, "label": "a"}, {"\udfff": cell, "label": "b"}]
+    with pytest.raises(ValueError, match=r"names of columns must be text in Unicode; '\\udfff'"):
         table(path=rows)
 
 
