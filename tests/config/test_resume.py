@@ -281,7 +281,7 @@ def test_a_configuration_of_any_length_is_not_read_whole(tmp_path):
     (tmp_path / "config.yaml").touch()
     os.truncate(tmp_path / "config.yaml", 1 << 36)
     said = job.failure(f"resume={tmp_path}")
-    assert said.endswith("the configuration of a run: it has more than 67,108,864 characters")
+    assert said.endswith("the configuration of a run: it has more than 67,108,864 bytes")
 
 
 def test_the_folder_of_a_stranger_does_not_choose_where_arrays_are_written(tmp_path, monkeypatch):
