@@ -25,6 +25,7 @@ from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
 from slide.utils import checks
 from slide.utils.checks import override_key, typed_key
+from slide.utils.files import read_text
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import check_links, check_plain_yaml
 from slide.utils.sizes import find_conf, flat
@@ -427,7 +428,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
 def _saved(path: Path) -> DictConfig:
     """The configuration in a folder: values alone, as a run writes them."""
     try:
-        text = path.read_text()
+        text = read_text(path)
         check_plain_yaml(text)
         if "${" in text:  # Also to variables of this environment.
             raise ValueError("it refers to other values")

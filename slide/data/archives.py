@@ -22,9 +22,9 @@ MAX_BYTES = 64 << 30
 MAX_MEMBERS = 1_000_000
 # Names and other texts before a member of a tar archive, which are read into memory: 4 MiB.
 MAX_HEADER = 4 << 20
-# The list of all members of a zip archive, which is read into memory: 16 MiB, or some hundred
-# thousand short names.
-MAX_LIST = 16 << 20
+# The list of all members of a zip archive, which is read into memory: 4 MiB, so at most 91,000
+# names, which take 46 bytes and their own length each.
+MAX_LIST = 4 << 20
 COPIED_BYTES = 1 << 20
 SHOWN_MEMBERS = 8
 COMPRESSED = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
@@ -111,7 +111,7 @@ def _copy(source: IO[bytes], target: Path, copied: _Copied) -> None:
             copied(len(chunk))
 
 
-class _Pieces:
+class Pieces:
     """A file of which no large piece is read: `zipfile` reads the list of all members at once."""
 
     def __init__(self, file: IO[bytes]):
@@ -127,7 +127,7 @@ class _Pieces:
 
 
 def _unpack_zip(file: IO[bytes], wanted: Mapping[str, Path], copied: _Copied) -> None:
-    pieces: Any = _Pieces(file)  # What `zipfile` needs.
+    pieces: Any = Pieces(file)  # What `zipfile` needs.
     with zipfile.ZipFile(pieces) as archive:
         infos = {_plain(info.filename): info for info in archive.infolist()}
         known = {member: _path_of(member, infos) for member in wanted}

@@ -26,7 +26,14 @@ from slide.data.fetching import locked
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Stored
-from slide.utils.files import json_digest, pieces, side_by_side, sync_folder, write_json
+from slide.utils.files import (
+    json_digest,
+    pieces,
+    read_text,
+    side_by_side,
+    sync_folder,
+    write_json,
+)
 from slide.utils.progress_bar import log
 
 ARRAYS = {
@@ -335,7 +342,7 @@ def _open_cache(
         return None
     before, path = os.stat(folder), folder / _META
     try:
-        meta = json.loads(path.read_text())
+        meta = json.loads(read_text(path))
         digest = meta.pop("sha256", None)
         if meta["format"] != CACHE_VERSION or meta["source_hash"] != json_digest(source):
             return None

@@ -14,6 +14,7 @@ import numpy as np
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.checks import NO_LITERAL
+from slide.utils.names import Names
 
 # Characters that part the labels of a cell, the least ambiguous first.
 _SEPARATORS = ("|", ";", ",")
@@ -249,6 +250,7 @@ def understood(
     if not count:
         raise ValueError("the table has no rows")
     listed = _listed(kinds)
+    Names.of(kinds, "names of columns")  # They are written into models and messages.
     if labels is None:
         known = {name.lower(): name for name in reversed(list(kinds))}
         labels = next((known[name] for name in _LABELS if name in known), None)

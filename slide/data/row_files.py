@@ -10,6 +10,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from slide.data.archives import Pieces
 from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_line_length, check_not_compressed, out_of_range
 from slide.data.table_files import open_text
@@ -257,7 +258,8 @@ def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file. If numpy opened it by its path, it would not close a malformed one."""
     with path.open("rb") as file:
         try:
-            yield file
+            pieces: Any = Pieces(file)  # What `zipfile` needs.
+            yield pieces
         except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
             problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
             raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error

@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import io
 import itertools
 import json
 import re
@@ -15,8 +16,12 @@ from slide.data.errors import LONGEST_LINE, DataError, check_line_length, check_
 from slide.utils.progress_bar import ProgressBar
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Rows of Parquet and of frames that are converted at a time.
+# Rows of frames that are converted at a time.
 _ROWS = 4096
+# Rows of Parquet that are read at a time: a file holds a text once that each of them has.
+_PARQUET_ROWS = 256
+# About 16 MiB of them become Python objects at a time, which take several times as much.
+_CONVERTED = 16 << 20
 _DELIMITERS = ",\t;|"
 
 Cells = Mapping[str, Any]
@@ -35,6 +40,20 @@ def lines_of(file: IO[bytes], path: str) -> Iterator[bytes]:
     while line := file.readline(LONGEST_LINE + 1):
         check_line_length(len(line), path)
         yield line
+
+
+def blank_lines(lines: Iterable[bytes], path: str) -> tuple[bytes, IO[bytes]]:
+    """The first line that is not blank, empty if all are, and the lines up to its end as a file."""
+    before = io.BytesIO()
+    for line in lines:
+        before.write(line)
+        check_line_length(before.tell(), path)
+        if line.strip():
+            break
+    else:
+        line = b""
+    before.seek(0)
+    return line, before
 
 
 def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cells]]:
@@ -72,12 +91,8 @@ def read_lines(
 ) -> Iterator[tuple[str, Cells]]:
     """The rows of CSV or JSON, whichever the first line is; see `read_table`."""
     lines = iter(lines)
-    blank = []
-    for line in lines:
-        blank.append(line)
-        if line.strip():
-            break
-    first, lines = (blank or [b""])[-1], itertools.chain(blank, lines)
+    first, before = blank_lines(lines, path)
+    lines = itertools.chain(before, lines)
     check_not_compressed(first, path)
     if first.lstrip()[:1] == b"{":
         return json_rows(lines, path)
@@ -203,10 +218,14 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
     try:
         with ParquetFile(path) as file, ProgressBar(desc=f"reading {path}", unit=" rows") as bar:
             bar.total = file.metadata.num_rows
-            for batch in file.iter_batches(_ROWS):
-                for row in batch.to_pylist():
-                    yield f"{path}: row {number}", row
-                    number += 1
+            for batch in file.iter_batches(_PARQUET_ROWS):
+                step = max(1, len(batch) * _CONVERTED // max(batch.nbytes, _CONVERTED))
+                for part in (batch.slice(at, step) for at in range(0, len(batch), step)):
+                    if part.nbytes > LONGEST_LINE:
+                        raise ValueError(f"row {number} has more than {LONGEST_LINE:,} bytes")
+                    for row in part.to_pylist():
+                        yield f"{path}: row {number}", row
+                        number += 1
                 bar.update(len(batch))
     except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error

@@ -70,7 +70,7 @@ def transform(
 
     Raises:
         ValueError: an argument is out of range, a value is negative and tf-idf is asked for, no
-            label has enough rows, or ``data`` has no cache folder.
+            label has enough rows, or ``data`` has no features, no labels or no cache folder.
 
     Example:
         >>> import tempfile
@@ -89,6 +89,9 @@ def transform(
         return data
     if data.folder is None:
         raise ValueError(f"{data.name} is not in a cache folder: the result has no folder")
+    for part, count in (("features", data.num_features), ("labels", data.num_labels)):
+        if not count:
+            raise ValueError(f"{data.name} has no {part}: no row has any")
     if hashed_features >= data.num_features:
         raise ValueError(
             f"hashed_features must be below the number of features of {data.name}, "

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from slide.distributed.shared_buffers import SharedBuffers, create, fits
+from slide.distributed.shared_buffers import SharedBuffers, create, fits, open_created
 from slide.utils import checks
 from slide.utils.profiling import clock
 
@@ -183,16 +182,12 @@ class Group:
         assert processes is not None
         timeout = processes._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         made = create(self.size) if self.is_main_process else None
-        try:
-            path, own = self.broadcast(made and made[1]), None
-            if path is not None:
-                with suppress(OSError):  # It may be the path of another machine.
-                    file = made[0] if made else os.open(path, os.O_RDWR)
-                    own = SharedBuffers(file, self.rank, self.size, timeout)
-            return own if all(self.gather(own is not None)) else None
-        finally:
-            if made:
-                os.unlink(made[1])
+        where, own = self.broadcast(made and made[1:]), None
+        if where is not None:
+            with suppress(OSError):  # It may be the path of another machine.
+                file = made[0] if made else open_created(*where)
+                own = SharedBuffers(file, self.rank, self.size, timeout)
+        return own if all(self.gather(own is not None)) else None
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank: numbers, texts, and lists and dicts of them."""

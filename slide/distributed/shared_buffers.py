@@ -33,7 +33,7 @@ class SharedBuffers:
     operating system removes however it ends.
 
     Args:
-        file: descriptor of a file that `create` made; each rank has its own.
+        file: descriptor of the file, from `create` or `open_created`; each rank has its own.
         timeout: seconds that a rank waits for another one.
     """
 
@@ -110,16 +110,28 @@ def num_bytes(size: int) -> int:
     return size * (_LINE + 2 * _CAPACITY)
 
 
-def create(size: int) -> tuple[int, str] | None:
-    """A file for ``size`` ranks, its descriptor and path; None where there is no memory for it."""
+def create(size: int) -> tuple[int, str, str] | None:
+    """A file for ``size`` ranks; None where there is no memory for it.
+
+    It has no name any more, so that no killed process leaves it behind. Returns its descriptor,
+    the path by which other processes open it, and the name that it had.
+    """
     if platform.machine() not in _ORDERED or not _FOLDER.is_dir():
         return None
     with suppress(OSError):
-        file, path = tempfile.mkstemp(prefix="slide-", dir=_FOLDER)
+        file, name = tempfile.mkstemp(prefix="slide-", dir=_FOLDER)
+        os.unlink(name)
         try:
             os.posix_fallocate(file, 0, num_bytes(size))  # Else a write could end the process.
-            return file, path
+            path = f"/proc/{os.getpid()}/fd/{file}"
+            return file, path, os.readlink(path)
         except OSError:
             os.close(file)
-            os.unlink(path)
     return None
+
+
+def open_created(path: str, name: str) -> int:
+    """A descriptor of the file that another process has created; OSError if it is not there."""
+    if os.readlink(path) != name:
+        raise FileNotFoundError(f"{path} is a file of another machine or container")
+    return os.open(path, os.O_RDWR)

@@ -1,12 +1,11 @@
 """Rows to predict, from files and pipes, and how a model's training files number their columns."""
 
-import io
 import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -29,6 +28,7 @@ from slide.data.sources.table import features_of
 from slide.data.table_files import (
     BYTE_ORDER_MARK,
     NameTwice,
+    blank_lines,
     lines_of,
     names_once,
     read_lines,
@@ -62,30 +62,19 @@ class Beginning:
 
     def __init__(self, file: IO[bytes], name: str):
         self._file, self._lines = file, lines_of(file, name)
-        self.first = self.telling = line = next(self._lines, b"").removeprefix(BYTE_ORDER_MARK)
-        lines = [line]
-        while line and not line.strip():
-            self.telling = line = next(self._lines, b"")
-            lines.append(line)
-        self._before = b"".join(lines)
+        self.first = next(self._lines, b"").removeprefix(BYTE_ORDER_MARK)
+        self.telling, self._before = blank_lines(chain([self.first], self._lines), name)
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes, none only at the end."""
-        if not self._before:
-            return self._file.read(size)
-        piece, self._before = self._before[:size], self._before[size:]
-        return piece
+        return self._before.read(size) or self._file.read(size)
 
     def readline(self) -> bytes:
         """The next line."""
-        if not self._before:
-            return next(self._lines, b"")
-        line, newline, self._before = self._before.partition(b"\n")
-        return line + newline
+        return self._before.readline() or next(self._lines, b"")
 
     def __iter__(self) -> Iterator[bytes]:
-        before, self._before = self._before, b""
-        yield from io.BytesIO(before)
+        yield from self._before
         yield from self._lines
 
 
@@ -101,9 +90,9 @@ class Numbering(NamedTuple):
         """The numbering of a model that ``train.py`` or the model's own folder describes."""
         files = model.settings.get("dataset")
         files = files if isinstance(files, dict) else {}
-        if files.get("format") not in VARIANTS:
+        format = files.get("format")
+        if not isinstance(format, str) or format not in VARIANTS:
             return cls()
-        format = files["format"]
         variant = text_variant(format, files.get("first_feature"), files.get("first_label"))
         return cls(format, variant.first_feature, variant.first_label)
 

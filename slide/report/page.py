@@ -439,9 +439,10 @@ def draw_precision(run: RunFiles) -> dict[str, "Figure"]:
     where = _evaluated_rows(run)
     curves = {"held-out training rows": ("-", *run.curve(_HELD))}
     for name, form, style in (("network", _EVALUATED, "o-"), ("re-ranked", _RERANKED, "^-")):
-        each = [run.curve(form.format(k)) for k in _CUTOFFS]
-        means = np.mean([values for _, values in each], axis=0).tolist()
-        curves[f"{where}, {name}"] = style, each[0][0], means
+        cutoffs = [form.format(k) for k in _CUTOFFS]
+        lines = [line for line in run.log if line.keys() >= {*cutoffs}]
+        means = [float(np.mean([line[each] for each in cutoffs])) for line in lines]
+        curves[f"{where}, {name}"] = style, [line["step"] for line in lines], means
     if len({step for _, steps, _ in curves.values() for step in steps}) < 2:
         return {}
     for label, (style, steps, values) in curves.items():

@@ -11,7 +11,8 @@ import numpy as np
 import yaml
 
 from slide.utils.checks import shortened, typed_value
-from slide.utils.run_folders import check_plain_yaml
+from slide.utils.files import read_text
+from slide.utils.run_folders import check_plain_yaml, read_log
 from slide.utils.sizes import find_conf, flat
 
 _CONFIG, _LOG, _SUMMARY = "config.yaml", "metrics.jsonl", "summary.json"
@@ -132,14 +133,16 @@ def read_run(folder: Path) -> RunFiles:
     if (folder / _SUMMARY).is_file():
         found = _read_object(folder / _SUMMARY, json.loads)
         summary = _with_parts(_known(folder / _SUMMARY, found))
-    return RunFiles(folder, summary, flat(settings), _read_log(folder / _LOG))
+    log = [line for line in read_log(folder / _LOG) if not any(map(_too_large, line.values()))]
+    return RunFiles(folder, summary, flat(settings), log)
 
 
 def _known(path: Path, summary: dict[str, Any]) -> dict[str, Any]:
     """The figures and texts of a summary; ValueError if one of them is something else."""
     for name, value in summary.items():
         kind = _KINDS.get(name, _Number | dict | list | None)
-        if not isinstance(value, kind) or _too_large(value):
+        fits = isinstance(value, kind) and not _too_large(value)
+        if not fits or (kind is list and not all(isinstance(each, str) for each in value)):
             raise ValueError(f"{path} cannot be read: {name} is {repr(value)[:60]}")
     return {n: each for n, each in summary.items() if n in _KINDS or isinstance(each, _Number)}
 
@@ -161,25 +164,11 @@ def _with_parts(summary: dict[str, Any]) -> dict[str, Any]:
 def _read_object(path: Path, parsed: Callable[[str], Any]) -> dict[Any, Any]:
     """Values by key."""
     try:
-        found = parsed(path.read_text(encoding="utf-8"))
+        found = parsed(read_text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {shortened(error)}") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path} cannot be read: it has no values by key")
-    return found
-
-
-def _read_log(path: Path) -> list[dict[str, float]]:
-    """The lines of a log; one that a crash cut off, or that is none, is left out."""
-    found = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
-        try:
-            scalars = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(scalars, dict) and "step" in scalars:
-            found += [scalars] if all(map(_is_figure, scalars.values())) else []
     return found
 
 
@@ -196,10 +185,6 @@ def referring_keys() -> tuple[str, ...]:
 def _too_large(value: Any) -> bool:
     """Whether it is a number that no run has, and that no picture can hold; NaN is not."""
     return isinstance(value, _Number) and not isinstance(value, bool) and abs(value) > 1e30
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, _Number) and not _too_large(value)
 
 
 def terminal_width() -> int:

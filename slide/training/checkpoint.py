@@ -434,14 +434,18 @@ def read_checked(kind: FolderKind, folder: Path, group: Group) -> dict[str, Any]
 
 def joined_parts(folder: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The states in a folder, one of each process that wrote it; tensors are memory maps."""
+    stored = Stored(content, {}, f"{folder}")
     if "parts" in content:
+        parts = stored.objects("parts")
+        if not parts:
+            raise ValueError(f"{folder} is damaged: parts must not be empty")
         return [
             join_state(part, read_tensors(folder, _FILE.format(rank)))
-            for rank, part in enumerate(content["parts"])
+            for rank, part in enumerate(parts)
         ]
     names = [Path(name).stem for name in content["files"]]
     tensors = {n: each for name in names for n, each in read_tensors(folder, name).items()}
-    return [join_state(content["state"], tensors)]
+    return [join_state(stored.mapping("state"), tensors)]
 
 
 def state_for(

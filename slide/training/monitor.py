@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slide.utils.files import write_json, write_text
+from slide.utils.run_folders import read_log
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
@@ -84,16 +85,15 @@ class Monitor:
         if folder is None:
             return
         self._folder, self._path = folder, folder / "metrics.jsonl"
-        lines = self._lines() if self._path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= step]
+        kept = [line for line in read_log(self._path) if line["step"] <= step]
         # What a killed run wrote after its last step it writes again: its last evaluation.
-        self._again = {tuple(json.loads(line)) for line in kept if _step_of(line) == step}
+        self._again = {tuple(line) for line in kept if line["step"] == step}
         self._open(kept, step + 1)
 
-    def _open(self, lines: list[str], purge_step: int) -> None:
+    def _open(self, lines: list[dict[str, float]], purge_step: int) -> None:
         """Begin both files with these lines; events from ``purge_step`` on are written anew."""
         with self._explained_errors(self._path):
-            write_text(self._path, "".join(line + "\n" for line in lines))
+            write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
             self._file = self._path.open("a", buffering=1)
         from torch.utils.tensorboard import SummaryWriter  # Here, because it takes a second.
 
@@ -101,18 +101,12 @@ class Monitor:
             self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
             self._events.flush()
         for line in lines:
-            if _step_of(line) >= purge_step:
-                self._add_events(**json.loads(line))
-
-    def _lines(self) -> list[str]:
-        """The lines of the file; bytes that are no text count as a line that a crash cut off."""
-        return self._path.read_text(errors="replace").splitlines()
+            if line["step"] >= purge_step:
+                self._add_events(line)
 
     def scalars(self) -> list[dict[str, float]]:
         """The lines of the log so far: ``step``, and scalars by name."""
-        if self._silent:
-            return []
-        return [json.loads(line) for line in self._lines() if _step_of(line) < float("inf")]
+        return [] if self._silent else read_log(self._path)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Write scalars, named ``group/name``, that belong to the time after ``step`` steps.
@@ -127,7 +121,7 @@ class Monitor:
             self._forget(line)
         with self._explained_errors(self._path):
             self._file.write(json.dumps(line) + "\n")
-        self._add_events(**line)
+        self._add_events(line)
 
     @contextmanager
     def _explained_errors(self, path: Path) -> Iterator[None]:
@@ -139,18 +133,17 @@ class Monitor:
 
     def _forget(self, line: dict[str, float]) -> None:
         self._again.remove(tuple(line))
-        step, lines = int(line["step"]), self._lines()
-        kept = [
-            old for old in lines if _step_of(old) < step or tuple(json.loads(old)) != tuple(line)
-        ]
+        step, lines = int(line["step"]), read_log(self._path)
+        kept = [old for old in lines if old["step"] < step or tuple(old) != tuple(line)]
         if len(kept) < len(lines):
             self.close()
             self._open(kept, step)
 
-    def _add_events(self, step: int, **scalars: float) -> None:
+    def _add_events(self, line: dict[str, float]) -> None:
         with self._explained_errors(self._folder / EVENTS):
-            for name, value in scalars.items():
-                self._events.add_scalar(name, value, step)
+            for name, value in line.items():
+                if name != "step":
+                    self._events.add_scalar(name, value, int(line["step"]))
             self._events.flush()  # Raises what the thread of the writer has met.
 
     def note_settings(
@@ -177,14 +170,6 @@ class Monitor:
             self._file.close()
         with suppress(OSError):
             self._events.close()
-
-
-def _step_of(line: str) -> float:
-    """The step of a line; infinity for a line that a crash cut off."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ Kernels trust their arguments: a number of a row that is too large is memory out
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -139,22 +139,22 @@ class Stored:
 
     def objects(self, name: str) -> list[Any]:
         """A list of JSON objects."""
-        return self._listed(name, dict, "objects")
+        return self._listed(name, lambda each: isinstance(each, dict), "objects")
 
     def text(self, name: str) -> str:
         """A text."""
         found = self.get(name)
-        if not isinstance(found, str):
+        if not _is_text(found):
             self._refuse(name, "be a text")
         return found
 
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
-        return self._listed(name, str, "texts")
+        return self._listed(name, _is_text, "texts")
 
-    def _listed(self, name: str, kind: type, what: str) -> list[Any]:
+    def _listed(self, name: str, fits: Callable[[Any], bool], what: str) -> list[Any]:
         found = self.get(name)
-        if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
+        if not isinstance(found, list) or not all(map(fits, found)):
             self._refuse(name, f"be a list of {what}")
         return found
 
@@ -255,6 +255,11 @@ class Stored:
         shown = f"{self.numbers[name]!r}"[:60]
         what = f"{self._prefix}{name} must {must}, not {shown}"
         raise ValueError(f"{self._files[0]} is damaged: {what}")
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is text that can be written: JSON may spell half of a pair of surrogates."""
+    return isinstance(value, str) and value == value.encode(errors="replace").decode()
 
 
 def _is_number(value: Any) -> bool:

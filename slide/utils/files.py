@@ -17,6 +17,9 @@ from slide.utils.progress_bar import log
 _PIECE = 1 << 18
 # From 64 MiB on, files are read by threads.
 _LARGE = 64 << 20
+# 64 MiB: lists and configurations have some KiB. Zeros at the end of a file may take no room on the
+# disk, and do in memory.
+_LONGEST_TEXT = 64 << 20
 # Four threads at most: the system keeps the memory of each.
 _READERS = 4
 
@@ -93,6 +96,13 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text``, atomically."""
     write_atomic(path, lambda file: file.write(text.encode()))
+
+
+def read_text(path: Path) -> str:
+    """The text of a list or a configuration; ValueError if it is of more than 64 MiB."""
+    if path.stat().st_size > _LONGEST_TEXT:
+        raise ValueError(f"it has more than {_LONGEST_TEXT:,} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def json_digest(content: Mapping[str, Any]) -> str:

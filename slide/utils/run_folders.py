@@ -1,11 +1,14 @@
 """Folders of runs: made, held by one process, and seen by all machines."""
 
+import json
 import os
 import shlex
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -23,6 +26,8 @@ SEEN_AFTER = 90.0
 _DEEPEST = 50
 # Characters of a configuration: runs write 10,000. PyYAML reads a million in half a minute.
 _LONGEST = 10**6
+# Characters of a line of a log, which has a few hundred; longer ones are no lines of it.
+_LONGEST_LINE = 1 << 20
 
 
 def comes_in_sight(path: Path) -> bool:
@@ -74,6 +79,32 @@ def check_plain_yaml(text: str) -> None:
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEEPEST:
             raise yaml.YAMLError(f"it has more than {_DEEPEST} levels")
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """The lines of a log: ``step``, and scalars by name; one that is cut off, or none, is left out.
+
+    Also of a run from elsewhere: the names and numbers are such that TensorBoard takes them.
+    """
+    found: list[dict[str, float]] = []
+    if not path.is_file():
+        return found
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in iter(partial(file.readline, _LONGEST_LINE), ""):
+            if '"step"' not in line:  # To parse millions of empty lines would take a minute.
+                continue
+            try:
+                scalars = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(scalars, dict) and type(scalars.get("step")) is int:
+                found += [scalars] if all(map(_is_scalar, scalars, scalars.values())) else []
+    return found
+
+
+def _is_scalar(name: str, value: Any) -> bool:
+    is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    return is_number and name.isprintable()
 
 
 def resume_word(folder: Path) -> str:

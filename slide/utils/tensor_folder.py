@@ -21,6 +21,7 @@ from slide.utils.files import (
     alone_in,
     json_digest,
     pieces,
+    read_text,
     side_by_side,
     sync_folder,
     write_atomic,
@@ -28,6 +29,8 @@ from slide.utils.files import (
 )
 
 SUFFIX = ".safetensors"
+# The names and shapes of the tensors of a file are at most 1 MiB: a network has a hundred of them.
+_LONGEST_HEADER = 1 << 20
 # A folder of new files, which replace the old ones when all of them are complete.
 NEW_FILES = "new_files"
 # Marks in JSON objects: what stands for a tensor, a tuple, and a dict with keys that are no text.
@@ -155,7 +158,7 @@ def share_files(lists: Iterable[Path]) -> None:
 def listed_files(path: Path) -> list[str] | None:
     """Names of the files of tensors in a list; None if it is no such list, or there is none."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         number, files = content["format"], content["files"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -177,7 +180,7 @@ def read_folder(kind: FolderKind, folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind.name} in {folder}: no {kind.list_file}")
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         digest = content.pop("sha256")
         number = content["format"]
         files = {name: file["bytes"] for name, file in content["files"].items()}
@@ -226,6 +229,10 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
 
     path = folder / f"{name}{SUFFIX}"
     try:
+        with path.open("rb") as begin:
+            size = int.from_bytes(begin.read(8), "little")
+        if size > _LONGEST_HEADER:
+            raise SafetensorError(f"its header has {size} bytes, more than {_LONGEST_HEADER}")
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:

@@ -1,5 +1,6 @@
 """``resume=<folder>``: what a run keeps, what may change, what a crash leaves."""
 
+import os
 import re
 import shlex
 import shutil
@@ -274,6 +275,13 @@ def test_a_configuration_that_no_run_has_written(tmp_path, monkeypatch, text):
     said = job.failure(f"resume={tmp_path}")
     assert said.startswith(f"error: {tmp_path}/config.yaml is not the configuration of a run: ")
     assert "\n" not in said
+
+
+def test_a_configuration_of_any_length_is_not_read_whole(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    os.truncate(tmp_path / "config.yaml", 1 << 36)
+    said = job.failure(f"resume={tmp_path}")
+    assert said.endswith("the configuration of a run: it has more than 67,108,864 bytes")
 
 
 def test_the_folder_of_a_stranger_does_not_choose_where_arrays_are_written(tmp_path, monkeypatch):

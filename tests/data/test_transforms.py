@@ -18,6 +18,7 @@ from slide.data import (
     row_transform,
     synthetic,
     transform,
+    xmc,
 )
 from slide.data.cache import cached
 from slide.data.dataset import Block
@@ -217,6 +218,15 @@ def test_arguments_out_of_range(tmp_path, arguments, message):
         transform(data, **arguments)
     left = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
     assert sorted(left) == [path for path in before if path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize(("rows", "part"), [(" 1:1 3:2\n", "labels"), ("1 \n2 #\n", "features")])
+def test_sets_without_any_label_or_feature(tmp_path, rows, part):
+    (tmp_path / "train.txt").write_text(rows)
+    (tmp_path / "test.txt").write_text(rows)
+    data = xmc(name="mine", root=tmp_path, cache=tmp_path, format="svmlight")
+    with pytest.raises(ValueError, match=f"^mine has no {part}: no row has any$"):
+        transform(data, l2_norm=True)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -8,6 +8,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 import struct
 import sys
@@ -136,6 +137,15 @@ def test_npz_of_more_rows_than_it_can_hold(tmp_path):
     assert said == f"{path}: matrix has 2147483647 rows, more than a file of {size} bytes can hold"
 
 
+def test_npz_of_very_many_arrays(tmp_path, monkeypatch):
+    monkeypatch.setattr("slide.data.archives.MAX_LIST", 10_000)
+    path = tmp_path / "x.npz"
+    np.savez(path, **{f"{number}": np.empty(0) for number in range(200)})
+    blocks, said = outcome(lambda: read_npz_blocks(path, None))
+    assert blocks == []
+    assert re.search(r"x\.npz: .*: its list of files has 1\d{4} bytes, more than 10000", said)
+
+
 @fuzzed(60)
 @given(content=st.binary(max_size=2000), size=sizes, zeros=st.sampled_from([0, 10**6]))
 def test_archives(tmp_path, content, size, zeros):
@@ -165,6 +175,17 @@ def test_caches(tmp_path, length, name):
     (meta,) = tmp_path.glob("*/meta.json")
     path = Path(meta.parent, "train", f"{name}.npy")
     path.write_bytes(array_bytes(np.load(path), (length,)))
+    with more_memory(MEMORY):
+        found = open_blocks(tmp_path, blocks_of(split), state=1)
+    assert rows(found.train) == rows(split)
+
+
+def test_the_list_of_a_cache_of_any_length(tmp_path):
+    """It ends with zeros, none of which are on the disk: the cache is written again."""
+    split = make_split(5)
+    open_blocks(tmp_path, blocks_of(split), state=1)
+    (meta,) = tmp_path.glob("*/meta.json")
+    os.truncate(meta, 1 << 36)
     with more_memory(MEMORY):
         found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)

@@ -3,6 +3,8 @@
 import errno
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,15 +115,35 @@ def test_the_last_words_of_a_rank_count():
     """It has written, and ended before another one looks."""
     made = create(2)
     assert made is not None
-    file, path = made
-    own = SharedBuffers(file, 0, 2, 60.0)
-    os.unlink(path)
+    own = SharedBuffers(made[0], 0, 2, 60.0)
     own.write(torch.ones(3))
     with pytest.raises(RuntimeError, match="rank 1 has closed"):
         own.read(torch.ones(3))
     own._message(1, torch.ones(3)).copy_(torch.tensor([1.0, 2.0, 3.0]))
     own._written[1] = 1
     assert own.read(torch.ones(3))[1].tolist() == [1.0, 2.0, 3.0]
+
+
+OTHERS = """
+import sys
+from slide.distributed.shared_buffers import SharedBuffers, open_created
+path, name = sys.argv[1:]
+SharedBuffers(open_created(path, name), 1, 2, 60.0)
+open_created(path, name + "x")
+"""
+
+
+@needs_memory
+def test_a_killed_rank_leaves_no_file_behind():
+    """From the beginning the file has no name; by that of before, others know that it is theirs."""
+    before = set(shared_buffers._FOLDER.glob("slide-*"))
+    made = create(2)
+    assert made is not None
+    assert set(shared_buffers._FOLDER.glob("slide-*")) <= before
+    own = SharedBuffers(made[0], 0, 2, 60.0)
+    ended = subprocess.run([sys.executable, "-c", OTHERS, *made[1:]], capture_output=True)
+    assert ended.stderr.endswith(b" is a file of another machine or container\n")
+    assert own._has_ended(1)
 
 
 def test_no_memory(monkeypatch, tmp_path):

@@ -241,6 +241,8 @@ def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, vectori
         ({"numbers": ["b"], "means": [0]}, "scales must be a list of 1 numbers"),
         ({"numbers": ["b"], "means": [0], "scales": [0]}, "must have scales above 0"),
         ({"separator": 1}, "separator must be a text"),
+        ({"separator": "\ud800"}, "separator must be a text"),
+        ({"text": ["\ud800"]}, "text must be a list of texts"),
     ],
     ids=str,
 )
@@ -248,6 +250,11 @@ def test_columns_of_a_table(tmp_path, columns, said):
     columns = {"labels": "tags", **columns} if columns else {}
     save_small(tmp_path, settings={"columns": columns})
     refused(tmp_path, rf"model\.json is damaged: {said}")
+
+
+def test_the_name_of_a_model_is_one_that_answers_can_hold(tmp_path):
+    write_list(tmp_path, save_small(tmp_path) | {"name": "\ud800"})
+    refused(tmp_path, r"model\.json is damaged: name must be a text, not '\\ud800'")
 
 
 def test_weights_of_terms_keep_rows_finite(tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -19,8 +20,9 @@ from helpers.naive_rows import BadLine, to_lists
 import slide
 from slide import FullSampler, SlideNetwork
 from slide.data import DataError, TextOptions, TextVectorizer, errors, table_files, write_xmc
+from slide.data.table_files import read_lines
 from slide.model import Model, Predicted, load
-from slide.predict.rows import Numbering, read_rows
+from slide.predict.rows import Beginning, Numbering, read_rows
 from slide.serve import routes
 from slide.serve.routes import Query, Row, rows_to_csr
 
@@ -81,6 +83,20 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path, model, monkeyp
     (tmp_path / name).write_bytes((before if name != "a.jsonl" else before and b"\n") + b"\0" * 101)
     with pytest.raises(DataError, match=f"{name}: a line has more than 100 bytes: is it text?"):
         read(tmp_path / name, model)
+
+
+@pytest.mark.parametrize("first_line", [Beginning, lambda file, name: read_lines(file, name)])
+def test_empty_lines_without_an_end_do_not_fill_the_memory(monkeypatch, first_line):
+    file = io.BytesIO(b"\n" * 500_000)
+    tracemalloc.start()
+    first_line(file, "a")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000
+    monkeypatch.setattr(errors, "LONGEST_LINE", 100_000)
+    file.seek(0)
+    with pytest.raises(DataError, match="a: a line has more than 100,000 bytes"):
+        first_line(file, "a")
 
 
 @pytest.mark.parametrize("labels", ["red", 5, {"red": 1}])
@@ -330,3 +346,5 @@ def test_files_of_the_corpus(tmp_path, texts_or_rows):
 
 def test_models_that_name_no_files(data):
     assert Numbering.of(Model(job.make_network(data))) == Numbering(None, 0, 0)
+    settings = {"dataset": {"format": ["xmc"]}}
+    assert Numbering.of(Model(job.make_network(data), settings=settings)) == Numbering(None, 0, 0)

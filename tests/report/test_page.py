@@ -73,6 +73,7 @@ def test_a_run_leaves_a_report(tmp_path):
 def test_points_of_precision_are_on_one_scale(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 0")
     lines = [{"step": 2, "held/precision": 0.25}]
+    lines += [{"step": 3, "eval/p_at_1": 0.9}]  # Without the others it is no point.
     lines += [{"step": 4, **{f"eval/p_at_{k}": x for k, x in ((1, 0.5), (3, 0.25), (5, 0.15))}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     held, test = draw_precision(read_run(tmp_path))["precision"].axes[0].lines

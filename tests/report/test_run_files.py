@@ -1,9 +1,11 @@
 """Reading the folder of a run, finished or not."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import yaml
+from helpers.limits import more_memory
 
 from slide.report.run_files import read_run
 
@@ -47,6 +49,7 @@ FILES = ("config.yaml", "summary.json")
 # Eight times as long as a list of four lines; twenty lines would fill the memory.
 BOMB = b"a: &a [1, 2]\nb: &b [*a, *a]\nc: [*b, *b]\n"
 BAD_SUMMARIES = (b'{"p_at_1": "0.5"}', b'{"dataset": 3}', b'{"warnings": "no"}', b'{"steps": 1e99}')
+BAD_SUMMARIES += (b'{"warnings": [1]}', b'{"warnings": [["a"]]}')
 MALFORMED = [(n, b) for n in FILES for b in (b"", b"- 1", b"seed: \xff", b"[" * 9999)]
 MALFORMED += [("config.yaml", text) for text in (BOMB, b'seed: !!int ""', b"#" * (10**6 + 1))]
 MALFORMED += [("summary.json", text) for text in BAD_SUMMARIES]
@@ -58,6 +61,18 @@ def test_files_that_are_malformed(tmp_path, name, text):
     (tmp_path / name).write_bytes(text)
     with pytest.raises(ValueError, match=f"{name} cannot be read: "):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*FILES, "metrics.jsonl"])
+def test_files_of_any_length_take_no_memory(tmp_path, name):
+    """A file of zeros, of which none are on the disk."""
+    (tmp_path / "config.yaml").write_text("seed: 3\n")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    (tmp_path / name).open("a").close()
+    os.truncate(tmp_path / name, 1 << (28 if name == "metrics.jsonl" else 36))
+    wanted = nullcontext() if name == "metrics.jsonl" else pytest.raises(ValueError, match=name)
+    with more_memory(256 << 20), wanted:
+        assert read_run(tmp_path).log == [{"step": 1}]
 
 
 def test_brackets_in_brackets_are_not_read_to_their_end(tmp_path, monkeypatch):

@@ -259,6 +259,23 @@ def write_parts(run, networks, steps):
     return folder
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"parts": {}}, "parts must be a list of objects, not {}"),
+        ({"parts": []}, "parts must not be empty"),
+        ({"parts": [1]}, r"parts must be a list of objects, not \[1\]"),
+        ({"state": []}, "state must be an object"),
+    ],
+)
+def test_parts_that_are_none(tmp_path, parts, said):
+    folder = tmp_path / "run/checkpoints/1-step-3"
+    folder.mkdir(parents=True)
+    write_list(CHECKPOINT, folder, {"run": {}, **parts}, [])
+    with pytest.raises(ValueError, match=f"1-step-3 is damaged: {said}"):
+        read_states(folder)
+
+
 @pytest.mark.parametrize("steps", [(3, 3), (3, 7), (7, 3), (7, 7)])
 def test_a_part_of_another_step_is_refused(tmp_path, steps):
     """As of a longer run, whose parts have the same rows."""

@@ -90,10 +90,38 @@ def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):
 
 def test_lines_that_are_no_log_are_left_out(tmp_path):
     line = b'{"step": 1, "train/loss": 0.25}\n'
-    damaged = b'{"step": 1, "train/l\xff\xfe\n', b'{"step": "x", "train/loss": 1}\n', b"[1]\n"
-    (tmp_path / "metrics.jsonl").write_bytes(line + b"".join(damaged))
+    damaged = [
+        b'{"step": 1, "train/l\xff\xfe',
+        b'{"step": "x", "train/loss": 1}',
+        b"[1]",
+        b'"step"',
+    ]
+    damaged += [b'{"step": %s}' % step for step in (b"[" * 9999, b"1" + b"0" * 400, b"[1]", b'"1"')]
+    damaged += [
+        b'{"step": 1, %s}' % part for part in (b'"a": {}', rb'"\ud800": 1', rb'"\u0000": 1')
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(line + b"\n".join(damaged))
     Monitor(tmp_path, 5).close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == line
+
+
+def test_odd_names_are_scalars_too(tmp_path):
+    """Events of the last step are written again when one of its lines is replaced."""
+    lines = '{"step": 1, "self": 1, "../x": 2}\n{"step": 1, "eval/p_at_1": 0.5}\n'
+    (tmp_path / "metrics.jsonl").write_text(lines)
+    monitor = Monitor(tmp_path, 1)
+    monitor.write(1, {"eval/p_at_1": 0.75})
+    monitor.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == lines.replace("0.5", "0.75")
+    assert events(tmp_path, "self") == [(1, 1.0)]
+
+
+def test_millions_of_empty_lines_are_not_parsed(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").write_text("\n" * 10**6 + '{"step": 1}\n')
+    parsed = []
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or {"step": 1})
+    Monitor(tmp_path, 1).close()
+    assert parsed == ['{"step": 1}\n']
 
 
 def test_a_full_disk_is_said(tmp_path):

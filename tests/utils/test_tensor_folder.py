@@ -216,6 +216,13 @@ def test_a_damaged_header(folder):
         read_tensors(folder, "a")
 
 
+def test_a_header_of_very_many_names(tmp_path):
+    shapes = {f"{number}": (0,) for number in range(20_000)}
+    stream_file(tmp_path, "a", shapes, [])
+    with pytest.raises(ValueError, match=r"a\.safetensors .*: its header has \d+ bytes, more"):
+        read_tensors(tmp_path, "a")
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_another_format(folder, number):
     content = json.loads((folder / THINGS.list_file).read_text()) | {"format": number}
@@ -231,6 +238,14 @@ def test_other_content(folder, text):
     (folder / THINGS.list_file).write_text(text)
     with pytest.raises(ValueError, match=r"thing\.json has changed since it was written: "):
         read_folder(THINGS, folder)
+
+
+def test_a_list_of_any_length_is_not_read_whole(folder):
+    """It ends with zeros, none of which are on the disk."""
+    os.truncate(folder / THINGS.list_file, 1 << 36)
+    with pytest.raises(ValueError, match=r"thing\.json has changed .*: ValueError\('it has more"):
+        read_folder(THINGS, folder)
+    assert tensor_folder.listed_files(folder / THINGS.list_file) is None
 
 
 def test_no_model(tmp_path):

@@ -28,7 +28,7 @@ from slide.data.table_files import counted_lines, json_rows, read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import CSR, Pattern, as_csr, stacked
 from slide.utils import checks
-from slide.utils.files import file_state
+from slide.utils.files import file_state, read_text
 from slide.utils.names import Names
 from slide.utils.progress_bar import log
 
@@ -455,6 +455,6 @@ def _opened(folder: Path, options: TextOptions) -> _Counted:
     if "idf" in arrays:
         vectorizer = TextVectorizer(options, names("terms"), arrays["idf"])
     if (folder / _COLUMNS).is_file():
-        columns = Columns.restored(json.loads((folder / _COLUMNS).read_text()))
+        columns = Columns.restored(json.loads(read_text(folder / _COLUMNS)))
     test_rows = names("test_rows") if "test_rows_text" in arrays else None
     return _Counted(vectorizer, names("labels"), columns, test_rows)

@@ -28,7 +28,7 @@ from slide.data import documents, errors, table, transform, xmc
 from slide.data.columns import Columns, labels_of, likely_separator, number_of, understood
 from slide.data.describe import describe
 from slide.data.errors import DataError
-from slide.data.table_files import read_lines
+from slide.data.table_files import read_lines, read_table
 from slide.predict.command import main
 
 WORDS = ("red", "old", "fast", "cheap")
@@ -305,6 +305,13 @@ def test_characters_that_hold_the_byte_of_a_line_end():
     assert row == {"text": "\u0a0a" * 300_000, "label": "a"}
 
 
+@pytest.mark.parametrize("cell", [1, "a text"])
+def test_names_of_columns_can_be_written(cell):
+    rows = [{"\udfff": cell, "label": "a"}, {"\udfff": cell, "label": "b"}]
+    with pytest.raises(ValueError, match=r"names of columns must be text in Unicode; '\\udfff'"):
+        table(path=rows)
+
+
 def test_parquet_that_lies_about_its_lengths(tmp_path):
     """A file that is cut, whose footer is elsewhere, and bytes of the footer that are others."""
     path = write_parquet(tmp_path / "rows", ROWS)
@@ -342,6 +349,25 @@ def test_dates_of_parquet_that_python_does_not_have(tmp_path):
     parquet.write_table(arrow.table({"date": dates, "label": ["a", "b"] * 10}), tmp_path / "a")
     with pytest.raises(DataError, match="a: Python int too large"):
         table(path=tmp_path / "a")
+
+
+@pytest.mark.parametrize("size", [100_000, 1000])
+def test_parquet_that_expands(tmp_path, monkeypatch, size):
+    """A text that stands once in the file, and in each row a thousand times if it is short."""
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    count, times = 5000, 100_000 // size
+    texts = arrow.DictionaryArray.from_arrays(arrow.array([0] * count * times), ["a" * size])
+    ends = arrow.array(range(0, count * times + 1, times), arrow.int32())
+    lists = arrow.ListArray.from_arrays(ends, texts)
+    path = tmp_path / "rows"
+    parquet.write_table(arrow.table({"text": lists}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    rows, before = read_table(path), arrow.total_allocated_bytes()
+    assert next(rows) == (f"{path}: row 0", {"text": ["a" * size] * times})
+    assert arrow.total_allocated_bytes() - before < 100_000_000
+    monkeypatch.setattr("slide.data.table_files.LONGEST_LINE", 99_999)
+    with pytest.raises(DataError, match="rows: row 0 has more than 99,999 bytes"):
+        next(read_table(path))
 
 
 def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
