@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from slide.backend import has_bfloat16, instruction_sets
 from slide.check.self_test import run_self_tests
 from slide.runtime import num_threads, versions
+from slide.utils.commands import command_parser
 from slide.utils.progress_bar import until_reader_goes
 from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory_mb
 
@@ -55,8 +57,9 @@ def _memory() -> str:
     return ", ".join([*parts, f"{peak} MiB used by this process"] if peak else parts)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print what the machine has, then the outcome of each test."""
+    command_parser("check", "Compares the kernels with their references.").parse_args(words)
     for name, found in describe_machine().items():
         print(f"{name}: {found}")
     print("\nkernels against their references:")

@@ -33,7 +33,7 @@ from slide.config.compose import (
     sweep_values,
     user_errors,
 )
-from slide.config.help import train_help
+from slide.config.help import help_on, train_help
 from slide.config.processes import (
     FolderNote,
     LostExit,
@@ -109,8 +109,10 @@ def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
     words = sys.argv[1:]
     options = [word for word in words if word.startswith("-")]
-    if {"-h", "--help"} & set(words):
-        print(train_help(_programs()[0]), end="")
+    if flag := next((word for word in words if word in ("-h", "--help")), None):
+        asked = words[words.index(flag) + 1 :]
+        with user_errors():
+            print("\n".join(map(help_on, asked)) or train_help(_programs()[0]), end="")
     elif not options:
         _compose_and_run(words)
     else:

@@ -290,7 +290,7 @@ def mistake(overrides: Sequence[str]) -> str | None:
             values = OmegaConf.to_container(config[group]) if group in config else {}
             has = ", ".join(leaves(values))
             return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
-        return said + _near_key(key, [*groups, *leaves(as_dict(config))])
+        return said + near_key(key, [*groups, *leaves(as_dict(config))])
     return None
 
 
@@ -319,7 +319,7 @@ def leaves(tree: object, above: str = "") -> dict[str, Any]:
     }
 
 
-def _near_key(key: str, known: Sequence[str]) -> str:
+def near_key(key: str, known: Sequence[str]) -> str:
     """`checks.near_word` among the keys of the same last part, if there are any."""
     above, _, last = key.rpartition(".")
     last = _SYNONYMS.get(last, last)
