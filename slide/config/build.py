@@ -205,6 +205,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     checks.one_of("precision", network.precision, PRECISIONS)
     for name in ("init_scale", "output_scale"):
         checks.positive(name, network[name])
+    checks.not_negative("bias_scale", network.bias_scale)
     # What does not fit in memory is refused later.
     bins = OmegaConf.select(config, "hash.bin_size")
     most = max(_WIDE, bins) if type(bins) is int else _WIDE
@@ -255,7 +256,8 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
     checks.listing("hidden_active", active)
     if active and len(active) != len(hidden):
         raise ValueError(
-            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
+            f"hidden_active must have {checks.counted(len(hidden), 'entry', 'entries')}, as "
+            f"hidden has, not {list(active)}"
         )
     sampler, proposer = partial(FullSampler), None
     if config.sampler.active != "all":
@@ -321,7 +323,6 @@ def build_network(
     hidden = list(network.hidden)
     made = kind(features, hidden, labels, sampler, hidden_samplers=others, **options)
     if scale := network.bias_scale:
-        checks.positive("network.bias_scale", scale)
         with torch.no_grad():
             for layer in made.layers():
                 assert layer.bias is not None
@@ -488,16 +489,19 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
 
 
 def _announce_data(data: SparseDataset, holdout: float) -> None:
-    held = f"{holdout:.3g} of them held out in place of the" if holdout else f"{len(data.test):,}"
+    held = f"{holdout:.3g} of them held out in place of the test rows"
+    if not holdout:
+        held = checks.counted(len(data.test), "test row")
     log(
-        f"data      {data.name}: {len(data.train):,} training rows, {held} test rows, "
-        f"{data.num_features:,} features, {data.num_labels:,} labels"
+        f"data      {data.name}: {checks.counted(len(data.train), 'training row')}, {held}, "
+        f"{checks.counted(data.num_features, 'feature')}, "
+        f"{checks.counted(data.num_labels, 'label')}"
     )
     if not holdout and not len(data.test.labels.indices):
         log("warning   no test row has a label, so all scores will be 0")
     evaluated = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
     if evaluated < _FEW:
-        log(f"warning   only {evaluated} rows are evaluated, so the scores are rough")
+        log(f"warning   scores of only {checks.counted(evaluated, 'row')} are rough")
 
 
 def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:

@@ -70,7 +70,7 @@ from slide.training.checkpoint import (
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import missing_tables, selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
-from slide.utils.checks import error_message, override_key, typed_key
+from slide.utils.checks import counted, error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import log
 from slide.utils.resources import reset_peak_memory
@@ -384,7 +384,7 @@ class Sweep:
         print(self.table())
         failed = sum(outcome.summary is None for outcome in self.outcomes)
         if failed:
-            sys.exit(f"error: {failed} of {len(self.outcomes)} jobs failed")
+            sys.exit(f"error: {failed} of {counted(len(self.outcomes), 'job')} failed")
 
     def table(self) -> str:
         """A line for each job: its settings, scores, what its look-ups found, and its folder."""

@@ -220,7 +220,7 @@ def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str
     if runs and len(mistakes) == len(runs):
         raise ValueError(mistakes[0])
     for said, count in Counter(mistakes).items():
-        log(f"warning   {count} of {len(runs)} runs cannot be: {said}")
+        log(f"warning   {count} of {checks.counted(len(runs), 'run')} cannot be: {said}")
     return runs
 
 
@@ -385,6 +385,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         >>> resumed(read_config(["seed=3"]), ["seed=3"]).seed  # A new run.
         3
     """
+    checks.listing("allow_targets", composed.allow_targets)
     if composed.resume is None:
         return composed
     folder = str(composed.resume)
@@ -413,7 +414,6 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
     config.allow_targets = composed.allow_targets  # Who resumes decides, not the folder.
-    checks.listing("allow_targets", composed.allow_targets)
     for target in foreign_targets(config):
         if target not in composed.allow_targets:
             raise ValueError(

@@ -89,7 +89,8 @@ class PublishedLSHProposer(Proposer):
         schedules.check_schedule("redraw", redraw)
         fill = checks.whole("fill", fill, 0)
         self.redraw_due, self.fill = redraw, fill
-        self.hashes_per_table, self.num_tables = hashes_per_table or 6, num_tables or 50
+        self.hashes_per_table = 6 if hashes_per_table is None else hashes_per_table
+        self.num_tables = 50 if num_tables is None else num_tables
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy
         self.samples = self.draw = self.rebuilds = 0
         self._make_tables()

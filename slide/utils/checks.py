@@ -2,6 +2,7 @@
 
 import operator
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -107,6 +108,11 @@ def flag(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be true or false, not {value!r}")
 
 
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """A number with its noun: ``1 row``, ``2,000 rows``, and ``several`` where -s is wrong."""
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
+
+
 def filled_text(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a text that is not empty."""
     if not isinstance(value, str) or not value:
@@ -186,13 +192,13 @@ def _message(error: BaseException | None, overrides: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         to = "" if error.filename2 is None else f" -> {error.filename2}"
         return f"{error.filename}{to}: {error.strerror}"
-    name, _, rest = str(error).partition(" ")
+    name, rest = re.fullmatch(r"(\w*)(.*)", str(error), re.DOTALL).groups()  # type: ignore
     # Other sentences may begin with the same word: "bias (3,) does not fit ...".
-    if not rest.startswith(("must ", "= ")):
+    if not rest.startswith((" must ", " = ", "=")):
         return str(error)
     keys = {override_key(word): typed_key(word) for word in overrides}
     meant = [typed for key, typed in keys.items() if key.rpartition(".")[2] == name]
-    return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)
+    return f"{meant[0]}{rest}" if len(meant) == 1 else str(error)
 
 
 def typed_key(word: str) -> str:

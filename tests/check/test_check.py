@@ -81,7 +81,7 @@ def test_wrong_hashes_are_noticed(monkeypatch):
 
 def test_a_wrong_kernel_ends_with_a_status(monkeypatch, capsys):
     monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: [("Adam", 3, "is off")])
-    with pytest.raises(SystemExit, match="error: 1 kernels are wrong on this machine"):
+    with pytest.raises(SystemExit, match="error: wrong on this machine: 1 kernel;"):
         main([])
     assert "WRONG  Adam: is off" in capsys.readouterr().out
 

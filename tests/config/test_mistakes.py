@@ -89,6 +89,10 @@ IMPOSSIBLE = [
     *(f"network.hidden_active={value}" for value in ("4", "[4,5]", "[0]", "[x]", "null")),
     *("network.dropout=nan", "network.input_dropout=1", "dataset.holdout=1"),
     *("sampler=lsh hash.hashes_per_table=32", "sampler=lsh hash.num_tables=0"),
+    *(f"sampler={name} hash.num_tables=1025" for name in ("lsh", "slide2020")),
+    *(f"sampler=slide2020 hash.{key}=0" for key in ("hashes_per_table", "num_tables")),
+    *("runtime.timeout=0", "runtime.timeout=10000000000", "allow_targets=mine.Loss"),
+    *(f"network.bias_scale={value}" for value in ("null", "-1")),
     *(
         f"recipe=slide2020 sampler=slide2020 sampler.proposer.{word}"
         for word in ("bucket_capacity=0", "bucket_policy=lifo", "fill=-1")

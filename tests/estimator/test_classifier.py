@@ -258,7 +258,7 @@ def test_parameters_that_cannot_be(rows, change, message):
         (lambda m, X, Y: m.fit(X, np.linspace(0, 1, 300)), "Unknown label type: continuous"),
         (lambda m, X, Y: m.partial_fit(X, [["a"]] * 300), "first call of partial_fit needs all"),
         (lambda m, X, Y: m.partial_fit(X, [["a"]] * 300, ["b"]), "label 'a' is not among the cla"),
-        (lambda m, X, Y: m.partial_fit(X, Y, range(9)), "9 classes do not fit a matrix of 80"),
+        (lambda m, X, Y: m.partial_fit(X, Y, range(9)), "9 classes does not fit a matrix of 80"),
         (lambda m, X, Y: m.set_params(tf_idf=True).partial_fit(X, Y), "tf_idf needs all rows"),
         (lambda m, X, Y: m.partial_fit(X, Y).partial_fit(X, Y, range(1, 81)), "of the first call"),
         (lambda m, X, Y: m.fit(X, Y).predict_top_k(X, 0), "k must be a whole number of at least"),
