@@ -21,7 +21,7 @@ from slide.utils.random_keys import random_key
 PACKINGS = ("exact", "released")
 MOST_BITS = 31  # Codes are int32 of at least 0.
 MOST_PROBES = 64  # More probed buckets would cost more than more tables.
-MOST_TABLES = 1024  # An input reads a bucket of each, and a rebuild writes all outputs into each.
+MOST_TABLES = 1024  # An input reads a bucket of each, and a rebuild writes each output into each.
 
 
 class HashFamily(Protocol):
@@ -82,19 +82,13 @@ class HashFamily(Protocol):
         ...
 
 
-def check_num_tables(number: int) -> int:
-    """A number of hash tables; ValueError: look-ups and rebuilds would take too long."""
-    checks.within("num_tables", checks.whole("num_tables", number, 1), 1, MOST_TABLES)
-    return number
-
-
 class _Sized:
     """What the families have in common: sizes, and the checks of them and of vectors."""
 
     def __init__(self, in_features: int, hashes_per_table: int, num_tables: int, bits: int):
         self.in_features = checks.whole("in_features", in_features, 1)
         self.hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
-        self.num_tables = check_num_tables(num_tables)
+        self.num_tables = checks.whole("num_tables", num_tables, 1)
         if (needed := hashes_per_table * bits) > MOST_BITS:
             raise ValueError(
                 f"hashes_per_table = {hashes_per_table} makes codes of {needed} bits, and codes "
