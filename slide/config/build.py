@@ -180,7 +180,7 @@ def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
         return ("hash.probes",), f"the published method has nothing of it; {other}"
     if kind == "RecentProposer":
         return ("hash", "schedule"), f"no index is built; {other}"
-    return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {other}"
+    return ("hash", "schedule.redraw"), f"candidates do not come from hash tables; {other}"
 
 
 def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> None:
@@ -188,7 +188,9 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_used(config, given)
     check_ranks(ranks, config)
     checks.flag("report", config.report)
-    checks.whole("redraw_every", config.schedule.redraw_every, 0)
+    for name in ("redraw_every", "redraw_first"):
+        if (samples := config.schedule.get(name, 0)) is not None or name == "redraw_every":
+            checks.whole(name, samples, 0)
     checks.one_of("mode", config.sampler.mode, MODES)  # A sampler of all outputs has none.
     checks.one_of("weighting", config.sampler.weighting, WEIGHTINGS)
     config = config.copy()

@@ -109,7 +109,10 @@ IMPOSSIBLE = [
         "sampler=slide2020 schedule.redraw_every=-1",
         "sampler=index schedule=fixed schedule.every=x",
     ),
-    "sampler=slide2020 schedule=fixed schedule.redraw_every=0.5",
+    *(
+        f"sampler=slide2020 schedule=fixed schedule.{key}=0.5"
+        for key in ("redraw_every", "redraw_first")
+    ),
     *(f"optimizer.lr={value}" for value in ("0", "x", "inf", "null")),
     *(f"optimizer.betas={value}" for value in ("0.9", "[0.9]", "[0.9,1]", "[a,b]")),
     *("optimizer.eps=0", "optimizer.weight_decay=-1", "optimizer.correct_skipped=5"),
