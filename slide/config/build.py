@@ -426,6 +426,13 @@ def build_trainer(
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
         log(f"the training of this run has ended; what comes after it is done again{helps}")
+    elif config.resume is not None:
+        told = (
+            f"goes on after step {trainer.step:,}"
+            if trainer.step
+            else "no checkpoint: it begins again"
+        )
+        log(f"resumed   {told}")
     if ranks.group.is_main_process:
         noted = {"resume": None, "run_dir": str(folder), "command": noted_command(config, words)}
         with open_dict(config):

@@ -192,12 +192,12 @@ def _message(error: BaseException | None, overrides: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         to = "" if error.filename2 is None else f" -> {error.filename2}"
         return f"{error.filename}{to}: {error.strerror}"
-    name, rest = re.fullmatch(r"(\w*)(.*)", str(error), re.DOTALL).groups()  # type: ignore
+    name, rest = re.fullmatch(r"([\w.]*)(.*)", str(error), re.DOTALL).groups()  # type: ignore
     # Other sentences may begin with the same word: "bias (3,) does not fit ...".
-    if not rest.startswith((" must ", " = ", "=")):
+    if not rest.startswith((" must ", " would ", " = ", "=")):
         return str(error)
     keys = {override_key(word): typed_key(word) for word in overrides}
-    meant = [typed for key, typed in keys.items() if key.rpartition(".")[2] == name]
+    meant = [typed for key, typed in keys.items() if name in (key, key.rpartition(".")[2])]
     return f"{meant[0]}{rest}" if len(meant) == 1 else str(error)
 
 
