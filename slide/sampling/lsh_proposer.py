@@ -193,10 +193,9 @@ class LSHProposer(Proposer):
             hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
         best = checks.whole("best", best, 1)
         if num_tables is not None:
-            num_tables = checks.whole("num_tables", num_tables, 1)
-            checks.within("num_tables", num_tables, 1, MOST_TABLES)
+            num_tables = checks.whole_within("num_tables", num_tables, 1, MOST_TABLES)
         if probes is not None:
-            checks.within("probes", checks.whole("probes", probes, 0), 0, MOST_PROBES)
+            checks.whole_within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
         given = hashes_per_table, num_tables, probes
         other = getattr(family, "func", family) is not SimHash

@@ -91,8 +91,8 @@ class PublishedLSHProposer(Proposer):
         fill = checks.whole("fill", fill, 0)
         self.redraw_due, self.fill = redraw, fill
         self.hashes_per_table = 6 if hashes_per_table is None else hashes_per_table
-        self.num_tables = checks.whole("num_tables", 50 if num_tables is None else num_tables, 1)
-        checks.within("num_tables", self.num_tables, 1, MOST_TABLES)
+        self.num_tables = 50 if num_tables is None else num_tables
+        checks.whole_within("num_tables", self.num_tables, 1, MOST_TABLES)
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy
         self.samples = self.draw = self.rebuilds = 0
         self._make_tables()

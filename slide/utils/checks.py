@@ -70,6 +70,12 @@ def within(name: str, value: Any, least: float, most: float) -> None:
         raise ValueError(f"{name} must be in [{least}, {most}], not {value!r}")
 
 
+def whole_within(name: str, value: Any, least: int, most: int) -> int:
+    """`whole`, for a number in [``least``, ``most``]."""
+    within(name, value, least, most)
+    return whole(name, value, least)
+
+
 def share(name: str, value: Any, with_one: bool = False) -> None:
     """Raise ValueError unless ``value`` lies in [0, 1), or in [0, 1] ``with_one``."""
     if not _is_number(value) or not 0 <= value <= 1 or (value == 1 and not with_one):
