@@ -26,7 +26,7 @@ def test_globs_are_choices_of_a_group(words, count):
 
 
 def test_a_glob_without_a_sweep_is_refused():
-    with pytest.raises(ValueError, match="Sweep parameters"):
+    with pytest.raises(ValueError, match="has several values: add -m for a run of each$"):
         read_config(["dataset=glob(*)"])
 
 
@@ -150,6 +150,10 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     assert not list(tmp_path.iterdir()), "something was read or written"
 
 
+def test_the_default_recipe_has_a_name():
+    assert read_config(["recipe=null"]) == read_config([])
+
+
 def test_all_keys_of_a_choice_are_named():
     said = mistake(["dataset=debian", "dataset.path=x"])
     assert said is not None
@@ -172,6 +176,11 @@ def test_all_keys_of_a_choice_are_named():
         ("trainer.holdout=0.1", "no key trainer.holdout .*; did you mean dataset.holdout?"),
         ("sampler=lhs", "no sampler=lhs; the choices of sampler are auto, full, index, "),
         ("dataset=amazon", "no dataset=amazon; the choices .* xmc; did you mean amazon3m?"),
+        ("sampler=null", "no sampler=null; the choices of sampler are auto, full, index, "),
+        ("schedule=1.5", "no schedule=1.5; the choices of schedule are backoff, fixed$"),
+        ("sampler=[lsh,full]", r"no sampler=\[lsh,full\]; the choices of sampler are auto, "),
+        ("trainer=null", "trainer=null: trainer has keys of its own; --help trainer explains"),
+        ("sampler.proposer=x", "=x: sampler.proposer has keys of its own; --help sampler.prop"),
         ("solver=adam", r"no key solver \(in solver=adam\)"),
         ("hash.bin_size=8", r"no key hash.bin_size \(.*\): bin_size belongs to hash=dwta; "),
         ("sampler.proposer.recent=4", "proposer.recent belongs to sampler=recent; lsh has "),

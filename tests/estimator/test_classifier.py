@@ -228,6 +228,7 @@ def test_labels_are_copied(rows):
         ({"verbose": 1}, "verbose must be true or false, not 1"),
         ({"sampler": "best"}, "there is no sampler=best; the choices of sampler are auto, full, "),
         ({"ranker": "trees"}, "ranker must be ensemble, none or None, not 'trees'"),
+        ({"ranker": None, "known": "all"}, "known must be one of auto, exclude, keep, not 'all'"),
         ({"label_weights": "rare"}, "label_weights must be one of propensity, not 'rare'"),
         ({"label_weights": [1, 2]}, "label_weights must be None, propensity, or 80 numbers"),
         ({"hidden": 0}, "hidden must be a whole number of at least 1, not 0"),

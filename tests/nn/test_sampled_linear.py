@@ -100,9 +100,7 @@ class TestSampledLinear:
             with pytest.raises(ValueError, match=r"_features must be .* at least 1"):
                 SampledLinear(*sizes)
         for wrong in (FullSampler, "lsh", False):  # nn.Linear has its bias in this place.
-            with pytest.raises(
-                TypeError, match=r"sampler must be a slide\.Sampler, such as slide\.A"
-            ):
+            with pytest.raises(TypeError, match=r"must be a slide\.Sampler, such as slide\.Act"):
                 SampledLinear(D, N, wrong)
 
     def test_says_what_it_is(self):
