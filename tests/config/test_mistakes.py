@@ -26,7 +26,7 @@ def test_globs_are_choices_of_a_group(words, count):
 
 
 def test_a_glob_without_a_sweep_is_refused():
-    with pytest.raises(ValueError, match="has several values: add -m for a run of each$"):
+    with pytest.raises(ValueError, match=r"has several values: add -m for a run of each$"):
         read_config(["dataset=glob(*)"])
 
 
