@@ -6,6 +6,9 @@ One `RowSparseAdam` takes all parameters, dense and sampled, so nothing else is 
 clipping by norm sees the rows of the layer, and checkpoints have the state of its sampler.
 """
 
+import argparse
+from collections.abc import Sequence
+
 import lightning
 import torch
 from torch import Tensor, nn
@@ -37,13 +40,16 @@ class Classifier(lightning.LightningModule):
         return RowSparseAdam(self.parameters(), lr=1e-2)
 
 
-def main(epochs: int = 5) -> float:
+def main(words: Sequence[str] | None = None) -> float:
     """Train on made up samples; the accuracy on them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=5)
+    options = parser.parse_args(words)
     torch.manual_seed(0)
     centres, classes = torch.randn(20_000, 16), torch.randint(500, (4_000,))
     data = TensorDataset(centres[classes] + 0.1 * torch.randn(4_000, 16), classes)
     trainer = lightning.Trainer(
-        max_epochs=epochs,
+        max_epochs=options.epochs,
         accelerator="cpu",
         gradient_clip_val=1.0,
         logger=False,

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ from slide.data import Split, write_xmc
 from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parents[1]
+PROGRAMS = [path for path in (ROOT / "examples").glob("*.py") if path.name != "common.py"]
+PREPARING = sorted((ROOT / "datasets").glob("*/prepare.py"))
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -40,8 +43,24 @@ def test_the_guide_says_how_long_they_are():
         said |= dict(
             zip(re.findall(r"\[(\w+\.py)\]", names), map(int, lines.split(",")), strict=True)
         )
-    programs = [path for path in (ROOT / "examples").glob("*.py") if path.name != "common.py"]
-    assert said == {path.name: len(path.read_text().splitlines()) for path in programs}
+    assert said == {path.name: len(path.read_text().splitlines()) for path in PROGRAMS}
+
+
+@pytest.mark.filterwarnings("ignore")  # Of lightning.
+@pytest.mark.parametrize("word", ["--help", "--unknown=1"])
+@pytest.mark.parametrize(
+    "path", [*PROGRAMS, *PREPARING], ids=lambda path: path.parent.name + path.stem
+)
+def test_each_program_says_what_it_takes(path, word, monkeypatch, capsys):
+    if path.stem == "lightning_module":
+        pytest.importorskip("lightning")
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
+    monkeypatch.setattr(sys, "argv", [str(path), word])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code == (0 if word == "--help" else 2)
+    said = capsys.readouterr()
+    assert f"usage: {path.name} [-h]" in (said.out if word == "--help" else said.err)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +168,7 @@ def test_recommender(given, example, tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore")  # Of lightning: the number of workers, and others.
 def test_lightning(example):
     pytest.importorskip("lightning")
-    assert example("lightning_module").main(epochs=2) > 0.5
+    assert example("lightning_module").main(["--epochs", "2"]) > 0.5
 
 
 def test_from_csv(example, tmp_path, capsys):

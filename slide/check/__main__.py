@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from slide.backend import has_bfloat16, instruction_sets
 from slide.check.self_test import run_self_tests
 from slide.runtime import num_threads, versions
+from slide.utils.checks import counted
+from slide.utils.commands import command_parser
 from slide.utils.progress_bar import until_reader_goes
 from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory_mb
 
@@ -22,7 +25,7 @@ def describe_machine() -> dict[str, str]:
         "processor": _processor(),
         "instruction sets": _instruction_sets(),
         "bfloat16 products": "faster than float32" if has_bfloat16() else "not faster than float32",
-        "threads": f"{num_threads()} of {os.cpu_count()} cores",
+        "threads": f"{num_threads()} of {counted(os.cpu_count() or 1, 'core')}",
         "memory": _memory(),
     }
     return {name: text for name, text in found.items() if text}
@@ -55,18 +58,23 @@ def _memory() -> str:
     return ", ".join([*parts, f"{peak} MiB used by this process"] if peak else parts)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print what the machine has, then the outcome of each test."""
+    command_parser("check", "Compares the kernels with their references.").parse_args(words)
     for name, found in describe_machine().items():
         print(f"{name}: {found}")
     print("\nkernels against their references:")
     wrong = 0
     for name, trials, error in run_self_tests():
         wrong += error is not None
-        outcome = f"WRONG  {name}: {error}" if error else f"right  {name} ({trials} trials)"
+        outcome = (
+            f"WRONG  {name}: {error}" if error else f"right  {name} ({counted(trials, 'trial')})"
+        )
         print(f"  {outcome}", flush=True)
     if wrong:
-        sys.exit(f"error: {wrong} kernels are wrong on this machine; results cannot be trusted")
+        sys.exit(
+            f"error: wrong on this machine: {counted(wrong, 'kernel')}; results cannot be trusted"
+        )
 
 
 if __name__ == "__main__":

@@ -180,7 +180,7 @@ def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
         return ("hash.probes",), f"the published method has nothing of it; {other}"
     if kind == "RecentProposer":
         return ("hash", "schedule"), f"no index is built; {other}"
-    return ("hash", "schedule.redraw_every"), f"candidates do not come from hash tables; {other}"
+    return ("hash", "schedule.redraw"), f"candidates do not come from hash tables; {other}"
 
 
 def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> None:
@@ -188,7 +188,9 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_used(config, given)
     check_ranks(ranks, config)
     checks.flag("report", config.report)
-    checks.whole("redraw_every", config.schedule.redraw_every, 0)
+    for name in ("redraw_every", "redraw_first"):
+        if (samples := config.schedule.get(name, 0)) is not None or name == "redraw_every":
+            checks.whole(name, samples, 0)
     checks.one_of("mode", config.sampler.mode, MODES)  # A sampler of all outputs has none.
     checks.one_of("weighting", config.sampler.weighting, WEIGHTINGS)
     config = config.copy()
@@ -205,6 +207,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     checks.one_of("precision", network.precision, PRECISIONS)
     for name in ("init_scale", "output_scale"):
         checks.positive(name, network[name])
+    checks.not_negative("bias_scale", network.bias_scale)
     # What does not fit in memory is refused later.
     bins = OmegaConf.select(config, "hash.bin_size")
     most = max(_WIDE, bins) if type(bins) is int else _WIDE
@@ -255,7 +258,8 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
     checks.listing("hidden_active", active)
     if active and len(active) != len(hidden):
         raise ValueError(
-            f"hidden_active must have {len(hidden)} entries, as hidden has, not {list(active)}"
+            f"hidden_active must have {checks.counted(len(hidden), 'entry', 'entries')}, as "
+            f"hidden has, not {list(active)}"
         )
     sampler, proposer = partial(FullSampler), None
     if config.sampler.active != "all":
@@ -321,7 +325,6 @@ def build_network(
     hidden = list(network.hidden)
     made = kind(features, hidden, labels, sampler, hidden_samplers=others, **options)
     if scale := network.bias_scale:
-        checks.positive("network.bias_scale", scale)
         with torch.no_grad():
             for layer in made.layers():
                 assert layer.bias is not None
@@ -423,6 +426,13 @@ def build_trainer(
         early = trainer.step < (trainer.total_steps or 0)
         helps = "; it goes on with a larger trainer.patience" if early else ""
         log(f"the training of this run has ended; what comes after it is done again{helps}")
+    elif config.resume is not None:
+        told = (
+            f"goes on after step {trainer.step:,}"
+            if trainer.step
+            else "no checkpoint: it begins again"
+        )
+        log(f"resumed   {told}")
     if ranks.group.is_main_process:
         noted = {"resume": None, "run_dir": str(folder), "command": noted_command(config, words)}
         with open_dict(config):
@@ -488,16 +498,19 @@ def _make_folder(config: DictConfig, label: str, made: Callable[[Path], object])
 
 
 def _announce_data(data: SparseDataset, holdout: float) -> None:
-    held = f"{holdout:.3g} of them held out in place of the" if holdout else f"{len(data.test):,}"
+    held = f"{holdout:.3g} of them held out in place of the test rows"
+    if not holdout:
+        held = checks.counted(len(data.test), "test row")
     log(
-        f"data      {data.name}: {len(data.train):,} training rows, {held} test rows, "
-        f"{data.num_features:,} features, {data.num_labels:,} labels"
+        f"data      {data.name}: {checks.counted(len(data.train), 'training row')}, {held}, "
+        f"{checks.counted(data.num_features, 'feature')}, "
+        f"{checks.counted(data.num_labels, 'label')}"
     )
     if not holdout and not len(data.test.labels.indices):
         log("warning   no test row has a label, so all scores will be 0")
     evaluated = max(round(holdout * len(data.train)), 1) if holdout else len(data.test)
     if evaluated < _FEW:
-        log(f"warning   only {evaluated} rows are evaluated, so the scores are rough")
+        log(f"warning   scores of only {checks.counted(evaluated, 'row')} are rough")
 
 
 def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:

@@ -33,7 +33,7 @@ from slide.config.compose import (
     sweep_values,
     user_errors,
 )
-from slide.config.help import train_help
+from slide.config.help import help_on, train_help
 from slide.config.processes import (
     FolderNote,
     LostExit,
@@ -70,7 +70,7 @@ from slide.training.checkpoint import (
 from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import missing_tables, selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
-from slide.utils.checks import error_message, override_key, typed_key
+from slide.utils.checks import counted, error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import log
 from slide.utils.resources import reset_peak_memory
@@ -109,8 +109,10 @@ def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
     words = sys.argv[1:]
     options = [word for word in words if word.startswith("-")]
-    if {"-h", "--help"} & set(words):
-        print(train_help(_programs()[0]), end="")
+    if flag := next((word for word in words if word in ("-h", "--help")), None):
+        asked = words[words.index(flag) + 1 :]
+        with user_errors():
+            print("\n".join(map(help_on, asked)) or train_help(_programs()[0]), end="")
     elif not options:
         _compose_and_run(words)
     else:
@@ -382,7 +384,7 @@ class Sweep:
         print(self.table())
         failed = sum(outcome.summary is None for outcome in self.outcomes)
         if failed:
-            sys.exit(f"error: {failed} of {len(self.outcomes)} jobs failed")
+            sys.exit(f"error: {failed} of {counted(len(self.outcomes), 'job')} failed")
 
     def table(self) -> str:
         """A line for each job: its settings, scores, what its look-ups found, and its folder."""

@@ -63,6 +63,8 @@ _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.train
 # What a run notes of its command line.
 _NOTED = ("words", "choices")
 _NOWHERE = object()
+# The default, which Hydra does not take as a choice.
+_NO_RECIPE = "recipe=null"
 _COMPOSING = Lock()  # Hydra has one state for all threads.
 
 
@@ -144,12 +146,14 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
         >>> read_config(["trainer.epochs=3"]).trainer.epochs
         3
     """
+    if said := mistake(overrides):
+        raise ValueError(said)
     try:
         return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
         # One line, without the folders in which Hydra searches.
         said, _, _ = str(error).partition("\nConfig search path:")
-        raise ValueError(mistake(overrides) or " ".join(said.split())) from error
+        raise ValueError(" ".join(said.split())) from error
 
 
 def choose(choices: Mapping[str, str], values: Mapping[str, Any]) -> DictConfig:
@@ -169,7 +173,8 @@ def _compose(overrides: Sequence[str], **options: bool) -> DictConfig:
         before, hydra.hydra = hydra.hydra, None  # The caller may be a program of Hydra.
         try:
             with initialize_config_dir(str(find_conf()), version_base="1.3"):
-                return compose("train", [readable(each) for each in overrides], **options)
+                words = [readable(each) for each in overrides if each != _NO_RECIPE]
+                return compose("train", words, **options)
         finally:
             hydra.hydra = before
 
@@ -221,7 +226,7 @@ def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str
     if runs and len(mistakes) == len(runs):
         raise ValueError(mistakes[0])
     for said, count in Counter(mistakes).items():
-        log(f"warning   {count} of {len(runs)} runs cannot be: {said}")
+        log(f"warning   {count} of {checks.counted(len(runs), 'run')} cannot be: {said}")
     return runs
 
 
@@ -257,19 +262,19 @@ def mistake(overrides: Sequence[str]) -> str | None:
     except ValueError as error:
         return str(error)
     for each in parsed:
-        value = each.value()
-        if isinstance(value, ChoiceSweep) and value.simple_form:
+        if each.is_sweep_override():
             key, _, values = str(each.input_line).partition("=")
-            several = f"{each.input_line} has several values: add -m for a run of each"
-            return f"{several}; a list is {key}=[{values}]"
+            value, several = each.value(), f"{each.input_line} has several values: add -m for a run"
+            a_list = isinstance(value, ChoiceSweep) and value.simple_form
+            return f"{several} of each" + (f"; a list is {key}=[{values}]" if a_list else "")
     groups = _groups()
     chosen = [each for each in parsed if each.key_or_group in groups]
     for each in chosen:
-        group, value = each.key_or_group, each.value()
-        if isinstance(value, str) and value not in (known := _choices(group)):
-            near = checks.near_word(value, known)
+        group, value, known = each.key_or_group, each.value(), _choices(each.key_or_group)
+        if not each.is_delete() and each.input_line != _NO_RECIPE and value not in known:
+            near = checks.near_word(str(value), known)
             told = f"the choices of {group} are {', '.join(known)}{near}"
-            return f"there is no {group}={value}; {told}"
+            return f"there is no {str(each.input_line).lstrip('+')}; {told}"
     try:
         config, choices = _composed(tuple(str(each.input_line) for each in chosen))
     except (HydraException, OmegaConfBaseException):  # Hydra's own sentence is said.
@@ -281,6 +286,10 @@ def mistake(overrides: Sequence[str]) -> str | None:
         above, _, last = key.rpartition(".")
         holder = OmegaConf.select(config, above) if above else config
         if isinstance(holder, DictConfig) and last in holder:
+            part, value = OmegaConf.select(config, key), each.value()
+            kept = each.is_delete() or isinstance(value, dict) or (value is None and above)
+            if isinstance(part, DictConfig) and not kept:
+                return f"{each.input_line}: {key} has keys of its own; --help {key} explains them"
             continue
         if key.startswith(("hydra/", "hydra.")):  # Hydra names what it does not know.
             continue
@@ -291,7 +300,7 @@ def mistake(overrides: Sequence[str]) -> str | None:
             values = OmegaConf.to_container(config[group]) if group in config else {}
             has = ", ".join(leaves(values))
             return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
-        return said + _near_key(key, [*groups, *leaves(as_dict(config))])
+        return said + near_key(key, [*groups, *leaves(as_dict(config))])
     return None
 
 
@@ -320,7 +329,7 @@ def leaves(tree: object, above: str = "") -> dict[str, Any]:
     }
 
 
-def _near_key(key: str, known: Sequence[str]) -> str:
+def near_key(key: str, known: Sequence[str]) -> str:
     """`checks.near_word` among the keys of the same last part, if there are any."""
     above, _, last = key.rpartition(".")
     last = _SYNONYMS.get(last, last)
@@ -386,6 +395,7 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         >>> resumed(read_config(["seed=3"]), ["seed=3"]).seed  # A new run.
         3
     """
+    checks.listing("allow_targets", composed.allow_targets)
     if composed.resume is None:
         return composed
     folder = str(composed.resume)
@@ -414,7 +424,6 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
     config.allow_targets = composed.allow_targets  # Who resumes decides, not the folder.
-    checks.listing("allow_targets", composed.allow_targets)
     for target in foreign_targets(config):
         if target not in composed.allow_targets:
             raise ValueError(

@@ -2,14 +2,15 @@
 
 import re
 import textwrap
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from omegaconf import OmegaConf
 
-from slide.config.compose import REPLACEABLE, leaves
-from slide.utils.checks import typed_value
+from slide.config.compose import REPLACEABLE, leaves, near_key
+from slide.utils.checks import override_key, typed_value
 from slide.utils.sizes import find_conf
 
 WIDTH, KEY_WIDTH = 100, 34
@@ -20,9 +21,11 @@ Trains a network with a sampled output layer.
   {program} resume=results/<dataset>/<time stamp>
   {program} -m key=value,value ...   one run after the other, for each of the values
   {program} --cfg job                prints all keys and their values
+  {program} --help sampler           explains one group, section or key
 
 Groups of settings and their choices, the default first:
 """
+Sections = dict[str, dict[str, tuple[str, str]]]
 
 
 class Page(NamedTuple):
@@ -81,10 +84,10 @@ def read_groups(conf: Path) -> list[KeyGroup]:
     return groups
 
 
-def sections(conf: Path) -> dict[str, dict[str, tuple[str, str]]]:
+def sections(conf: Path) -> Sections:
     """Default and explanation of each setting, by title of the section and key."""
     main, groups = read_page((conf / "train.yaml").read_text()), read_groups(conf)
-    found: dict[str, dict[str, tuple[str, str]]] = {}
+    found: Sections = {}
 
     def add(title: str, page: Page, above: str = "") -> None:
         for key, text in page.texts.items():
@@ -105,20 +108,45 @@ def sections(conf: Path) -> dict[str, dict[str, tuple[str, str]]]:
 
 def train_help(program: str) -> str:
     """The text of ``--help`` for the command that the user called."""
-    conf = find_conf()
-    out = [USAGE.format(program=program)]
-    for group in read_groups(conf):
-        out.append(_entry(group.name, group.about, 15))
-        plain = [choice for choice, page in group.pages.items() if not page.about]
-        told = {choice: page.about for choice, page in group.pages.items() if page.about}
-        out += [_entry(f"  {choice}", about) for choice, about in told.items()]
-        if plain:
-            out.append(textwrap.indent(textwrap.fill(" | ".join(plain), WIDTH - 4), " " * 4))
-    for title, settings in sections(conf).items():
-        out.append(f"\n{title}")
-        out += [_entry(f"{key}={default}", text) for key, (default, text) in settings.items()]
+    listed = _listing(read_groups(find_conf()), sections(find_conf()))
     kept = f"resume=<folder> takes new values of {', '.join(sorted(REPLACEABLE))}."
-    return "\n".join([*out, "", textwrap.fill(kept, WIDTH)]) + "\n"
+    usage = USAGE.format(program=program)
+    return "\n".join([usage, *listed, "", textwrap.fill(kept, WIDTH)]) + "\n"
+
+
+def help_on(word: str) -> str:
+    """The part of ``--help`` about a group, a section or a key; ValueError: there is none such."""
+    name, groups, titles = override_key(word), read_groups(find_conf()), sections(find_conf())
+    found = {
+        title: {key: row for key, row in rows.items() if f"{key}.".startswith(f"{name}.")}
+        for title, rows in titles.items()
+        if title != name
+    }
+    if name in titles:
+        found = {name: titles[name], **found}
+    listed = list(_listing([group for group in groups if group.name == name], found))
+    if not listed:
+        names = dict.fromkeys([*(group.name for group in groups), *titles])
+        near = near_key(name, [*names, *chain(*titles.values())])
+        told = near or f"; there is on {', '.join(each for each in names if '=' not in each)}"
+        raise ValueError(f"there is no help on {word}{told}")
+    return "\n".join(listed).lstrip("\n") + "\n"
+
+
+def _listing(groups: Iterable[KeyGroup], titles: Sections) -> Iterator[str]:
+    """The lines about groups and their choices, and about the settings below each title."""
+    for group in groups:
+        yield _entry(group.name, group.about, 15)
+        for choice, page in group.pages.items():
+            if page.about:
+                yield _entry(f"  {choice}", page.about)
+        if plain := [choice for choice, page in group.pages.items() if not page.about]:
+            yield textwrap.indent(textwrap.fill(" | ".join(plain), WIDTH - 4), " " * 4)
+    for title, settings in titles.items():
+        if settings:
+            yield f"\n{title}"
+        for key, (default, text) in settings.items():
+            yield _entry(f"{key}={default}", text)
 
 
 def _entry(name: str, text: str, width: int = KEY_WIDTH) -> str:

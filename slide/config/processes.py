@@ -34,6 +34,7 @@ from slide.distributed.launch import (
     meet,
     patient_group,
 )
+from slide.utils import checks
 from slide.utils.checks import override_key
 from slide.utils.files import write_json
 from slide.utils.progress_bar import log, silence
@@ -44,6 +45,7 @@ from slide.utils.run_folders import comes_in_sight
 OWN = ("dataset.root", "dataset.cache", "runtime.threads")
 # Other versions of these packages compute or draw otherwise; of other packages hardly.
 _COMPUTING = ("slide", "torch", "numpy", "numba")
+_LONGEST_WAIT = 10**9  # Seconds; Python has no times much longer.
 _T = TypeVar("_T")
 
 
@@ -61,6 +63,7 @@ _joined: list[Ranks] = []
 
 def join_ranks(config: DictConfig) -> Ranks:
     """The processes of the run; the first call waits until all are there."""
+    checks.within("timeout", config.runtime.timeout, 1, _LONGEST_WAIT)
     info = find_rank_info()
     if info.size == 1:
         return ALONE

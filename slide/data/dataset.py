@@ -195,8 +195,8 @@ def holdout(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
         raise ValueError(f"fraction must be in (0, 1), not {fraction}")
     if len(split) < 2:
         raise ValueError(
-            f"{len(split)} training rows cannot be divided into rows to learn from and rows to "
-            "evaluate on: take more rows, or a smaller dataset.holdout"
+            f"{checks.counted(len(split), 'training row')} cannot be divided into rows to learn "
+            "from and rows to evaluate on: take more rows, or a smaller dataset.holdout"
         )
     chosen = draw_rows(len(split), fraction, seed)
     return split.take(np.flatnonzero(~chosen)), split.take(np.flatnonzero(chosen))

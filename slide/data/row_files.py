@@ -154,8 +154,12 @@ def parse_text(
                 raise DataError(f"{path}:{line + 1}: row {rows + 1}, but the header has {max_rows}")
     if sizes.rows is not None and rows != sizes.rows:
         if headed:
-            raise DataError(f"{path}:1: header has {sizes.rows} rows, but the file has {rows}")
-        raise DataError(f"{path}: file has {rows} rows, but {sizes.rows} were expected")
+            raise DataError(
+                f"{path}:1: header has {checks.counted(sizes.rows, 'row')}, but the file has {rows}"
+            )
+        raise DataError(
+            f"{path}: file has {checks.counted(rows, 'row')}, but {sizes.rows} were expected"
+        )
 
 
 def count_rows(path: Path) -> int:
@@ -237,7 +241,9 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
     rows, num_features = read_npz_shape(features)
     label_rows, num_labels = read_npz_shape(labels)
     if label_rows != rows:
-        raise DataError(f"{labels}: file has {label_rows} rows, but {rows} are in {features}")
+        raise DataError(
+            f"{labels}: file has {checks.counted(label_rows, 'row')}, but {rows} are in {features}"
+        )
     return Sizes(rows, num_features, num_labels)
 
 

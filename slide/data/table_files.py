@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slide.data.errors import LONGEST_LINE, DataError, check_line_length, check_not_compressed
+from slide.utils.checks import counted
 from slide.utils.progress_bar import ProgressBar
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -176,8 +177,8 @@ def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tupl
             size = 0
             if cells and len(cells) != len(names):
                 raise DataError(
-                    f"{path}:{reader.line_num}: {len(cells)} cells, but the first line has "
-                    f"{len(names)} columns"
+                    f"{path}:{reader.line_num}: {counted(len(cells), 'cell')}, but the first "
+                    f"line has {counted(len(names), 'column')}"
                 )
             if cells:
                 yield f"{path}:{reader.line_num}", dict(zip(names, cells, strict=True))

@@ -152,7 +152,8 @@ class TextVectorizer:
             raise
         except ValueError as error:  # scikit-learn names its own arguments.
             raise ValueError(
-                f"no word is in {options.min_rows} training rows: lower dataset.min_rows"
+                f"no word is in {checks.counted(options.min_rows, 'training row')}: lower "
+                "dataset.min_rows"
             ) from error
         terms = Names.of(found.get_feature_names_out().tolist())
         return cls(options, terms, found.idf_)

@@ -6,6 +6,7 @@ import numpy as np
 
 from slide.data.dataset import Split, holdout
 from slide.data.kind import is_graph
+from slide.utils.checks import counted
 
 # A tenth of the rows is held out.
 _SHARE = 10
@@ -38,8 +39,8 @@ def validation_split(split: Split, seed: int) -> tuple[Split, Split]:
         if len(train.labels.indices):
             return train, held
     raise ValueError(
-        f"{rows} training rows with {len(split.labels.indices)} labels cannot be divided into rows "
-        "to learn from and rows for choices: take more rows"
+        f"{counted(rows, 'training row')} with {counted(len(split.labels.indices), 'label')} "
+        "cannot be divided into rows to learn from and rows for choices: take more rows"
     )
 
 

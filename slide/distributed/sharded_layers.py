@@ -188,8 +188,7 @@ class ShardedOutputLinear(nn.Module):
 
         Of equal scores the smaller id is first.
         """
-        if not 1 <= k <= self.out_features:
-            raise ValueError(f"k must be in [1, {self.out_features}], not {k}")
+        k = checks.whole_within("k", k, 1, self.out_features)
         scores, own = self.local.top_k(x, min(k, len(self.shares)), search)
         ids = torch.where(own < 0, -1, on_device(self.shares.ids, own.device).long()[own])
         if self.group.size == 1:

@@ -360,6 +360,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         StepOptions(**{name: self._plain(name) for name in _STEPS})
         if self.search is not None:
             checks.one_of("search", self.search, ("exact", "index"))
+        checks.one_of("known", self.known, ("auto", "exclude", "keep"))
         if self.ranker not in RANKERS:
             raise ValueError(f"ranker must be ensemble, none or None, not {self.ranker!r}")
         if isinstance(self.label_weights, str):

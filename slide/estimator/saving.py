@@ -83,7 +83,8 @@ def _parts(pipeline: Pipeline) -> tuple[Any, Any]:
             raise ValueError(
                 f"the step {name}, a {type(step).__name__}, has no form in a model folder: a "
                 "vectorizer of texts and the classifier have one; do what the step does before "
-                "the pipeline, or keep the pipeline with joblib"
+                "the pipeline, keep the pipeline with joblib, or make a model of columns by "
+                "slide-train dataset=table"
             )
     return vectorizer, classifier
 

@@ -207,8 +207,8 @@ def _check_marks(y: np.ndarray, names: Sequence[Any]) -> None:
     """Raise ValueError for a table of names, or one with gaps, instead of zeros and ones."""
     if y.dtype.kind in "OUST" and any(isinstance(each, str) for each in y.flat):
         raise ValueError(
-            f"y has {len(names)} columns of names: give a list of names for each row, or a column "
-            "of zeros and ones for each label"
+            f"y has {checks.counted(len(names), 'column')} of names: give a list of names for "
+            "each row, or a column of zeros and ones for each label"
         )
     if y.dtype.kind == "f" and np.isnan(y).any():
         row, column = np.argwhere(np.isnan(y))[0]
@@ -227,7 +227,10 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
     if not np.isin(matrix.values, (0, 1)).all():
         raise ValueError("Unknown label type: a matrix of labels must hold zeros and ones only")
     if classes is not None and len(classes) != width:
-        raise ValueError(f"{len(classes)} classes do not fit a matrix of {width} columns")
+        raise ValueError(
+            f"a list of {checks.counted(len(classes), 'class', 'classes')} does not fit a matrix "
+            f"of {checks.counted(width, 'column')}"
+        )
     found = np.arange(width) if classes is None else name_array(classes)
     # A re-ranker keeps the labels, and the arrays of y are the caller's, who may change them.
     return Targets(Pattern(*map(np.copy, as_pattern(matrix, width))), found, True)

@@ -21,6 +21,7 @@ from slide.utils.random_keys import random_key
 PACKINGS = ("exact", "released")
 MOST_BITS = 31  # Codes are int32 of at least 0.
 MOST_PROBES = 64  # More probed buckets would cost more than more tables.
+MOST_TABLES = 1024  # An input reads a bucket of each, and a rebuild writes each output into each.
 
 
 class HashFamily(Protocol):

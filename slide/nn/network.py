@@ -190,10 +190,7 @@ class TorchTwin(nn.Module):
 
     def __init__(self, first: tuple[Tensor, Tensor], others: Sequence[nn.Linear], k: int):
         super().__init__()
-        checks.whole("k", k, 1)
-        if k > others[-1].out_features:
-            raise ValueError(f"k must be in [1, {others[-1].out_features}], not {k}")
-        self.k = k
+        self.k = checks.whole_within("k", k, 1, others[-1].out_features)
         self.first = _BagWithBias(*first)
         self.hidden, self.output = nn.ModuleList(others[:-1]), others[-1]
 

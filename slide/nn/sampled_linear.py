@@ -189,10 +189,11 @@ class SampledLayer(nn.Module):
         self.out_features = checks.whole("out_features", out_features, 1)
         checks.flag("sparse_grad", sparse_grad)
         self.sparse_grad = sparse_grad
-        self.sampler = sampler or FullSampler(in_features, out_features)
-        self._by_default = None if sampler else self.sampler
+        self.sampler = FullSampler(in_features, out_features) if sampler is None else sampler
+        self._by_default = self.sampler if sampler is None else None
         if isinstance(sampler, type) or not hasattr(self.sampler, "select"):
-            raise TypeError(f"sampler must be a slide.Sampler, not {sampler!r}")
+            such = f"slide.ActiveSampler({in_features}, {out_features})"
+            raise TypeError(f"sampler must be a slide.Sampler, such as {such}, not {sampler!r}")
         if self.sampler.out_features != out_features:
             raise ValueError(
                 f"a sampler of {self.sampler.out_features} outputs does not fit a layer of "

@@ -14,7 +14,7 @@ from slide.active_set import ActiveSet
 from slide.backend import array_view, has_bfloat16, has_int8, on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.directions import principal_directions, random_directions
-from slide.hashing.families import MOST_PROBES
+from slide.hashing.families import MOST_PROBES, MOST_TABLES
 from slide.hashing.hash_tables import bucket_count, fold
 from slide.ops.active_sets import RankedIds
 from slide.ops.sketches import (
@@ -193,9 +193,9 @@ class LSHProposer(Proposer):
             hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
         best = checks.whole("best", best, 1)
         if num_tables is not None:
-            num_tables = checks.whole("num_tables", num_tables, 1)
+            num_tables = checks.whole_within("num_tables", num_tables, 1, MOST_TABLES)
         if probes is not None:
-            checks.within("probes", checks.whole("probes", probes, 0), 0, MOST_PROBES)
+            checks.whole_within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
         given = hashes_per_table, num_tables, probes
         other = getattr(family, "func", family) is not SimHash

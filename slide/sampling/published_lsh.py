@@ -10,6 +10,7 @@ from torch import Tensor
 
 from slide.backend import on_host, uses_reference
 from slide.hashing import DWTA, HashFamily, HashTables
+from slide.hashing.families import MOST_TABLES
 from slide.hashing.hash_tables import bucket_count
 from slide.ops.active_sets import RankedIds, vote_per_sample
 from slide.ops.scratch import Scratch
@@ -89,7 +90,9 @@ class PublishedLSHProposer(Proposer):
         schedules.check_schedule("redraw", redraw)
         fill = checks.whole("fill", fill, 0)
         self.redraw_due, self.fill = redraw, fill
-        self.hashes_per_table, self.num_tables = hashes_per_table or 6, num_tables or 50
+        self.hashes_per_table = 6 if hashes_per_table is None else hashes_per_table
+        self.num_tables = 50 if num_tables is None else num_tables
+        checks.whole_within("num_tables", self.num_tables, 1, MOST_TABLES)
         self._family, self._capacity, self._policy = family, bucket_capacity, bucket_policy
         self.samples = self.draw = self.rebuilds = 0
         self._make_tables()

@@ -10,6 +10,7 @@ from slide.backend import array_view, has_bfloat16, on_device, on_host, uses_ref
 from slide.functional import active_linear
 from slide.ops.largest import keep_largest, keep_largest_bounds
 from slide.sparse import Pattern, check_pattern, row_bounds
+from slide.utils import checks
 from slide.utils.quantized import QuantizedRows, TensorRows, weight_rows
 
 # Scores of 512 x 2,048 are 4 MB, which stay in the caches of a core.
@@ -56,8 +57,7 @@ def exact_top_k(
         >>> ids.tolist()
         [[0], [1]]
     """
-    if not 1 <= k <= weight.shape[0]:
-        raise ValueError(f"k must be in [1, {weight.shape[0]}], not {k}")
+    k = checks.whole_within("k", k, 1, weight.shape[0])
     if uses_reference(queries):
         return _reference_search(queries, weight, bias, k)
     many = len(queries) >= _LEAST_QUERIES and weight.shape[0] >= _LEAST_ROWS

@@ -189,8 +189,7 @@ class RowIndex:
             and -1 where there are no more scores that are numbers.
         """
         rows, width = self.weight.shape
-        if not 1 <= k <= rows:
-            raise ValueError(f"k must be in [1, {rows}], not {k}")
+        k = checks.whole_within("k", k, 1, rows)
         if not 0 < share <= 1:
             raise ValueError(f"share must be in (0, 1], not {share}")
         checks.not_negative("deviations", deviations)

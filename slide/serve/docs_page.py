@@ -5,6 +5,7 @@ from html import escape
 
 from slide.model import Model
 from slide.predict.rows import Numbering
+from slide.utils.checks import counted
 
 _PAGE = """\
 <!doctype html>
@@ -86,10 +87,10 @@ def docs_page(model: Model) -> str:
         row |= dict(zip(model.columns.numbers, means, strict=True))
     elif model.feature_names is not None:
         row = {"features": {str(model.feature_names[0]): 1}}
-    about = f"{model.num_features:,} features, {model.num_labels:,} labels. A row gets the best"
+    sizes = counted(model.num_features, "feature"), counted(model.num_labels, "label")
     said = {
         "name": model.name or "model",
-        "about": f"{about} labels with their scores.",
+        "about": f"{', '.join(sizes)}. A row gets the best labels with their scores.",
         "example": json.dumps({"rows": [row], "k": min(5, model.num_labels)}, ensure_ascii=False),
     }
     page = _PAGE

@@ -45,6 +45,7 @@ from slide.predict.rows import (
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.docs_page import docs_page
 from slide.sparse import CSR, stacked
+from slide.utils import checks
 
 _Index = Annotated[int, Field(ge=0, lt=2**31)]
 # 3.4e38 is about the largest float32.
@@ -247,7 +248,9 @@ def _read_fields(parsed: _Json, most: int, form: type[Row]) -> Query:
         found[key] = rows = []
         for number in parsed.items("]"):
             if number == most:
-                raise HTTPException(413, f"a request has at most {most} rows; this one has more")
+                raise HTTPException(
+                    413, f"a request has at most {checks.counted(most, 'row')}; this one has more"
+                )
             try:
                 rows.append(form.model_validate(parsed.value()))
             except ValidationError as error:
@@ -328,7 +331,9 @@ def _row(
     columns = np.array(row.indices, np.int32)
     values = np.ones(len(columns)) if row.values is None else np.array(row.values)
     if len(values) != len(columns):
-        raise ValueError(f"{len(columns)} indices do not fit {len(values)} values")
+        raise ValueError(
+            f"indices and values must have one length, not {len(columns)} and {len(values)}"
+        )
     first, end = counted.first_feature, counted.first_feature + model.num_features
     for bad in columns[(columns < first) | (columns >= end)][:1]:
         raise ValueError(f"feature {bad} is not in [{first}, {end})")
@@ -510,7 +515,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
                 await apart(many, _written, found, query, model), media_type="application/json"
             )
         except Overloaded as error:
-            sentence = f"{batcher.waiting} rows wait already; try again later"
+            sentence = f"{checks.counted(batcher.waiting, 'row')} wait already; try again later"
             raise HTTPException(503, sentence, {"Retry-After": "1"}) from error
         except asyncio.TimeoutError as error:  # Another class before Python 3.11.
             raise HTTPException(504, f"no answer within {limits.timeout:g} s") from error

@@ -12,6 +12,7 @@ from slide.active_set import ActiveSet
 from slide.backend import on_host
 from slide.nn import SampledLinear, SlideNetwork
 from slide.search import exact_top_k
+from slide.utils.checks import counted
 
 _CANDIDATES, _FILLED = "selection/candidates", "selection/filled"
 _SEEN = "look_up/rows_seen_share"
@@ -29,12 +30,19 @@ _PHRASES = (
     "{candidates:,.1f} of them looked up, {filled:,.1f} drawn at random, the others labels",
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
-    "{directions:,} directions",
-    "{num_tables:,} tables (L){why}",
-    "{hashes_per_table:,} hashes in a code (K)",
-    "{rebuilds:,} rebuilds and upkeep {rebuild_seconds:.1f} s",
+    "{directions}",
+    "{num_tables} (L){why}",
+    "{hashes_per_table} in a code (K)",
+    "{rebuilds} and upkeep {rebuild_seconds:.1f} s",
     "measurements took {measuring_seconds:.1f} s",
 )
+# What stands behind the counts in these phrases.
+_NOUNS = {
+    "directions": ("direction",),
+    "num_tables": ("table",),
+    "hashes_per_table": ("hash", "hashes"),
+    "rebuilds": ("rebuild",),
+}
 # Fewer measurements than this do not show that a recall is no more than chance.
 _FEWEST = 5
 # Tables warn if an input finds less than this part of what it should, if its buckets hold more than
@@ -123,10 +131,13 @@ def _proposer(network: SlideNetwork) -> Any:
 def selection_line(summary: Mapping[str, Any]) -> str:
     """The figures of a summary in one line."""
     why = "" if summary.get("num_tables") else ": sketches rank the rows"
+    known = {
+        name: counted(summary[name], *noun) for name, noun in _NOUNS.items() if name in summary
+    }
     said = []
     for phrase in _PHRASES:
         try:
-            said.append(phrase.format_map({**summary, "why": why}))
+            said.append(phrase.format_map({**summary, **known, "why": why}))
         except KeyError:  # A figure that is not known.
             continue
     return "; ".join(said)

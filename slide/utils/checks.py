@@ -2,6 +2,7 @@
 
 import operator
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -69,6 +70,12 @@ def within(name: str, value: Any, least: float, most: float) -> None:
         raise ValueError(f"{name} must be in [{least}, {most}], not {value!r}")
 
 
+def whole_within(name: str, value: Any, least: int, most: int) -> int:
+    """`whole`, for a number in [``least``, ``most``]."""
+    within(name, value, least, most)
+    return whole(name, value, least)
+
+
 def share(name: str, value: Any, with_one: bool = False) -> None:
     """Raise ValueError unless ``value`` lies in [0, 1), or in [0, 1] ``with_one``."""
     if not _is_number(value) or not 0 <= value <= 1 or (value == 1 and not with_one):
@@ -105,6 +112,11 @@ def flag(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, not {value!r}")
+
+
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """A number with its noun: ``1 row``, ``2,000 rows``, and ``several`` where -s is wrong."""
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def filled_text(name: str, value: Any) -> None:
@@ -186,13 +198,13 @@ def _message(error: BaseException | None, overrides: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         to = "" if error.filename2 is None else f" -> {error.filename2}"
         return f"{error.filename}{to}: {error.strerror}"
-    name, _, rest = str(error).partition(" ")
+    name, rest = re.fullmatch(r"([\w.]*)(.*)", str(error), re.DOTALL).groups()  # type: ignore
     # Other sentences may begin with the same word: "bias (3,) does not fit ...".
-    if not rest.startswith(("must ", "= ")):
+    if not rest.startswith((" must ", " would ", " = ", "=")):
         return str(error)
     keys = {override_key(word): typed_key(word) for word in overrides}
-    meant = [typed for key, typed in keys.items() if key.rpartition(".")[2] == name]
-    return f"{meant[0]} {rest}" if len(meant) == 1 else str(error)
+    meant = [typed for key, typed in keys.items() if name in (key, key.rpartition(".")[2])]
+    return f"{meant[0]}{rest}" if len(meant) == 1 else str(error)
 
 
 def typed_key(word: str) -> str:

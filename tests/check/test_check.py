@@ -23,10 +23,17 @@ def test_it_says_what_the_machine_has():
 
 def test_kernels_are_right_here(monkeypatch, capsys):
     monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: run_self_tests(0.02))
-    main()
+    main([])
     said = capsys.readouterr().out
     assert said.count("  right  ") == len(SELF_TESTS)
     assert "WRONG" not in said
+
+
+@pytest.mark.parametrize(("word", "status"), [("-h", 0), ("--unknown", 2)])
+def test_it_takes_no_arguments(word, status):
+    with pytest.raises(SystemExit) as end:
+        main([word])
+    assert end.value.code == status
 
 
 @pytest.mark.kernels_only
@@ -74,8 +81,8 @@ def test_wrong_hashes_are_noticed(monkeypatch):
 
 def test_a_wrong_kernel_ends_with_a_status(monkeypatch, capsys):
     monkeypatch.setattr("slide.check.__main__.run_self_tests", lambda: [("Adam", 3, "is off")])
-    with pytest.raises(SystemExit, match="error: 1 kernels are wrong on this machine"):
-        main()
+    with pytest.raises(SystemExit, match="error: wrong on this machine: 1 kernel;"):
+        main([])
     assert "WRONG  Adam: is off" in capsys.readouterr().out
 
 

@@ -109,6 +109,11 @@ def test_outputs_are_looked_up_where_it_pays(words, proposer):
         ("auto", ["sampler.active=all", "sampler.weighting=none"], "weighting .*give it a number"),
         ("recent", ["schedule=fixed"], "schedule would have no effect: no index is built; choose "),
         ("index", ["schedule.redraw_every=9"], "redraw_every .*: candidates do not come from hash"),
+        (
+            "index",
+            ["schedule=fixed", "schedule.redraw_first=9"],
+            "redraw_first .*: candidates do not come from hash",
+        ),
         ("index", ["schedule=fixed", "schedule.every=9", "sampler.candidate_share=0.9"], None),
         ("lsh", ["hash=dwta"], None),
         ("lsh", ["schedule=fixed"], "schedule would have no effect: sampler=lsh measures when its"),

@@ -348,7 +348,7 @@ def test_a_part_that_there_is_not(tmp_path, target):
             "150 training rows, 0.2 of them held out in place of the test",
             True,
         ),
-        ("dataset.holdout=0.02", "only 3 rows are evaluated, so the scores are rough", True),
+        ("dataset.holdout=0.02", "scores of only 3 rows are rough", True),
         ("dataset.holdout=0.9", "so the scores are rough", False),
         ("optimizer.lr=1e6", "that of always naming the most frequent label: is the", True),
     ],

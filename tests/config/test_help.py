@@ -7,7 +7,7 @@ import pytest
 from helpers import job
 from omegaconf import OmegaConf
 
-from slide.config.help import explanations, read_groups, read_page, sections, train_help
+from slide.config.help import explanations, help_on, read_groups, read_page, sections, train_help
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 FILES = [*sorted(job.CONF.glob("[!r]*/*.yaml")), *sorted(job.CONF.glob("ranker/*.yaml"))]
@@ -85,6 +85,37 @@ def test_the_command_prints_it(tmp_path, monkeypatch, capsys, word):
     assert "python train.py [group=choice ...] [key=value ...]" in said
     assert "sampler.proposer.bucket_policy" in said
     assert not list(tmp_path.iterdir())
+
+
+def test_help_on_a_group_a_section_or_a_key(capsys):
+    job.main("sampler=lsh", "--help", "hash", "trainer.max_steps=3", "K")
+    hashes, _, rest = capsys.readouterr().out.partition("\ntrainer\n")
+    assert re.findall(r"^ {4}(\w+) ", hashes, re.MULTILINE) == ["simhash", "dwta"]
+    keys = ["hashes_per_table", "num_tables", "probes", "bin_size", "packing"]
+    assert re.findall(r"^  hash\.(\w+)=", hashes, re.MULTILINE) == keys
+    assert re.findall(r"^  ([\w.]+)=", rest, re.MULTILINE) == [
+        "trainer.max_steps",
+        "hash.hashes_per_table",
+    ]
+    whole = train_help("")
+    for name in ("dataset", "runtime", "run"):
+        lines = help_on(name).splitlines()
+        assert len(lines) > 1, name
+        assert set(lines) <= {*whole.splitlines(), ""}, name
+    assert len(help_on("dataset.name").splitlines()) < 4
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("lr", "; did you mean optimizer.lr?"),
+        ("sampl", "; did you mean sampler?"),
+        ("trainer.epoch", "; did you mean trainer.epochs?"),
+        ("xyz", "; there is on dataset, network, sampler, hash, schedule, loss, optimizer, "),
+    ],
+)
+def test_there_is_no_help_on_other_words(word, told):
+    assert job.failure("--help", word).startswith(f"error: there is no help on {word}{told}")
 
 
 def test_the_help_lists_all_groups_and_choices():

@@ -26,7 +26,7 @@ def test_globs_are_choices_of_a_group(words, count):
 
 
 def test_a_glob_without_a_sweep_is_refused():
-    with pytest.raises(ValueError, match="Sweep parameters"):
+    with pytest.raises(ValueError, match=r"has several values: add -m for a run of each$"):
         read_config(["dataset=glob(*)"])
 
 
@@ -89,6 +89,10 @@ IMPOSSIBLE = [
     *(f"network.hidden_active={value}" for value in ("4", "[4,5]", "[0]", "[x]", "null")),
     *("network.dropout=nan", "network.input_dropout=1", "dataset.holdout=1"),
     *("sampler=lsh hash.hashes_per_table=32", "sampler=lsh hash.num_tables=0"),
+    *(f"sampler={name} hash.num_tables=1025" for name in ("lsh", "slide2020")),
+    *(f"sampler=slide2020 hash.{key}=0" for key in ("hashes_per_table", "num_tables")),
+    *("runtime.timeout=0", "runtime.timeout=10000000000", "allow_targets=mine.Loss"),
+    *(f"network.bias_scale={value}" for value in ("null", "-1")),
     *(
         f"recipe=slide2020 sampler=slide2020 sampler.proposer.{word}"
         for word in ("bucket_capacity=0", "bucket_policy=lifo", "fill=-1")
@@ -105,7 +109,10 @@ IMPOSSIBLE = [
         "sampler=slide2020 schedule.redraw_every=-1",
         "sampler=index schedule=fixed schedule.every=x",
     ),
-    "sampler=slide2020 schedule=fixed schedule.redraw_every=0.5",
+    *(
+        f"sampler=slide2020 schedule=fixed schedule.{key}=0.5"
+        for key in ("redraw_every", "redraw_first")
+    ),
     *(f"optimizer.lr={value}" for value in ("0", "x", "inf", "null")),
     *(f"optimizer.betas={value}" for value in ("0.9", "[0.9]", "[0.9,1]", "[a,b]")),
     *("optimizer.eps=0", "optimizer.weight_decay=-1", "optimizer.correct_skipped=5"),
@@ -143,6 +150,10 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     assert not list(tmp_path.iterdir()), "something was read or written"
 
 
+def test_the_default_recipe_has_a_name():
+    assert read_config(["recipe=null"]) == read_config([])
+
+
 def test_all_keys_of_a_choice_are_named():
     said = mistake(["dataset=debian", "dataset.path=x"])
     assert said is not None
@@ -165,6 +176,11 @@ def test_all_keys_of_a_choice_are_named():
         ("trainer.holdout=0.1", "no key trainer.holdout .*; did you mean dataset.holdout?"),
         ("sampler=lhs", "no sampler=lhs; the choices of sampler are auto, full, index, "),
         ("dataset=amazon", "no dataset=amazon; the choices .* xmc; did you mean amazon3m?"),
+        ("sampler=null", "no sampler=null; the choices of sampler are auto, full, index, "),
+        ("schedule=1.5", "no schedule=1.5; the choices of schedule are backoff, fixed$"),
+        ("sampler=[lsh,full]", r"no sampler=\[lsh,full\]; the choices of sampler are auto, "),
+        ("trainer=null", "trainer=null: trainer has keys of its own; --help trainer explains"),
+        ("sampler.proposer=x", "=x: sampler.proposer has keys of its own; --help sampler.prop"),
         ("solver=adam", r"no key solver \(in solver=adam\)"),
         ("hash.bin_size=8", r"no key hash.bin_size \(.*\): bin_size belongs to hash=dwta; "),
         ("sampler.proposer.recent=4", "proposer.recent belongs to sampler=recent; lsh has "),

@@ -54,6 +54,16 @@ def test_the_command_that_is_printed_goes_on(tmp_path, monkeypatch, name):
     assert job.checkpoint(place / "run")["step"] == 7
 
 
+@pytest.mark.parametrize(
+    ("every", "said"), [(1, "goes on after step 2"), (0, "no checkpoint: it begins again")]
+)
+def test_it_is_said_where_a_run_goes_on(tmp_path, monkeypatch, capsys, every, said):
+    job.stop_at(monkeypatch, 2)
+    job.failure(*job.tiny(tmp_path, f"trainer.checkpoint_every={every}", "ranker=none"))
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
+    assert f"resumed   {said}\n" in capsys.readouterr().err
+
+
 def test_weights_are_on_the_disk_once(tmp_path):
     """Of the last step, in checkpoint and model; where an earlier step was better, of that, too."""
     run, name = tmp_path / "run", "network.safetensors"

@@ -58,7 +58,7 @@ def test_holdout_divides_the_rows(fraction, size):
 def test_holdout_checks_the_fraction(fraction):
     with pytest.raises(ValueError, match=r"fraction must be in \(0, 1\)"):
         holdout(make_split(), fraction, seed=0)
-    with pytest.raises(ValueError, match="1 training rows cannot be divided"):
+    with pytest.raises(ValueError, match="1 training row cannot be divided"):
         holdout(make_split(1), 0.5, seed=0)
 
 

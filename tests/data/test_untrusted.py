@@ -214,7 +214,7 @@ BOMBS = [
     ("xmc", HEAD + DIGITS + b" 1:1\n", r":2: label 9{40}\.\.\. is not in"),
     ("xmc", HEAD + b"1 %s:1\n" % DIGITS, r":2: feature 9{40}\.\.\. is not in"),
     ("xmc", HEAD + b"1 1:%s\n" % DIGITS, r":2: value 9+\.\.\. of feature 1 is not a finite"),
-    ("xmc", HEAD.replace(b"\n", b"\r"), r":1: header '1 5 4' is|:1: header has 1 rows"),
+    ("xmc", HEAD.replace(b"\n", b"\r"), r":1: header '1 5 4' is|:1: header has 1 row"),
     ("xmc", HEAD.decode().encode("utf-16"), ":1: header '.* is not 'rows features labels'$"),
     ("xmc", b"a,b,c\n1,2,3\n", ":1: header 'a,b,c' is not 'rows features labels'$"),
     *(("xmc", row, "svmlight, which has no header: dataset.format=svmlight reads it$")

@@ -132,7 +132,7 @@ def two_rows(lists, kind):
 
 
 def test_what_cannot_be_divided():
-    said = "1 training rows with 1 labels cannot be divided .* choices: take more rows$"
+    said = "1 training row with 1 label cannot be divided .* choices: take more rows$"
     with pytest.raises(ValueError, match=said):
         validation_split(texts(1), seed=0)
     with pytest.raises(ValueError, match=r"or a smaller dataset\.holdout"):
@@ -140,7 +140,7 @@ def test_what_cannot_be_divided():
     for kind in ("graph", "other"):  # The only label is not held out.
         rows = two_rows([[1], []], kind)
         seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
-        with pytest.raises(ValueError, match="2 training rows with 1 labels cannot be divided"):
+        with pytest.raises(ValueError, match="2 training rows with 1 label cannot be divided"):
             validation_split(rows, seed)
     for seed in range(30):  # A pair of a small graph stays for learning.
         train, held = validation_split(two_rows([[1], [2]], "graph"), seed)

@@ -209,7 +209,7 @@ def test_the_columns_of_a_frame_must_be_the_classes():
         read_targets(Frame(FLAGS, NAMES[::-1]), np.array(NAMES))
     with pytest.raises(ValueError, match=r"column 2 of the labels must be 'cedar', .* not 'oak'"):
         read_targets(Frame(FLAGS, [*NAMES[:2], "oak"]), np.array(NAMES))
-    with pytest.raises(ValueError, match="3 classes do not fit a matrix of 2 columns"):
+    with pytest.raises(ValueError, match="3 classes does not fit a matrix of 2 columns"):
         read_targets(Frame(FLAGS[:, :2], NAMES[:2]), np.array(NAMES))
 
 

@@ -99,8 +99,8 @@ class TestSampledLinear:
         for sizes in ((0, 3), (3, 0)):
             with pytest.raises(ValueError, match=r"_features must be .* at least 1"):
                 SampledLinear(*sizes)
-        for wrong in (FullSampler, "lsh"):
-            with pytest.raises(TypeError, match=r"sampler must be a slide\.Sampler, not "):
+        for wrong in (FullSampler, "lsh", False):  # nn.Linear has its bias in this place.
+            with pytest.raises(TypeError, match=r"must be a slide\.Sampler, such as slide\.Act"):
                 SampledLinear(D, N, wrong)
 
     def test_says_what_it_is(self):
@@ -373,9 +373,12 @@ def test_threads_may_predict_at_the_same_time():
 
 def test_searches_that_cannot_be():
     layer = make_large()
-    for k in (0, OUTPUTS + 1):
-        with pytest.raises(ValueError, match=rf"k must be in \[1, {OUTPUTS}\], not {k}"):
-            layer.top_k(inputs(), k, search="index")
+    for search in ("exact", "index"):
+        for k in (0, OUTPUTS + 1):
+            with pytest.raises(ValueError, match=rf"k must be in \[1, {OUTPUTS}\], not {k}"):
+                layer.top_k(inputs(), k, search=search)
+        with pytest.raises(ValueError, match=r"k must be a whole number of at least 1, not 2\.5"):
+            layer.top_k(inputs(), 2.5, search=search)
     with pytest.raises(ValueError, match="search must be one of exact, index, sampler"):
         layer.top_k(inputs(), 1, search="tables")
     with pytest.raises(ValueError, match="search=sampler needs a sampler with an index"):

@@ -212,7 +212,10 @@ BAD = {
     "text": ({"rows": [{"text": "a"}]}, "row 0: the model takes rows of features, not texts"),
     "two forms": ({"rows": [{"text": "a", "indices": [1]}]}, "row 0: give it either"),
     "a text's values": ({"rows": [{"text": "a", "values": [1]}]}, "row 0: values go with indices"),
-    "lengths": ({"rows": [{"indices": [1], "values": []}]}, "row 0: 1 indices do not fit 0 values"),
+    "lengths": (
+        {"rows": [{"indices": [1], "values": []}]},
+        "row 0: indices and values must have one length, not 1 and 0",
+    ),
     "range": ({"rows": [{"indices": [FEATURES]}]}, f"row 0: feature {FEATURES} is not in [0, 30)"),
     "negative": ({"rows": [{"indices": [-1]}]}, "rows[0].indices[0]: Input should be greater"),
     "names": ({"rows": [{"features": {"word": 1}}]}, "row 0: 'word' is no number"),

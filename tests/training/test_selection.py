@@ -172,7 +172,8 @@ def test_the_line_leaves_out_what_is_not_known():
 
 
 @pytest.mark.parametrize(
-    ("tables", "said"), [(4, "4 tables (L)"), (0, "0 tables (L): sketches rank the rows")]
+    ("tables", "said"),
+    [(4, "4 tables (L)"), (1, "1 table (L)"), (0, "0 tables (L): sketches rank the rows")],
 )
 def test_the_line_says_why_there_are_no_tables(tables, said):
     assert selection_line({"num_tables": tables}) == said

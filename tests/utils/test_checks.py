@@ -61,6 +61,16 @@ def test_bounds_are_named():
         checks.one_of("key", "stack", ("fifo", "reservoir"))
 
 
+def test_counted_nouns():
+    found = [checks.counted(n, "row") for n in (0, 1, 2000)]
+    assert [*found, checks.counted(2, "hash", "hashes")] == [
+        "0 rows",
+        "1 row",
+        "2,000 rows",
+        "2 hashes",
+    ]
+
+
 def test_the_nearest_word_is_suggested():
     known = ["trainer.seed", "dataset.seed"]
     assert checks.near_word("datset.seed", known) == "; did you mean dataset.seed?"
@@ -84,10 +94,18 @@ class TestErrorMessage:
             ("bias must be true or false, not 1", "network.bias must be true or false, not 1"),
             ("probes = 2 needs a family", "hash.probes = 2 needs a family"),
             ("bias (3,) does not fit weight (4, 2)", "bias (3,) does not fit weight (4, 2)"),
+            ("hash.num_tables would have no effect", "hash.L would have no effect"),
+            ("probes=2 needs a family", "hash.probes=2 needs a family"),
             ("probes are missing", "probes are missing"),
             ("seed must not be negative, not -1", "seed must not be negative, not -1"),
         ],
     )
     def test_only_a_sentence_about_a_value_gets_the_whole_key(self, said, shown):
-        words = ["network.bias=1", "+hash.probes=2", "trainer.seed=-1", "dataset.seed=-1"]
+        words = [
+            "network.bias=1",
+            "+hash.probes=2",
+            "hash.L=3",
+            "trainer.seed=-1",
+            "dataset.seed=-1",
+        ]
         assert checks.error_message(ValueError(said), words) == shown

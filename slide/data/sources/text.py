@@ -64,7 +64,7 @@ def count_vocabulary(
     if not kept:
         raise DataError(
             f"{path}: no word occurs min_count={min_count} times; the most frequent one, "
-            f"'{found[0][0]}', has {found[0][1]} occurrences"
+            f"'{found[0][0]}', has {checks.counted(found[0][1], 'occurrence')}"
         )
     return Vocabulary([word for word, _ in kept], np.array([count for _, count in kept]))
 

@@ -184,7 +184,9 @@ class LabelTree(base.BaseScorer):
         self.fit(train.features, train.labels, *sizes, train.weights)
 
     def propose(self, queries: base.Queries) -> base.Named:
-        return base.Named(self.best(queries.features, self.proposed, queries.seen))
+        return base.Named(
+            self.best(queries.features, min(self.proposed, queries.num_labels), queries.seen)
+        )
 
     def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         label, cluster = self.scores(queries.features, candidates.ids)

@@ -344,6 +344,7 @@ class Neighbours(base.BaseScorer):
         check_pattern("labels", labels, features.num_rows, num_labels)
         check_pattern("features", features, None, num_features)
         checks.finite("features", features.values)
+        self.count = min(self.count, max(features.num_rows, _MOST_NEAR))
         self.search = None  # Before a new one is made, which takes as much memory.
         search = DenseSearch if are_dense(features, num_features) else ListSearch
         self.search = search(features, num_features, self.weighted)

@@ -5,6 +5,7 @@ import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.ops.label_clusters import halve_nodes
+from slide.ranking import base_scorer as base
 from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.sparse import CSR, Pattern
@@ -108,6 +109,12 @@ def test_a_wide_beam_finds_the_best_labels(rows, model):
     without = model.best(rows[0], 5, Pattern.from_lists(best[:, :2].tolist()))
     np.testing.assert_array_equal(without[:, :3], best[:, 2:])
     assert (model.best(rows[0], LABELS)[:, -1] == -1).all()
+
+
+def test_it_proposes_no_more_than_all_labels(rows):
+    model = LabelTree(proposed=10**9).fit(rows[0], rows[1], FEATURES, LABELS)
+    queries = base.Queries(rows[0], None, None, "exact", 1, np.ones(LABELS))  # type: ignore
+    assert model.propose(queries).ids.shape == (ROWS, LABELS)
 
 
 def test_halves_of_nodes_lose_no_row(rows):

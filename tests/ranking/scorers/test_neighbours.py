@@ -60,6 +60,15 @@ def test_votes_are_those_of_the_nearest_rows(rows, idf):
         assert found.mean[b] == pytest.approx(similar.mean(), rel=1e-4)
 
 
+def test_an_answer_takes_no_more_than_the_largest_count_of_a_saved_model(rows):
+    model = Neighbours(10**9).fit(*rows, FEATURES, LABELS)
+    assert model.count == neighbours._MOST_NEAR
+    np.testing.assert_array_equal(
+        model.votes(rows[0], 4).ids,
+        Neighbours(ROWS).fit(*rows, FEATURES, LABELS).votes(rows[0], 4).ids,
+    )
+
+
 def test_rows_are_weighted_block_by_block(rows, monkeypatch):
     features, labels = rows
     at_once = Neighbours().fit(features, labels, FEATURES, LABELS)
