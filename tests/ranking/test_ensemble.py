@@ -67,6 +67,22 @@ def test_answers_are_the_most_probable_labels(data, network, fitted):
 
 
 @pytest.mark.not_as_python
+@pytest.mark.parametrize("objective", ["p", "psp"])
+def test_answers_do_not_depend_on_their_number(data, network, fitted, objective):
+    """Beyond its depth of 20 the network names more labels, down to all 80."""
+    ranker = copy.copy(fitted)
+    ranker.objective, ranker.inverse = objective, np.linspace(1, 5, 80)
+    few = ranker.rank(network, data.test.features, 20)
+    named = np.isfinite(few.scores) & (few.ids >= 0)
+    for k in (21, 50, 80):
+        found = ranker.rank(network, data.test.features, k)
+        np.testing.assert_array_equal(found.ids[:, :20][named], few.ids[named])
+        np.testing.assert_array_equal(found.scores[:, :20][named], few.scores[named])
+        assert (np.diff(found.scores) <= 0).all()
+    np.testing.assert_array_equal(np.sort(found.ids), np.tile(np.arange(80), (200, 1)))
+
+
+@pytest.mark.not_as_python
 def test_a_row_of_few_candidates_has_as_many_places(data, network, fitted):
     """There are 80 labels."""
     every, found = (fitted.rank(network, data.test.features, k) for k in (80, 85))
