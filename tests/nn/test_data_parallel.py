@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slide.active_set import ActiveSet
 from slide.distributed import Group, ShardedSampledLinear
-from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
+from slide.functional import active_conv2d, active_linear, sparse_linear
 from slide.nn import ActiveLoss, SampledConv2d, SparseInputLinear
 from slide.nn.sampled_linear import SampledLinear
 from slide.sparse import Pattern
@@ -80,39 +80,35 @@ class Hidden(Model):
         return self.encoder(x)
 
 
+ACTIVE = ActiveSet(N, np.array([5, 1], np.int32), targets=Pattern.from_lists([[0]] * B))
 CALLS = {
-    "forward": lambda layer, x: layer(x, draw_labels()),
     "loss": lambda layer, x: layer.loss(x, draw_labels(), ActiveLoss("bce")),
     "active_linear": lambda layer, x: active_linear(x, layer.weight, None, ACTIVE),
-    "active_linear_loss": lambda layer, x: active_linear_loss(x, layer.weight, None, ACTIVE, "bce"),
 }
-ACTIVE = ActiveSet(N, np.array([5, 1], np.int32), targets=Pattern.from_lists([[0]] * B))
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("call", CALLS)
-class TestOutsideOfTheForwardPass:
-    def test_it_is_refused_there_too(self, call):
-        model = DistributedDataParallel(Hidden(make_layer(sparse_grad=False)))
-        layer, hidden = model.module.output, model(torch.randn(B, 3))
-        with pytest.raises(RuntimeError, match=r"DistributedDataParallel does not .*all_reduce"):
-            CALLS[call](layer, hidden)
-        with torch.no_grad():
-            CALLS[call](layer, hidden)
-        layer.requires_grad_(False)  # Then it does not learn.
-        CALLS[call](layer, hidden)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_it_is_refused_outside_of_the_forward_pass_too(call):
+    model = DistributedDataParallel(Hidden(make_layer(sparse_grad=False)))
+    layer, hidden = model.module.output, model(torch.randn(B, 3))
+    with pytest.raises(RuntimeError, match=r"DistributedDataParallel does not .*all_reduce"):
+        call(layer, hidden)
+    with torch.no_grad():
+        call(layer, hidden)
+    layer.requires_grad_(False)  # Then it does not learn.
+    call(layer, hidden)
 
-    def test_a_wrapper_of_the_encoder_is_not_meant(self, call):
-        model = Hidden(make_layer())
-        encoder = DistributedDataParallel(model.encoder)
-        CALLS[call](model.output, encoder(torch.randn(B, 3)))
 
-    def test_a_wrapper_that_is_gone_averages_nothing(self, call):
-        model = Hidden(make_layer())
-        wrapped = DistributedDataParallel(model)
-        wrapped.itself = [wrapped]  # Python frees a cycle later.
-        del wrapped
-        CALLS[call](model.output, model(torch.randn(B, 3)))
+@pytest.mark.usefixtures("one_process")
+def test_wrappers_of_others_and_those_that_are_gone_are_not_meant():
+    model = Hidden(make_layer())
+    encoder = DistributedDataParallel(model.encoder)
+    CALLS["loss"](model.output, encoder(torch.randn(B, 3)))
+    wrapped = DistributedDataParallel(model)
+    wrapped.itself = [wrapped]  # Python frees a cycle later.
+    del wrapped
+    CALLS["loss"](model.output, model(torch.randn(B, 3)))
 
 
 @pytest.mark.usefixtures("one_process")

@@ -131,18 +131,6 @@ class TestOptimizers:
             RowSparseAdam([copied]).step()
             torch.testing.assert_close(copied, twin)
 
-    def test_a_weight_that_two_layers_share(self):
-        first, second = make_layer("shared"), make_layer("per_sample")
-        second.weight = first.weight
-        x = torch.randn(B, D)
-        out = first(x), second(x)
-        (out[0].values.sum() + out[1].values.sum()).backward()
-        wanted = torch.zeros(N, D)
-        for each in out:
-            for b in range(B):
-                wanted[torch.from_numpy(each.active.row(b)).long()] += x[b]
-        torch.testing.assert_close(first.weight.grad.to_dense(), wanted)
-
 
 class TestComputedWeights:
     @every_mode
