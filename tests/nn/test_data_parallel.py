@@ -23,6 +23,7 @@ from slide.sparse import Pattern
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed"),
     pytest.mark.compiled_only,
+    pytest.mark.usefixtures("one_process"),
     # Of PyTorch.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -44,7 +45,6 @@ def one_process(tmp_path):
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_wrapped_layer_is_refused(sparse):
     model = DistributedDataParallel(Model(make_layer(sparse_grad=sparse)))
@@ -55,7 +55,6 @@ def test_a_wrapped_layer_is_refused(sparse):
         model(torch.randn(B, 3), draw_labels())
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_layer_that_is_left_out_is_not_refused():
     model = Model(make_layer())
     names = ["output.weight", "output.bias"]
@@ -65,7 +64,6 @@ def test_a_layer_that_is_left_out_is_not_refused():
     assert model.output.weight.grad.is_sparse
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_wrapper_from_a_file():
     wrapped = DistributedDataParallel(Model(SampledLinear(D, N)))
     again = pickle.loads(pickle.dumps(wrapped))
@@ -87,7 +85,6 @@ CALLS = {
 }
 
 
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_it_is_refused_outside_of_the_forward_pass_too(call):
     model = DistributedDataParallel(Hidden(make_layer(sparse_grad=False)))
@@ -100,7 +97,6 @@ def test_it_is_refused_outside_of_the_forward_pass_too(call):
     call(layer, hidden)
 
 
-@pytest.mark.usefixtures("one_process")
 def test_wrappers_of_others_and_those_that_are_gone_are_not_meant():
     model = Hidden(make_layer())
     encoder = DistributedDataParallel(model.encoder)
@@ -111,7 +107,6 @@ def test_wrappers_of_others_and_those_that_are_gone_are_not_meant():
     CALLS["loss"](model.output, model(torch.randn(B, 3)))
 
 
-@pytest.mark.usefixtures("one_process")
 def test_other_layers_outside_of_the_forward_pass():
     first, second, tail = SparseInputLinear(N, D), SampledConv2d(3, 4, 2), SampledLinear(D, N)
     tail.weight = first.weight  # Tied: the layer itself is not wrapped, its weight is.
@@ -134,7 +129,6 @@ def test_other_layers_outside_of_the_forward_pass():
         call()
 
 
-@pytest.mark.usefixtures("one_process")
 def test_rows_that_processes_share_out():
     """Those of each process are others: a wrapper would give all the rows of the first one."""
     layer = ShardedSampledLinear(D, N, group=Group.alone())

@@ -59,19 +59,6 @@ class TestGradients:
             assert not hasattr(sparse, "row_gradients")
             torch.testing.assert_close(sparse.grad.to_dense(), dense_gradient(rows))
 
-    def test_of_a_sparse_input(self):
-        found = []
-        for sparse in (False, True):
-            torch.manual_seed(0)
-            layer = SparseInputLinear(N, D, sparse_grad=sparse)
-            x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
-            layer(x).values.square().sum().backward()
-            found.append(layer)
-        rows, sparse = found
-        torch.testing.assert_close(sparse.weight.grad.to_dense(), dense_gradient(rows.weight))
-        torch.testing.assert_close(sparse.bias.grad, rows.bias.grad)
-        torch.optim.SparseAdam([sparse.weight]).step()
-
 
 class TestOptimizers:
     """With all outputs active they do what dense training does."""

@@ -40,7 +40,8 @@ def naive_votes(query, others, labels, count, power):
 
 
 @pytest.mark.parametrize("idf", [True, False])
-def test_votes_are_those_of_the_nearest_rows(rows, idf):
+def test_votes_are_those_of_the_nearest_rows(rows, idf, monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 7)
     x, labels = rows
     model = Neighbours(5, idf).fit(x, labels, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(5), [3] * 8, FEATURES)
@@ -58,15 +59,6 @@ def test_votes_are_those_of_the_nearest_rows(rows, idf):
         assert (np.diff(found.shares[b]) <= 1e-6).all()
         assert found.nearest[b] == pytest.approx(similar.max(), rel=1e-4)
         assert found.mean[b] == pytest.approx(similar.mean(), rel=1e-4)
-
-
-def test_rows_are_weighted_block_by_block(rows, monkeypatch):
-    features, labels = rows
-    at_once = Neighbours().fit(features, labels, FEATURES, LABELS)
-    monkeypatch.setattr(neighbours, "BLOCK", 7)
-    found = Neighbours().fit(features, labels, FEATURES, LABELS)
-    np.testing.assert_array_equal(found.fitted().rows.values, at_once.fitted().rows.values)
-    assert found.votes(features, 3).ids.tolist() == at_once.votes(features, 3).ids.tolist()
 
 
 def test_a_row_is_not_its_own_neighbour(rows, monkeypatch):
