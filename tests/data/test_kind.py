@@ -27,8 +27,8 @@ def are_items(split):
 
 
 def baskets(rows=300, own=0, seed=0, rising=0):
-    """Rows of 10 of 30 items, 6 as features; ``own`` rows ask for one of these, ``rising`` in number."""
-    weights = 1 + rising * np.arange(30)
+    """Rows of 10 of 30 items, 6 as features; ``own`` rows ask for one of these."""
+    weights = 1 + rising * np.arange(30)  # Items with high numbers may be popular.
     order = np.argsort(-np.random.default_rng(seed).random((rows, 30)) * weights, axis=1)
     labels = [list(row[6:10]) + list(row[: int(n < own)]) for n, row in enumerate(order)]
     return split_of(order[:, :6].tolist(), labels, 30, 30)

@@ -12,7 +12,7 @@ from slide.sparse import Pattern
 
 
 def recommender(rows, items, groups):
-    """Rows of about 4 items of a user, and 3 further ones; 0.7 of them are of two of the ``groups``."""
+    """Rows of about 4 items of a user, and 3 further ones; 0.7 of them are of two ``groups``."""
     rng = np.random.default_rng(0)
     weight = (np.arange(items) + 10.0) ** -0.7
     group = rng.integers(groups, size=items)
