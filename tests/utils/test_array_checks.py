@@ -104,7 +104,7 @@ PROPOSERS = {
         "bounds": [lambda x: np.zeros(7, np.float32)],
         "_recent": [lambda x: np.zeros((4, D + 1), np.float32)],
         "directions": [at((0, 0), np.inf)],
-        "sketches": [lambda x: x.astype(np.int16)],
+        "sketches": [lambda x: x.astype(np.int16), lambda x: x[:3]],
         "rebuilds": [lambda x: -1],
     },
     slide.RecentProposer: {"pool": [lambda x: np.array([N], np.int32), lambda x: np.array([0.5])]},
