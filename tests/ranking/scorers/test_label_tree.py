@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
+from slide.ops.label_clusters import halve_nodes
 from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.sparse import CSR, Pattern
@@ -107,6 +108,15 @@ def test_a_wide_beam_finds_the_best_labels(rows, model):
     without = model.best(rows[0], 5, Pattern.from_lists(best[:, :2].tolist()))
     np.testing.assert_array_equal(without[:, :3], best[:, 2:])
     assert (model.best(rows[0], LABELS)[:, -1] == -1).all()
+
+
+def test_halves_of_nodes_lose_no_row(rows):
+    members = np.arange(ROWS)
+    halve_nodes(
+        rows[0], members, np.array([0, 31, 32, 32, ROWS]), 8, np.zeros((2, 2, FEATURES), "f4")
+    )
+    assert sorted(members[:31]) == list(range(31))
+    assert sorted(members) == list(range(ROWS))
 
 
 def test_rare_labels_share_what_their_cluster_knows():
