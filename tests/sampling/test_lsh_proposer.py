@@ -410,6 +410,12 @@ def test_copies_and_other_sizes():
         copy.deepcopy(unnamed).resize(5000)
 
 
+def test_sparse_inputs_are_refused():
+    proposer = LSHProposer(D, 300)
+    with pytest.raises(TypeError, match="dense inputs"):
+        proposer.observe(slide.CSR(np.array([0, 0]), np.empty(0, np.int32), np.empty(0)))
+
+
 @kernels_only
 @pytest.mark.not_as_python
 def test_more_hashes_are_folded_into_a_few_buckets_a_row():
