@@ -11,13 +11,11 @@ from helpers.matrices import ones_of
 
 from slide import FullSampler, SlideNetwork
 from slide.data import SeenLabels, Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, row_blocks
+from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours
 from slide.ranking.final_ranker import FinalRanker
 from slide.ranking.scorers import neighbours
-from slide.ranking.scorers.linear import item_regressions
 from slide.ranking.scorers.neighbours import num_near_rows
 from slide.sparse import CSR, Pattern, hits
-from slide.utils import progress_bar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -138,8 +136,7 @@ def test_rare_labels_have_fewer_near_rows(rows, many, kind, count, monkeypatch):
 
 
 @pytest.mark.not_as_python
-@pytest.mark.parametrize("known", ["auto", "keep"])
-def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known):
+def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network):
     """Each row has ten items next to one another: six are features, four labels."""
     rng = np.random.default_rng(0)
     sets = [(rng.integers(60) + rng.permutation(10)) % 60 for _ in range(600)]
@@ -149,14 +146,13 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     labels = Pattern.from_lists([sorted(row[6:]) for row in sets])
     every = Split(features, labels, 60, 80)
     train, held = every.slice(0, 400), every.slice(400, 600)
-    ranker = EnsembleRanker(known=known).fit(network, train, held)
+    ranker = EnsembleRanker().fit(network, train, held)
     own = Pattern(held.features.indptr, held.features.indices)
     assert ranker.kind == "items"
     assert ranker.scorers["linear"].counts_items
     found = ranker.rank(network, held.features, 3).ids
-    if known == "auto":
-        assert not hits(found, own).any()
-        assert any(note.startswith("known labels") for note in ranker.notes)
+    assert not hits(found, own).any()
+    assert any(note.startswith("known labels") for note in ranker.notes)
     votes = ranker.scorers["neighbours"].votes(held.features, 10).ids
     assert hits(votes, own).any(), "what near rows hold is a vote"
 
@@ -295,25 +291,3 @@ def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
         ranker.fit(network, *holdout(data.train, 0.3, 0))
     with pytest.raises(RuntimeError, match="call fit first"):
         ranker.rank(network, data.test.features, 5)
-
-
-@pytest.mark.not_as_python
-def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
-    data = job.make_data(tmp_path, train_samples=300)
-    train, held = holdout(data.train, 0.5, seed=0)
-    network = job.make_network(data)
-    before = EnsembleRanker(negatives=10).fit(network, train, held)
-    assert capsys.readouterr().err == "", "short phases have none"
-    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
-    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
-    monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
-    found = EnsembleRanker(negatives=10).fit(network, train, held)
-    said = capsys.readouterr().err
-    for name in ("candidates", "co-occurrence", "classifiers", "ranking features"):
-        assert f"{name}: " in said
-    # Some labels at a time, the classifiers are the same.
-    assert (found.scorers["linear"].weights.values == before.scorers["linear"].weights.values).all()
-    item_regressions(row_blocks.count_pairs(data.train.labels, data.num_labels), data.num_labels)
-    said = capsys.readouterr().err
-    assert "items of the same rows: " in said
-    assert "regressions of items: " in said
