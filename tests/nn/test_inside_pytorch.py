@@ -24,6 +24,7 @@ from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseWeightLinear
 from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
+from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer
 from slide.sparse import CSR, Pattern
 
@@ -347,3 +348,58 @@ def test_a_prediction_between_does_not_hide_what_a_step_touches():
         patch.setattr(sampler.proposer, "touched", touched.append)
         active = sampler.select(x, draw_labels())
     assert touched == [active]
+
+
+HAMMER = """
+import sys, threading, torch
+from helpers.small_layers import B, D, draw_labels, make_layer
+from slide import ActiveLoss, RowSparseAdam
+layer, said = make_layer(sys.argv[1], 256, 20_000), []
+optimizer, loss = RowSparseAdam(layer.parameters()), ActiveLoss("bce")
+x, stop = torch.randn(64, 256), threading.Event()
+def train():
+    try:
+        for _ in range(400):
+            if stop.is_set():
+                return
+            layer.loss(x, draw_labels(64), loss)[0].backward()
+            optimizer.step()
+    except RuntimeError as error:
+        said.append(str(error))
+        stop.set()
+threads = [threading.Thread(target=train) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert said and all("another thread is training this layer" in text for text in said), said
+print("refused")
+"""
+
+
+@pytest.mark.compiled_only
+def test_a_process_does_not_crash():
+    assert output_of("-c", HAMMER, "per_sample") == "refused\n"
+
+
+@every_mode
+def test_a_lock_makes_it_right(mode):
+    layer, lock, x = make_layer(mode), threading.Lock(), torch.randn(B, D)
+    failed = []
+
+    def train():
+        try:
+            for _ in range(10):
+                with lock:
+                    layer(x, draw_labels()).values.square().sum().backward()
+        except RuntimeError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=train) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(layer.weight.row_gradients) == 30
+    assert dense_gradient(layer.weight).isfinite().all()

@@ -11,11 +11,13 @@ from helpers.matrices import ones_of
 
 from slide import FullSampler, SlideNetwork
 from slide.data import SeenLabels, Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours
+from slide.ranking import EnsembleRanker, LinearClassifiers, Neighbours, row_blocks
 from slide.ranking.final_ranker import FinalRanker
 from slide.ranking.scorers import neighbours
+from slide.ranking.scorers.linear import item_regressions
 from slide.ranking.scorers.neighbours import num_near_rows
 from slide.sparse import CSR, Pattern, hits
+from slide.utils import progress_bar
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -291,3 +293,25 @@ def test_a_failed_training_leaves_no_ranker(data, network, fitted, monkeypatch):
         ranker.fit(network, *holdout(data.train, 0.3, 0))
     with pytest.raises(RuntimeError, match="call fit first"):
         ranker.rank(network, data.test.features, 5)
+
+
+@pytest.mark.not_as_python
+def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
+    data = job.make_data(tmp_path, train_samples=300)
+    train, held = holdout(data.train, 0.5, seed=0)
+    network = job.make_network(data)
+    before = EnsembleRanker(negatives=10).fit(network, train, held)
+    assert capsys.readouterr().err == "", "short phases have none"
+    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
+    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(row_blocks, "MOST_ROOM", 70)
+    found = EnsembleRanker(negatives=10).fit(network, train, held)
+    said = capsys.readouterr().err
+    for name in ("candidates", "co-occurrence", "classifiers", "ranking features"):
+        assert f"{name}: " in said
+    # Some labels at a time, the classifiers are the same.
+    assert (found.scorers["linear"].weights.values == before.scorers["linear"].weights.values).all()
+    item_regressions(row_blocks.count_pairs(data.train.labels, data.num_labels), data.num_labels)
+    said = capsys.readouterr().err
+    assert "items of the same rows: " in said
+    assert "regressions of items: " in said
