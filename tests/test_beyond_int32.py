@@ -1,7 +1,4 @@
-"""Weights of more than 2^31 entries: products, gradients and updates at their last rows.
-
-The memory of most rows is never touched, so the system does not provide it.
-"""
+"""Weights of more than 2^31 entries, of which most are never touched: products and updates."""
 
 import gc
 import mmap
@@ -43,7 +40,7 @@ def huge():
     gc.collect()
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16])
+@pytest.fixture
 def twins(huge, request):
     """The same rows in a large and in a small weight, each with an optimizer."""
     small = torch.nn.Parameter(torch.randn(len(LAST), WIDTH).to(request.param))
@@ -76,7 +73,11 @@ def assert_equal_after_steps(twins, losses):
         assert not large.detach()[place].any()
 
 
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize(
+    ("twins", "mode"),
+    [(torch.float32, "shared"), (torch.bfloat16, "per_sample")],
+    indirect=["twins"],
+)
 def test_an_output_layer(twins, mode):
     x = torch.randn(2, WIDTH).to(twins[0].dtype)
     targets = Pattern(np.array([0, 1, 2]), np.array([0, 1], np.int32))
@@ -104,6 +105,7 @@ def test_an_input_layer(twins):
     assert_equal_after_steps(twins, [lambda w: loss(w, LAST), lambda w: loss(w, places)])
 
 
+@pytest.mark.parametrize("twins", [torch.bfloat16], indirect=True)
 def test_scores_of_candidates(twins):
     large, small, *_ = twins
     candidates = Pattern(np.array([0, 5]), LAST)

@@ -84,8 +84,8 @@ def test_with_resume_null_a_new_run_takes_all_words(tmp_path):
 @pytest.mark.parametrize(
     "argument",
     [
-        *("sampler=uniform", "hash.num_tables=5", "+hash.bin_size=4", "trainer.batch_size=4"),
-        *("run_dir=elsewhere", "~trainer.seed", "++lr_schedule.floor=0.5", "+new.key=1"),
+        *("sampler=uniform", "hash.num_tables=5", "trainer.batch_size=4", "run_dir=elsewhere"),
+        *("~trainer.seed", "++lr_schedule.floor=0.5", "+new.key=1"),
     ],
 )
 def test_a_resumed_run_keeps_its_groups_and_shapes(tmp_path, argument, monkeypatch):

@@ -44,8 +44,9 @@ def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
         trainer.checkpoint.read()
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("checkpoint_every", [0, 2])
+@pytest.mark.parametrize(
+    ("value", "checkpoint_every"), [(math.nan, 0), (math.inf, 2), (-math.inf, 2)]
+)
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_every):
     data = job.make_data(tmp_path)
     trainer = job.make_trainer(tmp_path, data, checkpoint_every=checkpoint_every, log_every=1)

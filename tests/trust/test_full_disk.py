@@ -1,14 +1,8 @@
-"""Runs on a disk that gets full: a sentence, and the last checkpoint stays.
-
-The limit of the size of a file stands for the disk: it needs no rights. `test_small_disk.py` mounts
-a disk, where that is allowed.
-"""
+"""Runs on a disk that gets full, for which a limit of the size of a file stands, without rights."""
 
 import pytest
 from helpers import job
 from helpers.limits import limited
-
-from slide.training.monitor import Monitor
 
 pytestmark = pytest.mark.compiled_only  # Compiled kernels are written to files, too.
 
@@ -38,18 +32,3 @@ def test_in_a_checkpoint(finished):
     assert job.files_of(finished / "checkpoints") == before
     job.main(f"resume={finished}", "trainer.max_steps=4")
     assert job.checkpoint(finished)["step"] == 4
-
-
-def test_in_the_log(finished, monkeypatch):
-    before, whole = job.files_of(finished / "checkpoints"), Monitor.write
-
-    def write(self, step, scalars):
-        with limited((finished / "metrics.jsonl").stat().st_size + 5):
-            whole(self, step, scalars)
-
-    (finished / "metrics.jsonl").write_text('{"step": 1, "note": 0}\n' * 500)
-    monkeypatch.setattr(Monitor, "write", write)
-    said = job.failure(f"resume={finished}", "trainer.max_steps=4", "trainer.log_every=1")
-    assert said.startswith(f"error: cannot write the log {finished}/metrics.jsonl: ")
-    assert said.endswith("; checkpoints are kept")
-    assert job.files_of(finished / "checkpoints") == before
