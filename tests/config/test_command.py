@@ -83,7 +83,7 @@ def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
     arguments = [a for a in job.tiny(tmp_path) if not a.startswith("run_dir")]
     (tmp_path / "results/synthetic/2020-01-02_1").mkdir(parents=True)
     for name in ("2020-01-02", "2020-01-02_2"):
-        job.main(*arguments, "trainer.max_steps=1")
+        job.main(*arguments, "trainer.max_steps=1", "ranker=none")
         assert (tmp_path / "results/synthetic" / name / "summary.json").exists()
         assert capsys.readouterr().out.endswith(f"  results/synthetic/{name}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
@@ -256,7 +256,7 @@ def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatc
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     run = tmp_path / "run"
     interrupt_at(monkeypatch, 4, 1, number)
-    found, message = job.ended(*job.tiny(tmp_path, "trainer.log_every=1"))
+    found, message = job.ended(*job.tiny(tmp_path, "trainer.log_every=1", *job.UNRANKED))
     assert found == status
     expected = f"interrupted after step 5; python train.py resume={run} goes on"
     assert message.startswith(expected)
@@ -297,7 +297,7 @@ def test_divergence_is_said_in_one_sentence(tmp_path):
 
 
 def test_a_taken_folder(tmp_path, monkeypatch):
-    arguments = job.tiny(tmp_path, "trainer.max_steps=1")
+    arguments = job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none")
     job.main(*arguments)
     before = job.files_of(tmp_path / "run")
     monkeypatch.setattr("slide.data.sources.synthetic", None)  # No data are read.
@@ -452,8 +452,7 @@ def test_prepare_tells_where_the_transformed_arrays_lie(tmp_path, capsys):
 def test_it_opens_what_the_main_job_opens(tmp_path, capsys):
     job.data("prepare", *data_words(tmp_path / "cache"), "transform.l2_norm=true")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
-    rows = f"dataset.train_samples={job.SIZES['train_samples']}"
-    job.main(*job.tiny(tmp_path, rows, "transform.l2_norm=true", "trainer.max_steps=1"))
+    job.main(*job.tiny(tmp_path, *job.UNRANKED, "transform.l2_norm=true", "trainer.max_steps=1"))
     after = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cache/**/*.npy")}
     assert before == after
 

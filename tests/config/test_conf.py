@@ -49,8 +49,11 @@ def test_missing_files_are_named_with_what_to_do(tmp_path, choice):
     assert not list(tmp_path.iterdir())
 
 
-def test_all_sets_of_files_have_a_hint():
-    assert all(job.raw("dataset", choice).hint for choice in OF_FILES)
+def test_sets_that_are_read_as_xmc_have_its_keys_and_a_hint_of_their_own():
+    known = job.raw("dataset", "xmc")
+    for found in (job.raw("dataset", choice) for choice in AS_XMC):
+        assert found.keys() == known.keys()
+        assert found.hint not in ("", known.hint)
 
 
 # Of these groups, all other runs have the default one, and say which keys it has.

@@ -93,7 +93,7 @@ def test_one_label_for_each_row(rows):
     X, Y = rows
     first = Y.argmax(axis=1)
     for names in (np.array([f"name {n}" for n in first]), first * 10.0 - 100):
-        model = SlideClassifier(**FEW).fit(X, names)
+        model = SlideClassifier(ranker=None, **FEW).fit(X, names)
         assert not model.multilabel_
         np.testing.assert_array_equal(model.classes_, np.unique(names))
         found = model.predict(X)

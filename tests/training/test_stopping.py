@@ -26,7 +26,7 @@ from slide.utils.files import json_digest
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
+AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1", "ranker=none"]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from slide import SlideClassifier
 from slide.config import command
 place = sys.argv.pop(1)
 command.train()
-model = SlideClassifier(hidden=8, epochs=1, random_state=0)
+model = SlideClassifier(hidden=8, epochs=1, ranker=None, random_state=0)
 model.fit(np.eye(6)[[0, 1, 2] * 4], ["a", "b", "c"] * 4).save(place)
 """
 # Of the folders that are the first two arguments, only the second one can be written.
