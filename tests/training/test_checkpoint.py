@@ -171,11 +171,7 @@ def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch
     [
         (3, 1, ["6-step-16"]),  # The last one is of the end.
         (3, 3, ["4-step-12", "5-step-15", "6-step-16"]),
-        (
-            8,
-            3,
-            ["1-step-8", "2-step-16"],
-        ),  # After the last step it is not written again at the end.
+        (8, 3, ["1-step-8", "2-step-16"]),  # After the last step it is not written again.
     ],
 )
 def test_the_newest_ones_stay(tmp_path, every, keep, names):
