@@ -11,7 +11,7 @@ from helpers import job
 from helpers.answers import assert_same
 from omegaconf import OmegaConf
 from sklearn.base import clone
-from sklearn.datasets import load_iris, load_wine
+from sklearn.datasets import load_wine
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -104,7 +104,7 @@ def test_one_label_for_each_row(rows):
     X, Y = rows
     first = Y.argmax(axis=1)
     for names in (np.array([f"name {n}" for n in first]), first * 10.0 - 100):
-        model = SlideClassifier(**FEW).fit(X, names)
+        model = SlideClassifier(ranker=None, **FEW).fit(X, names)
         assert not model.multilabel_
         np.testing.assert_array_equal(model.classes_, np.unique(names))
         found = model.predict(X)
@@ -410,10 +410,10 @@ def test_rows_of_a_graph_are_warned_of():
 def test_a_row_without_any_answer_gets_the_most_frequent_class():
     """In a recommender, the own items of a row are no answers: here it has all of them."""
     rng = np.random.default_rng(0)
-    items = [np.sort(rng.permutation(40)[:9]) for _ in range(600)]
+    items = [np.sort(rng.permutation(40)[:9]) for _ in range(300)]
     y = np.array([min(set(range(40)) - set(row.tolist())) for row in items])
     y[:40] = np.arange(40)
-    X = scipy.sparse.lil_array((600, 40), dtype=np.float32)
+    X = scipy.sparse.lil_array((300, 40), dtype=np.float32)
     for row, own in enumerate(items):
         X[row, own[own != y[row]]] = 1
     model = SlideClassifier(**FEW, kind="items").fit(X, y)
@@ -465,9 +465,9 @@ def test_heavy_rows_win():
 
 
 def test_each_part_of_the_ranker_takes_them(tmp_path):
-    data = job.make_data(tmp_path, train_samples=600)
+    data = job.make_data(tmp_path, train_samples=300)
     network = job.make_network(data)
-    halves = data.train.slice(0, 400), data.train.slice(400, 600)
+    halves = data.train.slice(0, 200), data.train.slice(200, 300)
 
     def fitted(*heavy):
         parts = []
@@ -499,10 +499,9 @@ def test_weights_that_cannot_be(rows, weights, message):
         SlideClassifier(**FEW).fit(*rows, weights)
 
 
-# Raw columns of wine differ in size by a factor of a thousand.
-@pytest.mark.parametrize("load", [load_iris, load_wine])
-def test_small_dense_data(load):
-    X, y = load(return_X_y=True)
+def test_small_dense_data():
+    """Raw columns of wine differ in size by a factor of a thousand."""
+    X, y = load_wine(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(X))
     X, y, half = X[order].astype(np.float32), y[order], len(X) // 2
     found = SlideClassifier(random_state=0).fit(X[:half], y[:half])
@@ -523,7 +522,7 @@ EXPECTED = {
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [SlideClassifier(max_epochs=20, random_state=0)], expected_failed_checks=lambda _: EXPECTED
+    [SlideClassifier(max_epochs=3, random_state=0)], expected_failed_checks=lambda _: EXPECTED
 )
 def test_checks_of_scikit_learn(estimator, check):
     check(estimator)
