@@ -49,7 +49,6 @@ KERNEL_TESTS = (
     "test_beyond_int32.py",
     "test_boundaries.py",
     "test_edges.py",
-    "test_repeated_labels.py",
     "test_row_gradients.py",
     "test_testing.py",
 )

@@ -6,24 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from helpers import job
 from omegaconf import OmegaConf
 
-from slide import FullSampler, SlideNetwork, runtime
 from slide.config import read_config
-from slide.data import SparseDataset, Split, holdout
-from slide.distributed import Group
+from slide.data import SparseDataset, Split
 from slide.sparse import CSR, Pattern
-from slide.training.evaluation import calibration_error
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests/benchmarks"
 PUBLISHED = json.loads((ROOT / "tests/benchmarks/published.json").read_text())
 CLAIMS = [(name, row) for name, known in PUBLISHED["sets"].items() for row in known["rows"]]
-
-
-STEPS = {"features": 200, "labels": 300, "batch": 8, "warm": 1, "steps": 2}
 
 
 def test_they_import_and_their_settings_exist(bench):
@@ -55,78 +48,17 @@ def test_the_networks_are_the_default_ones(bench):
 
 
 @pytest.mark.compiled_only
-@pytest.mark.parametrize("case", ["lsh, per sample", "dense PyTorch"])
-def test_a_size_is_measured(bench, monkeypatch, case):
+def test_a_size_is_measured(bench, monkeypatch):
     sized = bench("sized")
     monkeypatch.setattr(sized, "ALTERNATIONS", 1)
     monkeypatch.setattr(sized, "BATCHES", 2)
-    size = sized.Size(case, outputs=600, features=300, hidden=8)
+    size = sized.Size("lsh, per sample", outputs=600, features=300, hidden=8)
     with job.global_state_put_back():
         found = sized.measured(*size, seconds=0)
     assert set(found["spread_ms"]) == set(found["ms"]) >= {"1"}
     assert min(found["ms"].values()) > 0
-    assert ("rebuild_ms" in found) == ("lsh" in case)
+    assert "rebuild_ms" in found
     assert found["bytes"] > 1e7
-
-
-@pytest.mark.compiled_only
-def test_steps_take_turns_and_an_epoch_is_learnt(bench, monkeypatch, tmp_path):
-    step = bench("step")
-    sizes = [word for word in job.tiny(tmp_path, "sampler=uniform") if "run_dir" not in word]
-    monkeypatch.setattr(step, "DATA", [*sizes, "ranker=none", "trainer.epochs=1"])
-    chosen = {name: step.CASES[name] for name in ("lsh, shared", "sampled softmax, PyTorch")}
-    monkeypatch.setattr(step, "CASES", chosen | {step.DENSE: "dense"})
-    with job.global_state_put_back():
-        found = step.measure_all(turns=1, repeats=2)
-    found |= {"turns": 1, "repeats": 2, "machine": "m"}
-    assert [row["case"] for row in found["rows"]] == [*chosen, step.DENSE]
-    for row in found["rows"][:2]:
-        assert 0 < row["p_at_1"] <= 1
-        assert min(row["mean_ms"], row["to_dense"], row["samples_per_second"]) > 0
-    parts = found["rows"][0]["parts_ms"]
-    assert {"batch", "input layer", "output layer", "adam", "rest"} <= set(parts)
-    assert found["rows"][0]["rebuild_ms"] > 0
-    assert "60 features, 75 non-zeros a row, 8 hidden units, 80 outputs" in step.summary(found)
-    assert "| ms of a step | " in step.page(found)
-
-
-@pytest.mark.compiled_only
-def test_the_guard_adds_a_line_for_a_commit(bench, monkeypatch, tmp_path, capsys):
-    guard = bench("guard")
-    monkeypatch.chdir(ROOT)  # As the programs do.
-    monkeypatch.setattr(guard, "BATCHES", 2)
-    monkeypatch.setattr("sys.argv", ["guard.py", "--quick", "--results", str(tmp_path)])
-    cases = [f"step, {case}" for case in guard.STEPS]
-    cases += ["rebuild", *(f"prediction, {search}" for search in guard.SEARCHES)]
-    with job.global_state_put_back():
-        runtime.set_threads(0)
-        # An older commit was faster.
-        conditions = {"machine": guard.machine(), "threads": runtime.num_threads()}
-        conditions["network"] = guard.NETWORK.format(**guard.QUICK_SIZES)
-        rows = [line("old", "2000-01-01", 1e-6) | conditions | {"case": case} for case in cases]
-        (tmp_path / "guard.json").write_text(json.dumps({"rows": rows}))
-        guard.main()
-    said = capsys.readouterr().out
-    found = json.loads((tmp_path / "guard.json").read_text())["rows"]
-    new = [row for row in found if row["commit"] != "old"]
-    assert len(found) == 2 * len(new) == 12
-    assert sorted(row["case"] for row in new) == sorted(cases)
-    assert all(0 < row["range"][0] <= row["ratio"] <= row["range"][1] for row in new)
-    assert min(row["ms"] / row["product_ms"] for row in new) > 0
-    assert said.count("SLOWER") == 6
-    assert "| old |" in (tmp_path / "guard.md").read_text()
-
-
-def line(commit, committed, ratio, machine="m"):
-    stamp = {"machine": machine, "threads": 2, "date": "d", "at": "t", "product_ms": 5.0}
-    case = {"case": "a", "network": "n", "commit": commit, "committed": committed}
-    return case | {"ratio": ratio} | stamp
-
-
-def test_it_measures_steps(bench):
-    found = bench("distributed").steps_of(STEPS, Group.alone())
-    assert found["step_ms"] >= found["compute_ms"] > 0
-    assert found["exchange_ms"] == found["bytes_sent"] == 0
 
 
 def graph():
@@ -161,65 +93,6 @@ def test_seen_items_are_left_out_for_everyone(bench):
     assert asked[1:] == [[2, 0]]
     assert (whole["p_at_1"], left_out["p_at_1"]) == (0.5, 1)
     assert left_out["method"] == "omikuji, known labels left out"
-
-
-def test_the_bins_give_the_calibration_error(bench):
-    rng = np.random.default_rng(0)
-    ids = np.array([rng.permutation(30)[:5] for _ in range(200)])
-    ids[::9, 3:] = -1
-    labels = Pattern.from_lists([sorted(rng.permutation(30)[:8].tolist()) for _ in ids])
-    scores = rng.random(ids.shape)
-    bins = bench("precision").reliability(scores, ids, labels)
-    gaps = np.abs(np.subtract(bins["right"], bins["scores"])).sum()
-    assert sum(bins["answers"]) == (ids >= 0).sum()
-    expected = calibration_error(scores, ids, labels)
-    assert gaps / (ids >= 0).sum() == pytest.approx(expected, abs=1e-4)
-    assert expected > 0.1
-
-
-def test_a_partly_blind_ranker_sees_zeros(bench, tmp_path):
-    ablation, variant = bench("ablation"), "no network"
-    data = job.make_data(tmp_path, train_samples=300, test_samples=50)
-    torch.manual_seed(0)
-    network = SlideNetwork(60, [8], 80, FullSampler)
-    ranker = ablation.ranker_of(variant).fit(network, *holdout(data.train, 0.3, 0))
-    found = ranker.ranking_features(network, data.test.features, least=5, search="exact")
-    blind = [name in ablation.UNSEEN[variant] for name in found.names]
-    assert sum(blind) == len(ablation.UNSEEN[variant])
-    assert (found.columns[:, blind] == 0).all()
-    assert (found.columns[:, np.logical_not(blind)] != 0).any(0).sum() > 5
-
-
-@pytest.mark.compiled_only
-def test_a_run_is_evaluated_after_each_epoch_and_at_its_end(bench, tmp_path):
-    words = job.tiny(tmp_path, "trainer.epochs=3")
-    with job.global_state_put_back():
-        found = bench("time_to_precision").ours(words, evaluated=20)
-    seconds, p_at_1, *_ = zip(*found["curve"], strict=True)
-    assert len(seconds) == 4  # Two epochs, the last one, and the re-ranker.
-    assert list(seconds) == sorted(seconds)
-    assert seconds[-1] > seconds[-2] + 0.9 * found["ranker_seconds"]
-    assert found["train_seconds"] == pytest.approx(seconds[-1], abs=0.01)
-    assert found["evaluated"] == 20
-    assert found["p_at_1"] > 0.1
-    assert max(p_at_1) <= 1
-
-
-@pytest.mark.compiled_only
-@pytest.mark.parametrize("method", ["dense", "sampled"])
-def test_networks_in_plain_torch_learn_and_stop_in_time(bench, tmp_path, method):
-    more = ["optimizer.lr=0.02", "trainer.epochs=8", "network.dropout=0"]
-    words, theirs = job.tiny(tmp_path, *more), bench("time_to_precision").theirs
-    with job.global_state_put_back():
-        found = theirs(method, words, 0, float("inf"))
-        short = theirs(method, words, 0, 1e-9)
-    assert found["epochs"] == found["planned"] == len(found["curve"]) == 8
-    assert found["p_at_1"] == pytest.approx(found["curve"][-1][1], abs=1e-6)
-    assert found["p_at_1"] > max(0.15, found["curve"][0][1])
-    assert short["epochs"] < 1
-    assert len(short["curve"]) == 1
-    assert "stopped after" in bench("time_to_precision").stopped(short)
-    assert bench("time_to_precision").stopped(found) == ""
 
 
 def test_published_rows_have_a_source_and_possible_figures():

@@ -117,9 +117,11 @@ def write_skip_grams(folder):
     return folder
 
 
-@pytest.mark.parametrize(("make", "sampler"), [(write_text, "uniform"), (write_skip_grams, "lsh")])
-def test_word2vec(make, sampler, example, tmp_path, capsys):
-    arguments = ["--data", str(make(tmp_path)), "--sampler", sampler, "--epochs", "30"]
+@pytest.mark.parametrize(
+    ("make", "sampler", "epochs"), [(write_text, "uniform", "2"), (write_skip_grams, "lsh", "30")]
+)
+def test_word2vec(make, sampler, epochs, example, tmp_path, capsys):
+    arguments = ["--data", str(make(tmp_path)), "--sampler", sampler, "--epochs", epochs]
     arguments += ["--active", "3", "--batch", "16", "--size", "16", "--lr", "0.01"]
     rows = example("word2vec").main([*arguments, "--words", "nowhere", "alpha", "word7"])
     loss, nearest, head, *lines = capsys.readouterr().out.splitlines()

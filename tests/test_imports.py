@@ -216,22 +216,6 @@ def test_importing_slide_and_using_an_optimizer_are_light():
     assert output_of("-c", code) == "[]\n"
 
 
-def test_all_public_names_exist():
-    import slide
-
-    tree = ast.parse(MODULES["slide"].read_text())
-    names = [
-        alias.asname
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    ]
-    assert len(names) > 10
-    for name in names:
-        assert name, "public names are imported as themselves"
-        assert hasattr(slide, name)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_rooms_of_the_guides_are_there_after_the_import():
     """The guides name `slide.training.CoreShare` and others in full."""

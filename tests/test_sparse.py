@@ -1,5 +1,6 @@
 """The sparse containers, and what becomes one."""
 
+import re
 import warnings
 
 import numpy as np
@@ -473,3 +474,19 @@ def test_entries_beyond_memory_are_refused_before_they_are_listed(monkeypatch):
         with pytest.raises(ValueError, match=r"of shape \(10000, 10000\) take 1.5 GiB at least"):
             convert(many)
     assert not slide.as_csr(np.broadcast_to(np.False_, (10**4, 10**4))).indptr[-1]
+
+
+@pytest.mark.parametrize(
+    "column", [2**31, 2**40, 10**23, -(2**40), 1.5, "3", None, np.int64(2**31)]
+)
+def test_columns_that_do_not_fit(column):
+    said = re.escape(f"columns must be whole numbers in [0, 2147483648), not {column!r}")
+    with pytest.raises(ValueError, match=said):
+        Pattern.from_lists([[3], [1, column]])
+
+
+def test_columns_that_fit():
+    pattern = Pattern.from_lists([[2**31 - 1, np.int64(4)], [], [torch.tensor(0)]])
+    assert pattern.indices.tolist() == [2**31 - 1, 4, 0]
+    assert pattern.indices.dtype == np.int32
+    assert Pattern.from_lists([]).indices.dtype == np.int32

@@ -59,8 +59,7 @@ from slide.utils.sizes import DEFAULTS, active_outputs
 RANKERS = ("ensemble", "none", None)
 # Labels of a row in the matrices of scores, unless another number is asked for.
 _TOP = 100
-# With at most as many classes, the scores of rows with one label each are dense, as the tools of
-# scikit-learn need them: 8 kB a row.
+# With at most as many classes, scores are arrays, as tools of scikit-learn need them: 8 kB a row.
 _DENSE = 1000
 # The keys of the command line that arguments stand for.
 _KEYS = {
@@ -91,7 +90,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     It trains what ``train.py`` trains, with the same default recipe: a network with sampled
     outputs, and a re-ranker whose scores are probabilities. Scores are sparse matrices of the best
-    labels of each row; with one label a row and at most 1,000 classes they are dense.
+    labels of each row; with at most 1,000 classes they are arrays of all.
 
     Args:
         hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
@@ -415,8 +414,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
         Returns:
             If the training rows had one label each: ``(B,)`` of `classes_`; the most frequent one
-            for a row without any answer. Else a SciPy matrix ``(B, N)`` of ones where the
-            probability is at least ``threshold``.
+            for a row without any answer. Else ``(B, N)`` ones where the probability is at least
+            ``threshold``, and zeros: an array of at most 1,000 classes, else a SciPy matrix.
         """
         if not self._fitted().multilabel_:
             ids = self._best(X, 1).labels[:, 0]
@@ -424,7 +423,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             if ranker is not None:  # Where all candidates are known labels, there is no answer.
                 ids = np.where(ids < 0, ranker.frequency.argmax(), ids)
             return self.classes_[ids]
-        found = self.predict_proba(X, min(_TOP, len(self.classes_)))
+        if self._is_dense(None):
+            return (self.predict_proba(X) >= self.threshold).astype(np.int64)
+        found = self.predict_proba(X)
         found.data = (found.data >= self.threshold).astype(np.int64)
         found.eliminate_zeros()
         return found
@@ -452,14 +453,16 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             top_k: number of labels of a row in the matrix; None: 100, or all if there are fewer.
 
         Returns:
-            A SciPy matrix ``(B, N)``. If the training rows had one label each, of at most 1,000
-            classes, and ``top_k`` is None: a dense array of all classes, whose rows add up to 1.
+            A SciPy matrix ``(B, N)``; with at most 1,000 classes, and no ``top_k``, an array. Its
+            rows add up to 1 if the training rows had one label each.
         """
         ranker = self._fitted().model_.ranker
         change = ranker.unweighted if ranker else lambda scores, _: _probabilities(scores)
         if not self._is_dense(top_k):
             return self._matrix(X, top_k, change)
         found = self._matrix(X, len(self.classes_), change).toarray()
+        if self.multilabel_:
+            return found
         found[found.sum(1) == 0] = 1  # No class has any probability: all have the same.
         return found / found.sum(1, keepdims=True)
 
@@ -472,9 +475,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         makes them 0. `predict_top_k` gives labels and scores in order.
 
         Returns:
-            A SciPy matrix ``(B, N)``; a dense array where `predict_proba` gives one, in which a
-            class without a score has the lowest one of its row. Of two classes it is ``(B,)``, the
-            score of the second less that of the first.
+            A SciPy matrix ``(B, N)``; an array where `predict_proba` gives one, in which a class
+            without a score has the lowest one of its row. If the training rows had one label each,
+            of two classes, it is ``(B,)``: the score of the second less that of the first.
         """
         ranker = self._fitted().model_.ranker
         change = np.asarray
@@ -489,10 +492,11 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         found = np.tile(change(lowest)[:, None], len(self.classes_))
         rows, ranks = np.nonzero(ids >= 0)
         found[rows, ids[rows, ranks]] = change(scores[rows, ranks])
-        return found[:, 1] - found[:, 0] if found.shape[1] == 2 else found
+        binary = found.shape[1] == 2 and not self.multilabel_
+        return found[:, 1] - found[:, 0] if binary else found
 
     def _is_dense(self, top_k: int | None) -> bool:
-        return top_k is None and not self.multilabel_ and len(self.classes_) <= _DENSE
+        return top_k is None and len(self.classes_) <= _DENSE
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of right best labels: accuracy, or precision at 1 for several labels of a row.

@@ -82,6 +82,12 @@ def _first(array: np.ndarray, k: int, missing: int) -> np.ndarray:
     return np.pad(array, ((0, 0), (0, k - array.shape[1])), constant_values=missing)
 
 
+def _sorted(scores: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both by score, the largest first; equal ones as they were."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1)
+
+
 class EnsembleRanker:
     """Candidates of a network and of the training rows, ranked by all that is known of them.
 
@@ -260,17 +266,30 @@ class EnsembleRanker:
             RuntimeError: before `fit`.
         """
         self._check_trained()
-        found = self.ranking_features(network, features, k, search)
-        ids, named = found.ids, found.ids >= 0
-        scores = np.full(ids.shape, -np.inf)
+        scores, ids, network_ids = self._ranked(network, features, 1, search)
+        if k > self.scorers["network"].proposed:
+            # Of more candidates than the final ranker has learnt from, it is too sure, so what only
+            # they name comes last.
+            more, others, network_ids = self._ranked(network, features, k, search)
+            rows = len(self.frequency) * np.arange(len(ids))[:, None]
+            more[(others < 0) | np.isin(rows + others, (rows + ids)[ids >= 0])] = -np.inf
+            lowest = np.where(ids >= 0, scores, np.inf).min(1, initial=np.inf, keepdims=True)
+            scores = np.hstack([scores, np.minimum(more, lowest)])
+            scores, ids = _sorted(scores, np.hstack([ids, others]))
+        ids = np.where(np.isfinite(scores), ids, -1)
+        return Ranked.of(k, scores, ids, network_ids)
+
+    def _ranked(
+        self, network: SlideNetwork, features: CSR, least: int, search: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scores and ids of all candidates, best first, and ids by the network alone."""
+        found = self.ranking_features(network, features, least, search)
+        named, scores = found.ids >= 0, np.full(found.ids.shape, -np.inf)
         starts = row_bounds(named.sum(1))
         scores[named] = self.final_ranker.probabilities(found.columns, starts)
         if self.objective == "psp":
-            scores[named] *= self.inverse[ids[named]]
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        scores, ids = (np.take_along_axis(array, order, 1) for array in (scores, ids))
-        ids = np.where(np.isfinite(scores), ids, -1)
-        return Ranked.of(k, scores, ids, found.network_ids)
+            scores[named] *= self.inverse[found.ids[named]]
+        return *_sorted(scores, found.ids), found.network_ids
 
     def unweighted(self, scores: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Probabilities of answers of `rank`, whatever they are ranked by."""

@@ -81,8 +81,9 @@ def test_run_folders_by_default_do_not_collide(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda _: "2020-01-02")
     arguments = [a for a in job.tiny(tmp_path) if not a.startswith("run_dir")]
-    for name in ("2020-01-02", "2020-01-02_1", "2020-01-02_2"):
-        job.main(*arguments, "trainer.max_steps=1")
+    (tmp_path / "results/synthetic/2020-01-02_1").mkdir(parents=True)
+    for name in ("2020-01-02", "2020-01-02_2"):
+        job.main(*arguments, "trainer.max_steps=1", "ranker=none")
         assert (tmp_path / "results/synthetic" / name / "summary.json").exists()
         assert capsys.readouterr().out.endswith(f"  results/synthetic/{name}\n")
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
@@ -180,11 +181,9 @@ def test_the_peak_of_memory_is_that_of_each_run(tmp_path, monkeypatch):
     assert 50 < second < first - 300
 
 
-LAUNCHERS = pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]], ids=str)
-
-
-@LAUNCHERS
-@pytest.mark.parametrize("key", ["optimizer.lr", "hash.K"])
+@pytest.mark.parametrize(
+    ("launcher", "key"), [([], "hash.K"), (["hydra/launcher=basic"], "optimizer.lr")]
+)
 def test_a_failing_job_does_not_end_a_sweep(tmp_path, capsys, launcher, key):
     """Keys appear as they were typed, also where a letter stands for one."""
     arguments = [*job.tiny(tmp_path, "sampler=lsh"), "trainer.max_steps=1", "ranker=none"]
@@ -201,7 +200,7 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, capsys, launcher, key):
     assert list(shown) == [key]
 
 
-@LAUNCHERS
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]], ids=str)
 def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys, launcher):
     words = [*job.tiny(tmp_path, "sampler=index"), "trainer.max_steps=1", "ranker=none", *launcher]
     words += [f"hydra.sweep.dir={tmp_path}/sweep"] * len(launcher)
@@ -257,7 +256,7 @@ def test_an_interrupt_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatc
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     run = tmp_path / "run"
     interrupt_at(monkeypatch, 4, 1, number)
-    found, message = job.ended(*job.tiny(tmp_path, "trainer.log_every=1"))
+    found, message = job.ended(*job.tiny(tmp_path, "trainer.log_every=1", *job.UNRANKED))
     assert found == status
     expected = f"interrupted after step 5; python train.py resume={run} goes on"
     assert message.startswith(expected)
@@ -298,7 +297,7 @@ def test_divergence_is_said_in_one_sentence(tmp_path):
 
 
 def test_a_taken_folder(tmp_path, monkeypatch):
-    arguments = job.tiny(tmp_path, "trainer.max_steps=1")
+    arguments = job.tiny(tmp_path, "trainer.max_steps=1", "ranker=none")
     job.main(*arguments)
     before = job.files_of(tmp_path / "run")
     monkeypatch.setattr("slide.data.sources.synthetic", None)  # No data are read.
@@ -453,8 +452,7 @@ def test_prepare_tells_where_the_transformed_arrays_lie(tmp_path, capsys):
 def test_it_opens_what_the_main_job_opens(tmp_path, capsys):
     job.data("prepare", *data_words(tmp_path / "cache"), "transform.l2_norm=true")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.npy")}
-    rows = f"dataset.train_samples={job.SIZES['train_samples']}"
-    job.main(*job.tiny(tmp_path, rows, "transform.l2_norm=true", "trainer.max_steps=1"))
+    job.main(*job.tiny(tmp_path, *job.UNRANKED, "transform.l2_norm=true", "trainer.max_steps=1"))
     after = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cache/**/*.npy")}
     assert before == after
 
@@ -510,3 +508,19 @@ def test_keys_of_a_run_are_refused():
 def test_a_key_may_be_removed(tmp_path, capsys):
     job.data("describe", *data_words(tmp_path), "~transform.l2_norm")
     assert "labels without a training row" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", [2**64, 10**23])
+def test_seeds_that_do_not_fit(seed):
+    assert job.failure(f"seed={seed}") == f"error: seed must be below 2^64, not {seed}"
+
+
+def test_seeds_that_fit():
+    slide.runtime.set_deterministic(False, 2**64 - 1)
+
+
+def test_first_weights_that_are_too_large(tmp_path):
+    said = job.failure(*job.tiny(tmp_path, "network.init_scale=1e38", "ranker=none"))
+    assert "at step 1, before any update" in said
+    assert "network.init_scale" in said
+    assert "optimizer.lr" not in said

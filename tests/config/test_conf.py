@@ -40,7 +40,7 @@ def file_overrides(folder, choice):
     return [place, *(["dataset.fetch=null"] if "fetch" in config else [])]
 
 
-@pytest.mark.parametrize("choice", OF_FILES)
+@pytest.mark.parametrize("choice", ["bibtex", *(c for c in OF_FILES if c not in AS_XMC)])
 def test_missing_files_are_named_with_what_to_do(tmp_path, choice):
     words = [*small(tmp_path, "dataset", choice), *file_overrides(tmp_path, choice)]
     message = job.failure(f"dataset={choice}", *words)
@@ -49,7 +49,19 @@ def test_missing_files_are_named_with_what_to_do(tmp_path, choice):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("group", "choice"), [c for c in CHOICES if c[1] not in AS_XMC])
+def test_sets_that_are_read_as_xmc_have_its_keys_and_a_hint_of_their_own():
+    known = job.raw("dataset", "xmc")
+    for found in (job.raw("dataset", choice) for choice in AS_XMC):
+        assert found.keys() == known.keys()
+        assert found.hint not in ("", known.hint)
+
+
+# Of these groups, all other runs have the default one, and say which keys it has.
+DEFAULTS = {"hash": "simhash", "loss": "squared_hinge", "network": "mlp", "optimizer": "adam"}
+TRAINED = [c for c in CHOICES if c[1] not in AS_XMC and c not in DEFAULTS.items()]
+
+
+@pytest.mark.parametrize(("group", "choice"), TRAINED)
 def test_each_choice_trains(tmp_path, group, choice):
     overrides = small(tmp_path, group, choice)
     if group == "dataset" and choice in OF_FILES:
@@ -63,9 +75,10 @@ def test_each_choice_trains(tmp_path, group, choice):
     noted = OmegaConf.load(tmp_path / "run/config.yaml")
     if group == "dataset":
         assert noted.dataset.name == choice, "a recipe and a run folder go by this name"
-    elif group != "recipe":
-        shared = OmegaConf.load(job.CONF / "train.yaml").get(group, {})
-        assert noted[group].keys() == shared.keys() | job.raw(group, choice).keys() - {"look_up"}
+    for name, own in (DEFAULTS | {group: choice}).items() if group != "recipe" else ():
+        if name != "dataset":
+            shared = OmegaConf.load(job.CONF / "train.yaml").get(name, {})
+            assert noted[name].keys() == shared.keys() | job.raw(name, own).keys() - {"look_up"}
 
 
 @pytest.mark.parametrize("format", ["svmlight", "npz"])

@@ -7,7 +7,7 @@ import pytest
 from helpers import job
 from omegaconf import OmegaConf
 
-from slide.config.help import explanations, help_on, read_groups, read_page, sections, train_help
+from slide.config.help import help_on, read_groups, read_page, sections, train_help
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 FILES = [*sorted(job.CONF.glob("[!r]*/*.yaml")), *sorted(job.CONF.glob("ranker/*.yaml"))]
@@ -153,26 +153,3 @@ def test_the_page_has_the_settings_that_most_users_need():
     lines = [f"| `{key}` | `{rows[key][0]}` | {rows[key][1]} |" for key in COMMON]
     table = "\n".join(["| key | default | |", "|---|---|---|", *lines])
     assert table in (job.ROOT / "docs/settings.md").read_text(), f"write this there:\n{table}"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("# one\na: 1\n", {"a": "one"}),
-        ("# one\n# two\na: 1\n", {"a": "one two"}),
-        ("# one\n\na: 1\n", {}),
-        ("a:\n  # one\n  b: 1\n  c: 2\n# two\nd: 3\n", {"a.b": "one", "d": "two"}),
-        ("a:\n  b:\n    # one\n    c: 1\n  # two\n  d: 1\n", {"a.b.c": "one", "a.d": "two"}),
-        ("a: >-\n  http://x: y\n# one\nb:\n", {"b": "one"}),
-        ("a: 1  # beside\n- b: 2\n", {}),
-        ("", {}),
-    ],
-)
-def test_comments_above_keys(text, expected):
-    assert explanations(text) == expected
-
-
-def test_the_top_of_a_file_is_about_the_file():
-    page = read_page("# @package _global_\n# python train.py a=b\n# what it\n# is\n\n# one\na: 1\n")
-    assert page.about == "what it is"
-    assert (page.values, page.texts) == ({"a": 1}, {"a": "one"})

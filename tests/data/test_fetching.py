@@ -248,19 +248,6 @@ def test_a_cut_connection_is_resumed(server, tmp_path):
     assert first + 300_000 - transfers.RECEIVED_BYTES < second <= first + 300_000
 
 
-def test_a_later_call_goes_on(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(transfers, "TRIES", 1)
-    url = server.add("/a", DATA, cuts=[*CUT_OFF])
-    with pytest.raises(FetchError, match="the connection was cut"):
-        transfer(url, tmp_path / "a")
-    kept = (tmp_path / "a").read_bytes()
-    assert kept == DATA[: len(kept)]
-    assert len(kept) > 100_000 - transfers.RECEIVED_BYTES
-    transfer(url, tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == DATA
-    assert server.asked[-1][1] == f"bytes={len(kept)}-"
-
-
 def test_a_short_answer_is_noticed_whoever_else_does(server, tmp_path, monkeypatch):
     whole, calls = transfers._body_chunks, []
 
@@ -609,16 +596,3 @@ def test_a_killed_process_leaves_nothing_in_the_way(server, tmp_path):
     assert (tmp_path / "train.txt").read_bytes() == TRAIN
     assert names(tmp_path) == ["test.txt", "train.txt"]
     assert os.stat(tmp_path / "train.txt").st_nlink == 1
-
-
-def test_files_of_two_kinds(server, tmp_path):
-    mirror = both(server.add("/a.zip", archive(train=TRAIN, test=TEST, other=DATA)))
-    download(tmp_path, accepted, mirrors=[mirror])
-    assert names(tmp_path) == ["test.txt", "train.txt"]
-    assert (tmp_path / "train.txt").read_bytes() == TRAIN
-    other = tmp_path / "other"
-    other.mkdir()
-    plain = [file(server.add("/1", TRAIN)), file(server.add("/2", TEST), "test.txt")]
-    download(other, accepted, mirrors=[plain])
-    assert (other / "test.txt").read_bytes() == TEST
-    assert names(other) == ["test.txt", "train.txt"]

@@ -1,10 +1,10 @@
-"""What training rows are, and which labels of rows to come are seen."""
+"""What training rows are, which labels of rows to come are seen, and rows that are held out."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.matrices import ones_of
+from helpers.matrices import ones_of, rows_of
 from helpers.splits import split_of
 
 import slide
@@ -12,7 +12,9 @@ from slide.data import (
     SeenItems,
     SeenLabels,
     Split,
+    divide,
     find_seen,
+    first_unseen,
     kind_of,
     labels_and_items,
     row_keys,
@@ -27,11 +29,8 @@ def are_items(split):
 
 
 def baskets(rows=300, own=0, seed=0, rising=0):
-    """Rows of 10 of 30 items, 6 of them as features; the first ``own`` rows ask for one of these.
-
-    ``rising`` makes items with high numbers popular.
-    """
-    weights = 1 + rising * np.arange(30)
+    """Rows of 10 of 30 items, 6 as features; ``own`` rows ask for one of these."""
+    weights = 1 + rising * np.arange(30)  # Items with high numbers may be popular.
     order = np.argsort(-np.random.default_rng(seed).random((rows, 30)) * weights, axis=1)
     labels = [list(row[6:10]) + list(row[: int(n < own)]) for n, row in enumerate(order)]
     return split_of(order[:, :6].tolist(), labels, 30, 30)
@@ -171,3 +170,197 @@ def test_names_of_an_earlier_version():
         assert getattr(slide.data, old) is getattr(slide.data, new)
     with pytest.raises(AttributeError, match="no attribute 'unknown'"):
         _ = slide.data.unknown
+
+
+def lists_all_labels(split):
+    return kind_of(split) == "graph"
+
+
+def graph(rows, seed=0, most=12):
+    """Rows of two features each, all different, with 0 to ``most`` labels of 50."""
+    rng = np.random.default_rng(seed)
+    labels = [rng.permutation(50)[: rng.integers(0, most + 1)].tolist() for _ in range(rows)]
+    return split_of([[row // 40, 1000 + row % 40] for row in range(rows)], labels, 2000, 50)
+
+
+def texts(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    features = [np.sort(rng.permutation(300)[:9]).tolist() for _ in range(rows)]
+    return split_of(features, [[row % 50] for row in range(rows)], 300, 50)
+
+
+def split(rows, num_features):
+    """Rows of these features, with two labels each."""
+    return split_of(rows, [[0, 1]] * len(rows), num_features, 2)
+
+
+def pairs(split):
+    """``{(features of the row, label)}``; for rows without labels, with None."""
+    found = set()
+    for name, labels in zip(rows_of(split.features), rows_of(split.labels), strict=True):
+        found |= {(tuple(name), label) for label in labels or [None]}
+    return found
+
+
+def test_equal_rows_have_equal_keys(monkeypatch):
+    x = ones_of([[3, 8], [8, 3], [3], [8], [], [3, 8], [3, 8]])
+    x.values[:] = [1, 2, 2, 1, 1, 1, 2, 1, 1, 2]
+    expected = row_keys(x)
+    assert expected.dtype == np.uint64
+    assert expected[0] == expected[1] == expected[6]
+    assert len(set(expected.tolist())) == 5
+    monkeypatch.setattr("slide.data.kind._BLOCK", 2)
+    np.testing.assert_array_equal(row_keys(x), expected)
+    zeros = ones_of([[3], [3, 5], [5, 3], [5]])
+    zeros.values[:] = [1, 1, 0, -0.0, 1, 0]
+    keys = row_keys(zeros)
+    assert keys[0] == keys[1] == keys[2] != keys[3] == 0, "zeros count as missing"
+
+
+def test_keys_of_many_rows_differ():
+    """Of values that are all 1, too, and of rows with equal sums of column numbers."""
+    rows = 200_000
+    columns = np.stack([np.arange(rows), 2 * rows - np.arange(rows)], 1).ravel().astype(np.int32)
+    x = CSR(np.arange(0, 2 * rows + 1, 2), columns, np.ones(2 * rows, np.float32))
+    keys = row_keys(x)
+    assert len(np.unique(keys)) == rows
+    bits = (keys[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    assert np.abs(bits.mean(0) - 0.5).max() < 5 * 0.5 / rows**0.5
+
+
+def test_a_knowledge_graph_lists_all_labels():
+    assert lists_all_labels(graph(100))
+    assert not lists_all_labels(graph(100, most=1)), "no row has two labels"
+    assert not lists_all_labels(texts(100)), "rows are long"
+    assert not lists_all_labels(split([[1, 2], [3], [1, 4]], 9)), "rows differ in length"
+    rows = [[0, 1], [0, 3], [2, 1]]
+    assert lists_all_labels(split(rows, 4))
+    assert not lists_all_labels(split(rows, 3)), "rows have most of the features"
+    assert not lists_all_labels(split([], 9))
+    assert not lists_all_labels(split([[]], 9))
+
+
+def test_features_of_a_knowledge_graph_have_a_slot():
+    assert lists_all_labels(split([[0, 5], [8, 5], [0, 7], [8, 7]], 9)), "in any order"
+    assert not lists_all_labels(split([[0, 5], [5, 7], [0, 7]], 9)), "a ring of three"
+    assert not lists_all_labels(split([[0, 1], [1, 2], [2, 3], [3, 4], [4, 0]], 11)), "of five"
+    assert lists_all_labels(split([[0, 3, 6], [1, 3, 7], [2, 4, 6]], 8))
+    assert not lists_all_labels(split([[0, 3, 6], [1, 3, 7], [2, 6, 7]], 8)), "6 has two slots"
+    assert lists_all_labels(split([[0], [2], [3]], 5))
+
+
+def triples(count, repeats=0, seed=0):
+    """Rows of head and relation with one of 60 tails, none of them twice, then some once more."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(12 * 5 * 60)[:count]
+    chosen = np.concatenate([chosen, chosen[:repeats]])
+    questions, tails = chosen // 60, chosen % 60
+    features = np.stack([questions // 5, 12 + questions % 5], 1).tolist()
+    return split_of(features, tails[:, None].tolist(), 50, 60)
+
+
+def test_a_row_for_each_triple_is_a_knowledge_graph():
+    """Chance would repeat about 80 triples of 760 rows, and two of 120."""
+    assert lists_all_labels(triples(760))
+    assert lists_all_labels(triples(760, repeats=3))
+    assert not lists_all_labels(triples(760, repeats=6)), "triples are repeated"
+    assert not lists_all_labels(triples(120)), "so few say nothing"
+    few = graph(200)
+    assert lists_all_labels(few.take(np.array([*range(200), 7, 9]))), "two copies among 200 rows"
+    assert not lists_all_labels(few.take(np.array([*range(200), 7, 9, 11])))
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(2, 1), (4, 1), (100, 20), (6000, 1000), (20_000, 2000), (100_000, 8192)]
+)
+def test_how_many_rows_are_held_out(rows, expected):
+    labels = Pattern(np.arange(rows + 1), np.zeros(rows, np.int32))
+    features = CSR(*labels, np.ones(rows, np.float32))
+    train, held = validation_split(Split(features, labels, 1, 1), seed=0)
+    assert (len(train), len(held)) == (rows - expected, expected)
+
+
+def two_rows(lists, kind):
+    return replace(split_of([[0, 5], [1, 6]], lists, 9, 7), kind=kind)
+
+
+def test_what_cannot_be_divided():
+    said = "1 training row with 1 label cannot be divided .* choices: take more rows$"
+    with pytest.raises(ValueError, match=said):
+        validation_split(texts(1), seed=0)
+    with pytest.raises(ValueError, match=r"or a smaller dataset\.holdout"):
+        divide(texts(1), 0.5, seed=0)
+    for kind in ("graph", "other"):  # The only label is not held out.
+        rows = two_rows([[1], []], kind)
+        seed = next(n for n in range(50) if len(divide(rows, 0.5, n)[1].labels.indices))
+        with pytest.raises(ValueError, match="2 training rows with 1 label cannot be divided"):
+            validation_split(rows, seed)
+    for seed in range(30):  # A pair of a small graph stays for learning.
+        train, held = validation_split(two_rows([[1], [2]], "graph"), seed)
+        assert (len(train.labels.indices), len(held.labels.indices)) == (1, 1)
+
+
+@pytest.mark.parametrize("make", [graph, texts])
+def test_each_pair_is_on_one_side(make):
+    split = make(1600)
+    train, held = validation_split(split, seed=3)
+    assert pairs(train) | pairs(held) == pairs(split)
+    assert not pairs(train) & pairs(held)
+    assert (train.num_features, train.num_labels) == (split.num_features, 50)
+    assert (held.num_features, held.num_labels) == (split.num_features, 50)
+    again, other = validation_split(split, seed=3), validation_split(split, seed=4)
+    assert pairs(again[1]) == pairs(held) != pairs(other[1])
+
+
+def test_pairs_are_held_out_with_one_probability():
+    split = graph(1600)
+    train, held = validation_split(split, seed=0)
+    assert len(held) == pytest.approx(320, abs=5 * 320**0.5)
+    assert (np.diff(held.labels.indptr) > 0).all()
+    assert len(train) + len(held) > len(split), "most rows are on both sides"
+    # Rows of many labels lose as large a share of them as rows of few.
+    sizes = dict(zip(row_keys(split.features).tolist(), np.diff(split.labels.indptr), strict=True))
+    whole = np.array([sizes[key] for key in row_keys(held.features).tolist()])
+    lost = np.diff(held.labels.indptr)
+    shares = []
+    for part in (whole <= 6, whole > 6):
+        every = np.array([s for s in sizes.values() if (s <= 6) == bool(whole[part][0] <= 6)])
+        shares.append((lost[part].sum() / every.sum(), every.sum()))
+    (few, n), (many, m) = shares
+    assert abs(few - many) < 5 * (few * (1 / n + 1 / m)) ** 0.5
+    # Rows without labels stay, and rows that lost all are gone.
+    assert (np.diff(train.labels.indptr) == 0).sum() == (np.diff(split.labels.indptr) == 0).sum()
+
+
+def test_the_known_labels_are_those_of_the_equal_rows():
+    train = split_of([[4, 9], [1], [7, 2], [4, 9]], [[5, 3], [], [8], [1]], 10, 9)
+    known = SeenLabels(train).of(ones_of([[9, 4], [4], [1], [2, 7], []]))
+    assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
+    assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
+    empty = SeenLabels(split_of([[4], []], [[5], [3]], 10, 9))
+    assert not len(empty.of(ones_of([[], []])).indices), "a row without any asks nothing"
+    nothing = SeenLabels(train.slice(0, 0)).of(ones_of([[4], [1]]))
+    assert (nothing.indptr.tolist(), len(nothing.indices)) == ([0, 0, 0], 0)
+
+
+def test_known_ids_are_left_out():
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(30)[:12] for _ in range(40)])
+    ids[3, 7:] = -1
+    known = [rng.permutation(40)[: rng.integers(0, 12)].tolist() for _ in range(40)]
+    found = first_unseen(ids, Pattern.from_lists(known), 5)
+    for row, (best, mine) in enumerate(zip(ids.tolist(), known, strict=True)):
+        left = [label for label in best if label not in mine and label >= 0][:5]
+        assert found[row].tolist() == left + [-1] * (5 - len(left))
+    assert first_unseen(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)
+
+
+def test_pairs_of_few_labelled_rows_stay_for_learning():
+    """Only rows with labels can be held out, so their number counts."""
+    lists = [[1, 2] if row % 20 == 0 else [] for row in range(200)]
+    features = [[row // 20, 100 + row % 20, 150 + row % 7] for row in range(200)]
+    rows = split_of(features, lists, 200, 50)
+    assert lists_all_labels(rows)
+    for seed in range(5):
+        train, held = validation_split(rows, seed)
+        assert len(train.labels.indices) > len(held.labels.indices) > 0

@@ -14,7 +14,6 @@ from helpers.matrices import make_csr
 from helpers.naive_rows import assert_agrees, read, to_lists
 from helpers.splits import assert_same_rows
 from scipy import sparse
-from sklearn.datasets import dump_svmlight_file
 
 from slide.data import DataError, Split, synthetic, write_xmc, xmc
 from slide.data import row_files as write_module
@@ -646,19 +645,3 @@ def test_a_set_of_four_files(open_matrices, tmp_path):
 def test_options_that_do_not_go_with_matrices(open_matrices, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         open_matrices(**options)
-
-
-@pytest.mark.parametrize("multilabel", [False, True])
-def test_written_by_scikit_learn(tmp_path, multilabel):
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((30, 20)) * (rng.random((30, 20)) < 0.3)
-    y = rng.integers(0, 2, (30, 9)) if multilabel else rng.integers(0, 9, 30)
-    path = tmp_path / "rows.txt"
-    dump_svmlight_file(x, y, str(path), zero_based=False, multilabel=multilabel)
-    found, _ = read(path, VARIANTS["svmlight"])
-    wanted = [np.flatnonzero(row).tolist() if multilabel else [int(row)] for row in y]
-    assert [own for own, _ in found] == wanted
-    for (_, ours), row in zip(found, x, strict=True):
-        dense = np.zeros(20, np.float32)
-        dense[[c for c, _ in ours]] = [v for _, v in ours]
-        np.testing.assert_allclose(dense, row, rtol=1e-6)

@@ -11,6 +11,7 @@ from helpers import naive_rows
 from helpers.matrices import make_csr
 from helpers.splits import assert_same_rows
 
+import slide
 from slide.data import (
     RowTransform,
     SparseDataset,
@@ -22,37 +23,26 @@ from slide.data import (
 )
 from slide.data.cache import cached
 from slide.data.dataset import Block
-from slide.sparse import CSR, Pattern
+from slide.data.transforms import (
+    StepOptions,
+    count_steps,
+    feature_moments,
+    should_standardize,
+)
+from slide.model.resizing import with_features
+from slide.sparse import CSR, Pattern, as_csr, as_pattern
 from slide.utils.array_checks import Stored
 
 
-def test_the_formula_of_tf_idf():
-    """4 rows; features in 4, 1 and 0 of them: as smoothed by common toolkits."""
+@pytest.mark.parametrize("size", [1e-30, 3e38])
+def test_rows_of_any_size_get_length_one(size):
     features = CSR(
-        np.array([0, 2, 3, 4, 6]),
-        np.array([0, 1, 0, 0, 0, 2], np.int32),
-        np.array([1, 3, 2, 1, 4, 0], np.float32),
-    )
-    counts = row_transform.row_counts(features, 3)
-    assert counts.tolist() == [4, 1, 0], "a feature of value 0 is not there"
-    weights = row_transform.tf_idf_weights(counts, 4)
-    np.testing.assert_allclose(weights, [1, 1 + math.log(2.5), 1 + math.log(5)])
-    values = row_transform.tf_idf_values(features, weights).values
-    np.testing.assert_allclose(values, [1, 3 * weights[1], 2, 1, 4, 0], rtol=1e-6)
-    assert values.dtype == np.float32
-
-
-def test_rows_of_length_one():
-    features = CSR(
-        np.array([0, 2, 2, 4, 5]),
-        np.array([3, 1, 0, 2, 5], np.int32),
-        np.array([3, -4, 0, 0, 1e-30], np.float32),
+        np.array([0, 2, 2, 3]),
+        np.array([3, 1, 5], np.int32),
+        np.array([size, -size, size], np.float32),
     )
     made = row_transform.normalize_rows(features)
-    np.testing.assert_allclose(made.values, [0.6, -0.8, 0, 0, 1], rtol=1e-6)
-    assert made.indices is features.indices
-    huge = row_transform.normalize_rows(features._replace(values=np.full(5, 3e38, np.float32)))
-    np.testing.assert_allclose(huge.values, [0.5**0.5] * 4 + [1], rtol=1e-6)
+    np.testing.assert_allclose(made.values, [0.5**0.5, -(0.5**0.5), 1], rtol=1e-6)
 
 
 def test_hashing_keeps_inner_products_on_average():
@@ -85,21 +75,6 @@ def test_hashed_columns_and_signs_are_uniform_and_independent():
     np.testing.assert_array_equal(prefix, columns[:10])
 
 
-def test_features_that_cancel_are_left_out():
-    columns = np.array([4, 4, 0], np.int32)
-    signs = np.array([1, -1, 1], np.float32)
-    features = CSR(
-        np.array([0, 2, 5]),
-        np.array([0, 1, 2, 1, 0], np.int32),
-        np.array([2, 2, 5, 1, 3], np.float32),
-    )
-    made = row_transform.hash_features(features, columns, signs, 6)
-    assert made.indptr.tolist() == [0, 0, 2]
-    assert made.indices.tolist() == [0, 4]
-    assert made.values.tolist() == [5, 2]
-    assert [array.dtype for array in made] == ["i8", "i4", "f4"]
-
-
 # Transformed data sets, compared with a looped twin.
 
 
@@ -107,9 +82,9 @@ FEATURES, LABELS = 40, 12
 
 
 def make_rows(rng, rows):
-    """Counts; label l is rarer the higher l, and label 0 occurs nowhere."""
+    """Counts, some of them 0; label l is rarer the higher l, and label 0 occurs nowhere."""
     features = make_csr(rng, rng.integers(0, 9, rows), FEATURES)
-    features = features._replace(values=rng.integers(1, 6, len(features.values)).astype("f4"))
+    features = features._replace(values=rng.integers(0, 6, len(features.values)).astype("f4"))
     lists = [[l for l in range(1, LABELS) if rng.random() < 0.5 / (1 + l)] for _ in range(rows)]
     return Block(features, Pattern.from_lists(lists))
 
@@ -295,3 +270,99 @@ def test_steps_do_the_same_to_rows_to_come(tmp_path, hashed):
     for steps in twice.steps:
         rows = steps.features(rows)
     np.testing.assert_array_equal(rows.values, twice.test.features.values)
+
+
+def make_split(dense, labels):
+    return Split(as_csr(dense), as_pattern(labels, 3), dense.shape[1], 3)
+
+
+def measurements(rows=300, seed=0):
+    """Two features tell the label; a third one, a thousand times as large, does not."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, rows)
+    centres = np.array([[0, 0], [3, 0], [0, 3]], np.float32)[labels]
+    dense = np.hstack([centres + rng.normal(0, 0.5, (rows, 2)), rng.normal(0, 1000, (rows, 1))])
+    return dense.astype(np.float32), labels
+
+
+def test_features_whose_scale_says_how_much_they_tell_stay(capsys):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    dense = rng.normal(size=(300, 12)).astype(np.float32)
+    dense[:, :3] += 5 * np.eye(3)[labels]
+    assert not should_standardize(make_split(dense, labels), StepOptions(l2_norm=True))
+    assert "transform.standardize=true overrides it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "steps", [{"l2_norm": False}, {"tf_idf": True}, {"hashed_features": 2}, {"zeros": 4}]
+)
+def test_other_steps_and_sparse_rows_are_not_asked(steps, capsys):
+    dense, labels = measurements()
+    wide = np.hstack([dense, np.zeros((len(dense), steps.get("zeros", 0)), np.float32)])
+    options = {"l2_norm": True} | {name: each for name, each in steps.items() if name != "zeros"}
+    assert not should_standardize(make_split(wide, labels), StepOptions(**options))
+    assert not capsys.readouterr().err
+
+
+def test_moments_are_those_of_the_dense_rows(monkeypatch):
+    rng = np.random.default_rng(1)
+    dense = rng.normal(1e6, 3, (50, 4)) * (rng.random((50, 4)) < 0.7)
+    dense[:, 3] = 7
+    dense = dense.astype(np.float32)
+    monkeypatch.setattr(Split.blocks, "__defaults__", (8, 8))
+    means, scales = feature_moments(make_split(dense, np.zeros(50, int)))
+    expected = dense.astype(np.float64)
+    np.testing.assert_allclose(means, expected.mean(0))
+    np.testing.assert_allclose(scales[:3], 1 / expected.std(0)[:3])
+    assert scales[3] == 0
+
+
+def test_rows_are_standardized_and_end_with_a_constant():
+    dense, labels = measurements(40)
+    steps = count_steps(make_split(dense, labels), standardize=True)
+    found = steps.features(as_csr(dense)).values.reshape(40, 4)
+    expected = (dense - dense.mean(0)) / dense.std(0)
+    np.testing.assert_allclose(found[:, :3], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found[:, 3], np.sqrt(3))
+    assert steps.num_columns == (4, 3)
+    again = RowTransform.restored(Stored(steps.settings(), steps.arrays()))
+    np.testing.assert_array_equal(again.features(as_csr(dense)).values, found.ravel())
+    empty = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    assert np.isfinite(steps.features(empty).values).all()
+    with pytest.raises(ValueError, match="there can be no new ones"):
+        with_features([steps], 1)
+
+
+def test_a_data_set_in_a_cache(tmp_path, capsys):
+    dense, labels = measurements()
+    split = make_split(dense, labels)
+    block = [Block(split.features, split.labels)]
+    options = {"blocks": lambda part: block, "num_columns": lambda: (3, 3)}
+    data = cached(tmp_path, name="made", key={"made": 1}, state={}, **options)
+    for _ in range(2):  # Computed, and opened again.
+        made = transform(data, standardize="auto", l2_norm=True)
+        assert (made.num_features, made.steps[0].standardizes) == (4, True)
+        said = capsys.readouterr().err
+        assert "features are standardized: " in said
+        assert "transform.standardize=false overrides it" in said
+    same = transform(data, standardize=False, l2_norm=True)
+    assert (same.num_features, same.steps[0].standardizes) == (3, False)
+
+
+def test_a_classifier_answers_better(tmp_path):
+    dense, labels = measurements(400)
+    options = {"max_epochs": 4, "random_state": 0, "ranker": None}
+    scores = {}
+    for standardize in ("auto", False):
+        model = slide.SlideClassifier(standardize=standardize, **options)
+        scores[standardize] = model.fit(dense[:300], labels[:300]).score(dense[300:], labels[300:])
+        if standardize == "auto":
+            model.save(tmp_path / "m")
+            answers = slide.load(tmp_path / "m").predict(dense[300:], k=1)[0]
+            np.testing.assert_array_equal(answers[:, 0], model.predict(dense[300:]))
+    assert scores["auto"] > scores[False] + 0.1
+    with pytest.raises(ValueError, match="standardize needs all rows"):
+        slide.SlideClassifier(standardize=True).partial_fit(dense, labels, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="standardize must be true or false, not 'yes'"):
+        slide.SlideClassifier(standardize="yes").fit(dense, labels)

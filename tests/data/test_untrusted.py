@@ -1,8 +1,4 @@
-"""Files made to mislead, read with little memory: an error that names a file, or sound rows.
-
-A header may say that there are billions of rows, and a few bytes follow. Hypothesis looks for files
-with another outcome; ``SLIDE_FUZZ=20`` makes twenty times as many.
-"""
+"""Files made to mislead, read with little memory: an error that names a file, or sound rows."""
 
 import bz2
 import gzip

@@ -1,9 +1,4 @@
-"""Layers of several processes on other devices than the CPU.
-
-The other device is ``meta``, whose tensors have no values: a step that runs there neither copies
-anything to the host nor waits for a value. PyTorch's fake processes take tensors of any device, and
-each hears what it says itself.
-"""
+"""Layers of several processes on a device without values, ``meta``: no step waits for any."""
 
 from functools import partial
 

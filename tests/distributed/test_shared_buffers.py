@@ -65,7 +65,7 @@ def work(group):
     if group.rank == 1 and CLOSES:
         group._buffers = None  # As when the process ends.
     if group.rank == 1:
-        time.sleep(3)
+        time.sleep(0.5 if CLOSES else 3)
         return None
     group._buffers._timeout = 0.5 if not CLOSES else 60
     begin = time.monotonic()

@@ -457,8 +457,7 @@ def test_lists_in_one_text_are_warned_of(separator, warned):
         )
 
 
-@pytest.mark.parametrize("ranker", ["ensemble", None])
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(("ranker", "classes"), [("ensemble", 2), ("ensemble", 4), (None, 2)])
 def test_scores_of_few_classes_are_dense(ranker, classes):
     rng = np.random.default_rng(0)
     y = rng.integers(0, classes, 120)

@@ -150,15 +150,6 @@ def test_nan_is_not_swallowed(positions, name, shared, way):
         assert torch.isnan(scores.grad.flatten()[positions]).any()
 
 
-def test_softmax_with_one_label_is_cross_entropy():
-    scores = torch.randn(4, 6)
-    labels = torch.tensor([5, 0, 3, 3])
-    targets = Pattern(np.arange(5), labels.numpy().astype(np.int32))
-    active = ActiveSet(6, np.arange(6, dtype=np.int32), None, targets)
-    expected = torch.nn.functional.cross_entropy(scores, labels)
-    torch.testing.assert_close(ActiveLoss("softmax")(scores, active), expected)
-
-
 def test_decoupled_softmax_by_hand():
     scores = torch.tensor([[1.0, 2.0, 0.5, -1.0]])
     targets = Pattern(np.array([0, 2]), np.array([0, 1], np.int32))

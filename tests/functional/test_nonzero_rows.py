@@ -55,18 +55,12 @@ def losses_of(x, weight, bias, active, name):
     return np.array(parts)
 
 
-class TestRows:
-    @pytest.mark.parametrize(
-        ("fraction", "num_samples", "count"),
-        [(0.25, 8, 2), (0.1, 30, 3), (0.01, 8, 1), (1.0, 8, 8), (1, 7, 7), (0.5, 0, 0)],
-    )
-    def test_hardest_count(self, fraction, num_samples, count):
-        assert hardest_count(fraction, num_samples) == count
-
-    @pytest.mark.parametrize("fraction", [None, "0.5", True, 0.0, 1.5, np.nan])
-    def test_a_fraction_that_a_program_has_changed(self, fraction):
-        with pytest.raises(ValueError, match="hard_fraction must be"):
-            hardest_count(fraction, 8)
+@pytest.mark.parametrize(
+    ("fraction", "num_samples", "count"),
+    [(0.25, 8, 2), (0.1, 30, 3), (0.01, 8, 1), (1.0, 8, 8), (1, 7, 7), (0.5, 0, 0)],
+)
+def test_hardest_count(fraction, num_samples, count):
+    assert hardest_count(fraction, num_samples) == count
 
 
 @pairs(mode=["shared", "per_sample"], name=LOSSES, fraction=[0.25, 0.9, 1.0])
@@ -172,7 +166,7 @@ def test_nan_is_kept(name):
     assert torch.isnan(loss_on_active(scores, active, name, 0.25))
 
 
-@pytest.mark.parametrize("fraction", [0, -0.5, 1.5, True, "half", float("nan")])
+@pytest.mark.parametrize("fraction", [None, 0, -0.5, 1.5, True, "half", float("nan")])
 def test_errors(fraction):
     with pytest.raises(ValueError, match="hard_fraction must be"):
         ActiveLoss("bce", fraction)

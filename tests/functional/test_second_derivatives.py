@@ -1,7 +1,4 @@
-"""Second derivatives do not exist: to ask for one is an error, and never zero or a lost term.
-
-The gradient that comes in is that of the loss itself, a constant, as in a gradient penalty.
-"""
+"""Second derivatives do not exist: to ask for one is an error, and never zero or a lost term."""
 
 import copy
 from itertools import cycle

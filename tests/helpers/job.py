@@ -33,6 +33,8 @@ SIZES = {
 # Exit statuses after Ctrl-C and SIGTERM.
 STOPPED = (130, 143)
 WITH_HELD = {"train_samples": 150}
+# Arguments of `tiny` for a run without a re-ranker, which learns from as many rows.
+UNRANKED = ["ranker=none", "dataset.train_samples=120"]
 
 
 def tiny(folder, *more):

@@ -1,8 +1,4 @@
-"""Model folders that somebody edited, with hashes that fit: a sentence, or answers that are some.
-
-The edits are opened in a process with a limit of memory, because what an unchecked number of a row
-does is a crash, or an answer from memory outside of an array.
-"""
+"""Model folders that somebody edited, with hashes that fit: a sentence, or some answers."""
 
 import json
 import re

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from slide.active_set import ActiveSet
 from slide.distributed import Group, ShardedSampledLinear
-from slide.functional import active_conv2d, active_linear, active_linear_loss, sparse_linear
+from slide.functional import active_conv2d, active_linear, sparse_linear
 from slide.nn import ActiveLoss, SampledConv2d, SparseInputLinear
 from slide.nn.sampled_linear import SampledLinear
 from slide.sparse import Pattern
@@ -23,6 +23,7 @@ from slide.sparse import Pattern
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="needs torch.distributed"),
     pytest.mark.compiled_only,
+    pytest.mark.usefixtures("one_process"),
     # Of PyTorch.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
@@ -44,7 +45,6 @@ def one_process(tmp_path):
     dist.destroy_process_group()
 
 
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_wrapped_layer_is_refused(sparse):
     model = DistributedDataParallel(Model(make_layer(sparse_grad=sparse)))
@@ -55,7 +55,6 @@ def test_a_wrapped_layer_is_refused(sparse):
         model(torch.randn(B, 3), draw_labels())
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_layer_that_is_left_out_is_not_refused():
     model = Model(make_layer())
     names = ["output.weight", "output.bias"]
@@ -65,7 +64,6 @@ def test_a_layer_that_is_left_out_is_not_refused():
     assert model.output.weight.grad.is_sparse
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_wrapper_from_a_file():
     wrapped = DistributedDataParallel(Model(SampledLinear(D, N)))
     again = pickle.loads(pickle.dumps(wrapped))
@@ -80,42 +78,35 @@ class Hidden(Model):
         return self.encoder(x)
 
 
+ACTIVE = ActiveSet(N, np.array([5, 1], np.int32), targets=Pattern.from_lists([[0]] * B))
 CALLS = {
-    "forward": lambda layer, x: layer(x, draw_labels()),
     "loss": lambda layer, x: layer.loss(x, draw_labels(), ActiveLoss("bce")),
     "active_linear": lambda layer, x: active_linear(x, layer.weight, None, ACTIVE),
-    "active_linear_loss": lambda layer, x: active_linear_loss(x, layer.weight, None, ACTIVE, "bce"),
 }
-ACTIVE = ActiveSet(N, np.array([5, 1], np.int32), targets=Pattern.from_lists([[0]] * B))
 
 
-@pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("call", CALLS)
-class TestOutsideOfTheForwardPass:
-    def test_it_is_refused_there_too(self, call):
-        model = DistributedDataParallel(Hidden(make_layer(sparse_grad=False)))
-        layer, hidden = model.module.output, model(torch.randn(B, 3))
-        with pytest.raises(RuntimeError, match=r"DistributedDataParallel does not .*all_reduce"):
-            CALLS[call](layer, hidden)
-        with torch.no_grad():
-            CALLS[call](layer, hidden)
-        layer.requires_grad_(False)  # Then it does not learn.
-        CALLS[call](layer, hidden)
-
-    def test_a_wrapper_of_the_encoder_is_not_meant(self, call):
-        model = Hidden(make_layer())
-        encoder = DistributedDataParallel(model.encoder)
-        CALLS[call](model.output, encoder(torch.randn(B, 3)))
-
-    def test_a_wrapper_that_is_gone_averages_nothing(self, call):
-        model = Hidden(make_layer())
-        wrapped = DistributedDataParallel(model)
-        wrapped.itself = [wrapped]  # Python frees a cycle later.
-        del wrapped
-        CALLS[call](model.output, model(torch.randn(B, 3)))
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_it_is_refused_outside_of_the_forward_pass_too(call):
+    model = DistributedDataParallel(Hidden(make_layer(sparse_grad=False)))
+    layer, hidden = model.module.output, model(torch.randn(B, 3))
+    with pytest.raises(RuntimeError, match=r"DistributedDataParallel does not .*all_reduce"):
+        call(layer, hidden)
+    with torch.no_grad():
+        call(layer, hidden)
+    layer.requires_grad_(False)  # Then it does not learn.
+    call(layer, hidden)
 
 
-@pytest.mark.usefixtures("one_process")
+def test_wrappers_of_others_and_those_that_are_gone_are_not_meant():
+    model = Hidden(make_layer())
+    encoder = DistributedDataParallel(model.encoder)
+    CALLS["loss"](model.output, encoder(torch.randn(B, 3)))
+    wrapped = DistributedDataParallel(model)
+    wrapped.itself = [wrapped]  # Python frees a cycle later.
+    del wrapped
+    CALLS["loss"](model.output, model(torch.randn(B, 3)))
+
+
 def test_other_layers_outside_of_the_forward_pass():
     first, second, tail = SparseInputLinear(N, D), SampledConv2d(3, 4, 2), SampledLinear(D, N)
     tail.weight = first.weight  # Tied: the layer itself is not wrapped, its weight is.
@@ -138,7 +129,6 @@ def test_other_layers_outside_of_the_forward_pass():
         call()
 
 
-@pytest.mark.usefixtures("one_process")
 def test_rows_that_processes_share_out():
     """Those of each process are others: a wrapper would give all the rows of the first one."""
     layer = ShardedSampledLinear(D, N, group=Group.alone())

@@ -68,8 +68,10 @@ def step(network, optimizer, loss="softmax", share=0.5, features=None):
     return value, active
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLERS if name not in WAITING])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*((name, "float32") for name in SAMPLERS if name not in WAITING), ("uniform", "bfloat16")],
+)
 def test_a_step_does_not_wait_for_values(name, precision):
     network = make(name, dropout=0.3, precision=precision).to("meta")
     optimizer = slide.RowSparseAdam(network.parameters(), correct_skipped=True)

@@ -20,37 +20,13 @@ from slide.active_set import ActiveSet
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.network import SlideNetwork
-from slide.nn.sampled_linear import SampledLinear, ToDense
+from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseWeightLinear
 from slide.ops.csr import CSRMatrix
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler, Proposer
 from slide.sparse import CSR, Pattern
-
-
-class TestSequential:
-    @every_mode
-    def test_hidden_and_output_layers(self, mode):
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Linear(3, D), make_layer(mode), ToDense(), nn.ReLU(), make_layer(mode, N, 30)
-        )
-        x = torch.randn(B, 3, requires_grad=True)
-        out = model(x)
-        hidden = model[1](torch.zeros(1, D)).to_dense()
-        assert hidden.shape == (1, N)
-        out.values.square().sum().backward()
-        assert x.grad.any()
-        assert model[0].weight.grad.any()
-        assert 0 < dense_gradient(model[1].weight).any(1).sum() < N
-        model.eval()
-        assert model(x).to_dense().shape == (B, 30)
-        RowSparseAdam(model.parameters()).step()
-
-    def test_without_to_dense(self):
-        with pytest.raises(TypeError, match=r"not Activation; put a ToDense\(\) before this layer"):
-            nn.Sequential(make_layer(), make_layer(in_features=N))(torch.randn(B, D))
 
 
 @pytest.mark.compiled_only
@@ -146,10 +122,9 @@ class TestUnsupported:
             with pytest.raises(ValueError, match=message):
                 moved.loss(inputs, draw_labels(), ActiveLoss("bce"))
 
-    @every_mode
     @pytest.mark.parametrize("dtype", [torch.float16, torch.int64, torch.complex64])
-    def test_types(self, mode, dtype):
-        layer, x = make_layer(mode), torch.randn(B, D)
+    def test_types(self, dtype):
+        layer, x = make_layer(), torch.randn(B, D)
         with pytest.raises(TypeError, match=f"input is {dtype} but weight is torch.float32"):
             layer(x.to(dtype))
         weight, active = torch.ones(N, D).to(dtype), ActiveSet(N, np.arange(3, dtype=np.int32))
@@ -166,33 +141,19 @@ class TestUnsupported:
             SampledLinear(D, N, sparse_grad=1)
 
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+class WithRows(Dataset):
+    """Samples that a layer was asked about in a worker process, with rows and labels."""
 
-
-class Hashed(Dataset):
-    """Samples that a layer was asked about, in a worker process."""
-
-    def __init__(self, layer):
-        self.layer = layer
+    def __init__(self, layer, features, labels):
+        self.layer, self.features, self.labels = layer, features, labels
 
     def __len__(self):
         return 6
 
     def __getitem__(self, i):
-        x = torch.full((1, D), float(i))
-        return self.layer(x, draw_labels(1)).to_dense()[0].detach()
-
-
-class WithRows(Hashed):
-    """The same, with rows and labels."""
-
-    def __init__(self, layer, features, labels):
-        super().__init__(layer)
-        self.features, self.labels = features, labels
-
-    def __getitem__(self, i):
         rows = (each.slice(i, i + 1) for each in (self.features, self.labels))
-        return super().__getitem__(i), *rows
+        x = torch.full((1, D), float(i))
+        return self.layer(x, draw_labels(1)).to_dense()[0].detach(), *rows
 
 
 @pytest.mark.compiled_only
@@ -210,23 +171,11 @@ def test_spawned_workers_of_a_data_loader():
             np.testing.assert_array_equal(one, other)
 
 
-@needs_fork
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.compiled_only
-class TestFork:
+def test_a_forked_child_trains_as_its_parent_does():
     """OpenMP's threads do not live on in a child; kernels are serial there."""
-
-    @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # A machine of one core.
-    @every_mode
-    def test_data_loader_workers(self, mode):
-        layer = make_layer(mode)
-        layer(torch.randn(B, D))  # Threads of this process are busy from now on.
-        loader = DataLoader(Hashed(layer), 3, num_workers=2, multiprocessing_context="fork")
-        found = torch.cat(list(loader))
-        # Each worker's copy goes on from here, as this one does at its first sample.
-        torch.testing.assert_close(found[0], Hashed(copy.deepcopy(layer))[0])
-
-    def test_a_child_trains_as_its_parent_does(self):
-        code = """
+    code = """
 import os, signal, sys, torch
 import numpy as np
 from helpers.matrices import make_csr
@@ -262,7 +211,7 @@ try:
 finally:
     print("done")
 """
-        assert output_of("-c", code) == "done\n"
+    assert output_of("-c", code) == "done\n"
 
 
 ONE_CORE = """

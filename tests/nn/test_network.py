@@ -1,6 +1,5 @@
 """The stack of layers: forward, prediction, training, its state; to PyTorch and back."""
 
-import threading
 from functools import partial
 
 import numpy as np
@@ -100,16 +99,6 @@ class TestPredict:
             assert ids[b, : len(best)].tolist() == best.tolist()
             torch.testing.assert_close(scores[b, : len(best)], full[b, best])
 
-    def test_does_not_disturb_training(self):
-        network, other = make(hidden_samplers=[None, SOME]), make(hidden_samplers=[None, SOME])
-        features, labels = draw_batch()
-        for n in (network, other):
-            n(features, labels)
-        for search in ("exact", "index", "sampler"):
-            network.predict(features, search=search)
-        assert network.output.sampler.samples == other.output.sampler.samples
-        assert network.output.sampler.rebuilds == other.output.sampler.rebuilds
-
     def test_no_module_changes_its_mode(self):
         network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
         network.hidden[0].eval()
@@ -122,28 +111,6 @@ class TestPredict:
         assert seen == modes == [m.training for m in network.modules()]
         network.eval()
         assert torch.equal(scores, network.predict(features)[0])
-
-    def test_threads_predict_in_training_mode(self):
-        network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
-        features, _ = draw_batch()
-        wanted, found = network.predict(features)[0], []
-        inside, done = threading.Event(), threading.Event()
-
-        def wait(*_):
-            if threading.current_thread() is thread:
-                inside.set()
-                assert done.wait(60)
-
-        network.first.register_forward_hook(wait)
-        thread = threading.Thread(target=lambda: found.append(network.predict(features)[0]))
-        thread.start()
-        assert inside.wait(60)
-        trained = network.encode(features)
-        found.append(network.predict(features)[0])
-        done.set()
-        thread.join()
-        assert all(torch.equal(scores, wanted) for scores in found)
-        assert (trained == 0).float().mean() > 0.6  # Sets of 5, and dropout.
 
 
 def test_state_round_trip(tmp_path):

@@ -59,19 +59,6 @@ class TestGradients:
             assert not hasattr(sparse, "row_gradients")
             torch.testing.assert_close(sparse.grad.to_dense(), dense_gradient(rows))
 
-    def test_of_a_sparse_input(self):
-        found = []
-        for sparse in (False, True):
-            torch.manual_seed(0)
-            layer = SparseInputLinear(N, D, sparse_grad=sparse)
-            x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
-            layer(x).values.square().sum().backward()
-            found.append(layer)
-        rows, sparse = found
-        torch.testing.assert_close(sparse.weight.grad.to_dense(), dense_gradient(rows.weight))
-        torch.testing.assert_close(sparse.bias.grad, rows.bias.grad)
-        torch.optim.SparseAdam([sparse.weight]).step()
-
 
 class TestOptimizers:
     """With all outputs active they do what dense training does."""
@@ -130,18 +117,6 @@ class TestOptimizers:
             )
             RowSparseAdam([copied]).step()
             torch.testing.assert_close(copied, twin)
-
-    def test_a_weight_that_two_layers_share(self):
-        first, second = make_layer("shared"), make_layer("per_sample")
-        second.weight = first.weight
-        x = torch.randn(B, D)
-        out = first(x), second(x)
-        (out[0].values.sum() + out[1].values.sum()).backward()
-        wanted = torch.zeros(N, D)
-        for each in out:
-            for b in range(B):
-                wanted[torch.from_numpy(each.active.row(b)).long()] += x[b]
-        torch.testing.assert_close(first.weight.grad.to_dense(), wanted)
 
 
 class TestComputedWeights:

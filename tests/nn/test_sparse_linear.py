@@ -2,7 +2,6 @@
 
 import copy
 import io
-import os
 
 import numpy as np
 import pytest
@@ -87,18 +86,6 @@ class TestSparseWeightLinear:
         assert torch.autograd.gradcheck(layer, x)
         with pytest.raises(TypeError, match=r"x is torch.float32 but values are torch.float64"):
             layer(x.float())
-
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-    @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-    def test_after_fork(self, trainable):
-        layer, x = make_layer(trainable), torch.randn(5, D)
-        layer(x).sum().backward()
-        child = os.fork()
-        if child == 0:
-            torch.set_num_threads(1)  # As in a worker of a data loader.
-            layer(x).sum()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
 
     def test_shape_error(self, trainable):
         with pytest.raises(ValueError, match=r"input \(5, 10\) does not fit a matrix \(23, 9\)"):

@@ -74,13 +74,6 @@ class TestClipping:
         with pytest.raises(ValueError, match="norm_type must be"):
             clip_grad_norm_([], 1, -1)
 
-    def test_pytorchs_own_does_not_take_sparse_tensors(self):
-        """What the documentation says; once this fails, it can say something better."""
-        layer = make_layer()
-        layer(torch.randn(B, D)).values.sum().backward()
-        with pytest.raises((NotImplementedError, RuntimeError)):
-            nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
-
     @pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
     def test_pytorchs_own_takes_rows(self, norm_type):
         rows, linear = make_layer(sparse_grad=False), nn.Linear(D, 3)

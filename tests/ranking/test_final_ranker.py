@@ -87,10 +87,7 @@ def test_more_features_never_speaks_against_a_label(pairs):
 
 
 def ranked_pairs(rows, *shares, seed=0):
-    """Ten candidates of each row, ranked by scorers, which are right, and where rows begin.
-
-    The best candidate of each scorer is right in its share of the rows.
-    """
+    """Ten candidates a row, hits, bounds; the best of a scorer is right in its share of rows."""
     rng = np.random.default_rng(seed)
     columns = np.zeros((rows, 10, len(shares) + 1), np.float32)
     for row in range(rows):

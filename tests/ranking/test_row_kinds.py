@@ -12,11 +12,7 @@ from slide.sparse import Pattern
 
 
 def recommender(rows, items, groups):
-    """Rows of items that a user has (4 on average), and 3 further items of the same user.
-
-    The n-th most popular item of all has a weight of ``(n + 10)^-0.7``. Items are in ``groups`` at
-    random. Of the items of a user, 0.7 are of two groups, the others of any.
-    """
+    """Rows of about 4 items of a user, and 3 further ones; 0.7 of them are of two ``groups``."""
     rng = np.random.default_rng(0)
     weight = (np.arange(items) + 10.0) ** -0.7
     group = rng.integers(groups, size=items)
@@ -47,10 +43,7 @@ def figures(why):
 
 
 def questions(repeats, other=True):
-    """400 rows of a head and a relation, one answer each; each question ``repeats`` times.
-
-    The answers of equal questions differ, or are the same.
-    """
+    """400 questions, each ``repeats`` times, of which the answers differ or are the same."""
     rng = np.random.default_rng(0)
     asked = np.unique(rng.integers([0, 300], [300, 308], (400, 2)), axis=0)
     first = (asked[:, 0] * 7 + asked[:, 1]) % 300

@@ -92,20 +92,14 @@ def test_finds_in_a_trained_network(family):
     centres = F.normalize(torch.randn(outputs, features), dim=1)
     frequency = 1 / torch.arange(10, 10 + outputs)
     hidden = torch.nn.Linear(features, D)
-    sampler = lsh_sampler(
-        *(D, outputs),
-        family=FAMILIES[family],
-        active=64,
-        mode="per_sample",
-        weighting="none",
-        num_tables=4,
-    )
+    options = {"active": 64, "mode": "per_sample", "weighting": "none", "num_tables": 4}
+    sampler = lsh_sampler(D, outputs, family=FAMILIES[family], **options)
     output, loss = slide.SampledLinear(D, outputs, sampler), slide.ActiveLoss("squared_hinge")
     optimizers = [
         torch.optim.Adam(hidden.parameters(), 0.01),
         slide.RowSparseAdam(output.parameters(), 0.01),
     ]
-    for _ in range(150):
+    for _ in range(60):
         labels = frequency.multinomial(128, replacement=True)
         x = hidden(centres[labels] + 0.05 * torch.randn(128, features)).relu()
         targets = slide.Pattern.from_lists(labels[:, None].tolist())
@@ -403,21 +397,6 @@ def test_a_state_holds_no_tables():
     state = fitted(weight, bias, inputs).state_dict()
     size = sum(array.nbytes for array in state.values() if isinstance(array, np.ndarray))
     assert size < N * (WIDTH + 8) + 4 * D * (1024 + CODES + 8)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sketches": np.zeros((3, WIDTH), np.int8)}, "sketches must be"),
-        ({"noted": np.array([300], np.int32)}, "noted must lie in"),
-        ({"directions": np.zeros((2, 2), np.float32)}, "directions must be"),
-        ({"settings": {"seed": 1}}, "an LSHProposer"),
-    ],
-)
-def test_states_that_do_not_fit(change, message):
-    *_, proposer = ready(outputs=300)
-    with pytest.raises(ValueError, match=message):
-        LSHProposer(D, 300).load_state_dict(proposer.state_dict() | change)
 
 
 def test_copies_and_other_sizes():

@@ -142,6 +142,7 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
         (partial(lsh_sampler, hashes_per_table=0), "hashes_per_table must be a whole number of at"),
         (partial(lsh_sampler, probes=65), r"probes must be in \[0, 64\]"),
         (lambda *_: uniform_sampler(4, 2**31), r"out_features must .* 2147483647"),
+        (lambda *_: uniform_sampler(D, 0), "out_features must be a whole number of at least 1"),
         (partial(uniform_sampler, active=0), "active must be a whole number of at least 1, not 0"),
         (partial(uniform_sampler, mode="both"), "mode must be one of"),
         (partial(uniform_sampler, weighting="uniform"), "weighting must be one of"),
@@ -150,11 +151,6 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
 def test_options_out_of_range(make, message):
     with pytest.raises(ValueError, match=message):
         make(D, N)
-
-
-def test_no_outputs():
-    with pytest.raises(ValueError, match="out_features must be a whole number of at least 1"):
-        uniform_sampler(D, 0)
 
 
 @pytest.mark.parametrize("name", ["rebuild", "redraw"])

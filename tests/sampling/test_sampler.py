@@ -437,7 +437,7 @@ def test_numbers_for_the_log(make, names):
         assert found["look_up/rows_seen"] == distinct
 
 
-@pytest.mark.parametrize("path", [("proposer",), ("proposer", "steps")])
+@pytest.mark.parametrize("path", [("proposer",), ("proposer", "steps"), ("proposer", "settings")])
 @pytest.mark.parametrize("value", [None, 1.5])
 def test_states_of_other_kinds_are_refused_in_a_sentence(path, value):
     first, second = (SampledLinear(D, N, KINDS["LSHProposer"]()) for _ in range(2))

@@ -1,6 +1,5 @@
-"""Search of all rows, or of candidates, against full products and FAISS."""
+"""Search of all rows, or of candidates, against full products."""
 
-import faiss
 import numpy as np
 import pytest
 import torch
@@ -8,7 +7,7 @@ from helpers.grids import pairs
 from helpers.matrices import make_pattern
 
 from slide.backend import backend
-from slide.search import RowIndex, index_top_k
+from slide.search import index_top_k
 from slide.search.exact import exact_top_k, rounded_top_k
 from slide.sparse import Pattern
 
@@ -55,28 +54,6 @@ def test_k_out_of_range(k):
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize(("rows", "width", "k"), [(1, 3, 1), (500, 16, 10), (5000, 32, 100)])
-def test_inner_products(rows, width, k, with_bias):
-    generator = torch.Generator().manual_seed(rows)
-    weight = torch.randn(rows, width, generator=generator)
-    bias = torch.randn(rows, generator=generator) if with_bias else None
-    queries = torch.randn(20, width, generator=generator)
-    # FAISS knows no bias: it is one more coordinate.
-    added = torch.zeros(rows) if bias is None else bias
-    index = faiss.IndexFlatIP(width + 1)
-    index.add(torch.cat([weight, added[:, None]], 1).numpy())
-    expected, ids = index.search(torch.cat([queries, torch.ones(20, 1)], 1).numpy(), k)
-    scores, found = exact_top_k(queries, weight, bias, k)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-    # Rounding may swap two that are nearly equal.
-    assert (found.numpy() == ids).mean() > 0.99
-    if rows <= 4096:  # Then the index sees all rows.
-        scores, found = RowIndex(weight, bias).top_k(queries, k)
-        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
-        assert (found.numpy() == ids).mean() > 0.99
 
 
 def draw_long(num_rows=3000, width=48, num_queries=70, seed=0):
@@ -223,7 +200,6 @@ def test_scores_that_are_not_numbers_come_last():
     ("rows", "message"),
     [
         ([[0]], "1 rows of candidates do not fit 2 inputs"),
-        ([[0], [0], [0]], "3 rows of candidates do not fit 2 inputs"),
         (
             [[0], [CANDIDATES]],
             rf"candidates must lie in \[0, {CANDIDATES}\), and row 1 has {CANDIDATES}",

@@ -35,18 +35,6 @@ def test_only_lists_that_are_too_long_are_shortened():
     assert shortened(lists, 12) is lists
 
 
-def test_of_equal_entries_some_of_all_parts_stay():
-    """A file may be sorted, and rows of a feature that says yes or no are all alike."""
-    ones = np.ones(1000, np.float32)
-    lists = CSR(np.array([0, 1000]), np.arange(1000, dtype=np.int32), ones)
-    kept = shortened(lists, 10).indices
-    assert np.bincount(kept // 100, minlength=10).tolist() == [1] * 10
-    lists.values[:5] = 2.0
-    kept = shortened(lists, 15).indices
-    assert kept[:5].tolist() == [0, 1, 2, 3, 4]
-    assert np.bincount((kept[5:] - 5) // 100, minlength=10).max() <= 2
-
-
 def test_lists_whose_bounds_do_not_fit_are_refused():
     lists = make_csr(np.random.default_rng(0), [3, 9], 20)
     for wrong in ([0, 3, 13], [1, 3, 12], [0, 13, 12]):

@@ -44,8 +44,9 @@ def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
         trainer.checkpoint.read()
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("checkpoint_every", [0, 2])
+@pytest.mark.parametrize(
+    ("value", "checkpoint_every"), [(math.nan, 0), (math.inf, 2), (-math.inf, 2)]
+)
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_every):
     data = job.make_data(tmp_path)
     trainer = job.make_trainer(tmp_path, data, checkpoint_every=checkpoint_every, log_every=1)
@@ -170,11 +171,7 @@ def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch
     [
         (3, 1, ["6-step-16"]),  # The last one is of the end.
         (3, 3, ["4-step-12", "5-step-15", "6-step-16"]),
-        (
-            8,
-            3,
-            ["1-step-8", "2-step-16"],
-        ),  # After the last step it is not written again at the end.
+        (8, 3, ["1-step-8", "2-step-16"]),  # After the last step it is not written again.
     ],
 )
 def test_the_newest_ones_stay(tmp_path, every, keep, names):

@@ -1,8 +1,4 @@
-"""Run folders that somebody edited, with hashes that fit: a sentence, or a run that goes on.
-
-The edited runs are resumed in a process with a limit of memory, because what an unchecked number of
-a row does is a crash, or a weight from memory outside of an array.
-"""
+"""Run folders that somebody edited, with hashes that fit: a sentence, or a run that goes on."""
 
 import json
 import re

@@ -188,7 +188,7 @@ def test_points_of_few_rows_are_moved_to_the_last_point_of_all(tmp_path, monkeyp
 
 def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
     arguments = ["trainer.checkpoint_every=1", "sampler=index", "schedule=fixed"]
-    arguments.append("schedule.every=32")
+    arguments += ["schedule.every=32", "ranker=none"]
     job.stop_at(monkeypatch, 5)
     job.failure(*job.tiny(tmp_path, *arguments))
     before = job.checkpoint(tmp_path / "run")

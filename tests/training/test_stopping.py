@@ -1,6 +1,6 @@
 """Runs whose length precision on held-out samples decides: automatic and early stopping."""
 
-import io
+import copy
 import json
 import shutil
 from functools import partial
@@ -20,14 +20,13 @@ from slide.ranking import EnsembleRanker
 from slide.training import lr_schedules, stopping
 from slide.training.checkpoint import find_folders, step_of
 from slide.training.evaluation import precision_at_k
-from slide.training.lr_schedules import AutoSchedule
-from slide.training.stopping import BEST_NETWORK, AutoValidation, EarlyStopping, HeldOutSamples
+from slide.training.monitor import Monitor
+from slide.training.stopping import BEST_NETWORK, EarlyStopping, HeldOutSamples
 from slide.utils.files import json_digest
-from slide.utils.progress_bar import ProgressBar
 from slide.utils.tensor_folder import read_folder, read_tensors, write_folder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1"]
+AUTO = ["trainer.epochs=auto", "runtime.deterministic=true", "trainer.log_every=1", "ranker=none"]
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_limits_may_change_when_a_run_is_resumed(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("key", "before", "after"),
-    [("epochs", "auto", 3), ("epochs", 3, "auto"), ("patience", 0, 2), ("patience", 2, 0)],
+    [("epochs", "auto", 3), ("epochs", 3, "auto"), ("patience", 0, 2)],
 )
 def test_a_resumed_run_keeps_its_way_to_end(tmp_path, key, before, after):
     (tmp_path / "run").mkdir()
@@ -281,7 +280,7 @@ def test_it_ends_and_keeps_the_best(tmp_path, data, monkeypatch, scripted, capsy
 
 
 @pytest.mark.parametrize(
-    ("steps", "last", "kept"), [(150, 0.5, 150), (120, 0.5, 120), (120, 0.4, 100), (120, 0.3, 100)]
+    ("steps", "last", "kept"), [(150, 0.5, 150), (120, 0.5, 120), (120, 0.4, 100)]
 )
 def test_steps_after_the_last_validation_step_count(tmp_path, data, scripted, steps, last, kept):
     left = scripted(0.2, 0.4, last)
@@ -336,23 +335,36 @@ def test_the_best_of_the_last_checkpoint_is_taken_back(tmp_path, data, monkeypat
     assert [path.name for path in find_folders(best)] == ["1-step-50"]
 
 
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    """A trainer after three epochs, of which the first one was the best."""
+    scores = [0.3, 0.4, 0.5]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeldOutSamples, "precision", lambda *_: scores.pop())
+        trainer = patient(tmp_path_factory.mktemp("trained"), data, epochs=3)
+        trainer.fit()
+    return trainer
+
+
+@pytest.fixture
+def stopping_of_copy(trained, tmp_path):
+    """Its early stopping, whose best weights are a copy."""
+    found = copy.copy(trained.early_stopping)
+    found.path = tmp_path / "best"
+    shutil.copytree(trained.early_stopping.path, found.path)
+    return found
+
+
 @pytest.mark.parametrize("gone", [False, True])
-def test_best_weights_that_cannot_be_read(tmp_path, data, monkeypatch, scripted, gone):
-    scripted(0.5, 0.4, 0.3)
-    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
-
-    def damaged(self, *more):
-        path = find_folders(self.path)[-1] / "network.safetensors"
-        if gone:
-            shutil.rmtree(self.path)
-        else:
-            path.write_bytes(path.read_bytes()[:-1])
-        whole(self, *more)
-
-    monkeypatch.setattr(EarlyStopping, "finish", damaged)
+def test_best_weights_that_cannot_be_read(trained, stopping_of_copy, gone):
+    path = find_folders(stopping_of_copy.path)[-1] / "network.safetensors"
+    if gone:
+        shutil.rmtree(stopping_of_copy.path)
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
     said = "best has none any more" if gone else r"network\.safetensors"
     with pytest.raises(OSError, match=f"the best weights cannot be read: .*{said}"):
-        trainer.fit()
+        stopping_of_copy.finish(trained.network, trained.counters, Monitor(None))
 
 
 def _rewritten(folder, edit):
@@ -395,33 +407,24 @@ def _of_another_kind(content, tensors):
         (_of_another_kind, "dictionary update sequence"),
     ],
 )
-def test_best_weights_that_no_run_has_written(tmp_path, data, monkeypatch, scripted, edit, said):
+def test_best_weights_that_no_run_has_written(trained, stopping_of_copy, edit, said):
     """The check sums of somebody's folder fit whatever it holds."""
-    scripted(0.5, 0.4, 0.3)
-    trainer, whole = patient(tmp_path, data, epochs=3), EarlyStopping.finish
-
-    def edited(self, *more):
-        _rewritten(find_folders(self.path)[-1], edit)
-        whole(self, *more)
-
-    monkeypatch.setattr(EarlyStopping, "finish", edited)
+    _rewritten(find_folders(stopping_of_copy.path)[-1], edit)
     with pytest.raises(OSError, match=f"^the best weights cannot be read: .*{said}"):
-        trainer.fit()
+        stopping_of_copy.finish(trained.network, trained.counters, Monitor(None))
 
 
 @pytest.mark.parametrize("score", [2, -1, "0.5"])
-def test_a_score_that_no_network_has(tmp_path, data, scripted, score):
+def test_a_score_that_no_network_has(trained, stopping_of_copy, score):
     """No later weights would be better, or none would end the run."""
-    scripted(0.5)
-    trainer = patient(tmp_path, data, max_steps=50)
-    trainer.fit()
-    (folder,) = find_folders(trainer.early_stopping.path)
-    path = folder / BEST_NETWORK.list_file
+    path = find_folders(stopping_of_copy.path)[-1] / BEST_NETWORK.list_file
     content = json.loads(path.read_text()) | {"score": score}
     del content["sha256"]
     path.write_text(json.dumps(content | {"sha256": json_digest(content)}))
+    checkpoint = copy.copy(trained.checkpoint)
+    checkpoint.run = stopping_of_copy.path.parent
     with pytest.raises(ValueError, match=r"best\.json is damaged: score must be .* in \[0, 1\]"):
-        again(trainer, 50)
+        EarlyStopping(checkpoint, 2, 50, trained.held_out, step=150)
 
 
 def test_by_the_command_line(tmp_path):
@@ -456,36 +459,6 @@ def test_a_run_that_patience_ended_goes_on_with_more(tmp_path, scripted, capsys)
         assert ("has ended" in err) == bool(expected)
         assert job.checkpoint(run)["step"] == steps
     assert [step_of(path) for path in find_folders(run / "best")] == [224]
-
-
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_a_bar_says_the_bound_and_what_it_waits_for(columns):
-    """What comes first is seen in narrow terminals, too."""
-    schedule, shown, loss = AutoSchedule(50, 1000), [], ", loss=0.123"
-    with ProgressBar(desc="training", unit=" steps", file=io.StringIO(), ncols=columns) as bar:
-        bar.set_postfix({"loss": "0.123"})
-        for score in (None, 0.5, 0.4):
-            schedule.scores += [] if score is None else [score]
-            if score == 0.4:
-                schedule.begin_decay(50)
-            AutoValidation(schedule, object.__new__(HeldOutSamples)).show(bar)
-            bar.update(7 - bar.n)
-            shown.append(str(bar))
-    first, second, falling = shown
-    assert max(map(len, shown)) <= columns
-    assert first.startswith("step 7, at most 1,000 [00:0")
-    assert falling.startswith("the rate falls:   9%|")
-    assert " 7/75 [00:0" in falling
-    assert "loss=" not in "".join(shown) or columns > 40
-    if columns > 40:
-        before, said, behind = first.partition(" until precision levels off")
-        assert before.endswith(" steps/s]")
-        assert said
-        assert behind in ("", loss), "half a number is another one"
-        assert " steps/s] until precision 0.500 levels o" in second
-        assert loss in falling
-    if columns > 80:
-        assert second.endswith(f" levels off{loss}")
 
 
 SHARED = """

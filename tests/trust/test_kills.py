@@ -1,25 +1,12 @@
-"""Runs that are killed at random moments end as a run that nothing disturbed.
+"""Runs that are killed at random moments end as others do; ``SLIDE_KILLS=100`` kills more often."""
 
-``SLIDE_KILLS=100`` kills more often. `results/trust.md` is made by the same program.
-"""
-
-import json
 import os
 
 import pytest
-from helpers import job
 from helpers.programs import output_of
 
 KILLS = os.environ.get("SLIDE_KILLS", "3")
 PHASES = "sweep, model", "partial_fit", "save, the moves"
-
-
-def test_the_page_of_kills():
-    found = json.loads((job.ROOT / "results/trust.json").read_text())
-    assert sum(found["kills"]["phases"].values()) >= 100
-    assert found["patience"]["chains"] > 0
-    assert found["stall"]["bytes"] >= 3e9
-    assert found["stall"]["next"] < 2
 
 
 PROGRAM = """

@@ -78,13 +78,6 @@ def test_passes_lower_the_loss(baskets):
         model.labels[item] /= 1.05
 
 
-def test_the_items_of_a_group_come_first(baskets):
-    model = learnt(baskets)
-    best = model.best(model.of_rows(rows_of(baskets)), 3, baskets)
-    assert (best % 2 == np.arange(ROWS)[:, None] % 2).mean() > 0.8  # By chance a half.
-    assert not np.take_along_axis(dense(baskets), best, 1).any()
-
-
 def test_candidates_are_the_best_ones_that_are_not_seen(baskets):
     model = learnt(baskets, proposed=5)
     queries = Queries(rows_of(baskets), baskets, None, "exact", 1, np.zeros(ITEMS))

@@ -194,10 +194,7 @@ def baskets():
 
 @pytest.mark.parametrize("most", [4, 64])
 def test_the_closest_items_have_weights_of_ridge_regressions(monkeypatch, most):
-    """The closest are most often with an item, for the number of their rows; one has no rows.
-
-    Items from 20 on are no features.
-    """
+    """Items most often with one, for their number of rows; items from 20 on are no features."""
     monkeypatch.setattr(linear, "WEIGHTS", most)
     monkeypatch.setattr(row_blocks, "MOST_ROOM", 9)
     rng = np.random.default_rng(0)

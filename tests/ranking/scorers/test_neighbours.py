@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
-import slide
 from slide.ranking.scorers import neighbours
 from slide.ranking.scorers.neighbours import DenseSearch, Neighbours, are_dense, longest_list
 from slide.sparse import CSR, Pattern
+from slide.utils.array_checks import Stored
 
 ROWS, FEATURES, LABELS = 30, 12, 9
 
@@ -40,7 +40,8 @@ def naive_votes(query, others, labels, count, power):
 
 
 @pytest.mark.parametrize("idf", [True, False])
-def test_votes_are_those_of_the_nearest_rows(rows, idf):
+def test_votes_are_those_of_the_nearest_rows(rows, idf, monkeypatch):
+    monkeypatch.setattr(neighbours, "BLOCK", 7)
     x, labels = rows
     model = Neighbours(5, idf).fit(x, labels, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(5), [3] * 8, FEATURES)
@@ -67,15 +68,6 @@ def test_an_answer_takes_no_more_than_the_largest_count_of_a_saved_model(rows):
         model.votes(rows[0], 4).ids,
         Neighbours(ROWS).fit(*rows, FEATURES, LABELS).votes(rows[0], 4).ids,
     )
-
-
-def test_rows_are_weighted_block_by_block(rows, monkeypatch):
-    features, labels = rows
-    at_once = Neighbours().fit(features, labels, FEATURES, LABELS)
-    monkeypatch.setattr(neighbours, "BLOCK", 7)
-    found = Neighbours().fit(features, labels, FEATURES, LABELS)
-    np.testing.assert_array_equal(found.fitted().rows.values, at_once.fitted().rows.values)
-    assert found.votes(features, 3).ids.tolist() == at_once.votes(features, 3).ids.tolist()
 
 
 def test_a_row_is_not_its_own_neighbour(rows, monkeypatch):
@@ -258,14 +250,11 @@ def test_labels_of_near_dense_rows_vote(monkeypatch):
     assert len(model.own_candidates(3).indptr) == 401
 
 
-@pytest.mark.not_as_python
-def test_a_model_of_dense_rows_is_saved_with_what_finds_them(tmp_path):
-    X = clustered(600)
-    y = cosines(X, clustered(6, seed=5), True).argmax(1)
-    model = slide.SlideClassifier(random_state=0).fit(X, y)
-    assert model.model_.ranker is not None
-    assert isinstance(model.model_.ranker.scorers["neighbours"].fitted(), DenseSearch)
-    model.save(tmp_path / "model")
-    again = slide.load(tmp_path / "model")
-    found, expected = (each.predict(X[:50], k=3) for each in (again, model.model_))
-    np.testing.assert_array_equal(found.scores, expected.scores)
+def test_dense_rows_are_kept_with_what_finds_them():
+    rows, labels = sparse(clustered(600)), make_pattern(np.random.default_rng(0), [2] * 600, 6)
+    model, again = Neighbours(5).fit(rows, labels, WIDTH, 6), Neighbours()
+    again.restore(Stored(*model.state()), 6, WIDTH)
+    assert isinstance(again.fitted(), DenseSearch)
+    queries = sparse(clustered(50, seed=1))
+    for found, expected in zip(again.votes(queries, 3), model.votes(queries, 3), strict=True):
+        np.testing.assert_array_equal(found, expected)
