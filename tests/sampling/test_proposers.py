@@ -138,7 +138,7 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
         (partial(recent_sampler, best=0), "best must be a whole number of at least 1, not 0"),
         (partial(recent_sampler, recent=0), "recent must be a whole number of at least 1, not 0"),
         (partial(lsh_sampler, best=0), "best must be a whole number of at least 1, not 0"),
-        (partial(lsh_sampler, num_tables=0), "num_tables must be a whole number of at least 1"),
+        (partial(lsh_sampler, num_tables=0), r"num_tables must be in \[1, 1024\], not 0"),
         (partial(lsh_sampler, hashes_per_table=0), "hashes_per_table must be a whole number of at"),
         (partial(lsh_sampler, probes=65), r"probes must be in \[0, 64\]"),
         (lambda *_: uniform_sampler(4, 2**31), r"out_features must .* 2147483647"),
