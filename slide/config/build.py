@@ -188,9 +188,9 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_used(config, given)
     check_ranks(ranks, config)
     checks.flag("report", config.report)
-    for name in ("redraw_every", "redraw_first"):
-        if (samples := config.schedule.get(name, 0)) is not None or name == "redraw_every":
-            checks.whole(name, samples, 0)
+    checks.whole("redraw_every", config.schedule.redraw_every, 0)
+    if (first := config.schedule.get("redraw_first")) is not None:
+        checks.whole("redraw_first", first, 0)
     checks.one_of("mode", config.sampler.mode, MODES)  # A sampler of all outputs has none.
     checks.one_of("weighting", config.sampler.weighting, WEIGHTINGS)
     config = config.copy()

@@ -182,10 +182,11 @@ class Group:
         assert processes is not None
         timeout = processes._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         made = create(self.size) if self.is_main_process else None
-        where, own = self.broadcast(made and made[1:]), None
-        if where is not None:
+        path, name = self.broadcast(made[1:] if made else (None, None))
+        own = None
+        if path is not None:
             with suppress(OSError):  # It may be the path of another machine.
-                file = made[0] if made else open_created(*where)
+                file = made[0] if made else open_created(path, name)
                 own = SharedBuffers(file, self.rank, self.size, timeout)
         return own if all(self.gather(own is not None)) else None
 

@@ -423,12 +423,10 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
             if ranker is not None:  # Where all candidates are known labels, there is no answer.
                 ids = np.where(ids < 0, ranker.frequency.argmax(), ids)
             return self.classes_[ids]
-        if self._is_dense(None):
-            return (self.predict_proba(X) >= self.threshold).astype(np.int64)
-        found = self.predict_proba(X)
+        found = self.predict_proba(X, min(_TOP, len(self.classes_)))
         found.data = (found.data >= self.threshold).astype(np.int64)
         found.eliminate_zeros()
-        return found
+        return found.toarray() if self._is_dense(None) else found
 
     def predict_top_k(self, X: Any, k: int = 5) -> Predicted:
         """Names ``(B, k)`` of the best labels, best first, and their scores ``(B, k)``.

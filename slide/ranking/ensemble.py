@@ -259,7 +259,8 @@ class EnsembleRanker:
         Args:
             network: the network of `fit`.
             features: ``(B, D)``.
-            k: number of labels; where a row has fewer candidates, the answers are filled up.
+            k: number of labels; where a row has fewer candidates, the answers are filled up. The
+                first answers and their scores do not depend on it.
             search: see `fit`.
 
         Raises:

@@ -198,7 +198,8 @@ def _message(error: BaseException | None, overrides: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         to = "" if error.filename2 is None else f" -> {error.filename2}"
         return f"{error.filename}{to}: {error.strerror}"
-    name, rest = re.fullmatch(r"([\w.]*)(.*)", str(error), re.DOTALL).groups()  # type: ignore
+    name = re.split(r"[ =]", str(error), maxsplit=1)[0]
+    rest = str(error).removeprefix(name)
     # Other sentences may begin with the same word: "bias (3,) does not fit ...".
     if not rest.startswith((" must ", " would ", " = ", "=")):
         return str(error)
