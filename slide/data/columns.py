@@ -4,13 +4,14 @@ import ast
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.checks import NO_LITERAL
@@ -25,8 +26,17 @@ _LABELS += ("classes", "class", "targets", "target", "y")
 _IDS = ("id", "index", "uid", "uuid", "guid", "")
 # Names of columns in a sentence: 100 are a page.
 _SHOWN = 100
-# Begins the name of the feature of a column of numbers. No word has a colon.
-NUMBER = "column:"
+# Begins the name of a feature of a column of numbers. No word has a colon.
+_NUMBER = "column:"
+# 128 fine bins; 8 of them are a coarse one.
+_FINE, _IN_COARSE = 128, 8
+# The two features of a number have the value 0.25, so that those of eight columns weigh as much as
+# a text. At 1, numbers that tell nothing took more from the words beside them.
+_BIN_WEIGHT = 0.25
+# Of 32 columns at most: with 64 pixels or 150 numbers of an embedding, bins cost 2 points of P@1.
+_MOST_BINNED = 32
+# 65,536 training rows tell quantiles.
+SAMPLED = 65_536
 
 
 class Row(NamedTuple):
@@ -117,9 +127,12 @@ class Columns:
         labels: name of the column of labels.
         separator: parts the labels in a cell; None: a cell has one, or is a list.
         text: names of the columns of texts, which are read as one text.
-        numbers: names of the columns of numbers, each a feature after the words.
-        means, scales: of each column of numbers in training rows. The feature of a value is
-            ``(value - mean) / scale``, and 0 where a cell is empty.
+        numbers: names of the columns of numbers, whose features come after the words.
+        edges: of each column of numbers, ascending: quantiles of training rows, which part fine
+            bins. A number has two features, its fine bin and the coarse one of 8 of these around
+            it, and none where a cell is empty.
+        means, scales: with more than 32 columns, as of an embedding, a number has the one feature
+            ``(value - mean) / scale`` instead, and 0 where a cell is empty.
         notes: further sentences about the table, for people.
     """
 
@@ -127,6 +140,7 @@ class Columns:
     separator: str | None = None
     text: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    edges: tuple[tuple[float, ...], ...] = ()
     means: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
@@ -174,10 +188,48 @@ class Columns:
         said = ", ".join(f"{name} {cells[name]}" for name in ids if name != self.labels)
         return f"{place} ({said})" if said else place
 
-    def scaled(self, numbers: np.ndarray) -> np.ndarray:
-        """Numbers ``(B, columns)`` as features, float32; 0 where they are NaN."""
-        found = (numbers - np.array(self.means)) / np.array(self.scales)
-        return np.nan_to_num(found, nan=0.0).astype(np.float32)
+    def number_names(self) -> list[str]:
+        """Names of the features of numbers."""
+        if self.scales:
+            return [_NUMBER + name for name in self.numbers]
+        found = []
+        for name, edges in zip(self.numbers, self.edges, strict=True):
+            for each in _resolutions(edges):
+                bounds = [f"{edge:.6g}" for edge in each]
+                low, high = ["", *(f"above {edge}" for edge in bounds)], [*bounds, ""]
+                parts = [f"{a} up to {b}" if b else a for a, b in zip(low, high, strict=True)]
+                found += [f"{_NUMBER}{name} {part.strip() or 'any'}" for part in parts]
+        return found
+
+    def usual_numbers(self) -> dict[str, float]:
+        """A usual number of each column: its median, or its mean where there are no bins."""
+        usual = self.means or [edges[len(edges) // 2] if edges else 0 for edges in self.edges]
+        rounded = (float(f"{each:.3g}") for each in usual)
+        return dict(zip(self.numbers, rounded, strict=True))
+
+    def number_features(self, numbers: np.ndarray) -> Any:
+        """Numbers ``(B, columns)``, NaN for none, as a sparse array of SciPy of their features."""
+        from scipy import sparse  # Imported here, so that `import slide` stays fast.
+
+        if self.scales:
+            found = (numbers - np.array(self.means)) / np.array(self.scales)
+            return sparse.csr_array(np.nan_to_num(found, nan=0.0).astype(np.float32))
+        ids, first = [], 0
+        for values, edges in zip(numbers.T, self.edges, strict=True):
+            for each in _resolutions(edges):
+                own = first + np.searchsorted(each, values)
+                ids.append(np.where(np.isnan(values), -1, own))
+                first += len(each) + 1
+        bins = Pattern.from_padded(np.stack(ids, 1))
+        weights = np.full(len(bins.indices), _BIN_WEIGHT, np.float32)
+        return sparse.csr_array((weights, bins.indices, bins.indptr), (len(numbers), first))
+
+    def fitted(self, numbers: np.ndarray) -> "Columns":
+        """The columns with what the numbers ``(B, columns)`` of training rows tell."""
+        if len(self.numbers) <= _MOST_BINNED:
+            return replace(self, edges=bin_edges(numbers))
+        means, scales = means_and_scales(numbers)
+        return replace(self, means=means, scales=scales)
 
     def settings(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -190,15 +242,21 @@ class Columns:
         whole = {name: list(v) if isinstance(v, tuple) else v for name, v in whole.items()}
         kept = Stored(whole, {}, file)
         numbers, separator = kept.texts("numbers"), whole["separator"]
-        scales = kept.list_of("scales", len(numbers))
+        lists = [Stored({"edges": list(each)}, {}, file) for each in kept.lists("edges")]
+        edges = tuple(tuple(each.list_of("edges")) for each in lists)
+        earlier = len(numbers) if whole["scales"] else 0
+        scales = kept.list_of("scales", earlier)
         if not all(scale > 0 for scale in scales):
             kept.refuse("have scales above 0")
+        if len(edges) != len(numbers) - earlier or not all(map(_ascend, edges)):
+            kept.refuse("have ascending edges for each column of numbers")
         return cls(
             labels=kept.text("labels"),
             separator=None if separator is None else kept.text("separator"),
             text=tuple(kept.texts("text")),
             numbers=tuple(numbers),
-            means=tuple(kept.list_of("means", len(numbers))),
+            edges=edges,
+            means=tuple(kept.list_of("means", earlier)),
             scales=tuple(scales),
             notes=tuple(kept.texts("notes")),
         )
@@ -212,9 +270,40 @@ class Columns:
         if self.text:
             said.append(("texts", ", ".join(self.text)))
         if self.numbers:
-            scaled = "brought to mean 0 and deviation 1"
-            said.append(("numbers", f"{', '.join(self.numbers)} ({scaled})"))
+            how = "brought to mean 0 and deviation 1" if self.scales else "in bins by quantiles"
+            said.append(("numbers", f"{', '.join(self.numbers)} ({how})"))
         return [*said, *(("", note) for note in self.notes)]
+
+
+def bin_edges(numbers: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """The edges of bins of each column of some rows' numbers ``(B, columns)``, NaN for none."""
+    shares, found = np.arange(1, _FINE) / _FINE, []
+    for values in numbers.T:
+        values = values[~np.isnan(values)]
+        edges = np.quantile(values, shares, method="inverted_cdf") if len(values) else values
+        edges = np.unique(edges)
+        found.append(tuple(edges[edges < values.max(initial=-np.inf)].tolist()))
+    return tuple(found)
+
+
+def means_and_scales(numbers: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of the same, the mean and the deviation of each column; 0 and 1 if there are no numbers."""
+    counts = (~np.isnan(numbers)).sum(0)
+    means = np.nansum(numbers, 0) / np.maximum(counts, 1)
+    squares = np.nansum((numbers - means) ** 2, 0) / np.maximum(counts, 1)
+    scales = np.sqrt(squares)
+    scales[scales <= 1e-9 * np.abs(means)] = 1  # All values are the same.
+    return tuple(means.tolist()), tuple(scales.tolist())
+
+
+def _resolutions(edges: Sequence[float]) -> list[Sequence[float]]:
+    """The edges of fine bins, and of coarse ones if there are several."""
+    coarse = edges[_IN_COARSE - 1 :: _IN_COARSE]
+    return [edges, coarse] if coarse else [edges]
+
+
+def _ascend(edges: Sequence[float]) -> bool:
+    return all(low < high for low, high in pairwise(edges))
 
 
 def _text(cell: Any) -> str:

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from slide.data.columns import NUMBER, Columns
+from slide.data.columns import Columns
 from slide.data.row_transform import RowTransform
 from slide.data.text_vectorizer import TextVectorizer
 from slide.ops.ragged import select_rows
@@ -169,9 +169,9 @@ class SparseDataset:
 
     @property
     def feature_names(self) -> Names | None:
-        """The words of texts, and after them the columns of numbers; None: there are no names."""
+        """The words of texts, and after them the bins of numbers; None: there are no names."""
         terms = None if self.vectorizer is None else self.vectorizer.terms
-        numbers = [] if self.columns is None else [NUMBER + name for name in self.columns.numbers]
+        numbers = [] if self.columns is None else self.columns.number_names()
         if not numbers:
             return terms
         return Names.of(numbers) if terms is None else terms.extended(numbers)

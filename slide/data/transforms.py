@@ -5,8 +5,9 @@ validation count as training rows here.
 
 * tf-idf: the value of feature j, a count, becomes ``value * (ln((1 + n) / (1 + n_j)) + 1)``, where
   n_j of the n training rows have the feature.
-* Standardization: features are brought to mean 0 and deviation 1 over the training rows, and a
-  constant feature is added, so that rows of length 1 still tell how far they lie from the mean.
+* Standardization: features are brought to mean 0 and deviation 1 over the training rows, each of
+  them or, by a common factor, on average, which keeps the ratios of distances. A constant feature
+  is added, so that rows of length 1 still tell how far they lie from the mean.
 * Hashing: feature j is added, with a random sign, to a random one of fewer columns (Weinberger et
   al., "Feature hashing for large scale multitask learning", ICML 2009, section 2). The features of
   a row are in ascending order then, and sums of 0 are left out.
@@ -59,8 +60,9 @@ def transform(
     Args:
         data: a data set with a cache folder, where the result gets one, too.
         tf_idf: weight counts by tf-idf.
-        standardize: bring features to mean 0 and deviation 1, and add a constant one; ``"auto"``:
-            where rows are dense, ``l2_norm`` is true, no other step changes features, and it helps.
+        standardize: bring features to mean 0 and deviation 1, and add a constant one; ``"common"``:
+            with the same factor for all features; ``"auto"``: the better of both where rows are
+            dense, ``l2_norm`` is true, no other step changes features, and it helps.
         l2_norm: divide rows by their length.
         hashed_features: number of columns after hashing; 0: no hashing.
         min_label_count: n, the fewest training rows of a label; 0: all labels stay.
@@ -128,23 +130,26 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         checks.flag("tf_idf", self.tf_idf)
-        if self.standardize != "auto":
-            checks.flag("standardize", self.standardize)
+        if not isinstance(self.standardize, bool) and self.standardize not in ("common", "auto"):
+            said = "standardize must be true, false, common or auto"
+            raise ValueError(f"{said}, not {self.standardize!r}")
         checks.flag("l2_norm", self.l2_norm)
         checks.whole("hashed_features", self.hashed_features, 0)
         checks.whole("min_label_count", self.min_label_count, 0)
 
     def decided(self, train: Split) -> "StepOptions":
-        """The same, in which true or false stands for ``standardize="auto"``."""
+        """The same, with what ``standardize="auto"`` comes to."""
         if self.standardize != "auto":
             return self
-        return replace(self, standardize=should_standardize(train, self))
+        return replace(self, standardize=choose_standardization(train, self))
 
 
 def count_steps(train: Split, **arguments: Any) -> RowTransform:
     """The steps of some arguments of `transform`, with what they count in training rows."""
     options, weights, kept = StepOptions(**arguments).decided(train), None, None
-    means, scales = feature_moments(train) if options.standardize else (None, None)
+    means, scales = None, None
+    if options.standardize:
+        means, scales = feature_moments(train, common=options.standardize == "common")
     if options.tf_idf:
         weights = tf_idf_weights(rows_with_each("features", train), len(train))
     if options.min_label_count:
@@ -187,8 +192,11 @@ def _blocks(steps: RowTransform, split: Split) -> Iterator[Block]:
             bar.update(len(part))
 
 
-def feature_moments(train: Split) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of each feature, and one over its deviation; 0 for a feature that never differs."""
+def feature_moments(train: Split, common: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each feature, and one over its deviation; 0 for a feature that never differs.
+
+    ``common``: one over the root of the mean variance, for all features that differ.
+    """
     rows, width = max(len(train), 1), train.num_features
     sums, squares = np.zeros(width), np.zeros(width)
     for part in train.blocks():
@@ -201,11 +209,17 @@ def feature_moments(train: Split) -> tuple[np.ndarray, np.ndarray]:
     deviations = np.sqrt(squares / rows)
     # Below a millionth of the mean a deviation is what rounding to float32 leaves of a constant.
     varies = deviations > 1e-6 * np.abs(means)
+    if common and varies.any():
+        deviations = np.where(varies, np.sqrt(np.mean(deviations[varies] ** 2)), deviations)
     return means, np.where(varies, 1 / np.where(varies, deviations, 1), 0)
 
 
-def should_standardize(train: Split, options: StepOptions) -> bool:
-    """Whether ``standardize="auto"`` standardizes features; the log says why.
+# How features may be standardized, and what the log calls it.
+_WAYS: dict[bool | str, str] = {False: "as they are", True: "one by one", "common": "together"}
+
+
+def choose_standardization(train: Split, options: StepOptions) -> bool | str:
+    """How ``standardize="auto"`` standardizes features, as `transform` takes it; the log says why.
 
     Nearest neighbours of dense training rows must then be right more often, by more than a
     standard error of the difference.
@@ -217,18 +231,22 @@ def should_standardize(train: Split, options: StepOptions) -> bool:
     if len(train) < 2 or not len(train.labels.indices):
         return False
     rows = np.random.default_rng(0).permutation(len(train))[:_COMPARED]
-    sample = train.take(np.sort(rows))
-    as_they_are = RowTransform(train.num_features, train.num_labels, l2_norm=True)
-    means, scales = feature_moments(sample)
-    standardized = replace(as_they_are, feature_means=means, feature_scales=scales)
-    without, beside = (_neighbours_right(sample, each) for each in (as_they_are, standardized))
-    gap = beside - without
-    chosen = bool(gap.mean() > gap.std() / len(gap) ** 0.5)
+    sample, right = train.take(np.sort(rows)), {}
+    for way in _WAYS:
+        steps = RowTransform(train.num_features, train.num_labels, l2_norm=True)
+        if way:
+            means, scales = feature_moments(sample, common=way == "common")
+            steps = replace(steps, feature_means=means, feature_scales=scales)
+        right[way] = _neighbours_right(sample, steps)
+    best = max(_WAYS, key=lambda way: right[way].mean())
+    gap = right[best] - right[False]
+    chosen = best if gap.mean() > gap.std() / len(gap) ** 0.5 else False
+    said = ", ".join(f"{100 * right[way].mean():.1f} {words}" for way, words in _WAYS.items())
+    others = " or ".join(str(way).lower() for way in _WAYS if way != chosen)
     log(
-        f"rows      features are {'' if chosen else 'not '}standardized: on {len(gap):,} dense "
-        f"training rows, P@1 of nearest neighbours is {100 * beside.mean():.1f} with and "
-        f"{100 * without.mean():.1f} without standardization; "
-        f"transform.standardize={str(not chosen).lower()} overrides it"
+        f"rows      features are {'' if chosen else 'not '}standardized"
+        f"{f' {_WAYS[chosen]}' if chosen else ''}: on {len(gap):,} dense training rows, P@1 of "
+        f"nearest neighbours is {said}; transform.standardize={others} overrides it"
     )
     return chosen
 

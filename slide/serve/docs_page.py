@@ -83,8 +83,7 @@ def docs_page(model: Model) -> str:
     row: dict[str, object] = {"indices": [first, first + 1], "values": [1, 0.5]}
     if model.columns is not None:
         row = dict.fromkeys(model.columns.text, "a text")
-        means = (float(f"{mean:.3g}") for mean in model.columns.means)
-        row |= dict(zip(model.columns.numbers, means, strict=True))
+        row |= model.columns.usual_numbers()
     elif model.feature_names is not None:
         row = {"features": {str(model.feature_names[0]): 1}}
     sizes = counted(model.num_features, "feature"), counted(model.num_labels, "label")

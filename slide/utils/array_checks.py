@@ -137,6 +137,10 @@ class Stored:
         """A JSON object."""
         return self.part(name, self.get(name)).numbers
 
+    def lists(self, name: str) -> list[Any]:
+        """A list of lists."""
+        return self._listed(name, lambda each: isinstance(each, list | tuple), "lists")
+
     def objects(self, name: str) -> list[Any]:
         """A list of JSON objects."""
         return self._listed(name, lambda each: isinstance(each, dict), "objects")

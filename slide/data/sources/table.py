@@ -1,9 +1,9 @@
 """Texts, numbers and labels: tables of any form, and texts with labels in lines of JSON.
 
 Each row of a table is a sample. Its features are the words of its texts, weighted by tf-idf
-(`slide.data.TextVectorizer`), and after them its numbers, brought to mean 0 and deviation 1
-over the training rows; an empty cell of numbers is the mean. Its labels are names, and the
-names of both parts are numbered in alphabetical order.
+(`slide.data.TextVectorizer`), and after them its numbers, in bins by quantiles of training rows
+(`slide.data.columns`), so that a network and linear classifiers can learn any function of a number.
+Its labels are names, and the names of both parts are numbered in alphabetical order.
 
 A line of JSON is ``{"text": "...", "labels": ["...", ...]}``. Without ``labels``, or with null, it
 is a row without any, and other keys of a line do not count.
@@ -11,6 +11,7 @@ is a row without any, and other keys of a line do not count.
 
 import functools
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slide.data.cache import SPLITS, cached, check_propensity
-from slide.data.columns import Columns, Row, understood
+from slide.data.columns import SAMPLED, Columns, Row, understood
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split, draw_rows
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_parts
@@ -33,9 +34,11 @@ from slide.utils.names import Names
 from slide.utils.progress_bar import log
 
 # Parts of the cache's keys. Increase one when the same arguments give other rows.
-_VERSION, _DOCUMENTS_VERSION = 3, 1
+_VERSION, _DOCUMENTS_VERSION = 4, 1
 # Texts that become rows at a time.
 _ROWS = 4096
+# Numbers of which quantiles are taken, at most: 128 MB.
+_NUMBERS = 1 << 24
 _COLUMNS = "columns.json"
 
 # The rows of "train" or "test".
@@ -304,7 +307,8 @@ class _Counted(NamedTuple):
     @property
     def num_columns(self) -> tuple[int, int]:
         words = self.vectorizer.num_features if self.vectorizer else 0
-        return words + (len(self.columns.numbers) if self.columns else 0), len(self.labels)
+        numbers = self.columns.number_names() if self.columns else []
+        return words + len(numbers), len(self.labels)
 
     def blocks(self, rows: Iterable[Row]) -> Iterator[Block]:
         """Rows as features and labels."""
@@ -318,7 +322,7 @@ class _Counted(NamedTuple):
 def features_of(
     rows: Sequence[Row], vectorizer: TextVectorizer | None, columns: Columns | None
 ) -> CSR:
-    """The features of rows: words, and numbers after them."""
+    """The features of rows: words, and bins of numbers after them."""
     if vectorizer is None:
         words = CSR(np.zeros(len(rows) + 1, np.int64), np.empty(0, np.int32), np.empty(0, "f4"))
     else:
@@ -330,7 +334,7 @@ def features_of(
     numbers = np.array([row.numbers for row in rows], float).reshape(len(rows), -1)
     shape = len(rows), 0 if vectorizer is None else vectorizer.num_features
     texts = sparse.csr_array(words[::-1], shape)
-    return as_csr(sparse.hstack([texts, sparse.csr_array(columns.scaled(numbers))], "csr"))
+    return as_csr(sparse.hstack([texts, columns.number_features(numbers)], "csr"))
 
 
 def texts_and_labels(
@@ -381,20 +385,21 @@ def texts_and_labels(
 def _count(rows: Rows, options: TextOptions, columns: Columns | None, source: str) -> _Counted:
     labels: set[str] = set()
     width = 0 if columns is None else len(columns.numbers)
-    # Of each column: values, their sum, and the sum of their squares.
-    sums = np.zeros((3, width))
+    # A sample of all rows' numbers (Vitter 1985, "Random sampling with a reservoir").
+    most = min(SAMPLED, _NUMBERS // width) if width else 0
+    sample, draws, count = [], random.Random(0), 0
 
     def texts() -> Iterator[str]:
-        row = None
+        nonlocal count
         for row in rows("train"):
             labels.update(row.labels)
-            if width:
-                values = np.array(row.numbers)
-                there = ~np.isnan(values)
-                values = np.where(there, values, 0.0)
-                sums[:] += there, values, values**2
+            count += 1
+            if len(sample) < most:
+                sample.append(np.array(row.numbers, float))
+            elif (place := draws.randrange(count)) < most:
+                sample[place][:] = row.numbers
             yield row.text
-        if row is None:
+        if not count:
             raise DataError(f"{source}: there are no rows to train on")
 
     vectorizer = None
@@ -411,11 +416,8 @@ def _count(rows: Rows, options: TextOptions, columns: Columns | None, source: st
         where = "" if columns is None else f" in the column {columns.labels}"
         raise DataError(f"{source}: no row has a label{where}")
     if columns is not None:
-        counts, totals, squares = sums
-        means = totals / np.maximum(counts, 1)
-        scales = np.sqrt(np.maximum(squares / np.maximum(counts, 1) - means**2, 0))
-        scales[scales <= 1e-9 * np.abs(means)] = 1  # All values are the same.
-        columns = replace(columns, means=tuple(means.tolist()), scales=tuple(scales.tolist()))
+        numbers = np.array(sample).reshape(len(sample), width)
+        columns = columns.fitted(numbers)
     names = Names.of(test_rows) if test_rows else None
     return _Counted(vectorizer, Names.of(sorted(labels)), columns, names)
 
