@@ -139,18 +139,6 @@ def test_propensities_are_checked_before_anything_is_read(tmp_path, propensity, 
 # Cached arrays that were damaged on the disk: noticed when they are opened, and written again.
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
-def no_entries(path):
-    np.save(path, np.load(path)[:0])
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-3])
-
-
 def entry(value, place=1):
     def damage(path):
         array = np.load(path)
@@ -158,14 +146,6 @@ def entry(value, place=1):
         np.save(path, array)
 
     return damage
-
-
-DAMAGES = [(array, damage) for array in ARRAYS for damage in (empty, no_entries, cut)]
-DAMAGES += [(f"{kind}_indices", entry(i)) for kind in ("feature", "label") for i in (-1, 2**30)]
-DAMAGES += [(f"{kind}_indptr", entry(i)) for kind in ("feature", "label") for i in (-1, 2**40)]
-DAMAGES += [("feature_values", entry(x)) for x in (np.nan, np.inf, -np.inf)]
-DAMAGES += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
-DAMAGES += [("feature_values", entry(0.125)), ("label_indices", entry(29))]
 
 
 def reseal(folder, **changes):
@@ -180,27 +160,27 @@ def reseal(folder, **changes):
     write_json(path, meta | {"sha256": json_digest(meta)})
 
 
-UNSOUND = DAMAGES[len(ARRAYS) * 3 : -2]
+UNSOUND = [(f"{kind}_indices", entry(i)) for kind in ("feature", "label") for i in (-1, 2**30)]
+UNSOUND += [(f"{kind}_indptr", entry(i)) for kind in ("feature", "label") for i in (-1, 2**40)]
+UNSOUND += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
+UNSOUND += [("feature_values", entry(x)) for x in (np.nan, np.inf, -np.inf)]
 UNSOUND += [(name, lambda path: np.save(path, np.load(path)[:-1])) for name in ARRAYS]
 UNSOUND += [(name, lambda path: np.save(path, np.load(path).astype("u1"))) for name in ARRAYS]
-EDITS = [(*each, False) for each in DAMAGES] + [(*each, True) for each in UNSOUND]
 # Each second one in the rows for testing.
-EDITS = [(*each, ("train", "test")[n % 2]) for n, each in enumerate(EDITS)]
+EDITS = [(*each, ("train", "test")[n % 2]) for n, each in enumerate(UNSOUND)]
 
 
-@pytest.mark.parametrize(("array", "damage", "sealed", "part"), EDITS)
-def test_a_damaged_array_is_written_again(tmp_path, array, damage, sealed, part):
-    """Also with checksums that fit: kernels trust what a cache holds."""
+@pytest.mark.parametrize(("array", "damage", "part"), EDITS)
+def test_an_unsound_array_is_written_again(tmp_path, array, damage, part):
+    """Its checksums fit, but kernels trust what a cache holds."""
     split = make_split(5)
     open_blocks(tmp_path, blocks_of(split), state=1)
     (folder,) = tmp_path.glob(f"*/{part}")
     damage(folder / f"{array}.npy")
-    if sealed:
-        reseal(folder.parent)
+    reseal(folder.parent)
     found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)
     assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-    assert leftovers(tmp_path) == []
 
 
 def test_copies_of_a_cache_are_read_and_found_good(tmp_path):
@@ -396,8 +376,13 @@ def longer(rng, whole):
 SOURCES = {"texts": texts, "skip_grams": skip_grams}
 
 
-@pytest.mark.parametrize("damage", [flip, cut_at_random, emptied, longer, None])
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("source", "damage"),
+    [
+        *(("texts", damage) for damage in (flip, None)),
+        *(("skip_grams", damage) for damage in (cut_at_random, emptied, longer)),
+    ],
+)
 def test_each_damaged_file_is_noticed_and_written_again(tmp_path, source, damage, capsys):
     expected = content(SOURCES[source](tmp_path))
     paths = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix]
@@ -424,12 +409,11 @@ def test_each_damaged_file_is_noticed_and_written_again(tmp_path, source, damage
 
 
 @pytest.mark.parametrize("key", ["num_features", "num_labels", "format"])
-@pytest.mark.parametrize("change", [-10, -1, 1])
-def test_each_number_of_the_list_counts(tmp_path, key, change):
+def test_each_number_of_the_list_counts(tmp_path, key):
     expected = content(skip_grams(tmp_path))
     (path,) = tmp_path.glob("cache/*/meta.json")
     meta = json.loads(path.read_text())
-    path.write_text(json.dumps(meta | {key: meta[key] + change}, indent=2) + "\n")
+    path.write_text(json.dumps(meta | {key: meta[key] + 1}, indent=2) + "\n")
     assert content(skip_grams(tmp_path)) == expected
     assert json.loads(path.read_text()) == meta
     for value in (None, -1, "many", 2**70, [], 1):

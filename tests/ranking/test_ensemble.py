@@ -55,18 +55,6 @@ def test_it_is_better_than_its_parts(data, network, fitted):
 
 
 @pytest.mark.not_as_python
-def test_answers_are_the_most_probable_labels(data, network, fitted):
-    found = fitted.rank(network, data.test.features, 7)
-    assert found.scores.shape == found.ids.shape == found.network_ids.shape == (200, 7)
-    assert (np.diff(found.scores) <= 0).all()
-    assert found.scores.min() >= 0
-    assert found.scores.max() <= 1
-    expected = network.predict(data.test.features, 7)[1]
-    np.testing.assert_array_equal(found.network_ids, expected)
-    assert all(len(set(row)) == 7 for row in found.ids.tolist())
-
-
-@pytest.mark.not_as_python
 @pytest.mark.parametrize("objective", ["p", "psp"])
 def test_answers_do_not_depend_on_their_number(data, network, fitted, objective):
     """Beyond its depth of 20 the network names more labels, down to all 80."""
@@ -206,16 +194,6 @@ def test_negatives_are_no_right_answers(network, monkeypatch, kind):
     assert not hits(padded, known[kind]).any()
 
 
-@pytest.mark.compiled_only
-def test_rows_of_a_text_keep_their_labels(data, network, fitted):
-    again = hits(fitted.rank(network, data.train.features, 3).ids, data.train.labels)
-    assert again.any()
-    assert not any(note.startswith("known labels") for note in fitted.notes)
-    rows, note = fitted.notes
-    assert rows.startswith("rows: other")
-    assert "held-out rows" in note
-
-
 @pytest.mark.not_as_python
 def test_the_better_neighbours_are_chosen(data, network, monkeypatch):
     train, held = holdout(data.train, 0.3, 0)
@@ -268,9 +246,6 @@ def test_scorers_learn_from_all_rows_in_the_end(data, network, share, slow):
     ("options", "message"),
     [
         ({"depth": 0}, "depth must be a whole number of at least 1, not 0"),
-        ({"neighbours": 0}, "neighbours must be a whole number of at least 1, not 0"),
-        ({"voted": 0}, "voted must be a whole number of at least 1, not 0"),
-        ({"associated": 0}, "associated must be a whole number of at least 1, not 0"),
         ({"negatives": 0}, "negatives must be a whole number of at least 1, not 0"),
         ({"objective": "f1"}, "objective must be one of p, psp, not 'f1'"),
         ({"known": "yes"}, "known must be one of auto, exclude, keep, not 'yes'"),

@@ -58,7 +58,7 @@ def test_missing_files_are_fetched_and_checked(tmp_path, data, format):
 
 
 @pytest.mark.parametrize("count", ["train_samples", "test_samples", "num_features", "num_labels"])
-@pytest.mark.parametrize("format", NAMES)
+@pytest.mark.parametrize("format", ["svmlight", "npz"])
 def test_another_version_is_told_before_it_is_taken(tmp_path, data, format, count):
     config, places = config_of(format, tmp_path)
     checked = []
@@ -86,9 +86,6 @@ def test_another_version_is_told_before_it_is_taken(tmp_path, data, format, coun
         ({"lenient": "no"}, "lenient must be true or false, not 'no'"),
         ({"num_labels": -1}, "num_labels must be a whole number of at least 0, not -1"),
         ({"num_features": 2**31}, "num_features must be in [0, 2147483647], not 2147483648"),
-        ({"test_samples": 0.5}, "test_samples must be a whole number of at least 0, not 0.5"),
-        ({"first_label": True}, "first_label must be a whole number of at least 0, not True"),
-        ({"propensity": [0.5]}, "propensity must be two numbers"),
         (
             {"train_labels_file": "y"},
             "train_labels_file is for format=npz; format=xmc has labels in train_file",
