@@ -63,14 +63,12 @@ def test_files_are_parsed_once_and_opened_as_memory_maps(open_set, root, monkeyp
     assert sorted(path.name for path in root.iterdir()) == ["test.txt", "train.txt"]
 
 
-@pytest.mark.parametrize("text", [TRAIN.replace("0.5", "0.7"), "1 5 4\n1 1:1\n"])
-def test_changed_file_replaces_the_cache(open_set, root, tmp_path, text):
+def test_changed_file_replaces_the_cache(open_set, root, tmp_path):
     open_set()
     before = (root / "train.txt").stat()
-    (root / "train.txt").write_text(text)
+    (root / "train.txt").write_text(TRAIN.replace("0.5", "0.7"))
     os.utime(root / "train.txt", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert len(open_set().train) == int(text[0])
-    assert open_set().train.features.values[0] == np.float32(0.7 if len(text) > 20 else 1)
+    assert open_set().train.features.values[0] == np.float32(0.7)
     assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 1
 
 
@@ -82,19 +80,6 @@ def test_blocks_of_any_size_are_joined(tmp_path):
     empty = open_blocks(tmp_path, list, state=2)
     assert len(empty.train) == 0
     assert_types(empty.train)
-
-
-def test_a_set_knows_where_it_lies_and_what_it_was_made_from(tmp_path):
-    data = open_blocks(tmp_path, blocks_of(make_split()), state=1)
-    assert data.folder.parent == tmp_path
-    assert data.source == {"key": {"made": 1}, "state": {"state": 1}}
-    meta = json.loads((data.folder / "meta.json").read_text())
-    assert meta["source"] == data.source
-    again = open_blocks(tmp_path, blocks_of(make_split()), state=2)
-    assert again.folder == data.folder
-    changed = json.loads((data.folder / "meta.json").read_text())
-    assert changed["source_hash"] != meta["source_hash"]
-    assert len(changed["source_hash"]) == 64
 
 
 def test_further_arrays_and_counts_that_are_known_at_the_end(tmp_path):

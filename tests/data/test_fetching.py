@@ -84,21 +84,6 @@ def test_missing_files_are_fetched_into_a_new_folder(tmp_path):
     ensure_files(root, NAMES, HINT, never, never)
 
 
-def test_all_that_was_tried_is_said_in_one_message(tmp_path):
-    def fail(*_):
-        raise FetchError("  https://a: answers 404 Not Found\n  https://b: the connection was cut")
-
-    with pytest.raises(FileNotFoundError) as raised:
-        ensure_files(tmp_path, NAMES, HINT, fail)
-    assert str(raised.value).splitlines() == [
-        f"{tmp_path}/train.txt is missing, and could not be fetched:",
-        "  https://a: answers 404 Not Found",
-        "  https://b: the connection was cut",
-        f"{HINT} Put train.txt and test.txt into the folder {tmp_path}, or name theirs by "
-        "dataset.root.",
-    ]
-
-
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     def denied(self, *_, **__):
         raise PermissionError(13, os.strerror(13), str(self))
@@ -185,18 +170,6 @@ def test_what_another_process_has_fetched_meanwhile_is_not_fetched_again(tmp_pat
     assert fetched == [arguments[0]]
     said = f"waiting for another process that prepares the files in {arguments[0]}"
     assert said in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks(tmp_path, monkeypatch, number):
-    def no_locks(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    with locked(tmp_path / "a.lock", "it") as one, locked(tmp_path / "a.lock", "it") as other:
-        assert (one, other) == (False, False)
-    with pytest.raises(ValueError, match="x"), locked(tmp_path / "a.lock", "it"):
-        raise ValueError("x")
 
 
 # One file over HTTP, from a faulty server of this machine.

@@ -9,7 +9,6 @@ import re
 import struct
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -139,20 +138,6 @@ def test_npz_of_very_many_arrays(tmp_path, monkeypatch):
     blocks, said = outcome(lambda: read_npz_blocks(path, None))
     assert blocks == []
     assert re.search(r"x\.npz: .*: its list of files has 1\d{4} bytes, more than 10000", said)
-
-
-@fuzzed(15)
-@given(length=sizes, name=st.sampled_from(["feature_indices", "label_indptr", "feature_values"]))
-def test_caches(tmp_path, length, name):
-    """An array of a cache whose header lies: the cache is written again."""
-    split = make_split(5)
-    open_blocks(tmp_path, blocks_of(split), state=1)
-    (meta,) = tmp_path.glob("*/meta.json")
-    path = Path(meta.parent, "train", f"{name}.npy")
-    path.write_bytes(array_bytes(np.load(path), (length,)))
-    with more_memory(MEMORY):
-        found = open_blocks(tmp_path, blocks_of(split), state=1)
-    assert rows(found.train) == rows(split)
 
 
 def test_the_list_of_a_cache_of_any_length(tmp_path):

@@ -215,11 +215,9 @@ def test_labels_that_come_back(raw):
     assert model.network.output.out_features == 80
 
 
-@pytest.mark.parametrize("learnt", [False, True])
-def test_what_is_refused_changes_nothing(raw, tmp_path, learnt):
+def test_what_is_refused_changes_nothing(raw, tmp_path):
     model, rows = ranked(raw), raw.test.features
-    if learnt:
-        model.optimizer = slide.RowSparseAdam(model.network.parameter_groups(0.01, 1.0))
+    model.optimizer = slide.RowSparseAdam(model.network.parameter_groups(0.01, 1.0))
     model.rename_labels([f"label {n}" for n in range(80)])
     before = model.predict(rows, k=5)
     labels = [["label 1"]] * len(raw.test)
@@ -288,7 +286,7 @@ def learnt(model):
     return model.partial_fit(np.eye(6), [[0, 1]] * 6)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_the_network_is_trained_as_before(tmp_path, dtype):
     network = slide.SlideNetwork(6, [8], 5, slide.FullSampler, **TRAINING)
     Model(network).save(tmp_path / "m", dtype)
@@ -332,8 +330,9 @@ def test_a_pass_ends_where_the_loss_is_not_finite():
     assert not model.network.training
 
 
-@pytest.mark.parametrize("steps", [{}, {"min_label_count": 4, "l2_norm": True}])
-@pytest.mark.parametrize("known", ["keep", "exclude"])
+@pytest.mark.parametrize(
+    ("steps", "known"), [({}, "exclude"), ({"min_label_count": 4, "l2_norm": True}, "keep")]
+)
 def test_answers_are_the_others_without_the_labels_left_out(raw, steps, known, tmp_path):
     torch.manual_seed(0)
     made = transform(raw, **steps)

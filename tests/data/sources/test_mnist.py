@@ -39,16 +39,6 @@ def test_images_are_read_as_they_were_written(tmp_path, packed, chunk, monkeypat
         assert_types(found)
 
 
-def test_black_and_white_images(tmp_path):
-    write(tmp_path, packed=False)
-    images = np.stack([np.zeros((28, 28)), np.full((28, 28), 255)])
-    (tmp_path / NAMES[0]).write_bytes(idx(images))
-    (tmp_path / NAMES[1]).write_bytes(idx(np.array([0, 9])))
-    train = read(tmp_path).train
-    assert train.features.indptr.tolist() == [0, 0, 784]
-    assert set(train.features.values) == {1.0}
-
-
 def test_a_packed_file_may_be_called_plain_and_the_other_way_round(tmp_path):
     made = write(tmp_path)
     (tmp_path / f"{NAMES[0]}.gz").rename(tmp_path / NAMES[0])
