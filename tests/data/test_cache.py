@@ -24,8 +24,6 @@ from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
 from slide.utils.files import json_digest, write_json
 
-ROOT = Path(__file__).parents[2]
-
 
 def resident_bytes():
     """Of this process, memory maps that were read included; 0 where that is not told."""
@@ -80,24 +78,6 @@ def test_blocks_of_any_size_are_joined(tmp_path):
     empty = open_blocks(tmp_path, list, state=2)
     assert len(empty.train) == 0
     assert_types(empty.train)
-
-
-def test_further_arrays_and_counts_that_are_known_at_the_end(tmp_path):
-    done = []
-
-    def train():
-        yield Block(*blocks_of(make_split())()[0])
-        done.append("rows")
-
-    def more(**options):
-        return open_blocks(tmp_path, train, state=1, num_labels=lambda: 31 * len(done), **options)
-
-    data = more(extra=lambda: {"numbers": np.arange(3 * len(done), dtype=np.int32)})
-    assert (data.num_labels, data.train.num_labels, data.num_features) == (31, 31, 50)
-    numbers = np.load(data.folder / "numbers.npy")
-    assert (numbers.dtype, numbers.tolist()) == (np.int32, [0, 1, 2])
-    assert more(extra=forbid).num_labels == 31
-    assert done == ["rows"]
 
 
 def test_propensities_are_no_part_of_the_cache(tmp_path):
@@ -210,37 +190,6 @@ def test_generated_rows_ask_for_space_first(tmp_path):
         said = rf"{name} must be in \[1, 2147483647\], not 2147483648"
         with pytest.raises(ValueError, match=said):
             synthetic(cache=tmp_path, **{name: 2**31})
-
-
-@pytest.mark.parametrize("short", ["indices", "values"])
-def test_blocks_whose_parts_do_not_fit_are_no_cache(tmp_path, short):
-    """A fault of a reader: its checksums are right."""
-    split = make_split(5)
-    less = split.features._replace(**{short: getattr(split.features, short)[:-1]})
-    with pytest.raises(OSError, match="the cache of made cannot be read back") as caught:
-        open_blocks(tmp_path, lambda: [Block(less, split.labels)], state=1)
-    cause = caught.value.__cause__
-    assert isinstance(cause, ValueError)
-    assert caught.value.strerror.endswith(f"cannot be read back: {cause}")
-
-
-def test_a_cache_that_is_gone_before_it_is_read_back(tmp_path, monkeypatch):
-    install = cache_module._install
-
-    def without(folder, remove):
-        def call(temporary, final):
-            install(temporary, final)
-            remove(final)
-
-        monkeypatch.setattr(cache_module, "_install", call)
-        with pytest.raises(OSError, match="cannot be read back") as caught:
-            open_blocks(folder, blocks_of(make_split(5)), state=1)
-        return caught.value.strerror.partition(" read back: ")[2]
-
-    said = without(tmp_path / "a", lambda folder: (folder / "train/label_indices.npy").unlink())
-    assert said.endswith("label_indices.npy: No such file or directory")
-    said = without(tmp_path / "b", shutil.rmtree)
-    assert said == "another process removed or replaced it"
 
 
 # The cache after errors, and with several processes or threads.

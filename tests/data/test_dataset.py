@@ -173,9 +173,3 @@ def test_the_table():
         "test labels without a training row            60.0 %\n"
         "  each distinct label once                    50.0 %\n"
     )
-
-
-def test_empty_sets_can_be_described():
-    nothing, rows = split_of([], [], 0, 0), split_of([], [], 5, 6)
-    assert "0.0 %" in described(nothing, nothing)
-    assert "labels without a training row       100.0 %" in described(rows, rows)

@@ -6,8 +6,6 @@ import hashlib
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,6 @@ from slide.data.fetching import (
     check_folders,
     download,
     ensure_files,
-    locked,
     parse_mirrors,
     transfer,
 )
@@ -106,46 +103,6 @@ def test_folders_are_paths():
     check_folders(root="a", cache=Path("b"))
     with pytest.raises(ValueError, match="cache must be the path of a folder, not 3"):
         check_folders(root="a", cache=3)
-
-
-# The lock of two processes, and file systems and folders that have none.
-
-
-HOLD = """
-import fcntl, sys
-with open(sys.argv[1], "w") as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def enter(path, seen):
-    with locked(path, "the set") as held:
-        seen.append(held)
-
-
-def test_a_second_process_waits_and_says_so(tmp_path, capfd):
-    """Until the first one is killed."""
-    seen, command = [], [sys.executable, "-c", HOLD, str(tmp_path / "a.lock")]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as holder:
-        assert holder.stdout.readline() == b"held\n"
-        second = threading.Thread(target=enter, args=(tmp_path / "a.lock", seen))
-        second.start()
-        second.join(0.3)
-        assert second.is_alive()
-        assert seen == []
-        holder.kill()
-        second.join(30)
-    assert seen == [True]
-    assert capfd.readouterr().err == "waiting for another process that prepares the set\n"
-    for error in (ValueError, KeyboardInterrupt):  # An error frees the lock and passes.
-        with pytest.raises(error), locked(tmp_path / "a.lock", "it"):
-            raise error
-    enter(tmp_path / "a.lock", seen)
-    assert seen == [True, True]
-    assert capfd.readouterr().err == "", "nothing is said where nobody waits"
 
 
 def test_what_another_process_has_fetched_meanwhile_is_not_fetched_again(tmp_path, capfd):
@@ -409,17 +366,6 @@ def test_hashes(server, tmp_path, kind):
     assert names(tmp_path) == [], "a wrong file is not kept"
     download(tmp_path, accepted, mirrors=[[file(url, hash=right, size=len(TRAIN))]])
     assert (tmp_path / "train.txt").read_bytes() == TRAIN
-
-
-def test_a_joined_file_with_a_wrong_hash_is_fetched_anew(server, tmp_path, monkeypatch):
-    right = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
-    monkeypatch.setattr(transfers, "TRIES", 1)
-    url = server.add("/a", bytes(len(DATA)), cuts=[*CUT_OFF])
-    assert "cut" in failure(tmp_path, [file(url, hash=right)])
-    server.add("/a", DATA)  # another file of the same length, and no validator to tell it
-    download(tmp_path, accepted, mirrors=[[file(url, hash=right)]])
-    assert (tmp_path / "train.txt").read_bytes() == DATA
-    assert any(asked for _, asked in server.asked), "it was joined first"
 
 
 def test_parts_are_joined_only_where_a_checksum_tells(server, tmp_path, monkeypatch):

@@ -241,16 +241,6 @@ def test_columns_are_counted_in_both_files_unless_they_are_given(open_set):
             open_set(**options)
 
 
-def test_lines_that_are_left_out_count_for_nothing(open_set, tmp_path):
-    with (tmp_path / "files/train.txt").open("a") as file:
-        file.write("99 99:1 x\n50 50:1 50:1\n")
-    data = open_set(lenient=True, train_samples=5)
-    assert len(data.train) == 3
-    assert sizes_of(data) == (7, 4)
-    with pytest.raises(DataError, match=r"train.txt:6: malformed feature 'x'"):
-        open_set()
-
-
 def test_an_empty_set(open_set, tmp_path):
     for name in ("train", "test"):
         (tmp_path / f"files/{name}.txt").write_text("")
@@ -443,13 +433,6 @@ def test_entries_keep_their_order(tmp_path, paths):
     save(paths[1], sparse.csr_matrix((3, 3)))
     (block,) = read_npz_blocks(*paths)
     assert [block.features.indices.tolist(), block.features.values.tolist()] == order
-
-
-@pytest.mark.parametrize("dtype", [bool, np.uint16, np.int64, np.float64])
-def test_values_of_any_type_become_float32(paths, dtype):
-    save(paths[0], sparse.csr_matrix(np.array([[1, 0], [0, 1]], dtype)))
-    save(paths[1], sparse.csr_matrix(np.array([[1, 0], [1, 1]], dtype)))
-    assert read_matrices(*paths) == [([0], [(0, 1.0)]), ([0, 1], [(1, 1.0)])]
 
 
 def test_stored_zeros_are_neither_features_nor_labels(paths):

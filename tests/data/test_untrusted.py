@@ -131,15 +131,6 @@ def test_npz_of_more_rows_than_it_can_hold(tmp_path):
     assert said == f"{path}: matrix has 2147483647 rows, more than a file of {size} bytes can hold"
 
 
-def test_npz_of_very_many_arrays(tmp_path, monkeypatch):
-    monkeypatch.setattr("slide.data.archives.MAX_LIST", 10_000)
-    path = tmp_path / "x.npz"
-    np.savez(path, **{f"{number}": np.empty(0) for number in range(200)})
-    blocks, said = outcome(lambda: read_npz_blocks(path, None))
-    assert blocks == []
-    assert re.search(r"x\.npz: .*: its list of files has 1\d{4} bytes, more than 10000", said)
-
-
 def test_the_list_of_a_cache_of_any_length(tmp_path):
     """It ends with zeros, none of which are on the disk: the cache is written again."""
     split = make_split(5)
@@ -168,7 +159,6 @@ def opened(kind, folder):
 HEAD, CSV = b"1 5 4\n", b"text,price,label\na car,3,x\n"
 DEEP, DIGITS = b"[" * 100_000, b"9" * 5000
 LINE, CELLS = b'{"text": "a car", "labels": [%s]}\n', b'{"text": "a", "price": %s, "label": %s}\n'
-PACKED = gzip.compress(HEAD + b"1 1:1\n", mtime=0)  # Names of tests are always the same.
 BOMBS = [
     ("xmc", HEAD + b"1 1:1\0\n", r":2: malformed feature '1:1\\x00'"),
     ("xmc", HEAD + b"1 %s:1\n" % DIGITS, r":2: feature 9{40}\.\.\. is not in"),

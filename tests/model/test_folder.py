@@ -210,16 +210,6 @@ print(json.dumps(found))
         assert mapped
 
 
-def test_the_index_is_made_once(raw, tmp_path):
-    Model(slide.SlideNetwork(60, [8], 5000, slide.FullSampler)).save(tmp_path / "m", "int8")
-    model = load(tmp_path / "m")
-    index = model.network.output.row_index()
-    model.predict(raw.test.features, search="index")
-    assert model.network.output.row_index() is index
-    model.network.output.codes[0] = 1
-    assert model.network.output.row_index() is not index
-
-
 FILES = ("model.json", *(f"{n}.safetensors" for n in ("network", "index", "ranker", "steps")))
 FILES += ("names.safetensors",)
 

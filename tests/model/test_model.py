@@ -206,29 +206,6 @@ def test_the_rule_is_asked_everywhere(raw, found_by, monkeypatch):
     assert found_by == ["index", "index", "index", "exact"]
 
 
-def test_a_server_makes_no_index_that_nobody_asks_for():
-    network = slide.SlideNetwork(60, [4], 80, slide.FullSampler)
-    row = {"rows": [{"indices": [3]}]}
-    with serving_model(Model(network)) as client:
-        assert client.post(json=row).status_code == 200
-        assert network.output._index._index is None
-        assert client.post(json=row | {"search": "index"}).status_code == 200
-        assert network.output._index._index is not None
-
-
-def test_the_classifier_is_told(raw, found_by):
-    x, y = raw.train.features, raw.train.labels
-    X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (400, 60))
-    options = {"hidden": 8, "epochs": 1, "random_state": 0}
-    for search in ("index", None):
-        found_by.clear()
-        model = slide.SlideClassifier(search=search, **options).fit(X, y)
-        model.predict_top_k(X)
-        assert set(found_by) == {search or "exact"}
-    with pytest.raises(ValueError, match="search must be one of exact, index, not 'sampler'"):
-        slide.SlideClassifier(search="sampler").fit(X, y)
-
-
 def test_a_single_row_runs_on_one_thread(raw, monkeypatch):
     """It is answered as among others, in whatever mode the network is left."""
     network = job.make_network(raw)

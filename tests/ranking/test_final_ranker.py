@@ -58,8 +58,8 @@ def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
 @pytest.mark.compiled_only
 def test_few_hits_make_the_mean_of_small_models(monkeypatch):
     rng = np.random.default_rng(1)
-    columns = rng.random((20_000, 2), dtype=np.float32)
-    right = rng.random(20_000) < 0.1 * columns[:, 0]
+    columns = rng.random((8000, 2), dtype=np.float32)
+    right = rng.random(8000) < 0.1 * columns[:, 0]
     models, fit = [], HistGradientBoostingClassifier.fit
 
     def noted(self, *rows):
@@ -183,19 +183,6 @@ def test_of_few_rows_the_linear_model_counts_beside_trees_that_know_little(monke
         precision.append(best_are_right(ranker, later, right, starts))
     assert losses[1] < losses[0] - 0.02
     assert precision[1] > precision[0]
-
-
-@pytest.mark.compiled_only
-def test_of_few_rows_it_is_as_good_as_its_best_scorer():
-    shares = [0.6] + [0.1] * (SCORERS - 1)
-    later, right, places = ranked_pairs(2000, *shares, seed=9)
-    alone = right[later[:, 0] == 0].mean()
-    found = []
-    for seed in range(3):
-        ranker = FinalRanker([-1] * SCORERS + [0]).fit(*ranked_pairs(55, *shares, seed=seed))
-        assert ranker.linear_share > 0.5
-        found.append(best_are_right(ranker, later, right, places))
-    assert np.mean(found) > alone - 0.01
 
 
 @pytest.mark.compiled_only

@@ -165,12 +165,6 @@ def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
     assert len(data.train.features.indices) == len(data.train)  # A constant is 0 everywhere.
 
 
-def test_one_column_is_named_without_a_list():
-    assert table(path=ROWS, text="title", numbers="price", min_rows=1).columns == (
-        table(path=ROWS, text=["title"], numbers=["price"], min_rows=1).columns
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "message"), [("", "is a folder, not a file"), ("rows.csv", "rows.csv is missing")]
 )

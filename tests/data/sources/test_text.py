@@ -208,18 +208,6 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
     assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
 
 
-def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
-    content = SOME.encode() * 20
-    monkeypatch.setattr(text_module, "READ_BYTES", 50)
-    with pytest.raises(DataError, match=r"byte 1041 does not belong"):
-        read(tmp_path, content[:1040] + b" \xc3 " + content)
-
-
-def test_a_border_within_a_word_that_never_ends(tmp_path):
-    with pytest.raises(DataError, match="no white space for 65536 bytes from byte 70000 on"):
-        read(tmp_path, b"a" * 140_000, test_share=0.5)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "bound"),
     [
