@@ -131,16 +131,14 @@ UNSOUND += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
 UNSOUND += [("feature_values", entry(x)) for x in (np.nan, np.inf, -np.inf)]
 UNSOUND += [(name, lambda path: np.save(path, np.load(path)[:-1])) for name in ARRAYS]
 UNSOUND += [(name, lambda path: np.save(path, np.load(path).astype("u1"))) for name in ARRAYS]
-# Each second one in the rows for testing.
-EDITS = [(*each, ("train", "test")[n % 2]) for n, each in enumerate(UNSOUND)]
 
 
-@pytest.mark.parametrize(("array", "damage", "part"), EDITS)
-def test_an_unsound_array_is_written_again(tmp_path, array, damage, part):
+@pytest.mark.parametrize(("array", "damage"), UNSOUND)
+def test_an_unsound_array_is_written_again(tmp_path, array, damage):
     """Its checksums fit, but kernels trust what a cache holds."""
     split = make_split(5)
     open_blocks(tmp_path, blocks_of(split), state=1)
-    (folder,) = tmp_path.glob(f"*/{part}")
+    (folder,) = tmp_path.glob("*/train")
     damage(folder / f"{array}.npy")
     reseal(folder.parent)
     found = open_blocks(tmp_path, blocks_of(split), state=1)

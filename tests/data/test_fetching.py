@@ -73,14 +73,6 @@ def test_a_missing_file_is_named_with_its_place(tmp_path):
         ensure_files(tmp_path / "train.txt", NAMES, HINT)
 
 
-def test_missing_files_are_fetched_into_a_new_folder(tmp_path):
-    root, seen = tmp_path / "some" / "folder", []
-    ensure_files(root, NAMES, HINT, provider(*NAMES), seen.append)
-    assert (root / "test.txt").read_text() == "mine"
-    assert seen == [root]
-    ensure_files(root, NAMES, HINT, never, never)
-
-
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     def denied(self, *_, **__):
         raise PermissionError(13, os.strerror(13), str(self))

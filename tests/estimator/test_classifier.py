@@ -21,7 +21,7 @@ import slide
 from slide import SlideClassifier
 from slide.estimator import classifier
 from slide.estimator.classifier import _KEYS
-from slide.ranking import EnsembleRanker
+from slide.estimator.targets import read_targets
 from slide.training import DivergenceError
 from slide.training.evaluation import precision_at_k
 
@@ -33,16 +33,16 @@ def lists_of(Y, names):
     return [[names[n] for n in Y.indices[slice(*bounds)]] for bounds in pairwise(Y.indptr)]
 
 
-def test_all_forms_of_the_same_targets(rows, fitted):
+def test_all_forms_of_the_same_targets(rows):
     """Names sort as the numbers do."""
     X, Y = rows
     names = [f"label {n:02}" for n in range(80)]
-    expected = fitted.predict_top_k(X, k=4).scores
-    used = np.unique(Y.indices)
+    expected, used = read_targets(Y).labels, np.unique(Y.indices)
     for y in (Y.tocsc(), Y.toarray().astype(bool), slide.as_pattern(Y, 80)):
-        found = SlideClassifier(**FEW).fit(X, y)
-        assert found.classes_.tolist() == list(range(len(found.classes_)))
-        np.testing.assert_array_equal(found.predict_top_k(X, k=4).scores, expected)
+        found = read_targets(y)
+        assert found.classes.tolist() == list(range(len(found.classes)))
+        np.testing.assert_array_equal(found.labels.indptr, expected.indptr)
+        np.testing.assert_array_equal(found.labels.indices, expected.indices)
     model = SlideClassifier(**FEW).fit(X, lists_of(Y, names))
     assert model.classes_.tolist() == [names[n] for n in used]
     assert model.multilabel_
@@ -420,27 +420,6 @@ def test_heavy_rows_win():
         for _ in range(5):
             model.partial_fit(X, y, sample_weight=weights)
         assert (model.predict(X[:4]) == heavy).all()
-
-
-def test_each_part_of_the_ranker_takes_them(tmp_path):
-    data = job.make_data(tmp_path, train_samples=300)
-    network = job.make_network(data)
-    halves = data.train.slice(0, 200), data.train.slice(200, 300)
-
-    def fitted(*heavy):
-        parts = []
-        for number, part in enumerate(halves):
-            some = np.where(np.arange(len(part)) % 2, 9.0, 0.1) if number in heavy else None
-            parts.append(slide.data.Split(part.features, part.labels, 60, 80, some))
-        ranker = EnsembleRanker().fit(network, *parts)
-        return ranker.scorers["linear"].weights.values, ranker.final_ranker.trees.values
-
-    linear, trees = fitted()
-    found = fitted(0)[0]
-    assert len(found) != len(linear) or not np.allclose(found, linear)
-    found = fitted(1)
-    np.testing.assert_array_equal(found[0], linear)
-    assert len(found[1]) != len(trees) or not np.allclose(found[1], trees)
 
 
 @pytest.mark.parametrize(

@@ -30,21 +30,11 @@ from slide.sampling import FullSampler
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("form", ["coo", "csr"])
-@pytest.mark.parametrize("kind", ["bool", "int16"])
-def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted, form, kind):
-    X, _ = rows
-    counts = np.full(299, 1 if kind == "bool" else 200, kind)
-    column = np.zeros(299, int)
-    if form == "coo":
-        many = scipy.sparse.coo_array((counts, (column, column + 7)), X.shape)
-    else:
-        bounds = np.append(0, np.full(300, 299))
-        many = scipy.sparse.csr_array((counts, column + 7, bounds), X.shape)
-    assert many.nnz == 299
-    found = fitted._read_rows(many, reset=False)
-    assert found.values.tolist() == [299.0 * float(counts[0])]
-    assert many.dtype == kind
+def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted):
+    """Before scikit-learn adds them up."""
+    counts, column = np.full(299, 200, np.int16), np.full(299, 7)
+    many = scipy.sparse.coo_array((counts, (0 * column, column)), rows[0].shape)
+    assert fitted._read_rows(many, reset=False).values.tolist() == [299 * 200.0]
 
 
 @pytest.mark.parametrize("gap", [None, np.nan, NA])

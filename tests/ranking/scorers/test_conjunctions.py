@@ -167,10 +167,6 @@ def test_the_most_probable_labels_are_candidates(rows, model):
         np.testing.assert_allclose(means[known], -np.sort(-means)[: len(known)], rtol=1e-3)
 
 
-def test_before_fit_it_knows_no_sets(rows):
-    assert not len(Conjunctions().find(rows[0]).indices)
-
-
 def test_impossible_keys_are_refused(model):
     numbers, arrays = model.state()
     arrays["keys"] = arrays["keys"][::-1].copy()

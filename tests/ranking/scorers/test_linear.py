@@ -257,18 +257,3 @@ def test_fit_is_that_of_linear_svc(problem, cost):
         theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
         np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
         np.testing.assert_allclose(scores[:, label], theirs.decision_function(dense), atol=2e-3)
-
-
-def test_intercepts_are_kept_with_the_model_and_go_where_there_are_none(problem, ids):
-    """New labels have the bias alone."""
-    _, features, *lists = problem
-    model = LinearClassifiers().fit(features, lists[0], None, 12, 6)
-    assert model.intercepts is not None
-    assert np.abs(model.intercepts).min() > 0
-    grown = LinearClassifiers()
-    grown.restore(Stored(*model.grown(2, 3).state()), 8, 15)
-    none = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
-    np.testing.assert_array_equal(grown.scores(none, np.array([[6, 7, -1]])), [[-1, -1, -np.inf]])
-    assert model.fit(features, *lists, 12, 6).intercepts is None
-    grown.restore(Stored(*model.state()), 6, 12)
-    np.testing.assert_array_equal(grown.scores(features, ids), model.scores(features, ids))
