@@ -65,18 +65,6 @@ def test_answers_are_those_of_converted_weights(folders, raw, dtype, search, row
 
 
 @DTYPES
-def test_rows_stay_short(folders, dtype):
-    network = load(folders / dtype).network
-    codes = [network.first.codes, network.output.codes]
-    assert {each.dtype for each in codes} == {getattr(torch, dtype)}
-    assert {tuple(each.shape) for each in codes} == {(60, 8), (80, 7)}
-    assert network.hidden[0].weight.dtype == torch.float32
-    assert not any(p.requires_grad for p in network.parameters())
-    assert not any(layer.training for layer in network.layers())
-    assert dtype in repr(network)
-
-
-@DTYPES
 def test_what_is_made_of_it_is_as_made_of_float32(folders, raw, dtype, tmp_path):
     found, expected = both(folders, dtype)
     x = raw.test.features

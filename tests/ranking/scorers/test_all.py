@@ -89,6 +89,13 @@ def test_threads_change_nothing(name):
         np.testing.assert_array_equal(states[1][each], array)
 
 
+def test_classifiers_take_the_weights_of_rows():
+    plain, weighted = (
+        learnt("linear", weights=weights)[0] for weights in (None, np.linspace(0.1, 9, ROWS))
+    )
+    assert not np.array_equal(weighted.weights.values, plain.weights.values)
+
+
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "item" not in name])
 def test_numbers_out_of_range_are_refused(name):
     for sizes in ({"num_labels": 2}, {"num_features": 2}):
