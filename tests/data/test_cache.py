@@ -4,7 +4,6 @@ import errno
 import importlib
 import json
 import os
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -144,13 +143,6 @@ def test_an_unsound_array_is_written_again(tmp_path, array, damage):
     found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)
     assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-
-
-def test_copies_of_a_cache_are_read_and_found_good(tmp_path):
-    split = make_split(5)
-    open_blocks(tmp_path / "first", blocks_of(split), state=1)
-    shutil.copytree(tmp_path / "first", tmp_path / "second", copy_function=shutil.copyfile)
-    assert rows(open_blocks(tmp_path / "second", forbid, state=1).train) == rows(split)
 
 
 def test_all_is_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatch):

@@ -21,7 +21,6 @@ from slide.data import xmc
 from slide.data.fetching import (
     DOWNLOAD_FOLDER,
     FetchError,
-    check_folders,
     download,
     ensure_files,
     parse_mirrors,
@@ -89,12 +88,6 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left") as raised:  # It is no matter of mirrors.
         ensure_files(tmp_path, NAMES, HINT, full)
     assert not isinstance(raised.value, FileNotFoundError)
-
-
-def test_folders_are_paths():
-    check_folders(root="a", cache=Path("b"))
-    with pytest.raises(ValueError, match="cache must be the path of a folder, not 3"):
-        check_folders(root="a", cache=3)
 
 
 def test_what_another_process_has_fetched_meanwhile_is_not_fetched_again(tmp_path, capfd):

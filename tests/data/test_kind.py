@@ -59,25 +59,6 @@ def test_few_rows_say_nothing():
     assert not are_items(split_of([], [], 30, 30))
 
 
-def test_few_labels_and_copies_of_rows_say_nothing():
-    """A class that is the number of a column, by accident, and one that never stands beside it."""
-    rng = np.random.default_rng(0)
-    rows = ones_of((rng.integers(3, size=(3000, 2)) + np.array([0, 3])).tolist())
-    classes = Pattern.from_lists(((rows.indices[::2] + 1) % 3)[:, None].tolist())
-    distinct = CSR(rows.indptr, rows.indices, rng.random(6000, np.float32))
-    assert not are_items(Split(distinct, classes, 8, 3))
-    few = baskets(rows=2)
-    assert not are_items(few), "chance would not do it often enough"
-    assert not are_items(few.take(np.arange(3500) % 2))
-
-
-def test_labels_that_have_nothing_to_do_with_features_are_no_items():
-    split = baskets(rising=1)
-    assert not are_items(Split(split.features, baskets(seed=1, rising=1).labels, 30, 30))
-    shifted = Pattern(split.labels.indptr, split.labels.indices + np.int32(30))
-    assert not are_items(Split(split.features, shifted, 30, 60)), "no number is both"
-
-
 @pytest.mark.parametrize(("own", "proposed"), [(132, [("items", False)]), (136, [])])
 def test_half_as_many_as_by_chance_are_possible_items(own, proposed):
     split = baskets(own=own)
@@ -333,14 +314,3 @@ def test_known_ids_are_left_out():
         left = [label for label in best if label not in mine and label >= 0][:5]
         assert found[row].tolist() == left + [-1] * (5 - len(left))
     assert first_unseen(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)
-
-
-def test_pairs_of_few_labelled_rows_stay_for_learning():
-    """Only rows with labels can be held out, so their number counts."""
-    lists = [[1, 2] if row % 20 == 0 else [] for row in range(200)]
-    features = [[row // 20, 100 + row % 20, 150 + row % 7] for row in range(200)]
-    rows = split_of(features, lists, 200, 50)
-    assert lists_all_labels(rows)
-    for seed in range(5):
-        train, held = validation_split(rows, seed)
-        assert len(train.labels.indices) > len(held.labels.indices) > 0

@@ -11,10 +11,9 @@ from helpers.matrices import ones_of
 
 from slide import FullSampler, SlideNetwork
 from slide.data import SeenLabels, Split, holdout
-from slide.ranking import EnsembleRanker, LinearClassifiers, row_blocks
+from slide.ranking import EnsembleRanker, LinearClassifiers
 from slide.ranking.final_ranker import FinalRanker
 from slide.ranking.scorers import neighbours
-from slide.ranking.scorers.linear import item_regressions
 from slide.ranking.scorers.neighbours import num_near_rows
 from slide.sparse import Pattern, hits
 from slide.utils import progress_bar
@@ -233,7 +232,3 @@ def test_bars_of_long_phases(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     for name in ("candidates", "co-occurrence", "classifiers", "ranking features"):
         assert f"{name}: " in said
-    item_regressions(row_blocks.count_pairs(data.train.labels, data.num_labels), data.num_labels)
-    said = capsys.readouterr().err
-    assert "items of the same rows: " in said
-    assert "regressions of items: " in said

@@ -79,22 +79,6 @@ def test_probabilities_are_means_of_the_shares(rows, model):
     np.testing.assert_array_equal(model.relate(sets, some), found[kept])
 
 
-def both_of_two(rng, count):
-    """Rows of three slots; the label says whether the first two agree."""
-    slots = rng.integers(2, size=(count, 3)) + np.array([0, 2, 4])
-    labels = (slots[:, 0] + slots[:, 1]) % 2
-    features = Pattern.from_lists(slots.tolist())
-    return ones(features), Pattern.from_lists(labels[:, None].tolist())
-
-
-def test_what_a_pair_says_counts_if_its_features_say_nothing():
-    model = Conjunctions().fit(*both_of_two(np.random.default_rng(0), 400), 6, 2)
-    features, labels = both_of_two(np.random.default_rng(1), 50)
-    found = model.relate(model.find(features), np.tile([0, 1], (50, 1))).reshape(50, 2)
-    assert (found.argmax(1) == labels.indices).all()
-    assert np.exp(found).max(1).min() > 0.9
-
-
 def test_a_slot_that_says_nothing_has_little_weight():
     """The first slot decides the label in 9 of 10 rows; sets of the second one are as large."""
     rng = np.random.default_rng(0)

@@ -107,21 +107,6 @@ def test_scores_are_products(problem, ids):
     np.testing.assert_allclose(model.scores(features, ids), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (np.ones(3), r"weights \(3,\) do not fit"),
-        (np.nan, "weights must be finite and at least 0, not nan"),
-        (-1.0, "weights must be finite and at least 0, not -1.0"),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused(problem, weights, message):
-    _, features, labels, candidates = problem
-    weights = np.resize(weights, 3 if np.ndim(weights) else features.num_rows)
-    with pytest.raises(ValueError, match=message):
-        LinearClassifiers().fit(features, labels, candidates, 12, 6, weights)
-
-
 def test_a_row_of_weight_zero_teaches_nothing(problem):
     _, *rows = problem
     weights = np.ones(40)
