@@ -1,5 +1,6 @@
 """`SlideClassifier` on small data: what it trains, what it answers, and what it refuses."""
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -151,6 +152,19 @@ def test_silence(rows, verbose, capfd):
     assert ("features of the nearest rows" in said.err) == verbose
     if not verbose:
         assert said.err == ""
+
+
+def test_answers_are_searched_for_as_told(rows, fitted, monkeypatch):
+    asked, predict_ids = [], slide.Model.predict_ids
+
+    def noted(model, x, k, search):
+        asked.append(search)
+        return predict_ids(model, x, k, search)
+
+    monkeypatch.setattr(slide.Model, "predict_ids", noted)
+    for search in ("index", None):
+        copy.copy(fitted).set_params(search=search).predict_top_k(rows[0])
+    assert asked == ["index", None]
 
 
 def test_rare_labels_first(rows, fitted):

@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
+from threadpoolctl import threadpool_limits
 
 from slide.ranking import final_ranker as module
 from slide.ranking.final_ranker import FinalRanker
 
 pytestmark = pytest.mark.usefixtures("all_trees")
+
+
+@pytest.fixture(autouse=True)
+def one_openmp_thread():
+    """Threads that wait for each other take time for nothing."""
+    with threadpool_limits(1, "openmp"):
+        yield
 
 
 @pytest.fixture

@@ -242,3 +242,13 @@ def test_fit_is_that_of_linear_svc(problem, cost):
         theirs.fit(dense[list(own)].astype(np.float64), list(own.values()))
         np.testing.assert_allclose(found[label], theirs.coef_[0], atol=1e-3)
         np.testing.assert_allclose(scores[:, label], theirs.decision_function(dense), atol=2e-3)
+
+
+def test_new_labels_have_the_bias_alone(problem):
+    """And only where all labels are negatives, there are intercepts."""
+    _, features, *lists = problem
+    model = LinearClassifiers().fit(features, lists[0], None, 12, 6)
+    none = CSR(np.zeros(2, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+    found = model.grown(2, 3).scores(none, np.array([[6, 7, -1]]))
+    np.testing.assert_array_equal(found, [[-1, -1, -np.inf]])
+    assert model.fit(features, *lists, 12, 6).intercepts is None
