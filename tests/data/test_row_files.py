@@ -241,12 +241,6 @@ def test_columns_are_counted_in_both_files_unless_they_are_given(open_set):
             open_set(**options)
 
 
-def test_an_empty_set(open_set, tmp_path):
-    for name in ("train", "test"):
-        (tmp_path / f"files/{name}.txt").write_text("")
-    assert sizes_of(open_set()) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("first", "line", "said"),
     [

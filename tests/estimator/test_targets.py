@@ -289,20 +289,13 @@ def test_labels_that_training_did_not_have_are_misses():
 
 PARAMETERS = {
     "hidden": [np.int64(8)],
-    "active": np.int32(2),
     "threshold": np.float32(0.5),
     "tf_idf": np.bool_(False),
-    "l2_norm": np.bool_(False),
     "epochs": np.int64(1),
-    "max_minutes": np.float64(0),
     "batch_size": np.int16(4),
     "lr": np.float64(0.25),
-    "input_rate": np.float32(2),
-    "dropout": np.float32(0.5),
     "random_state": np.int64(0),
-    "verbose": np.bool_(False),
     "sampler": np.str_("uniform"),
-    "search": np.str_("exact"),
 }
 
 

@@ -110,13 +110,10 @@ def test_tiny_sizes(tmp_path, size):
     ("name", "value"),
     [
         ("num_features", 0),
-        ("num_labels", 0),
         ("train_samples", -1),
-        ("seed", -1),
         ("nonzeros", 0.5),
         ("nonzeros", 1001),
         ("labels_per_row", 0),
-        ("popularity", -1),
         ("feature_popularity", 9),
         ("noise", 1),
     ],

@@ -213,11 +213,8 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
     [
         ("window", 0, "a whole number of at least 1"),
         ("subsample", -1, "a number of at least 0"),
-        ("min_count", 0, "a whole number of at least 1"),
         ("lower", 1, "true or false"),
-        ("test_share", 0, "a number above 0"),
         ("test_share", 1.0, r"in \[0, 1\)"),
-        ("seed", -1, "a whole number of at least 0"),
         ("cache", None, "the path of a folder"),
         ("file", None, "the name of a file"),
     ],
