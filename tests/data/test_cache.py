@@ -4,7 +4,6 @@ import errno
 import importlib
 import json
 import os
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,6 @@ from slide.data.cache import ARRAYS
 from slide.data.dataset import Block
 from slide.sparse import CSR, Pattern
 from slide.utils.files import json_digest, write_json
-
-ROOT = Path(__file__).parents[2]
 
 
 def resident_bytes():
@@ -63,14 +60,12 @@ def test_files_are_parsed_once_and_opened_as_memory_maps(open_set, root, monkeyp
     assert sorted(path.name for path in root.iterdir()) == ["test.txt", "train.txt"]
 
 
-@pytest.mark.parametrize("text", [TRAIN.replace("0.5", "0.7"), "1 5 4\n1 1:1\n"])
-def test_changed_file_replaces_the_cache(open_set, root, tmp_path, text):
+def test_changed_file_replaces_the_cache(open_set, root, tmp_path):
     open_set()
     before = (root / "train.txt").stat()
-    (root / "train.txt").write_text(text)
+    (root / "train.txt").write_text(TRAIN.replace("0.5", "0.7"))
     os.utime(root / "train.txt", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    assert len(open_set().train) == int(text[0])
-    assert open_set().train.features.values[0] == np.float32(0.7 if len(text) > 20 else 1)
+    assert open_set().train.features.values[0] == np.float32(0.7)
     assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 1
 
 
@@ -82,37 +77,6 @@ def test_blocks_of_any_size_are_joined(tmp_path):
     empty = open_blocks(tmp_path, list, state=2)
     assert len(empty.train) == 0
     assert_types(empty.train)
-
-
-def test_a_set_knows_where_it_lies_and_what_it_was_made_from(tmp_path):
-    data = open_blocks(tmp_path, blocks_of(make_split()), state=1)
-    assert data.folder.parent == tmp_path
-    assert data.source == {"key": {"made": 1}, "state": {"state": 1}}
-    meta = json.loads((data.folder / "meta.json").read_text())
-    assert meta["source"] == data.source
-    again = open_blocks(tmp_path, blocks_of(make_split()), state=2)
-    assert again.folder == data.folder
-    changed = json.loads((data.folder / "meta.json").read_text())
-    assert changed["source_hash"] != meta["source_hash"]
-    assert len(changed["source_hash"]) == 64
-
-
-def test_further_arrays_and_counts_that_are_known_at_the_end(tmp_path):
-    done = []
-
-    def train():
-        yield Block(*blocks_of(make_split())()[0])
-        done.append("rows")
-
-    def more(**options):
-        return open_blocks(tmp_path, train, state=1, num_labels=lambda: 31 * len(done), **options)
-
-    data = more(extra=lambda: {"numbers": np.arange(3 * len(done), dtype=np.int32)})
-    assert (data.num_labels, data.train.num_labels, data.num_features) == (31, 31, 50)
-    numbers = np.load(data.folder / "numbers.npy")
-    assert (numbers.dtype, numbers.tolist()) == (np.int32, [0, 1, 2])
-    assert more(extra=forbid).num_labels == 31
-    assert done == ["rows"]
 
 
 def test_propensities_are_no_part_of_the_cache(tmp_path):
@@ -139,18 +103,6 @@ def test_propensities_are_checked_before_anything_is_read(tmp_path, propensity, 
 # Cached arrays that were damaged on the disk: noticed when they are opened, and written again.
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
-def no_entries(path):
-    np.save(path, np.load(path)[:0])
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-3])
-
-
 def entry(value, place=1):
     def damage(path):
         array = np.load(path)
@@ -158,14 +110,6 @@ def entry(value, place=1):
         np.save(path, array)
 
     return damage
-
-
-DAMAGES = [(array, damage) for array in ARRAYS for damage in (empty, no_entries, cut)]
-DAMAGES += [(f"{kind}_indices", entry(i)) for kind in ("feature", "label") for i in (-1, 2**30)]
-DAMAGES += [(f"{kind}_indptr", entry(i)) for kind in ("feature", "label") for i in (-1, 2**40)]
-DAMAGES += [("feature_values", entry(x)) for x in (np.nan, np.inf, -np.inf)]
-DAMAGES += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
-DAMAGES += [("feature_values", entry(0.125)), ("label_indices", entry(29))]
 
 
 def reseal(folder, **changes):
@@ -180,34 +124,25 @@ def reseal(folder, **changes):
     write_json(path, meta | {"sha256": json_digest(meta)})
 
 
-UNSOUND = DAMAGES[len(ARRAYS) * 3 : -2]
+UNSOUND = [(f"{kind}_indices", entry(i)) for kind in ("feature", "label") for i in (-1, 2**30)]
+UNSOUND += [(f"{kind}_indptr", entry(i)) for kind in ("feature", "label") for i in (-1, 2**40)]
+UNSOUND += [(f"{kind}_indptr", entry(1, 0)) for kind in ("feature", "label")]
+UNSOUND += [("feature_values", entry(x)) for x in (np.nan, np.inf, -np.inf)]
 UNSOUND += [(name, lambda path: np.save(path, np.load(path)[:-1])) for name in ARRAYS]
 UNSOUND += [(name, lambda path: np.save(path, np.load(path).astype("u1"))) for name in ARRAYS]
-EDITS = [(*each, False) for each in DAMAGES] + [(*each, True) for each in UNSOUND]
-# Each second one in the rows for testing.
-EDITS = [(*each, ("train", "test")[n % 2]) for n, each in enumerate(EDITS)]
 
 
-@pytest.mark.parametrize(("array", "damage", "sealed", "part"), EDITS)
-def test_a_damaged_array_is_written_again(tmp_path, array, damage, sealed, part):
-    """Also with checksums that fit: kernels trust what a cache holds."""
+@pytest.mark.parametrize(("array", "damage"), UNSOUND)
+def test_an_unsound_array_is_written_again(tmp_path, array, damage):
+    """Its checksums fit, but kernels trust what a cache holds."""
     split = make_split(5)
     open_blocks(tmp_path, blocks_of(split), state=1)
-    (folder,) = tmp_path.glob(f"*/{part}")
+    (folder,) = tmp_path.glob("*/train")
     damage(folder / f"{array}.npy")
-    if sealed:
-        reseal(folder.parent)
+    reseal(folder.parent)
     found = open_blocks(tmp_path, blocks_of(split), state=1)
     assert rows(found.train) == rows(split)
     assert rows(open_blocks(tmp_path, forbid, state=1).train) == rows(split)
-    assert leftovers(tmp_path) == []
-
-
-def test_copies_of_a_cache_are_read_and_found_good(tmp_path):
-    split = make_split(5)
-    open_blocks(tmp_path / "first", blocks_of(split), state=1)
-    shutil.copytree(tmp_path / "first", tmp_path / "second", copy_function=shutil.copyfile)
-    assert rows(open_blocks(tmp_path / "second", forbid, state=1).train) == rows(split)
 
 
 def test_all_is_on_the_disk_before_the_folder_gets_its_name(tmp_path, monkeypatch):
@@ -245,37 +180,6 @@ def test_generated_rows_ask_for_space_first(tmp_path):
         said = rf"{name} must be in \[1, 2147483647\], not 2147483648"
         with pytest.raises(ValueError, match=said):
             synthetic(cache=tmp_path, **{name: 2**31})
-
-
-@pytest.mark.parametrize("short", ["indices", "values"])
-def test_blocks_whose_parts_do_not_fit_are_no_cache(tmp_path, short):
-    """A fault of a reader: its checksums are right."""
-    split = make_split(5)
-    less = split.features._replace(**{short: getattr(split.features, short)[:-1]})
-    with pytest.raises(OSError, match="the cache of made cannot be read back") as caught:
-        open_blocks(tmp_path, lambda: [Block(less, split.labels)], state=1)
-    cause = caught.value.__cause__
-    assert isinstance(cause, ValueError)
-    assert caught.value.strerror.endswith(f"cannot be read back: {cause}")
-
-
-def test_a_cache_that_is_gone_before_it_is_read_back(tmp_path, monkeypatch):
-    install = cache_module._install
-
-    def without(folder, remove):
-        def call(temporary, final):
-            install(temporary, final)
-            remove(final)
-
-        monkeypatch.setattr(cache_module, "_install", call)
-        with pytest.raises(OSError, match="cannot be read back") as caught:
-            open_blocks(folder, blocks_of(make_split(5)), state=1)
-        return caught.value.strerror.partition(" read back: ")[2]
-
-    said = without(tmp_path / "a", lambda folder: (folder / "train/label_indices.npy").unlink())
-    assert said.endswith("label_indices.npy: No such file or directory")
-    said = without(tmp_path / "b", shutil.rmtree)
-    assert said == "another process removed or replaced it"
 
 
 # The cache after errors, and with several processes or threads.
@@ -396,8 +300,13 @@ def longer(rng, whole):
 SOURCES = {"texts": texts, "skip_grams": skip_grams}
 
 
-@pytest.mark.parametrize("damage", [flip, cut_at_random, emptied, longer, None])
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("source", "damage"),
+    [
+        *(("texts", damage) for damage in (flip, None)),
+        *(("skip_grams", damage) for damage in (cut_at_random, emptied, longer)),
+    ],
+)
 def test_each_damaged_file_is_noticed_and_written_again(tmp_path, source, damage, capsys):
     expected = content(SOURCES[source](tmp_path))
     paths = [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and path.suffix]
@@ -424,12 +333,11 @@ def test_each_damaged_file_is_noticed_and_written_again(tmp_path, source, damage
 
 
 @pytest.mark.parametrize("key", ["num_features", "num_labels", "format"])
-@pytest.mark.parametrize("change", [-10, -1, 1])
-def test_each_number_of_the_list_counts(tmp_path, key, change):
+def test_each_number_of_the_list_counts(tmp_path, key):
     expected = content(skip_grams(tmp_path))
     (path,) = tmp_path.glob("cache/*/meta.json")
     meta = json.loads(path.read_text())
-    path.write_text(json.dumps(meta | {key: meta[key] + change}, indent=2) + "\n")
+    path.write_text(json.dumps(meta | {key: meta[key] + 1}, indent=2) + "\n")
     assert content(skip_grams(tmp_path)) == expected
     assert json.loads(path.read_text()) == meta
     for value in (None, -1, "many", 2**70, [], 1):

@@ -9,7 +9,7 @@ from helpers.naive_rows import to_lists
 from helpers.splits import assert_types, make_split, rows, split_of
 
 from slide.data import Batches, SparseDataset, Split, fingerprint, holdout
-from slide.data.describe import describe, folder_bytes
+from slide.data.describe import describe
 
 
 def test_split_refuses_parts_of_different_length():
@@ -173,16 +173,3 @@ def test_the_table():
         "test labels without a training row            60.0 %\n"
         "  each distinct label once                    50.0 %\n"
     )
-
-
-def test_empty_sets_can_be_described():
-    nothing, rows = split_of([], [], 0, 0), split_of([], [], 5, 6)
-    assert "0.0 %" in described(nothing, nothing)
-    assert "labels without a training row       100.0 %" in described(rows, rows)
-
-
-def test_bytes_of_a_folder(tmp_path):
-    (tmp_path / "below").mkdir()
-    (tmp_path / "one").write_bytes(b"123")
-    (tmp_path / "below/two").write_bytes(b"4567")
-    assert folder_bytes(tmp_path) == 7

@@ -59,25 +59,6 @@ def test_few_rows_say_nothing():
     assert not are_items(split_of([], [], 30, 30))
 
 
-def test_few_labels_and_copies_of_rows_say_nothing():
-    """A class that is the number of a column, by accident, and one that never stands beside it."""
-    rng = np.random.default_rng(0)
-    rows = ones_of((rng.integers(3, size=(3000, 2)) + np.array([0, 3])).tolist())
-    classes = Pattern.from_lists(((rows.indices[::2] + 1) % 3)[:, None].tolist())
-    distinct = CSR(rows.indptr, rows.indices, rng.random(6000, np.float32))
-    assert not are_items(Split(distinct, classes, 8, 3))
-    few = baskets(rows=2)
-    assert not are_items(few), "chance would not do it often enough"
-    assert not are_items(few.take(np.arange(3500) % 2))
-
-
-def test_labels_that_have_nothing_to_do_with_features_are_no_items():
-    split = baskets(rising=1)
-    assert not are_items(Split(split.features, baskets(seed=1, rising=1).labels, 30, 30))
-    shifted = Pattern(split.labels.indptr, split.labels.indices + np.int32(30))
-    assert not are_items(Split(split.features, shifted, 30, 60)), "no number is both"
-
-
 @pytest.mark.parametrize(("own", "proposed"), [(132, [("items", False)]), (136, [])])
 def test_half_as_many_as_by_chance_are_possible_items(own, proposed):
     split = baskets(own=own)
@@ -85,26 +66,6 @@ def test_half_as_many_as_by_chance_are_possible_items(own, proposed):
     found, against = propose_kinds(split)
     assert [each[:2] for each in found] == proposed
     assert [each[:8] for each in against] == ["no graph"] + ["no items"] * (not proposed)
-
-
-def test_all_rows_are_looked_at():
-    """However many there are, and wherever own items are."""
-    split = baskets(rows=30_000, own=30_000)
-    rows = np.r_[np.arange(30_000 - 2, 30_000), np.arange(2)]
-    quiet = baskets(rows=30_000)
-    assert are_items(quiet)
-    assert not are_items(split)
-    assert propose_kinds(split.take(rows))[1][1].startswith("no items")
-
-
-def test_short_rows_that_all_differ_are_a_graph():
-    rows = [[a, 10 + b] for a in range(10) for b in range(20)]
-    split = split_of(rows, [[20 + r % 7, 27] for r in range(200)], 30, 30)
-    assert kind_of(split) == "graph"
-    assert isinstance(find_seen(split, "graph"), SeenLabels)
-    single = split_of(rows, [[20 + r % 7] for r in range(200)], 30, 30)
-    assert kind_of(single) == "other", "a classification"
-    assert kind_of(split_of([[1, 2], [1, 2]], [[0, 2], [1]], 5, 5)) == "other"
 
 
 @pytest.mark.parametrize(
@@ -334,7 +295,7 @@ def test_pairs_are_held_out_with_one_probability():
 
 def test_the_known_labels_are_those_of_the_equal_rows():
     train = split_of([[4, 9], [1], [7, 2], [4, 9]], [[5, 3], [], [8], [1]], 10, 9)
-    known = SeenLabels(train).of(ones_of([[9, 4], [4], [1], [2, 7], []]))
+    known = find_seen(train, "graph").of(ones_of([[9, 4], [4], [1], [2, 7], []]))
     assert known.indptr.tolist() == [0, 3, 3, 3, 4, 4]
     assert known.indices.tolist() == [5, 3, 1, 8], "of all equal rows"
     empty = SeenLabels(split_of([[4], []], [[5], [3]], 10, 9))
@@ -353,14 +314,3 @@ def test_known_ids_are_left_out():
         left = [label for label in best if label not in mine and label >= 0][:5]
         assert found[row].tolist() == left + [-1] * (5 - len(left))
     assert first_unseen(ids[:, :2], Pattern.from_lists(known), 5).shape == (40, 5)
-
-
-def test_pairs_of_few_labelled_rows_stay_for_learning():
-    """Only rows with labels can be held out, so their number counts."""
-    lists = [[1, 2] if row % 20 == 0 else [] for row in range(200)]
-    features = [[row // 20, 100 + row % 20, 150 + row % 7] for row in range(200)]
-    rows = split_of(features, lists, 200, 50)
-    assert lists_all_labels(rows)
-    for seed in range(5):
-        train, held = validation_split(rows, seed)
-        assert len(train.labels.indices) > len(held.labels.indices) > 0

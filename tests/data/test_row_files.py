@@ -4,7 +4,6 @@ import gzip
 import io
 import os
 import re
-import zipfile
 
 import numpy as np
 import pytest
@@ -34,38 +33,27 @@ COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 SVMLIGHT = VARIANTS["svmlight"]
 
 HAND_WRITTEN = {
-    "plain": "2 5 4\n1,3 0:0.5 4:2\n0 2:1\n",
-    "unsorted": "1 5 4\n3,0,1 4:1 0:2 3:3\n",
-    "no final newline": "2 5 4\n1 0:1\n2 3:4",
     "crlf": "2 5 4\r\n1 0:1\r\n 3:4\r\n",
-    "no labels": "2 5 4\n 0:1 1:1\n 4:2\n",
-    "no features": "3 5 4\n1,2\n1,2 \n3\t\n",
     "neither": "3 5 4\n\n \n  \n",
     "neither, crlf": "2 5 4\r\n\r\n \r\n",
     "last row is empty": "2 5 4\n1 0:1\n\n",
     "blank lines at the end": "1 5 4\n1 0:1\n\n\r\n\n",
-    "many spaces": "1 5 4\n1  0:1   2:2 \t 3:3 \n",
     "signs and exponents": "1 9 4\n1 0:+1 1:-.5 2:1e-3 3:2.5E+2 4:1.e2 5:-0 6:0 7:1e-60 8:3e38\n",
     "many digits": "1 9 4\n1 0:0.1234567890123456789 1:12345678901234567890123 2:0.00000000001\n",
     "leading zeros": "1 9 4\n001 0007:00.25\n",
-    "no rows": "0 5 4\n",
     "no rows, blank lines": "0 5 4\n\n\n",
-    "same feature in two rows": "2 5 4\n1 2:1\n1 2:1\n",
 }
 
 
 HAND_WRITTEN_LINES = {
-    "plain": "1,3 1:0.5 4:2\n0 2:1\n",
     "no final newline": "1 1:1\n2 3:4",
     "crlf": "1 1:1\r\n\r\n 3:4\r\n",
-    "no labels": " 1:1\n 2:1\n",
     "no features": "1,2\n1,2 \n",
     "neither": " \n  \n",
     "empty": "",
     "empty lines": "\n\n1 1:1\n\n\n",
     "comments": "#\n# x\n#1 1:1\n1 1:1 # y\n1 2:1\t#z 3:x\n2 #\n #\n1 1:1 #",
     "comments after white space": "  # x\n\t#\n1 1:1\n \t # y\r\n \n \t\n #",
-    "comments, crlf": "# x\r\n1 1:1 # y\r\n #\r\n",
     "a comment after many rows": "1 1:1\n" * 20 + "# end",
     "large numbers": "2147483646 2147483647:1\n",
 }
@@ -91,38 +79,20 @@ def test_hand_written_files_are_read_as_the_naive_parser_reads_them(
 ERRORS = {
     "empty file": ("", 1, "the file is empty"),
     "no header": ("\n1 1:1\n", 1, "no header"),
-    "words in the header": ("1 x 4\n1 1:1\n", 1, "'1 x 4' is not 'rows features labels'"),
     "two counts": ("1 5\n1 1:1\n", 1, "'1 5' is not"),
-    "negative count": ("1 -5 4\n", 1, "'1 -5 4' is not"),
-    "a row for a header": ("1 2:3 4:5\n", 1, "is not 'rows features labels'"),
     "huge count": ("1 5 4000000000\n1 1:1\n", 1, "4000000000 labels, more than 2147483647"),
     "too few rows": ("3 5 4\n1 1:1\n2 1:1\n", 1, "header has 3 rows, but the file has 2"),
     "too many rows": ("1 5 4\n1 1:1\n2 1:1\n", 3, "row 2, but the header has 1"),
     "too many after blank": ("1 5 4\n1 1:1\n\n\n2 1:1\n", 5, "row 2, but the header has 1"),
-    "a space is a row": ("1 5 4\n1 1:1\n \n", 3, "row 2, but the header has 1"),
     "label in words": ("2 5 4\n1 1:1\nx 1:1\n", 3, "malformed labels 'x'"),
-    "label list ends in a comma": ("1 5 4\n1,2, 1:1\n", 2, "malformed labels '1,2,'"),
     "line ends in a comma": ("1 5 4\n1,2,\n", 2, "malformed labels '1,2,'"),
-    "row without labels or space": ("1 5 4\n1:1 2:1\n", 2, "malformed labels '1:1'"),
     "label above": ("2 5 4\n1 1:1\n0,4 1:1\n", 3, r"label 4 is not in \[0, 4\)"),
-    "label negative": ("1 5 4\n-1 1:1\n", 2, r"label -1 is not in \[0, 4\)"),
-    "label enormous": ("1 5 4\n99999999999999999999999 1:1\n", 2, r"label 9+ is not in \[0, 4\)"),
     "feature above": ("1 5 4\n1 0:1 5:1\n", 2, r"feature 5 is not in \[0, 5\)"),
-    "feature negative": ("1 5 4\n1 -2:1\n", 2, r"feature -2 is not in \[0, 5\)"),
     "feature without value": ("1 5 4\n1 2:\n", 2, "malformed feature '2:'"),
-    "feature without colon": ("1 5 4\n1 2:1 3\n", 2, "malformed feature '3'"),
-    "feature in words": ("1 5 4\n1 a:1\n", 2, "malformed feature 'a:1'"),
-    "two colons": ("1 5 4\n1 2:1:1\n", 2, "malformed feature '2:1:1'"),
     "two points": ("1 5 4\n1 2:1.1.1\n", 2, "malformed feature '2:1.1.1'"),
-    "only a point": ("1 5 4\n1 2:.\n", 2, "malformed feature '2:.'"),
-    "exponent without digits": ("1 5 4\n1 2:1e\n", 2, "malformed feature '2:1e'"),
-    "stray carriage return": ("1 5 4\n1 2:1\r 3:1\n", 2, "malformed feature"),
     "byte above 127": ("1 5 4\n1 2:1 \u00e9:1\n", 2, "malformed feature '\u00e9:1'"),
-    "nan": ("1 5 4\n1 2:nan\n", 2, "value nan of feature 2 is not a finite float32"),
     "infinite": ("2 5 4\n1 2:1\n1 2:-inf 3:1\n", 3, "value -inf of feature 2 is not a finite"),
-    "too large": ("1 5 4\n1 2:1e39\n", 2, "value 1e39 of feature 2 is not a finite float32"),
     "at the limit": ("1 5 4\n1 2:3.4028235677973366e38\n", 2, "is not a finite float32"),
-    "too large by far": ("1 5 4\n1 2:1e999999999999\n", 2, "is not a finite float32"),
     "feature twice": ("1 5 4\n1 2:1 0:1 2:1\n", 2, "feature 2 occurs more than once"),
     "label twice": ("1 5 4\n1,3,1 2:1\n", 2, "label 1 occurs more than once"),
 }
@@ -135,10 +105,7 @@ ERRORS_SVMLIGHT = {
     "label above": ("1 1:1\n\n4 1:1\n", 3, r"label 4 is not in \[0, 4\)"),
     "feature twice": ("1 1:1 2:1 1:1\n", 1, "feature 1 occurs more than once"),
     "comment without a space": ("1 1:1# x\n", 1, "malformed feature '1:1#'"),
-    "comment in the labels": ("1#,2 1:1\n", 1, "malformed labels '1#,2'"),
     "query number": ("1 qid:3 1:1\n", 1, "malformed feature 'qid:3'"),
-    "number for a label": ("0.5 1:1\n", 1, "malformed labels '0.5'"),
-    "web page": ("<!DOCTYPE html>\n", 1, "malformed labels '<!DOCTYPE'"),
 }
 
 
@@ -219,14 +186,12 @@ TRAIN = "# made by hand\n0,2 1:0.5 4:2\n 3:1  # no labels\n\n1 2:-1\n"
 TEST = "3 1:1\n0 7:1\n"
 
 
-@pytest.mark.parametrize("lenient", [False, True])
-@pytest.mark.parametrize("variant", [XMC, SVMLIGHT])
-def test_compressed_files_are_named_as_such(tmp_path, variant, lenient):
+def test_compressed_files_are_named_as_such(tmp_path):
     """Lenient reading would leave out all of their lines without a word."""
     path = tmp_path / "data.txt"
     path.write_bytes(gzip.compress(b"1 5 9\n0 1:1\n" * 1000))
     with pytest.raises(DataError, match=rf"{path} is compressed by gzip; unpack it first"):
-        read(path, variant, lenient=lenient)
+        read(path, lenient=True)
 
 
 def test_numbers_begin_where_they_are_said_to(tmp_path):
@@ -274,22 +239,6 @@ def test_columns_are_counted_in_both_files_unless_they_are_given(open_set):
     ):
         with pytest.raises(DataError, match=message):
             open_set(**options)
-
-
-def test_lines_that_are_left_out_count_for_nothing(open_set, tmp_path):
-    with (tmp_path / "files/train.txt").open("a") as file:
-        file.write("99 99:1 x\n50 50:1 50:1\n")
-    data = open_set(lenient=True, train_samples=5)
-    assert len(data.train) == 3
-    assert sizes_of(data) == (7, 4)
-    with pytest.raises(DataError, match=r"train.txt:6: malformed feature 'x'"):
-        open_set()
-
-
-def test_an_empty_set(open_set, tmp_path):
-    for name in ("train", "test"):
-        (tmp_path / f"files/{name}.txt").write_text("")
-    assert sizes_of(open_set()) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -480,13 +429,6 @@ def test_entries_keep_their_order(tmp_path, paths):
     assert [block.features.indices.tolist(), block.features.values.tolist()] == order
 
 
-@pytest.mark.parametrize("dtype", [bool, np.int8, np.uint16, np.int64, np.float32, np.float64])
-def test_values_of_any_type_become_float32(paths, dtype):
-    save(paths[0], sparse.csr_matrix(np.array([[1, 0], [0, 1]], dtype)))
-    save(paths[1], sparse.csr_matrix(np.array([[1, 0], [1, 1]], dtype)))
-    assert read_matrices(*paths) == [([0], [(0, 1.0)]), ([0, 1], [(1, 1.0)])]
-
-
 def test_stored_zeros_are_neither_features_nor_labels(paths):
     stored = sparse.csr_matrix(([0.0, 2.0, 0.0], [1, 0, 2], [0, 1, 3]), shape=(2, 3))
     for path in paths:
@@ -530,14 +472,11 @@ def test_files_that_are_no_matrices(paths, at):
     with io.BytesIO() as buffer:
         np.save(buffer, np.eye(2))
         array = buffer.getvalue()
-    for data in (b"", b"<!DOCTYPE html>", array, whole[:-40], whole[:100], b"\0" * 500):
+    for data in (b"", array, whole[:-40]):
         broken.write_bytes(data)
         assert_fails(paths, at, "cannot be read as a SciPy sparse matrix")
     save_arrays(broken, x=np.eye(2))
     assert_fails(paths, at, "cannot be read as a SciPy sparse matrix: KeyError")
-    with zipfile.ZipFile(broken, "w") as archive:
-        archive.writestr("shape.npy", b"no array")
-    assert_fails(paths, at, "cannot be read as a SciPy sparse matrix")
 
 
 def test_objects_are_not_unpickled(paths):
@@ -556,40 +495,31 @@ def test_objects_are_not_unpickled(paths):
 # What SciPy takes for a matrix, though it is none.
 UNSOUND = {
     "column too large": {"indices": [1, 2, 4]},
-    "column negative": {"indices": [1, 2, -1]},
     "pointers decrease": {"indptr": [0, 5, 3]},
-    "pointers decrease to nothing": {"indptr": [0, 3, 0]},
     "pointers beyond the end": {"indptr": [0, 2, 4]},
     "pointers begin late": {"indptr": [1, 2, 3]},
     "too few pointers": {"indptr": [0, 3]},
     "too few columns": {"indices": [1, 2]},
     "shape of three": {"shape": [2, 2, 2]},
-    "shape of one": {"shape": [2]},
-    "no shape": {"shape": []},
     "unknown kind": {"format": b"lol"},
     "kind of another": {"format": b"coo"},
-    "no kind": {"format": [1, 2]},
     "two-dimensional values": {"data": np.ones((3, 1))},
     "broken columns": {"indices": [1.5, 2, 3]},
     "broken pointers": {"indptr": [0, 2.5, 3]},
-    "flags for columns": {"indices": [True, False, True]},
 }
 
 
-@pytest.mark.parametrize("kind", ["csr", "csc"])
 @pytest.mark.parametrize("change", UNSOUND.values(), ids=UNSOUND)
-def test_unsound_matrices_are_errors(paths, change, kind):
-    shape = [2, 4] if kind == "csr" else [4, 2]
-    sound = {"format": kind.encode(), "shape": shape, "data": np.ones(3, "f4")}
+def test_unsound_matrices_are_errors(paths, change):
+    sound = {"format": b"csr", "shape": [2, 4], "data": np.ones(3, "f4")}
     sound |= {"indices": [1, 2, 3], "indptr": [0, 2, 3]}
-    save(paths[1], sparse.csr_matrix((shape[0], 3)))
     save_arrays(paths[0], **sound)
     assert sum(len(pairs) for _, pairs in read_matrices(*paths)) == 3
     save_arrays(paths[0], **sound | change)
     assert_fails(paths, 0, "cannot be read as a SciPy sparse matrix")
 
 
-@pytest.mark.parametrize("offset", [5, -5, 2**31 - 1, -(2**31), 2**31, 0.5])
+@pytest.mark.parametrize("offset", [5, -5, 2**31, 0.5])
 def test_diagonals_beyond_the_matrix_are_errors(paths, offset):
     arrays = {"format": b"dia", "shape": [2, 4], "data": np.ones((1, 4), "f4")}
     save_arrays(paths[0], **arrays, offsets=np.array([1]))
@@ -598,7 +528,7 @@ def test_diagonals_beyond_the_matrix_are_errors(paths, offset):
     assert_fails(paths, 0, "cannot be read as a SciPy sparse matrix")
 
 
-@pytest.mark.parametrize("shape", [[2**31, 4], [2, 2**31], [-1, 4], [2, -(2**63)]])
+@pytest.mark.parametrize("shape", [[2**31, 4], [2, 2**31], [-1, 4]])
 def test_sizes_beyond_int32_are_errors(paths, shape):
     arrays = {"format": b"coo", "data": [1.0], "row": [0], "col": [0]}
     save_arrays(paths[0], **arrays, shape=np.array(shape))

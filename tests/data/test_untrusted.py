@@ -9,7 +9,6 @@ import re
 import struct
 import sys
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from slide.data import documents, mnist, table, text, xmc
-from slide.data.archives import UnpackError, unpack
 from slide.data.errors import DataError
 from slide.data.row_files import VARIANTS, read_npz_blocks, read_text_blocks
 from slide.data.sources.mnist import read_idx_blocks
@@ -133,49 +131,6 @@ def test_npz_of_more_rows_than_it_can_hold(tmp_path):
     assert said == f"{path}: matrix has 2147483647 rows, more than a file of {size} bytes can hold"
 
 
-def test_npz_of_very_many_arrays(tmp_path, monkeypatch):
-    monkeypatch.setattr("slide.data.archives.MAX_LIST", 10_000)
-    path = tmp_path / "x.npz"
-    np.savez(path, **{f"{number}": np.empty(0) for number in range(200)})
-    blocks, said = outcome(lambda: read_npz_blocks(path, None))
-    assert blocks == []
-    assert re.search(r"x\.npz: .*: its list of files has 1\d{4} bytes, more than 10000", said)
-
-
-@fuzzed(60)
-@given(content=st.binary(max_size=2000), size=sizes, zeros=st.sampled_from([0, 10**6]))
-def test_archives(tmp_path, content, size, zeros):
-    """A member that says another size, or becomes large."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("rows.txt", content + bytes(zeros))
-    data = bytearray(file.getvalue())
-    at = data.index(b"PK\x01\x02") + 24
-    data[at : at + 4] = struct.pack("<I", min(size, 2**32 - 1))
-    (tmp_path / "a.zip").write_bytes(data)
-    try:
-        with more_memory(MEMORY), pytest.MonkeyPatch.context() as patched:
-            patched.setattr("slide.data.archives.MAX_BYTES", 500_000)
-            unpack(tmp_path / "a.zip", {"rows.txt": tmp_path / "out/rows.txt"}, "a.zip")
-    except UnpackError:
-        return
-    assert (tmp_path / "out/rows.txt").read_bytes() == content + bytes(zeros)
-
-
-@fuzzed(15)
-@given(length=sizes, name=st.sampled_from(["feature_indices", "label_indptr", "feature_values"]))
-def test_caches(tmp_path, length, name):
-    """An array of a cache whose header lies: the cache is written again."""
-    split = make_split(5)
-    open_blocks(tmp_path, blocks_of(split), state=1)
-    (meta,) = tmp_path.glob("*/meta.json")
-    path = Path(meta.parent, "train", f"{name}.npy")
-    path.write_bytes(array_bytes(np.load(path), (length,)))
-    with more_memory(MEMORY):
-        found = open_blocks(tmp_path, blocks_of(split), state=1)
-    assert rows(found.train) == rows(split)
-
-
 def test_the_list_of_a_cache_of_any_length(tmp_path):
     """It ends with zeros, none of which are on the disk: the cache is written again."""
     split = make_split(5)
@@ -201,35 +156,29 @@ def opened(kind, folder):
     return xmc(**places, format=kind, train_file="rows", test_file=None)
 
 
+ZEROS = gzip.compress(bytes(40 << 20), 1, mtime=0) * 10  # Names of tests are always the same.
 HEAD, CSV = b"1 5 4\n", b"text,price,label\na car,3,x\n"
 DEEP, DIGITS = b"[" * 100_000, b"9" * 5000
 LINE, CELLS = b'{"text": "a car", "labels": [%s]}\n', b'{"text": "a", "price": %s, "label": %s}\n'
-PACKED = gzip.compress(HEAD + b"1 1:1\n", mtime=0)  # Names of tests are always the same.
 BOMBS = [
     ("xmc", HEAD + b"1 1:1\0\n", r":2: malformed feature '1:1\\x00'"),
-    ("xmc", HEAD + DIGITS + b" 1:1\n", r":2: label 9{40}\.\.\. is not in"),
     ("xmc", HEAD + b"1 %s:1\n" % DIGITS, r":2: feature 9{40}\.\.\. is not in"),
     ("xmc", HEAD + b"1 1:%s\n" % DIGITS, r":2: value 9+\.\.\. of feature 1 is not a finite"),
     ("xmc", HEAD.replace(b"\n", b"\r"), r":1: header '1 5 4' is|:1: header has 1 row"),
-    ("xmc", HEAD.decode().encode("utf-16"), ":1: header '.* is not 'rows features labels'$"),
-    ("xmc", b"a,b,c\n1,2,3\n", ":1: header 'a,b,c' is not 'rows features labels'$"),
     *(("xmc", row, "svmlight, which has no header: dataset.format=svmlight reads it$")
-      for row in (b"1 1:1 2:3\n", b" 1:1\n", b"0,2 1:0.5 # x\n", b"# made by hand\n")),
+      for row in (b" 1:1\n", b"0,2 1:0.5 # x\n", b"# made by hand\n")),
     ("svmlight", HEAD + b"1 1:1\n", ":1: malformed .*'5'.*; it looks like the header of .*=xmc$"),
-    ("svmlight", PACKED[:-9], " is compressed by gzip"),
-    ("svmlight", PACKED + PACKED, " is compressed by gzip"),
-    ("svmlight", gzip.compress(bytes(400 << 20), 1, mtime=0), " is compressed by gzip"),
+    ("svmlight", ZEROS, " is compressed by gzip"),
     ("svmlight", bz2.compress(HEAD), " is compressed by bzip2"),
     ("table", lzma.compress(CSV), " is compressed by xz"),
-    ("documents", PACKED, " is compressed by gzip"),
     ("text", b"one two\0three", ": byte 7 does not belong to text in UTF-8"),
     *(("documents", LINE % b'"x"' + LINE % each, ":2: " + said)
       for each, said in ((DEEP, "lists or objects are nested too deeply"), (DIGITS, ".*4300 dig"),
-                         (b"NaN", "labels must be a list"), (b"1e999", "labels must be a list"),
-                         (b'"\xff"', ".*can't decode"), (b'"\0"', "Invalid control char"))),
+                         (b"NaN", "labels must be a list"), (b'"\xff"', ".*can't decode"),
+                         (b'"\0"', "Invalid control char"))),
     ("table", CSV + b"a car,3,x\0\n", ":3: byte 0x0 is no utf-8: dataset.encoding names"),
     *(("table", CSV + b"a car,%s,x\n" % each, ":3: the column price must hold numbers, not '")
-      for each in (b"inf", b"-1e999", DIGITS)),
+      for each in (b"inf", DIGITS)),
     *(("table", CELLS % (b"3", b'"x"') + CELLS % each, ":2: " + said)
       for each, said in (((b"1e999", b'"x"'), "the column price must hold numbers, not inf"),
                          ((b"9" * 400, b'"x"'), "the column price must hold numbers, not 9{60}$"),
@@ -259,7 +208,7 @@ def test_images_that_expand(tmp_path):
     path.write_bytes(gzip.compress(whole[:900]) + gzip.compress(whole[900:]))
     data = mnist(name="x", root=tmp_path, cache=tmp_path / "cache")
     assert len(data.train) == len(made["train"][0])
-    path.write_bytes(gzip.compress(whole + bytes(400 << 20), 1))
+    path.write_bytes(gzip.compress(whole) + ZEROS)
     with (
         more_memory(MEMORY),
         pytest.raises(DataError, match=f"{path}: it is longer than its 7 rows"),

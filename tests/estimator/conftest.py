@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 import scipy.sparse
 from helpers import job
+from threadpoolctl import threadpool_limits
 
 from slide import SlideClassifier, runtime
 
 FEW = {"epochs": 2, "hidden": 16, "random_state": 0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_of_libraries():
+    """Threads of BLAS and OpenMP that wait for each other take time for nothing."""
+    with threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(scope="module")

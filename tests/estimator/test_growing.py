@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse
 from helpers import job
 
-import slide
 from slide import SlideClassifier
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -87,21 +86,6 @@ def test_after_fit_the_sampler_is_that_of_the_recipe(stream):
         assert own.out_features == len(model.classes_)
         assert getattr(own, "active", None) in (active, active and len(model.classes_) // 4)
         model.partial_fit(X[:300], [[399]] * 300)
-
-
-def test_a_ranker_stays_until_the_network_learns(stream, tmp_path):
-    X, lists, _ = stream
-    model = SlideClassifier(epochs=1, **OPTIONS).fit(X[:300], lists[:300])
-    first = model.predict_top_k(X[:20], 1)
-    model.add_labels([1000]).add_features(2)
-    wide = scipy.sparse.csr_array((X.data, X.indices, X.indptr), (6000, 122))
-    assert model.model_.ranker is not None
-    np.testing.assert_array_equal(model.predict_top_k(wide[:20], 1).labels, first.labels)
-    model.save(tmp_path / "m")
-    assert (
-        slide.load(tmp_path / "m").predict(wide[:2], 1).labels.tolist() == first.labels[:2].tolist()
-    )
-    assert model.partial_fit(wide[:300], lists[:300]).model_.ranker is None
 
 
 def test_what_cannot_be_changes_nothing(stream):

@@ -55,8 +55,7 @@ def test_features_are_equal(kind):
         np.testing.assert_array_equal(rows.values, expected.data)
 
 
-# Each second kind with one name for each row, the others with lists.
-@pytest.mark.parametrize(("kind", "targets"), [*zip(VECTORIZERS, 4 * [NAMES, LISTS], strict=False)])
+@pytest.mark.parametrize(("kind", "targets"), [("stop", NAMES), ("hashes", LISTS)])
 def test_a_pipeline_becomes_a_model(kind, targets, tmp_path):
     pipeline = make_pipeline(VECTORIZERS[kind], SlideClassifier(**FEW)).fit(TEXTS, targets)
     slide.save(pipeline, tmp_path / "model")
@@ -138,9 +137,7 @@ def test_other_estimators(model, message, tmp_path):
         slide.save(model, tmp_path / "model")
 
 
-@pytest.mark.parametrize(
-    "labels", [[2.0, 3.0], [True, False], [0.0, 1.0], [5, 7], [0, 1], ["a", "b"]]
-)
+@pytest.mark.parametrize("labels", [[2.0, 3.0], [True, False], [0, 1]])
 def test_labels_keep_their_type(labels, tmp_path):
     rows = np.eye(2)[np.arange(40) % 2]
     classifier = SlideClassifier(**FEW).fit(rows, [labels[n % 2] for n in range(40)])
@@ -157,9 +154,7 @@ def test_labels_keep_their_type(labels, tmp_path):
     [
         ("classes", None, "it lacks settings.classifier.classes"),
         ("classes", "M8[s]", "classes of a type that holds the names"),
-        ("classes", "V3", "classes of a type that holds the names"),
         ("classes", "bool", "classes of a type that holds the names"),
-        ("classes", "f8,f8", "classes of a type that holds the names"),
         ("multilabel", None, "it lacks settings.classifier.multilabel"),
         ("multilabel", "no", "multilabel must be one of False, True"),
     ],

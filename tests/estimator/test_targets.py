@@ -5,22 +5,17 @@ import enum
 import warnings
 from collections import UserList
 from decimal import Decimal
-from functools import partial
 
 import numpy as np
 import pytest
 import scipy.sparse
-import torch
-from helpers import job
-from helpers.frames import Frame, Series
+from pandas import NA, DataFrame, Index, Series, array
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import DataConversionWarning
 from sklearn.metrics import get_scorer
 
 from slide import (
     CSR,
-    ActiveSampler,
-    LSHProposer,
     Model,
     Pattern,
     SlideClassifier,
@@ -35,31 +30,14 @@ from slide.sampling import FullSampler
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("form", ["coo", "csr"])
-@pytest.mark.parametrize("kind", ["bool", "uint8", "int16"])
-def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted, form, kind):
-    X, _ = rows
-    counts = np.full(299, 1 if kind in ("bool", "uint8") else 200, kind)
-    column = np.zeros(299, int)
-    if form == "coo":
-        many = scipy.sparse.coo_array((counts, (column, column + 7)), X.shape)
-    else:
-        bounds = np.append(0, np.full(300, 299))
-        many = scipy.sparse.csr_array((counts, column + 7, bounds), X.shape)
-    assert many.nnz == 299
-    found = fitted._read_rows(many, reset=False)
-    assert found.values.tolist() == [299.0 * float(counts[0])]
-    assert many.dtype == kind
+def test_repeated_counts_of_short_types_do_not_wrap_around(rows, fitted):
+    """Before scikit-learn adds them up."""
+    counts, column = np.full(299, 200, np.int16), np.full(299, 7)
+    many = scipy.sparse.coo_array((counts, (0 * column, column)), rows[0].shape)
+    assert fitted._read_rows(many, reset=False).values.tolist() == [299 * 200.0]
 
 
-class NAType:
-    """A label that is missing, as pandas has it."""
-
-    def __bool__(self):
-        raise TypeError("boolean value of NA is ambiguous")
-
-
-@pytest.mark.parametrize("gap", [None, np.nan, NAType()])
+@pytest.mark.parametrize("gap", [None, np.nan, NA])
 @pytest.mark.parametrize(
     "labels", [["a", "b"], [["a"], ["b", "c"]], [3, 5], np.array(["a", "b"], object)]
 )
@@ -84,8 +62,14 @@ def test_a_row_without_a_label_is_named(gap, labels):
         ([[1], [True, 2]], "must be of one kind, text or numbers, not bool and int"),
         ([{"a": 1, "b": 0}, {"a": 0, "b": 1}], "y holds dicts: give a list of label names"),
         (np.array([["a", "b"], ["c", "d"]]), "y has 2 columns of names: give a list of names"),
-        (Frame(np.array([["a", "b"]]), ["one", "two"]), "y has 2 columns of names: give a list"),
-        (Frame(np.array([[0, 1], [1, np.nan]]), ["one", "two"]), "row 1 of y has a gap .* 'two'"),
+        (
+            DataFrame(np.array([["a", "b"]]), columns=["one", "two"]),
+            "y has 2 columns of names: give a list",
+        ),
+        (
+            DataFrame(np.array([[0, 1], [1, np.nan]]), columns=["one", "two"]),
+            "row 1 of y has a gap .* 'two'",
+        ),
     ],
 )
 def test_what_is_no_name_is_said(y, message):
@@ -130,9 +114,8 @@ def test_texts_of_numpy(rows, tmp_path):
 
 @pytest.mark.parametrize("kind", ["object", "string", "string[pyarrow]", "category"])
 def test_texts_of_pandas(kind):
-    pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    for column in (pandas.Series, pandas.Index, pandas.array):
+    for column in (Series, Index, array):
         found = read_targets(column(["b", "a", "b"], dtype=kind))
         assert found.classes.tolist() == ["a", "b"]
         assert found.labels.indices.tolist() == [1, 0, 1]
@@ -141,7 +124,7 @@ def test_texts_of_pandas(kind):
 
 
 LIBRARIES = {
-    "pandas": lambda rows: pytest.importorskip("pandas").DataFrame(rows),
+    "pandas": DataFrame,
     "polars": lambda rows: pytest.importorskip("polars").DataFrame(rows),
     "pyarrow": lambda rows: pytest.importorskip("pyarrow").Table.from_pylist(rows),
     "datasets": lambda rows: pytest.importorskip("datasets.arrow_dataset").Dataset.from_list(rows),
@@ -179,17 +162,6 @@ def test_tables_of_libraries(library):
         SlideClassifier().fit(LIBRARIES[library](ROWS), [0, 1] * 20)
 
 
-def test_one_column_of_pyarrow():
-    arrow = pytest.importorskip("pyarrow")
-    assert read_targets(arrow.array(["a", "b", "a"])).classes.tolist() == ["a", "b"]
-
-
-def test_a_dense_tensor_is_a_matrix():
-    X, y = torch.randn(40, 3), torch.arange(40) % 2
-    fitted = SlideClassifier(epochs=1, ranker=None, random_state=0).fit(X, y)
-    np.testing.assert_array_equal(fitted.predict(X), fitted.predict(X.numpy()))
-
-
 def test_a_query_of_polars_is_said():
     polars = pytest.importorskip("polars")
     with pytest.raises(ValueError, match=r"a query of polars .*: give X\.collect\(\)"):
@@ -201,21 +173,21 @@ FLAGS = np.eye(3, dtype=int)[[0, 1, 2, 0, 1]]
 
 
 def test_the_columns_of_a_frame_must_be_the_classes():
-    found = read_targets(Frame(FLAGS, NAMES))
+    found = read_targets(DataFrame(FLAGS, columns=NAMES))
     assert found.classes.tolist() == NAMES
-    again = read_targets(Frame(FLAGS, NAMES), np.array(NAMES))
+    again = read_targets(DataFrame(FLAGS, columns=NAMES), np.array(NAMES))
     assert again.labels.indices.tolist() == found.labels.indices.tolist() == [0, 1, 2, 0, 1]
     with pytest.raises(ValueError, match=r"column 0 of the labels must be 'ash', .* not 'cedar'"):
-        read_targets(Frame(FLAGS, NAMES[::-1]), np.array(NAMES))
+        read_targets(DataFrame(FLAGS, columns=NAMES[::-1]), np.array(NAMES))
     with pytest.raises(ValueError, match=r"column 2 of the labels must be 'cedar', .* not 'oak'"):
-        read_targets(Frame(FLAGS, [*NAMES[:2], "oak"]), np.array(NAMES))
+        read_targets(DataFrame(FLAGS, columns=[*NAMES[:2], "oak"]), np.array(NAMES))
     with pytest.raises(ValueError, match="3 classes does not fit a matrix of 2 columns"):
-        read_targets(Frame(FLAGS[:, :2], NAMES[:2]), np.array(NAMES))
+        read_targets(DataFrame(FLAGS[:, :2], columns=NAMES[:2]), np.array(NAMES))
 
 
 def test_one_column_of_a_frame_is_one_label_or_list_for_each_row():
     with pytest.warns(DataConversionWarning):
-        found = read_targets(Frame([["b"], ["a"], ["b"]], ["label"]))
+        found = read_targets(DataFrame([["b"], ["a"], ["b"]], columns=["label"]))
     assert (found.classes.tolist(), found.multilabel) == (["a", "b"], False)
     assert found.labels.indices.tolist() == [1, 0, 1]
     assert read_targets(Series(["b", "a"])).labels.indices.tolist() == [1, 0]
@@ -225,8 +197,8 @@ def test_one_column_of_a_frame_is_one_label_or_list_for_each_row():
 
 
 def test_frames_are_matrices():
-    assert as_pattern(Frame(FLAGS, NAMES), 3).indices.tolist() == [0, 1, 2, 0, 1]
-    mixed = Frame(np.array([[True, 2], [False, 0.5]], object), ["a", "b"])
+    assert as_pattern(DataFrame(FLAGS, columns=NAMES), 3).indices.tolist() == [0, 1, 2, 0, 1]
+    mixed = DataFrame(np.array([[True, 2], [False, 0.5]], object), columns=["a", "b"])
     assert as_pattern(mixed, 2).indices.tolist() == [0, 1, 1]
     assert as_csr(mixed, 2).values.tolist() == [1, 2, 0.5]
     assert as_pattern(Series([[0, 2], [1]]), 3).indices.tolist() == [0, 2, 1]
@@ -235,14 +207,16 @@ def test_frames_are_matrices():
 def test_the_columns_of_a_frame_must_be_the_features():
     model = Model(SlideNetwork(3, [4], 2, FullSampler), feature_names=NAMES)
     expected = model.predict(FLAGS, k=1)
-    found = model.predict(Frame(FLAGS, NAMES), k=1)
+    found = model.predict(DataFrame(FLAGS, columns=NAMES), k=1)
     np.testing.assert_array_equal(found.labels, expected.labels)
     with pytest.raises(ValueError, match=r"column 1 of the features must be 'birch', .* not 'oak'"):
-        model.predict(Frame(FLAGS, ["ash", "oak", "cedar"]), k=1)
+        model.predict(DataFrame(FLAGS, columns=["ash", "oak", "cedar"]), k=1)
     with pytest.raises(ValueError, match="a matrix of 2 columns does not fit 3 features"):
-        model.predict(Frame(FLAGS[:, :2], NAMES[:2]), k=1)
+        model.predict(DataFrame(FLAGS[:, :2], columns=NAMES[:2]), k=1)
     unnamed = Model(model.network)
-    np.testing.assert_array_equal(unnamed.predict(Frame(FLAGS, "abc"), k=1).labels, found.labels)
+    np.testing.assert_array_equal(
+        unnamed.predict(DataFrame(FLAGS, columns=[*"abc"]), k=1).labels, found.labels
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,17 +228,6 @@ def test_names_stay_what_they_are(names):
     assert [type(name) for name in found.tolist()] == [type(name) for name in names]
     if "a" not in names:  # Texts and numbers have no order.
         assert read_targets([[name] for name in names]).classes.tolist() == names
-
-
-def test_large_numbers_are_names():
-    X, names = np.eye(4)[[0, 1, 2] * 4], [2**63 + 1, 2**63 + 2, -5]
-    model = SlideClassifier(hidden=4, ranker=None, random_state=0)
-    model.partial_fit(X, [[names[row % 3]] for row in range(12)], classes=names[:3])
-    assert set(model.predict_top_k(X, k=3).labels.ravel().tolist()) == set(names)
-    model.add_labels([2**70])
-    assert model.classes_.tolist() == [*names, 2**70]
-    model.remove_labels([2**63 + 1])
-    assert model.classes_.tolist() == [2**63 + 2, -5, 2**70]
 
 
 @pytest.mark.parametrize(
@@ -288,8 +251,7 @@ def test_new_names_must_be_of_the_same_kind(classes, new, message):
     assert model.add_labels([classes[1] * 2]).classes_.tolist() == [*classes, classes[1] * 2]
 
 
-@pytest.mark.parametrize("change", [list, tuple, np.array])
-@pytest.mark.parametrize("value", [int, float, bool])
+@pytest.mark.parametrize(("change", "value"), [(list, int), (tuple, bool), (np.array, float)])
 def test_rows_of_a_matrix_are_no_lists_of_names(change, value):
     rows = [change([value(flag) for flag in row]) for row in FLAGS.tolist()]
     for classes in (None, [0, 1]):
@@ -327,20 +289,13 @@ def test_labels_that_training_did_not_have_are_misses():
 
 PARAMETERS = {
     "hidden": [np.int64(8)],
-    "active": np.int32(2),
     "threshold": np.float32(0.5),
     "tf_idf": np.bool_(False),
-    "l2_norm": np.bool_(False),
     "epochs": np.int64(1),
-    "max_minutes": np.float64(0),
     "batch_size": np.int16(4),
     "lr": np.float64(0.25),
-    "input_rate": np.float32(2),
-    "dropout": np.float32(0.5),
     "random_state": np.int64(0),
-    "verbose": np.bool_(False),
     "sampler": np.str_("uniform"),
-    "search": np.str_("exact"),
 }
 
 
@@ -362,21 +317,13 @@ def test_parameters_may_be_scalars_of_numpy(tmp_path):
         found.predict_top_k(X, k=np.int64(0))
 
 
-@pytest.mark.parametrize("proposer", [LSHProposer, None])
-def test_sizes_of_layers_and_runs_may_be_scalars_of_numpy(tmp_path, proposer):
-    few = np.int64
-    options = {"proposer": proposer, "active": few(20), "seed": few(3), "mode": "per_sample"}
-    network = SlideNetwork(few(60), [few(8)], few(80), partial(ActiveSampler, **options))
-    data = job.make_data(tmp_path, **{name: few(size) for name, size in job.SIZES.items()})
-    options = {"batch_size": few(16), "epochs": few(2), "seed": few(1), "max_steps": few(3)}
-    trainer = job.make_trainer(tmp_path, data, network=network, **options)
-    assert trainer.fit()["steps"] == 3
-    Model(network).save(tmp_path / "m")
-    assert load(tmp_path / "m").predict(data.test.features, k=few(3)).labels.shape == (40, 3)
-
-
 @pytest.mark.parametrize(
-    "y", [np.array([[3], [5]] * 4), Frame([["a"], ["b"]] * 4, ["label"]), np.array([3, 5] * 4)]
+    "y",
+    [
+        np.array([[3], [5]] * 4),
+        DataFrame([["a"], ["b"]] * 4, columns=["label"]),
+        np.array([3, 5] * 4),
+    ],
 )
 def test_the_first_rows_of_one_column_need_all_classes(y):
     model = SlideClassifier(hidden=4, random_state=0)
@@ -397,7 +344,11 @@ HALF = r"names of labels must .*'a\\ud800' holds half of a pair"
         ([[0.5], [np.nan]], None, r"a label of row 1 of y is missing: \[nan\]"),
         ([[0.5], [np.inf]], None, "must be texts or finite numbers, not inf"),
         (["a", "b"], ["a", "b", None], "must be texts or finite numbers, not None"),
-        (Frame(np.eye(2), ["a", "a"]), None, "names of labels must differ; 'a' occurs twice"),
+        (
+            DataFrame(np.eye(2), columns=["a", "a"]),
+            None,
+            "names of labels must differ; 'a' occurs twice",
+        ),
         *((y, None, HALF) for y in (["a\ud800", "b"], [["b"], ["b", "a\ud800"]])),
     ],
 )
@@ -422,9 +373,8 @@ TEXTS = [f"the {a} {v}" for a in ("cat", "dog") for v in ("eats", "runs", "naps"
 FORMS = {
     "list": TEXTS,
     "column": np.array(TEXTS, object)[:, None],
-    "lists": [[text] for text in TEXTS],
     "series": Series(TEXTS),
-    "frame": Frame(np.array([TEXTS, range(36)], object).T, ["text", "number"]),
+    "frame": DataFrame(np.array([TEXTS, range(36)], object).T, columns=["text", "number"]),
     "a gap": [None, *TEXTS[1:]],
     "sequence": UserList(TEXTS),
     "bytes": [text.encode() for text in TEXTS],
@@ -457,7 +407,7 @@ def test_lists_in_one_text_are_warned_of(separator, warned):
         )
 
 
-@pytest.mark.parametrize(("ranker", "classes"), [("ensemble", 2), ("ensemble", 4), (None, 2)])
+@pytest.mark.parametrize(("ranker", "classes"), [("ensemble", 4), (None, 2)])
 def test_scores_of_few_classes_are_dense(ranker, classes):
     rng = np.random.default_rng(0)
     y = rng.integers(0, classes, 120)

@@ -54,8 +54,7 @@ def both(folder, dtype):
 
 
 @DTYPES
-@pytest.mark.parametrize("search", ["exact", "index"])
-@pytest.mark.parametrize("rows", [1, 30])
+@pytest.mark.parametrize(("search", "rows"), [("exact", 30), ("index", 1)])
 def test_answers_are_those_of_converted_weights(folders, raw, dtype, search, rows):
     found, expected = both(folders, dtype)
     x = raw.test.slice(0, rows).features
@@ -63,18 +62,6 @@ def test_answers_are_those_of_converted_weights(folders, raw, dtype, search, row
     for layer, other in zip(found.network.layers(), expected.network.layers(), strict=True):
         assert torch.equal(layer.weight, other.weight)
         assert (layer.in_features, layer.out_features) == (other.in_features, other.out_features)
-
-
-@DTYPES
-def test_rows_stay_short(folders, dtype):
-    network = load(folders / dtype).network
-    codes = [network.first.codes, network.output.codes]
-    assert {each.dtype for each in codes} == {getattr(torch, dtype)}
-    assert {tuple(each.shape) for each in codes} == {(60, 8), (80, 7)}
-    assert network.hidden[0].weight.dtype == torch.float32
-    assert not any(p.requires_grad for p in network.parameters())
-    assert not any(layer.training for layer in network.layers())
-    assert dtype in repr(network)
 
 
 @DTYPES
@@ -120,8 +107,7 @@ def test_it_learns_on_in_float32(folders, raw, dtype):
     assert type(models[0].network.output) is slide.SampledLinear
 
 
-@DTYPES
-def test_the_index_of_a_sampler(raw, dtype, tmp_path, monkeypatch):
+def test_the_index_of_a_sampler(raw, tmp_path, monkeypatch):
     """All rows are converted once, and the copy is no part of the network."""
 
     def sampler(width, outputs):
@@ -130,27 +116,26 @@ def test_the_index_of_a_sampler(raw, dtype, tmp_path, monkeypatch):
     torch.manual_seed(0)
     network = slide.SlideNetwork(60, [8], 80, sampler)
     network.output.top_k(torch.randn(2, 8), 3, "sampler")
-    Model(network).save(tmp_path / "short", dtype)
-    found, expected = both(tmp_path, "short")
+    Model(network).save(tmp_path / "int8", "int8")
+    found, expected = both(tmp_path, "int8")
     x, converted, read = raw.test.features, [], QuantizedRows.float
     monkeypatch.setattr(QuantizedRows, "float", lambda rows: converted.append(1) or read(rows))
     for _ in range(2):
         assert_same(found.predict(x, search="sampler"), expected.predict(x, search="sampler"))
     assert len(converted) == 1
     assert len(list(found.network.output.children())) == 0
-    assert found.network.output.codes.dtype == getattr(torch, dtype)
+    assert found.network.output.codes.dtype == torch.int8
 
 
-@DTYPES
-def test_wrong_rows_get_the_same_sentence(folders, dtype):
-    model = load(folders / dtype)
+def test_wrong_rows_get_the_same_sentence(folders):
+    model = load(folders / "int8")
     far = slide.CSR(np.array([0, 1]), np.array([60], np.int32), np.ones(1, np.float32))
     for call in (model.predict, model.network.predict):
         with pytest.raises(ValueError, match=r"features must lie in \[0, 60\)"):
             call(far)
     with pytest.raises(ValueError, match="search must be one of exact, index, sampler"):
         model.network.predict(np.eye(60)[:1], search="fast")
-    output = load(folders / dtype).network.output
+    output = model.network.output
     for search in ("exact", "index"):
         with pytest.raises(ValueError, match=r"input \(2, 6\) does not fit weight \(80, 7\)"):
             output.top_k(torch.ones(2, 6), 3, search)
@@ -211,17 +196,6 @@ print(json.dumps(found))
     for opened, mapped in json.loads(done.stdout).values():
         assert opened < 6
         assert mapped
-
-
-@DTYPES
-def test_the_index_is_made_once(raw, tmp_path, dtype):
-    Model(slide.SlideNetwork(60, [8], 5000, slide.FullSampler)).save(tmp_path / "m", dtype)
-    model = load(tmp_path / "m")
-    index = model.network.output.row_index()
-    model.predict(raw.test.features, search="index")
-    assert model.network.output.row_index() is index
-    model.network.output.codes[0] = 1
-    assert model.network.output.row_index() is not index
 
 
 FILES = ("model.json", *(f"{n}.safetensors" for n in ("network", "index", "ranker", "steps")))

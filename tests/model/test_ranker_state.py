@@ -141,8 +141,3 @@ def test_a_correction_is_kept_and_models_of_before_have_none(fitted):
     settings["final_ranker"]["correction"] = [0.5, 0.01, 1]
     with pytest.raises(ValueError, match=r"correction whose factors are at least 0\.1"):
         restored(settings, tensors)
-
-
-def test_a_ranker_that_is_not_trained_has_no_state():
-    with pytest.raises(RuntimeError, match="not trained: call fit first"):
-        ranker_state(EnsembleRanker())

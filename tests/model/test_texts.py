@@ -1,15 +1,12 @@
-"""Models that take texts: from a run to answers with names, in Python and from a shell."""
+"""Models that take texts: from a run to answers with names."""
 
-import io
 import json
-import sys
 
 import numpy as np
 import pytest
 from helpers import datafiles, job
 
 import slide
-from slide.predict.command import main
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +17,7 @@ def run(tmp_path_factory):
     datafiles.write_documents(folder, data, {})
     sizes = [word for word in job.tiny(folder) if not word.startswith("dataset.")]
     places = [f"dataset.root={folder}", f"dataset.cache={folder}/cache", "dataset.min_rows=1"]
-    job.main(*sizes, "dataset=documents", *places, "transform.min_label_count=2", "report=true")
+    job.main(*sizes, "dataset=documents", *places, "transform.min_label_count=2")
     return folder / "run", (folder / "test.jsonl").read_text().splitlines()
 
 
@@ -37,7 +34,7 @@ def test_texts_and_rows_get_the_same_answers(run):
     assert {name for line in lines for name in json.loads(line)["labels"]} <= known
 
 
-@pytest.mark.parametrize("form", [tuple, iter, np.array, lambda texts: np.array(texts, object)])
+@pytest.mark.parametrize("form", [tuple, iter, np.array])
 def test_forms_of_texts(run, form):
     model = slide.load(run[0])
     texts = ["word1 word2", "word3"]
@@ -68,23 +65,3 @@ def test_a_saved_copy_takes_texts_too(run, tmp_path):
     model.restricted(some).save(tmp_path / "copy")
     labels, _ = slide.load(tmp_path / "copy").predict(["word1 word2"], k=2)
     assert set(labels[0]) <= set(some)
-
-
-def test_lines_of_texts_from_a_pipe(run, tmp_path, monkeypatch):
-    folder, lines = run
-    features = {"features": {"word3": 1.0}}
-    given = "\n".join([*lines, json.dumps(features)]).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
-    out = tmp_path / "answers.jsonl"
-    main([str(folder), "-", "-k", "2", "-o", str(out)])
-    answers = [json.loads(line) for line in out.read_text().splitlines()]
-    texts = [json.loads(line)["text"] for line in lines]
-    expected = slide.load(folder).predict(texts, k=2).labels
-    assert [each["labels"] for each in answers[:-1]] == expected.tolist()
-    assert len(answers[-1]["labels"]) == 2
-
-
-def test_the_report_has_the_names(run):
-    page = (run[0] / "report.html").read_text()
-    assert "<td>label 1" in page
-    assert ": word" in page

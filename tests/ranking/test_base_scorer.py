@@ -15,7 +15,6 @@ from slide.ranking.base_scorer import (
     BaseScorer,
     Layout,
     Queries,
-    join,
     ranking_features,
 )
 from slide.ranking.scorers.network import Network
@@ -139,18 +138,6 @@ def test_each_column_says_what_its_name_says(scorers, features):
             assert (np.diff(places) <= 1e-6).all(), name
             assert sorted(row[name]) == list(range(len(ids))), name
         assert expected.keys() | ranked.keys() == set(FIRST_FEATURES)
-
-
-def test_nothing_is_dropped_and_the_mode_stays(scorers, features):
-    one, other = (gather(scorers, features).columns for _ in range(2))
-    np.testing.assert_array_equal(one, other)
-    assert scorers.network.training
-
-
-def test_join_keeps_each_id_once():
-    found = join(np.array([[3, 5, -1], [-1, -1, -1]]), np.array([[5, 0], [2, -1]], np.int32))
-    assert [sorted(row[row >= 0]) for row in found] == [[0, 3, 5], [2]]
-    assert found.shape == (2, 3)
 
 
 def test_rows_that_no_scorer_knows(scorers, features):

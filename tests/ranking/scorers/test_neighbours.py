@@ -94,14 +94,6 @@ def test_lists_are_as_long_as_the_work_allows():
     assert 20 * longest <= 16_384 < 20 * 2 * longest
 
 
-def test_impossible_inputs_are_refused(rows):
-    x, labels = rows
-    with pytest.raises(ValueError, match=r"labels must lie in \[0, 2\)"):
-        Neighbours().fit(x, labels, FEATURES, 2)
-    with pytest.raises(ValueError, match=r"features must lie in \[0, 3\)"):
-        Neighbours().fit(x, labels, 3, LABELS)
-
-
 def test_labels_that_are_left_out_give_their_places_to_others(rows, monkeypatch):
     monkeypatch.setattr(neighbours, "BLOCK", 7)
     x, labels = rows

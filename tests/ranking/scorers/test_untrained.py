@@ -23,18 +23,6 @@ def test_the_most_frequent_unseen_labels_are_named():
         assert Frequency(proposed=3).propose(queries).ids.tolist() == named
 
 
-def test_labels_are_sorted_once_for_the_same_frequencies(monkeypatch):
-    sorts, sort = [], np.argsort
-    monkeypatch.setattr(np, "argsort", lambda *a, **more: sorts.append(1) or sort(*a, **more))
-    features = CSR(np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
-    scorer = Frequency(proposed=1)
-    first, second = np.array([1, 2]), np.array([2, 1])
-    for frequency, named in ((first, 1), (first, 1), (second, 0), (first, 1)):
-        queries = Queries(features, None, None, "exact", 1, frequency)
-        assert scorer.propose(queries).ids.tolist() == [[named]]
-    assert len(sorts) == 3
-
-
 @pytest.mark.not_as_python
 def test_noise_is_not_better_than_the_most_frequent_label():
     """Label 0 has one row in 20, and each other one hardly any, of which nothing can be learnt."""
