@@ -9,6 +9,7 @@ from helpers.samplers import lsh_sampler, recent_sampler
 from slide.sampling import lsh_proposer
 from slide.sparse import Pattern
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SIZES = 2**14, 2**20
 
 
@@ -79,19 +80,3 @@ def test_neither_do_look_ups_by_sketches(monkeypatch):
     monkeypatch.setattr(lsh_proposer, "FRONT", 4096)
     monkeypatch.setattr(lsh_proposer, "_PRODUCTS", 2**14)
     assert_no_array_of_all_outputs(lsh_sampler)
-
-
-@pytest.mark.compiled_only
-def test_this_would_tell():
-    """A dense gradient, by autograd through a slice, does grow."""
-    measured = []
-    for num_outputs in SIZES:
-        weight = torch.randn(num_outputs, D, requires_grad=True)
-        ids = torch.arange(ACTIVE)
-
-        def step(weight=weight, ids=ids):
-            (torch.randn(B, D) @ weight[ids].T).sum().backward()
-
-        step()
-        measured.append(tensor_bytes(step))
-    assert measured[1] > 20 * measured[0]

@@ -19,6 +19,7 @@ from helpers.programs import run_program
 
 from slide import runtime
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -90,11 +91,6 @@ def test_library_example():
     output, x = names["output"], names["encoder"](names["x"])
     after = output(x, names["labels"])
     assert names["loss"](after.values, after.active) < names["loss"](*names["scores"][:2])
-
-
-def test_commands_name_existing_files():
-    for command in ("main", "tests"):
-        assert "-c constraints.txt" in marked(command, "bash")
 
 
 def test_figures_are_the_generated_ones(bench):

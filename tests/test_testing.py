@@ -22,6 +22,7 @@ from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 from slide.testing import check_hash_family, check_sampler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 D, N = 16, 90
 often = partial(fixed, every=20)
 SAMPLERS = {
