@@ -295,6 +295,7 @@ def test_malformed_containers_are_a_sentence(name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: check_pattern("ids", [[1]], 1, 9), "a slide.Pattern or slide.CSR, not list"),
         (lambda: check_pattern("ids", Pattern([0, 1], [2]), None, 9), "arrays, .* not list and li"),
         (
             lambda: check_pattern("ids", Pattern(BOUNDS, BOUNDS[1:]), 2, 9),

@@ -18,6 +18,7 @@ from slide.ops.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 # Where there are tables, they hold all rows but those of the head.
 N, D, B = 20_000 if COMPILED else 1_500, 48, 64
 FAMILIES = {"simhash": SimHash, "dwta": partial(DWTA, bin_size=8)}
@@ -75,9 +76,12 @@ def recall(proposer, weight, bias, queries, k=10):
 
 @pytest.mark.compiled_only
 @pytest.mark.parametrize("family", FAMILIES)
-def test_finds_what_exact_search_finds(family):
+def test_finds_what_exact_search_finds(family, threads):
     weight, bias, inputs, proposer = ready(family=FAMILIES[family])
     assert recall(proposer, weight, bias, inputs[:B]) > 0.8
+    found = proposer.candidates(inputs[:B])
+    threads(0)
+    np.testing.assert_array_equal(proposer.candidates(inputs[:B]).indices, found.indices)
     if not uses_reference():
         assert proposer.looked < 0.3 * N
 
@@ -408,12 +412,6 @@ def test_copies_and_other_sizes():
     unnamed = LSHProposer(D, 300, family=lambda *shape, **sizes: SimHash(*shape, **sizes))
     with pytest.raises(ValueError, match="was a lambda"):
         copy.deepcopy(unnamed).resize(5000)
-
-
-def test_sparse_inputs_are_refused():
-    proposer = LSHProposer(D, 300)
-    with pytest.raises(TypeError, match="dense inputs"):
-        proposer.observe(slide.CSR(np.array([0, 0]), np.empty(0, np.int32), np.empty(0)))
 
 
 @kernels_only

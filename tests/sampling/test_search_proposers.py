@@ -21,6 +21,8 @@ from slide.sampling.schedules import fixed, never
 from slide.search import RowIndex, exact_top_k
 from slide.sparse import Pattern
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def draw_labels(seed, counts=(2, 1, 0, 3, 1)):
     return make_pattern(np.random.default_rng(seed), list(counts), N)
@@ -106,12 +108,6 @@ class TestState:
             ids.append(each.proposer.state_dict()["index"]["ids"])
         np.testing.assert_array_equal(*ids)
 
-    def test_of_another_shape(self):
-        sampler, other = index_sampler(D, N, active=9), index_sampler(D, N + 1, active=9)
-        sampler.update(*draw_layer(), None)
-        with pytest.raises(ValueError, match=rf"steps must be \({N + 1}\) uint8, not \({N},\)"):
-            other.load_state_dict(sampler.state_dict())
-
     def test_copies_search_their_own_weight(self):
         layer = SampledLinear(D, N, index_sampler(D, N, active=16, best=1, mode="per_sample"))
         x, nobody = draw_queries(5), Pattern(np.zeros(6, np.int64), np.empty(0, np.int32))
@@ -146,10 +142,9 @@ def test_predicting_threads_update_the_lists_once(monkeypatch):
 
 
 @pytest.mark.parametrize("proposer", [IndexProposer, LSHProposer])
-@every_mode
-def test_an_index_of_inference_mode_can_follow_training(mode, proposer):
+def test_an_index_of_inference_mode_can_follow_training(proposer):
     """PyTorch does not let tensors that were made in this mode change outside of it."""
-    layer = SampledLinear(D, N, ActiveSampler(D, N, proposer, active=40, mode=mode))
+    layer = SampledLinear(D, N, ActiveSampler(D, N, proposer, active=40))
     optimizer, labels, x = RowSparseAdam(layer.parameters()), draw_labels(0), draw_queries(5)
     with torch.inference_mode():
         layer.top_k(x, 2, "sampler")
