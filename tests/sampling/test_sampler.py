@@ -207,9 +207,9 @@ def test_weights_stand_for_all_outputs(name, mode, candidate_share):
         promising = 0 if name == "uniform" else int(candidate_share * max(0, 16 - known))
         assert known <= hard <= known + promising
         assert (weights[:hard] == 1).all()
-        if hard < len(weights):
-            np.testing.assert_allclose(weights.sum(), FEW, rtol=1e-5)
-            assert np.ptp(weights[hard:]) == 0
+        assert hard < len(weights)
+        np.testing.assert_allclose(weights.sum(), FEW, rtol=1e-5)
+        assert np.ptp(weights[hard:]) == 0
 
 
 @every_mode
