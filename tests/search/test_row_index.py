@@ -340,12 +340,12 @@ class TestRegroup:
             (
                 torch.zeros(500, 17),
                 None,
-                r"an index of \(500, 16\) does not fit rows of \(500, 17\)",
+                r"\(500, 16\) does not fit rows of \(500, 17\)",
             ),
             (
                 torch.zeros(501, 16),
                 None,
-                r"an index of \(500, 16\) does not fit rows of \(501, 16\)",
+                r"\(500, 16\) does not fit rows of \(501, 16\)",
             ),
             (torch.zeros(500, 16), torch.zeros(500), "has a bias and the index"),
         ],
