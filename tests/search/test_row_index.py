@@ -337,16 +337,8 @@ class TestRegroup:
     @pytest.mark.parametrize(
         ("weight", "bias", "message"),
         [
-            (
-                torch.zeros(500, 17),
-                None,
-                r"\(500, 16\) does not fit rows of \(500, 17\)",
-            ),
-            (
-                torch.zeros(501, 16),
-                None,
-                r"\(500, 16\) does not fit rows of \(501, 16\)",
-            ),
+            (torch.zeros(500, 17), None, r"\(500, 16\) does not fit rows of \(500, 17\)"),
+            (torch.zeros(501, 16), None, r"\(500, 16\) does not fit rows of \(501, 16\)"),
             (torch.zeros(500, 16), torch.zeros(500), "has a bias and the index"),
         ],
     )
