@@ -227,15 +227,6 @@ def test_the_summary_tells_of_the_processes(runs):
     assert summary["active_mean"] == 60
 
 
-def test_one_process_opens_the_model(runs):
-    model = slide.load(runs[1] / "parts")
-    assert (model.num_features, model.num_labels) == (90, 60)
-    rows = slide.CSR(np.array([0, 2]), np.array([3, 70], np.int32), np.ones(2, np.float32))
-    labels, scores = model.predict(rows, k=3)
-    assert len(set(labels[0].tolist())) == 3
-    assert (np.diff(scores[0]) <= 0).all()
-
-
 def test_one_folder_with_a_log_of_one_process(runs):
     for name in ("whole", "chain 0"):
         folder = runs[1] / name

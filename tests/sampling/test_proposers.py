@@ -150,7 +150,7 @@ def test_samplers_without_an_index_for_prediction():
 
 
 class Largest(Proposer):
-    """The k rows with the largest products, twice where the product is above 1."""
+    """The k rows with the largest products, twice where the product is below 2."""
 
     def __init__(self, in_features, out_features, seed, k=3):
         super().__init__(in_features, out_features, seed=seed)
@@ -163,7 +163,7 @@ class Largest(Proposer):
         scores, ids = exact_top_k(queries, self.weight, self.bias, self.k)
         pairs = zip(scores.tolist(), ids.tolist(), strict=True)
         return Pattern.from_lists(
-            [own + [i for s, i in zip(values, own, strict=True) if s > 1] for values, own in pairs]
+            [own + [i for s, i in zip(values, own, strict=True) if s < 2] for values, own in pairs]
         )
 
 

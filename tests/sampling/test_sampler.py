@@ -331,7 +331,8 @@ def test_after_a_state_that_is_refused():
         ActiveSampler(D, N, partial(PublishedLSHProposer, **(OPTIONS | each)), active=8)
         for each in ({}, {"bucket_capacity": 4})
     )
-    saved.update(*draw_layer(), None)
+    for each in (saved, other):
+        each.update(*draw_layer(), None)
     with pytest.raises(ValueError, match="bucket_capacity was 8"):
         other.load_state_dict(saved.state_dict())
     assert not other.state_dict()["built"]

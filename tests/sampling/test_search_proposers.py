@@ -240,10 +240,12 @@ class TestRebuild:
         monkeypatch.setattr(RowIndex, "regroup", noted)
         for _ in range(2):
             proposer.rebuild(weight, bias)
+            proposer.touched(labels_of(len(weight), [8]))
+            weight[8] += 1
         return moved
 
     def test_rows_that_several_steps_changed_move_once(self, monkeypatch):
-        assert self.rebuilt(monkeypatch) == [[7], []]
+        assert self.rebuilt(monkeypatch) == [[7], [8]]
 
     def test_lists_of_all_rows_if_all_may_be_others(self, monkeypatch):
         """As after the weights of another layer were loaded."""

@@ -127,8 +127,8 @@ PROPOSERS = {
         for change in own
     ],
 )
+@pytest.mark.usefixtures("one_thread")
 def test_edited_proposers(kind, name, change):
-    torch.manual_seed(0)
     sampler, fresh = (
         slide.ActiveSampler(D, N, kind, active=20, mode="per_sample", weighting="none")
         for _ in range(2)

@@ -93,10 +93,8 @@ class TestErrorMessage:
         [
             ("bias must be true or false, not 1", "network.bias must be true or false, not 1"),
             ("probes = 2 needs a family", "hash.probes = 2 needs a family"),
-            ("bias (3,) does not fit weight (4, 2)", "bias (3,) does not fit weight (4, 2)"),
             ("hash.num_tables would have no effect", "hash.L would have no effect"),
             ("probes=2 needs a family", "hash.probes=2 needs a family"),
-            ("probes are missing", "probes are missing"),
             ("seed must not be negative, not -1", "seed must not be negative, not -1"),
         ],
     )
