@@ -87,37 +87,3 @@ def test_pages_are_those_of_their_figures(bench, name):
     text = (ROOT / "results" / f"{name}.md").read_text()
     program = bench({"as_published": "slide_cpp"}.get(Path(name).name, Path(name).name))
     assert text.endswith(program.page(found))
-
-
-def test_rows_are_measured_once_and_others_stay(bench, tmp_path, monkeypatch):
-    """A second call measures what is missing: another seed, or a peer of another version."""
-    harness, asked = bench("harness"), []
-    monkeypatch.chdir(ROOT)  # As the programs do.
-
-    def measure(store, arguments):
-        cases = harness.grid(dataset=arguments.datasets, seed=arguments.seeds)
-        store.fill(
-            cases, lambda case: asked.append(case["seed"]) or {"p_at_1": 0.5}, arguments.code
-        )
-
-    def page(found):
-        return harness.table(found["rows"]) + harness.origin(found["rows"])
-
-    def call(*words):
-        parser = harness.options("About", ["a"], [0])
-        parser.add_argument("--code", default="omikuji 1")
-        words = ["--root", str(tmp_path), "--results", str(tmp_path), *words]
-        with job.global_state_put_back():
-            return harness.fill_page("b", ("dataset", "seed"), page, measure, parser, words=words)
-
-    call()
-    call("--seeds", "0", "1")
-    assert asked == [0, 1]
-    call("--code", "omikuji 2")
-    assert asked == [0, 1, 0]
-    assert [row["code"] for row in call("--render").rows] == ["omikuji 2", "omikuji 1"]
-    assert "omikuji 2, " in (tmp_path / "b.md").read_text()
-    call("--again", "--minutes", "1e-9")
-    assert asked == [0, 1, 0], "its time is over"
-    call("--code", "omikuji 3", "--seeds", "0", "2", "--absent")
-    assert asked == [0, 1, 0, 2], "there are rows of other versions"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.layers import D, N
-from helpers.samplers import full_sampler, lsh_sampler, published_sampler, uniform_sampler
+from helpers.samplers import full_sampler, uniform_sampler
 
 from slide import (
     CSR,
@@ -16,7 +16,6 @@ from slide import (
     Pattern,
     SampledLinear,
     SimHash,
-    SlideNetwork,
     SparseInputLinear,
     active_linear,
 )
@@ -115,27 +114,6 @@ def test_targets_and_scores_within_the_samples_own_sets():
 def test_vectors_too_narrow_to_hash(family):
     with pytest.raises(ValueError, match=r"vectors must be \(n, 64\), not \(5, 60\)"):
         family.codes(torch.zeros(5, 60))
-
-
-def test_prediction_depends_neither_on_draws_nor_on_the_batch():
-    torch.manual_seed(0)
-
-    def sampler(inputs, outputs):
-        return lsh_sampler(inputs, outputs, active=8)
-
-    first = partial(published_sampler, hashes_per_table=2, num_tables=4, fill=0, active=8)
-    network = SlideNetwork(30, [24, 20], 50, sampler, [first, sampler])
-    features = CSR(
-        np.arange(0, 13, 3), np.arange(12, dtype=np.int32), np.linspace(1, 2, 12, dtype=np.float32)
-    )
-    first = CSR(np.array([0, 3]), features.indices[:3], features.values[:3])
-    scores, ids = network.predict(features, 5)
-    again, _ = network.predict(features, 5)
-    alone, alone_ids = network.predict(first, 5)
-    assert torch.equal(scores, again)
-    assert torch.allclose(scores[:1], alone)
-    assert torch.equal(ids[:1], alone_ids)
-    assert [layer.sampler.selections for layer in network.layers()] == [0, 0, 0]
 
 
 # A label that a sample has twice would count twice in the loss.

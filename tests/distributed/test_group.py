@@ -62,11 +62,8 @@ def test_alone():
     ("said", "lost"),
     [
         ("Connection closed by peer [127.0.0.1]:37123", True),
-        ("Read error [10.0.0.2]:29400: Connection reset by peer", True),
         ("Timed out waiting 8000ms for recv operation to complete", True),
-        ("writev [10.0.0.2]:29400: Broken pipe", True),
         ("Read error [10.0.0.2]:29400: No route to host", True),
-        ("writev [10.0.0.2]:29400: Software caused connection abort", True),
         ("Invalid scalar type", False),
     ],
 )

@@ -218,15 +218,6 @@ def test_they_find_the_number_of_epochs(runs):
     assert "the rate falls until step" in runs[0]["ended"]["auto"][0]["said"]
 
 
-def test_the_summary_tells_of_the_processes(runs):
-    summary, single = (
-        json.loads((runs[1] / name / "summary.json").read_text()) for name in ("chain 0", "warm")
-    )
-    assert set(summary) - set(single) == {"processes", "exchange_seconds"}
-    assert summary["processes"] == 2
-    assert summary["active_mean"] == 60
-
-
 def test_one_folder_with_a_log_of_one_process(runs):
     for name in ("whole", "chain 0"):
         folder = runs[1] / name

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import slide
 from slide.backend import backend, uses_reference
 from slide.hashing import DWTA, SimHash
-from slide.ops.sketches import CODES, FIRST, PRIOR, SCALE, WIDTH
+from slide.ops.sketches import FIRST, PRIOR, SCALE, WIDTH
 from slide.sampling import LSHProposer, lsh_proposer
 from slide.search import exact_top_k
 
@@ -394,13 +394,6 @@ def test_a_state_without_sketches_leaves_no_candidates_behind():
     proposer = fitted(*layer(outputs=300))
     proposer.load_state_dict(LSHProposer(D, 300).state_dict())
     assert not proposer.candidates(layer(outputs=300)[2][:3]).indices.size
-
-
-def test_a_state_holds_no_tables():
-    weight, bias, inputs = layer()
-    state = fitted(weight, bias, inputs).state_dict()
-    size = sum(array.nbytes for array in state.values() if isinstance(array, np.ndarray))
-    assert size < N * (WIDTH + 8) + 4 * D * (1024 + CODES + 8)
 
 
 def test_copies_and_other_sizes():

@@ -91,8 +91,8 @@ class TestTopK:
         index, queries = RowIndex(weight, masked), queries_for(weight)
         wanted = exact_top_k(queries, weight, masked, 10)[1]
         assert recall(index.top_k(queries, 10)[1], wanted) > 0.9
-        ids = RowIndex(torch.full((9, 2), torch.nan), None).top_k(torch.ones(1, 2), 3)[1]
-        assert ids.tolist() == [[-1, -1, -1]]
+        nothing = RowIndex(torch.full((9, 2), torch.nan), None).top_k(torch.ones(1, 2), 3)
+        assert [each.tolist() for each in nothing] == [[[-torch.inf] * 3], [[-1] * 3]]
 
 
 class TestChanges:
@@ -182,20 +182,6 @@ class TestBounds:
             moved = torch.arange(step, len(weight), 3)
             weight[moved] += torch.randn(len(moved), weight.shape[1], generator=changes)
             index.update(moved.numpy())
-
-    def test_lists_beside_the_longest_rows_are_needed(self):
-        weight, bias = draw_clusters(seed=3)
-        queries, index = queries_for(weight), RowIndex(weight, bias)
-        scores, ids = index.top_k(queries, 5)
-        assert recall(ids, exact_top_k(queries, weight, bias, 5)[1]) > 0.97
-        state = index.state_dict()
-        longest = state["ids"][state["starts"][-2] :]
-        assert len(longest) < index.seen < 0.3 * len(weight)
-        assert np.isin(ids.numpy(), longest).mean() < 0.9
-        for b in range(20):
-            own = index.top_k(queries[b : b + 1], 5)
-            torch.testing.assert_close(own[0][0], scores[b])
-            assert own[1][0].tolist() == ids[b].tolist()
 
     def test_the_limit_of_rows(self, monkeypatch):
         """By default a share of them, where these are more than some."""
@@ -369,26 +355,16 @@ def draw_stored(dtype, num_rows=300, width=9, num_queries=6):
 
 
 @DTYPES
-@pytest.mark.parametrize("queries", [1, 6])
-def test_exact_search_converts_blocks(dtype, queries, monkeypatch):
-    x, rows, bias = draw_stored(dtype, num_queries=queries)
+def test_exact_search_converts_blocks(dtype, monkeypatch):
+    x, rows, bias = draw_stored(dtype)
     expected = exact_top_k(x, rows.float(), bias, 7)
-    read, block = [], QuantizedRows.block
-
-    def noted(rows, begin, end):
-        read.append(len(found := block(rows, begin, end)))
-        return found
-
-    monkeypatch.setattr(QuantizedRows, "block", noted)
     found = exact_top_k(x, rows, bias, 7)  # In one block, as the floats: bit by bit.
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
-    assert read == [300]
     monkeypatch.setattr("slide.utils.quantized._NUMBERS", 9 * 64)
     found = exact_top_k(x, rows, bias, 7)
     torch.testing.assert_close(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
-    assert read[1:] == [64] * 4 + [44]
     with pytest.raises(ValueError, match=r"k must be in \[1, 300\], not 301"):
         exact_top_k(x, rows, bias, 301)
 

@@ -61,16 +61,6 @@ def test_bounds_are_named():
         checks.one_of("key", "stack", ("fifo", "reservoir"))
 
 
-def test_counted_nouns():
-    found = [checks.counted(n, "row") for n in (0, 1, 2000)]
-    assert [*found, checks.counted(2, "hash", "hashes")] == [
-        "0 rows",
-        "1 row",
-        "2,000 rows",
-        "2 hashes",
-    ]
-
-
 def test_the_nearest_word_is_suggested():
     known = ["trainer.seed", "dataset.seed"]
     assert checks.near_word("datset.seed", known) == "; did you mean dataset.seed?"

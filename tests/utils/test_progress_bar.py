@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from slide.utils import progress_bar
-from slide.utils.progress_bar import ProgressBar, log, silence, silenced
+from slide.utils.progress_bar import ProgressBar, log, silenced
 
 
 def test_a_reader_that_goes_ends_the_process_without_a_word():
@@ -90,17 +90,6 @@ def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
     with ProgressBar(total=3):
         log("the rate falls")
     assert stream.getvalue() == "the rate falls\n"
-
-
-def test_a_process_that_is_to_be_silent(capsys):
-    silence()
-    try:
-        log("nothing")
-        assert sum(ProgressBar(range(4), "adding")) == 6
-    finally:
-        silence(False)
-    log("something")
-    assert capsys.readouterr().err == "something\n"
 
 
 def test_only_this_thread_is_silent(capsys):

@@ -96,13 +96,3 @@ def test_what_this_process_holds():
     held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held.write(b"x" * len(held))
     assert 0.9 * len(held) < resident_memory() - before < 2 * len(held)
-
-
-def test_without_the_files_of_linux(monkeypatch):
-    monkeypatch.setattr(resources, "_fields", lambda path: {})
-    size = 4096
-    monkeypatch.setattr(resources.os, "sysconf_names", {"SC_AVPHYS_PAGES": 1}, raising=False)
-    monkeypatch.setattr(resources.os, "sysconf", lambda name: size, raising=False)
-    assert resources._available() == size * size
-    monkeypatch.setattr(resources.os, "sysconf_names", {}, raising=False)
-    assert resources._available() is None
