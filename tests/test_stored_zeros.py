@@ -78,17 +78,12 @@ def test_data_sets_in_memory(data):
     assert kind_of(made.train) == kind_of(whole)
 
 
-@pytest.mark.parametrize("kind", ["svmlight", "npz"])
-def test_files(tmp_path, kind):
-    if kind == "npz":
-        names = {"train_file": "x.npz", "test_file": "x.npz"}
-        names |= {"train_labels_file": "y.npz", "test_labels_file": "y.npz"}
-        scipy.sparse.save_npz(tmp_path / "x.npz", SCIPY)
-        scipy.sparse.save_npz(tmp_path / "y.npz", scipy.sparse.csr_array(np.eye(3)))
-    else:
-        names = {"train_file": "rows.svm", "test_file": "rows.svm"}
-        (tmp_path / "rows.svm").write_text("0 1:0 2:1 3:1\n1\n2 1:-0.0 4:1\n")
-    found = xmc(name="mine", root=tmp_path, cache=tmp_path / "cache", format=kind, **names)
+def test_files(tmp_path):
+    names = {"train_file": "x.npz", "test_file": "x.npz"}
+    names |= {"train_labels_file": "y.npz", "test_labels_file": "y.npz"}
+    scipy.sparse.save_npz(tmp_path / "x.npz", SCIPY)
+    scipy.sparse.save_npz(tmp_path / "y.npz", scipy.sparse.csr_array(np.eye(3)))
+    found = xmc(name="mine", root=tmp_path, cache=tmp_path / "cache", format="npz", **names)
     for split in (found.train, found.test):
         assert split.features.indptr.tolist() == [0, 2, 2, 3]
         assert split.features.indices.tolist() == [1, 2, 3]

@@ -47,17 +47,6 @@ def test_operations(tmp_path):
         assert found["sent"] == 2 * 16 + gathered + sent
 
 
-def test_alone():
-    group = Group.alone()
-    x = torch.ones(2)
-    assert group.all_reduce(x) is x
-    assert group.all_gather(x)[0] is x
-    assert group.gather([1]) == [[1]]
-    assert group.broadcast({"a": 1}) == {"a": 1}
-    group.barrier()
-    assert (group.rank, group.size, group.seconds, group.calls) == (0, 1, 0, {})
-
-
 @pytest.mark.parametrize(
     ("said", "lost"),
     [

@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from helpers.torchrun import torchruns
+from helpers.programs import run_program
+from helpers.torchrun import SMALL, torchruns
 
 import slide
 from slide.training.checkpoint import assembled, last_checkpoint, read_states
@@ -224,3 +225,23 @@ def test_one_folder_with_a_log_of_one_process(runs):
         assert lines(folder, "train/loss") != []
         assert len(list((folder / "checkpoints").iterdir())) == 2
         assert not list(folder.glob("*.tmp"))
+
+
+# The end of a process, with threads of gloo, aborts it at random; so this looks for them, too.
+PROGRAM = """
+import torch.distributed as dist
+from slide.config.command import train
+
+train()
+assert not dist.is_initialized(), "the processes have not parted"
+"""
+
+
+def test_torchrun_itself_starts_processes_that_part_at_the_end(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    start = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    start += ["--rdzv-endpoint=localhost:0", "program.py", *SMALL]
+    words = [*start, f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run"]
+    done = run_program(*words, cwd=tmp_path, timeout=150, GLOO_SOCKET_IFNAME="lo")
+    assert not done.returncode, done.stderr
+    assert done.stdout.count("P@1") == 1

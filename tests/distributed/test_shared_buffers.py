@@ -19,7 +19,7 @@ SUMS = """
 def work(group):
     found = []
     # More than fits into a buffer comes last.
-    for number, count in enumerate([1, 1000, 0, 7, 5 << 20]):
+    for number, count in enumerate([1, 1000, 0, 7, (1 << 20) + 5]):
         for dtype in (torch.float32, torch.float64, torch.int64):
             generator = torch.Generator().manual_seed(10 * number + group.rank)
             own = torch.randint(-999, 999, (count,), generator=generator).to(dtype)

@@ -120,15 +120,6 @@ def test_finds_in_a_trained_network(family):
 
 @kernels_only
 @pytest.mark.compiled_only
-def test_candidates_are_the_best_of_what_comes_up():
-    """With all rows in the head nothing is missed but by rounding."""
-    weight, bias, inputs, proposer = ready(outputs=4000)
-    assert recall(proposer, weight, bias, inputs[:B]) > 0.99
-    assert proposer.looked == 4000
-
-
-@kernels_only
-@pytest.mark.compiled_only
 @pytest.mark.parametrize("best_in_sample", [False, True])
 def test_a_score_that_too_few_rows_have_is_no_bound(best_in_sample, monkeypatch):
     """The best rows of half of the inputs may be those by which the bound is chosen."""

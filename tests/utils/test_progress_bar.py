@@ -72,18 +72,6 @@ def test_terminals_have_bars(monkeypatch, clock):
     assert "100%|" in shown
 
 
-def test_bytes_of_a_file_are_counted(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
-    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
-    with progress_bar.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
-        assert file.read(6) == b"012345"
-        file.seek(7)
-        assert file.read() == b"789"
-    assert "digits:  60% 6.00/10.0 " in stream.getvalue()
-
-
 def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
