@@ -4,9 +4,6 @@ import ast
 from pathlib import Path
 
 import pytest
-from helpers.programs import output_of
-
-import slide
 
 ROOT = Path(__file__).parent.parent
 # Modules at the root of the package that count as a room of several; others count as themselves.
@@ -128,24 +125,3 @@ def test_packages_have_one_importer():
 def test_compiler_flags_are_set_in_one_place(word):
     using = {m for m, path in MODULES.items() if word in path.read_text()}
     assert using == {"slide.ops.compile"}
-
-
-def test_importing_slide_and_using_an_optimizer_are_light():
-    code = (
-        "import sys, slide; "
-        "optimizer = slide.RowSparseAdam(slide.SampledLinear(4, 9).parameters()); "
-        "optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict()); "
-        "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
-        "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
-        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock', "
-        "'fastapi', 'uvicorn', 'prometheus_client', 'torch._dynamo'}; "
-        "print(sorted(heavy & set(sys.modules))); "
-        # The guides name `slide.training.CoreShare` and others in full.
-        "print([getattr(slide, name).__name__[6:] for name in slide._ROOMS])"
-    )
-    assert output_of("-c", code) == f"[]\n{list(slide._ROOMS)}\n"
-    assert set(slide._ROOMS) <= set(dir(slide))
-    # Completion offers no module that public names are only imported from.
-    assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))
-    with pytest.raises(AttributeError, match="no attribute 'trainings'"):
-        _ = slide.trainings

@@ -12,6 +12,7 @@ import pytest
 import torch
 from helpers.programs import output_of, run_program
 
+import slide
 from slide import runtime
 from slide.backend import array_view
 from slide.utils import resources
@@ -51,7 +52,7 @@ class TestThreads:
 
 
 HOST = """
-import os, signal, numpy, torch
+import os, signal, sys, numpy, torch
 torch.set_num_threads(1)
 torch.manual_seed(3)
 numpy.random.seed(3)
@@ -66,8 +67,18 @@ layer.loss(torch.ones(2, 4), slide.Pattern.from_lists([[3], [5]]), slide.ActiveL
 after = state()
 assert after[1] == before[1], "signals"
 assert after[3] == before[3], "threads of torch"
-print(sorted(set(after[0].items()) - set(before[0].items())))
+print(sorted(name for name, _ in set(after[0].items()) - set(before[0].items())))
+optimizer = slide.RowSparseAdam(layer.parameters())
+optimizer.load_state_dict(optimizer.state_dict())
+print(sorted({HEAVY} & set(sys.modules)))
+print([getattr(slide, name).__name__ for name in slide._ROOMS])
 """
+HEAVY = {
+    *("hydra", "omegaconf", "tensorboard", "torch.utils.tensorboard", "matplotlib", "faiss"),
+    *("sklearn", "scipy.sparse", "safetensors", "requests", "gdown", "filelock", "fastapi"),
+    *("uvicorn", "prometheus_client", "torch._dynamo"),
+    *("slide.training", "slide.config", "slide.data", "slide.model"),
+}
 
 
 WRONG = """
@@ -99,10 +110,18 @@ def test_what_an_import_changes():
     """The program that imports slide keeps its signals, its threads, and most of its variables."""
     kept = ("OMP_", "GOMP_", "KMP_", "THP_")
     variables = {n: value for n, value in os.environ.items() if not n.startswith(kept)}
-    found = output_of("-c", HOST, variables=variables)
-    changed = {name for name, _ in ast.literal_eval(found)}
+    found = output_of("-c", HOST.replace("{HEAVY}", str(HEAVY)), variables=variables)
+    changed, heavy, rooms = map(ast.literal_eval, found.splitlines())
     ours = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE"}
     assert {name for name in changed if not name.startswith("KMP_")} == ours
+    assert not heavy
+    # The guides name `slide.training.CoreShare` and others in full.
+    assert rooms == [f"slide.{room}" for room in slide._ROOMS]
+    assert set(slide._ROOMS) <= set(dir(slide))
+    # Completion offers no module that public names are only imported from.
+    assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))
+    with pytest.raises(AttributeError, match="no attribute 'trainings'"):
+        _ = slide.trainings
 
 
 class TestMemory:

@@ -44,12 +44,15 @@ def work(group):
         losses.append(loss.item())
         optimizer.zero_grad()
         loss.backward()
+        if not step:
+            first = dense_gradient(network.first.weight).tolist()
         optimizer.step()
     calls = dict(group.calls, sent=group.bytes_sent)
     assert torch.equal(torch_draws, torch.get_rng_state())
     scores, ids = network.predict(BATCHES[0][0], 25)
     dense = [p.double().sum().item() for p in network.hidden.parameters()]
-    return losses, calls, scores.tolist(), ids.tolist(), dense
+    found = losses, calls, scores.tolist(), ids.tolist(), dense
+    return found, first, network.first.shares.ids.tolist()
 """
 
 
@@ -57,12 +60,14 @@ def work(group):
 def test_as_one_process(tmp_path):
     """Complete sets: the same losses, the same best outputs, and so many messages."""
     found = run_ranks(WORK, tmp_path, *SIZES)
-    losses, none, scores, ids, _ = found[1][0]
+    (losses, none, scores, ids, _), first, _ = found[1][0]
     assert none == {"sent": 0}
     assert losses[-1] < losses[0]
     for size in SIZES:
-        assert all(rank == found[size][0] for rank in found[size])  # In each bit.
-        own_losses, calls, own_scores, own_ids, _ = found[size][0]
+        assert all(rank[0] == found[size][0][0] for rank in found[size])  # In each bit.
+        own_losses, calls, own_scores, own_ids, _ = found[size][0][0]
+        for _, own_first, rows in found[size]:
+            np.testing.assert_allclose(own_first, np.array(first)[rows], rtol=1e-4, atol=1e-7)
         np.testing.assert_allclose(own_losses, losses, rtol=1e-5)
         np.testing.assert_allclose(own_scores, scores, rtol=1e-4, atol=1e-5)
         assert own_ids == ids

@@ -57,10 +57,6 @@ class TestCandidates:
         assert found[0] < found[1]
         assert found[1] > 0.9
 
-    def test_nothing_before_the_first_build(self):
-        with pytest.raises(RuntimeError, match="the index is empty"):
-            IndexProposer(D, N).candidates(draw_queries(1))
-
 
 class TestState:
     @pytest.mark.not_as_python
@@ -291,8 +287,9 @@ class TestRebuild:
         """Which makes a new index, where it can: `refresh` has no such right."""
         weight, bias = draw_clusters()
         proposer = IndexProposer(D, len(weight))
-        with pytest.raises(RuntimeError, match="the index is empty; call rebuild first"):
-            proposer.refresh(weight, bias)
+        for call in (lambda: proposer.refresh(weight, bias), lambda: proposer.candidates(weight)):
+            with pytest.raises(RuntimeError, match="the index is empty; call rebuild first"):
+                call()
         proposer.rebuild(weight, None)
         with pytest.raises(ValueError, match="the layer has a bias and the index has none"):
             proposer.refresh(weight, bias)
