@@ -15,7 +15,7 @@ import requests
 import scipy.sparse
 import torch
 from helpers import job
-from helpers.programs import run_program
+from helpers.commands import slide_predict
 
 from slide import runtime
 
@@ -49,10 +49,10 @@ def test_from_matrices_to_answers(tmp_path, capsys, monkeypatch):
     precision = float(capsys.readouterr().out)
     assert (names["labels"].shape, names["labels"].dtype) == ((300, 3), np.int64)
     predict, serve, ask = shell.splitlines()
-    command = predict.replace("slide-predict", "-m slide.predict").split()
-    done = run_program(*command, cwd=tmp_path, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"P@1 ([\d.]+)", done.stderr)[1]) > precision > 0.1
+    assert predict.startswith("slide-predict ")
+    slide_predict(*predict.split()[1:])
+    said = capsys.readouterr().err
+    assert float(re.search(r"P@1 ([\d.]+)", said)[1]) > precision > 0.1
     assert scipy.sparse.load_npz(tmp_path / "answers.npz").shape == (400, 80)
     (answer,) = over_http(serve, ask, tmp_path)["answers"]
     assert len(answer["labels"]) == 5
