@@ -257,29 +257,11 @@ class TestFollowing:
         assert proposer.tables.arrays().seen[0, 0] <= most
 
 
-@kernels_only
-def test_codes_of_a_row_do_not_depend_on_other_rows():
-    *_, proposer = ready()
-    for rows in ([4], [7, 4], list(range(0, N, 7))):
-        found = proposer._addresses(proposer.sketches[rows])
-        np.testing.assert_array_equal(found, proposer.codes[:, rows])
-
-
 def test_rows_without_numbers_are_no_candidates():
     weight, bias, inputs = layer(outputs=300)
     weight[3], bias[5], bias[8] = torch.nan, -torch.inf, torch.inf
     proposer = fitted(weight, bias, inputs)
     assert not np.isin([3, 5, 8], proposer.candidates(inputs[:5]).indices).any()
-
-
-def test_equal_rows_are_not_all_in_the_head():
-    inputs = layer()[2]
-    weight, bias = torch.zeros(N, D), torch.zeros(N)
-    proposer = fitted(weight, bias, inputs)
-    found = proposer.candidates(inputs[:4])
-    assert len(found.indices) < N
-    if not uses_reference():
-        assert proposer.looked < N / 4 + 8
 
 
 def test_inputs_that_are_no_numbers_are_not_kept():

@@ -28,7 +28,6 @@ from slide.sampling import (
 from slide.sampling.schedules import backoff, fixed, never
 from slide.search.exact import exact_top_k
 from slide.sparse import Pattern
-from slide.testing import check_sampler
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -200,20 +199,6 @@ class TestOwnProposer:
         ids = proposer.propose_shared(queries, nobody(5), places, np.uint64(0))
         assert ids.dtype == np.int32
         assert ids.tolist() == self.naive(in_turn, places)
-
-    @every_mode
-    def test_serves_training_and_search(self, mode):
-        sampler = ActiveSampler(D, N, Largest, active=20, mode=mode)
-        layer = SampledLinear(D, N, sampler)
-        queries = draw_queries(2)
-        active = layer(queries).active
-        scores, best = layer.top_k(queries, 3, search="sampler")
-        wanted, ids = layer.top_k(queries, 3)
-        assert torch.equal(best, ids)
-        torch.testing.assert_close(scores, wanted)
-        for b in range(2):
-            assert np.isin(ids[b], active.row(b)).all()
-        check_sampler(lambda: ActiveSampler(D, N, Largest, active=20, mode=mode), D)
 
     def test_must_define_the_two(self):
         sampler = ActiveSampler(D, N, Proposer, active=3)
