@@ -108,7 +108,7 @@ def write_skip_grams(folder):
 
 
 def test_word2vec(example, tmp_path, capsys):
-    arguments = ["--data", str(write_skip_grams(tmp_path)), "--sampler", "lsh", "--epochs", "30"]
+    arguments = ["--data", str(write_skip_grams(tmp_path)), "--sampler", "lsh", "--epochs", "15"]
     arguments += ["--active", "3", "--batch", "16", "--size", "16", "--lr", "0.01"]
     rows = example("word2vec").main([*arguments, "--words", "nowhere", "word7"])
     loss, nearest, head, *lines = capsys.readouterr().out.splitlines()
