@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +17,6 @@ from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = [path for path in (ROOT / "examples").glob("*.py") if path.name != "common.py"]
-PREPARING = sorted((ROOT / "datasets").glob("*/prepare.py"))
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -44,20 +42,6 @@ def test_the_guide_says_how_long_they_are():
             zip(re.findall(r"\[(\w+\.py)\]", names), map(int, lines.split(",")), strict=True)
         )
     assert said == {path.name: len(path.read_text().splitlines()) for path in PROGRAMS}
-
-
-@pytest.mark.filterwarnings("ignore")  # Of lightning.
-@pytest.mark.parametrize(
-    "path", [*PROGRAMS, *PREPARING], ids=lambda path: path.parent.name + path.stem
-)
-def test_each_program_says_what_it_takes(path, monkeypatch, capsys):
-    if path.stem == "lightning_module":
-        pytest.importorskip("lightning")
-    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
-    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
-    with pytest.raises(SystemExit, match=r"^0$"):
-        runpy.run_path(str(path), run_name="__main__")
-    assert f"usage: {path.name} [-h]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

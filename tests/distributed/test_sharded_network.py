@@ -19,7 +19,7 @@ from slide.sampling.sampler import FullSampler
 
 D, N, B = 200, 60, 32
 SIZES = (2, 3)
-STEPS = int(os.environ.get("SLIDE_RANK_STEPS", "20"))  # 100 on request: docs/contributing.md.
+STEPS = int(os.environ.get("SLIDE_RANK_STEPS", "11"))  # 100 on request: docs/contributing.md.
 WORK = f"""
 D, N, B = {D}, {N}, {B}
 rng = np.random.default_rng(0)

@@ -89,21 +89,6 @@ class TestState:
             move(number)
         assert other.rebuilds == sampler.rebuilds == 3
 
-    def test_without_an_index(self):
-        """As after a change of the outputs: the next lists are those of the next seed."""
-        weight, bias = draw_clusters()
-        sampler, other = (index_sampler(D, len(weight), active=9) for _ in range(2))
-        sampler.update(weight, bias, None)
-        sampler.resize(len(weight) - 1)
-        other.resize(len(weight) - 1)
-        other.load_state_dict(sampler.state_dict())
-        assert not other.state_dict()["built"]
-        ids = []
-        for each in (sampler, other):
-            each.update(weight[1:], bias[1:], None)
-            ids.append(each.proposer.state_dict()["index"]["ids"])
-        np.testing.assert_array_equal(*ids)
-
     def test_copies_search_their_own_weight(self):
         layer = SampledLinear(D, N, index_sampler(D, N, active=16, best=1, mode="per_sample"))
         x, nobody = draw_queries(5), Pattern(np.zeros(6, np.int64), np.empty(0, np.int32))

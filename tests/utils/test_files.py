@@ -29,20 +29,6 @@ def test_round_trips(tmp_path):
     assert names(tmp_path) == ["j.json", "x.txt"]
 
 
-def test_a_file_takes_its_name_when_it_is_complete(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def write(file):
-        file.write(b"new, first half; ")
-        file.flush()
-        assert path.read_bytes() == b"old"
-        file.write(b"second half")
-
-    files.write_atomic(path, write)
-    assert path.read_bytes() == b"new, first half; second half"
-
-
 @pytest.mark.parametrize("old", [None, b"old"])
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
