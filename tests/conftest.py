@@ -13,10 +13,9 @@ import importlib
 import os
 from pathlib import Path
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Threads of one process that spin would hold the cores that the others need. OpenMP reads this
-    # when it is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
+# Threads of one process that spin would hold the cores that the others need. OpenMP reads this when
+# it is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 import pytest
 import torch
@@ -66,7 +65,6 @@ FIRST = (
     "distributed/test_runs.py",
     "estimator/test_classifier.py",
     "config/test_processes.py",
-    "distributed/test_torchrun.py",
     "nn/test_inside_pytorch.py",
     "test_docs.py",
     "trust/test_kills.py",

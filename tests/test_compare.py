@@ -1,13 +1,11 @@
 """``slide-compare`` on folders of runs."""
 
 import json
-from pathlib import Path
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from slide import compare
-from slide.report.run_files import RunFiles, text_table
+from slide.report.run_files import text_table
 
 
 @pytest.fixture
@@ -43,9 +41,10 @@ def test_settings_that_differ_and_what_came_of_them(runs, capsys):
     assert "run_dir" not in head
 
 
-def test_a_folder_of_runs_and_wide_tables(runs, capsys):
+def test_a_folder_of_runs_and_wide_tables(runs, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
     for name in ("one", "two"):
-        more = "".join(f"a_key_with_a_long_name_{i}: {name}\n" for i in range(9))
+        more = "".join(f"a_key_of_some_length_{i}: {name}\n" for i in range(9))
         with (runs / name / "config.yaml").open("a") as file:
             file.write(more)
     (runs / "tries").mkdir()
@@ -53,7 +52,10 @@ def test_a_folder_of_runs_and_wide_tables(runs, capsys):
     compare.main([str(runs)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["run", "one", "three", "two"]
-    assert "a_key_with_a_long_name_3  one     -      two" in lines
+    assert "a_key_of_some_length_3  one     -      two" in lines, "a pipe has no end"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    compare.main([str(runs)])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 30
 
 
 def settings(run, words, **changed):
@@ -93,7 +95,7 @@ def test_keys_are_those_that_a_user_types(runs, words, changed, expected):
     assert set(found) == expected
 
 
-@pytest.mark.parametrize("words", [3, None, {"seed": 1}, [3, ["seed=1"]]])
+@pytest.mark.parametrize("words", [3, [3, ["seed=1"]]])
 def test_words_that_no_command_line_has(runs, words):
     for name, seed in (("one", 0), ("two", 1)):
         tree = {"seed": seed, "command": {"words": words}}
@@ -115,27 +117,6 @@ def test_many_runs_are_lines(runs, capsys):
     assert head.split()[:3] == ["run", "seed", "P@1"]
     assert "looked up  recall" in head
     assert len(lines) == 12
-    figure = compare.draw_comparison(
-        *[[compare.read_run(runs / "one")] * 12, [str(i) for i in range(12)]]
-    )
-    assert len({str(line.get_color()) for line in figure.axes[0].lines}) == 12
-    solid, dashed, dotted = (line.get_zorder() for line in figure.axes[0].lines[:3])
-    assert solid < dashed < dotted, "equal curves hide each other"
-    (legend,) = figure.legends
-    FigureCanvasAgg(figure).draw()
-    assert not any(legend.get_window_extent().overlaps(axes.bbox) for axes in figure.axes)
-
-
-def test_small_differences_of_precision_look_small():
-    runs = [
-        RunFiles(Path(name), {}, {}, [{"step": 4, "eval/p_at_1": score}])
-        for name, score in (("one", 0.7401), ("two", 0.7395))
-    ]
-    figure = compare.draw_comparison(runs, ["one", "two"])
-    for panel in figure.axes[2:]:
-        least, most = panel.get_ylim()
-        assert least < 0.7395 < 0.7401 < most
-        assert most - least == pytest.approx(0.02)
 
 
 def test_mistakes_are_sentences(runs):
@@ -166,14 +147,3 @@ def test_a_table_that_is_wider_than_the_terminal_goes_on_below():
     for narrow in (14, 9, 1):
         assert text_table(columns, narrow).splitlines() == parts
     assert text_table(columns, 9, repeated=2).splitlines() == whole
-
-
-def test_the_width_of_the_terminal_counts(runs, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-    compare.main([str(runs)])
-    assert capsys.readouterr().out.count("run ") == 1, "a pipe has no end"
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    compare.main([str(runs)])
-    out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 30
-    assert out.count("run ") == 2

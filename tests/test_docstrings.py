@@ -50,6 +50,7 @@ def run_examples(module):
     return "".join(report), runner.tries
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("room", sorted({name.split(".")[1] for name in MODULES}))
 def test_examples(room):
     """Of the modules of a room."""

@@ -3,16 +3,15 @@
 from functools import partial
 from itertools import cycle
 
-import numpy as np
 import pytest
 import torch
 from helpers.samplers import full_sampler, lsh_sampler, uniform_sampler
 
 from slide.functional.losses import LOSSES
-from slide.nn import ActiveLoss, SampledLinear, SlideNetwork
+from slide.nn import ActiveLoss, SampledLinear
 from slide.optim import RowSparseAdam
 from slide.row_gradients import dense_gradient
-from slide.sparse import CSR, Pattern
+from slide.sparse import Pattern
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,7 +23,6 @@ SAMPLERS = {
     "tables per sample": partial(lsh_sampler, mode="per_sample"),
     "all": lambda inputs, outputs, active: full_sampler(inputs, outputs),
 }
-every_sampler = pytest.mark.parametrize("kind", SAMPLERS)
 
 
 def expected(x, weight, bias, labels, active, name):
@@ -95,21 +93,3 @@ class TestLabels:
             active = assert_step_is_right(layer, x, Pattern.from_lists(lists), name)
             assert active.row(0).tolist() == [0]
         assert layer.top_k(x, 1)[1].tolist() == [[0]]
-
-
-@every_sampler
-def test_a_network_of_one_feature_one_label_and_one_row(kind):
-    def sampler(inputs, outputs):
-        return SAMPLERS[kind](inputs, outputs, active=4)
-
-    network = SlideNetwork(1, [2], 1, sampler)
-    row = CSR(np.array([0, 1]), np.array([0], np.int32), np.ones(1, np.float32))
-    none = CSR(np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
-    optimizer = RowSparseAdam(network.parameters(), lr=0.1)
-    for features in (row, none):
-        hidden = network.encode(features)
-        network.output.loss(hidden, Pattern.from_lists([[0]]), ActiveLoss("bce"))[0].backward()
-        optimizer.step()
-        scores, ids = network.predict(features, 1)
-        assert ids.tolist() == [[0]]
-        assert torch.isfinite(scores).all()

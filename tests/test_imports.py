@@ -1,42 +1,14 @@
 """What may import what, read from the source."""
 
 import ast
-import os
-import re
 from pathlib import Path
 
 import pytest
-from helpers.programs import output_of
 
 ROOT = Path(__file__).parent.parent
 # Modules at the root of the package that count as a room of several; others count as themselves.
 UTILS = ("backend", "runtime", "sparse", "utils")
 STRUCTURES = ("active_set", "row_gradients")
-# A room, and the rooms that it may import from, beside itself.
-ROOMS = {
-    "utils": "",
-    "ops": "utils",
-    "structures": "utils ops",
-    "hashing": "utils ops",
-    "functional": "utils ops structures",
-    "optim": "utils ops structures",
-    "data": "utils ops",
-    "search": "utils ops structures functional",
-    "sampling": "utils ops structures hashing search",
-    "testing": "utils structures hashing sampling",
-    "nn": "utils structures functional optim sampling search",
-    "distributed": "utils ops structures functional sampling nn",
-    "check": "utils ops structures functional hashing optim sampling search",
-    "ranking": "utils ops data search nn",
-    "training": "utils structures data optim search nn distributed ranking",
-    "model": "utils hashing functional optim data sampling nn ranking training",
-    "predict": "utils data model training",
-    "report": "utils",
-    "compare": "utils report",
-    "serve": "utils model predict",
-    "config": "utils functional data optim sampling nn distributed ranking model training report",
-    "estimator": "utils data sampling nn model training config",
-}
 # Who alone may import these packages; (): nobody in the library.
 ONLY = {
     "numba": ("slide.ops.compile", "slide.ops.vectors", "slide.runtime", "slide.utils.profiling"),
@@ -110,72 +82,36 @@ def within(module, owners):
     return any(module == owner or module.startswith(owner + ".") for owner in owners)
 
 
-def test_each_module_is_in_a_room():
-    assert {room_of(module) for module in MODULES if module != "slide"} == set(ROOMS)
+def read_rooms():
+    """The rooms of the table in slide/README.md, and those from which each may import."""
+    text = (ROOT / "slide/README.md").read_text()
+    head, _, *lines = (
+        text.partition("<!-- rooms:")[2].partition("<!-- /rooms -->")[0].split("\n|")[1:]
+    )
+    names = [name.strip() for name in head.split("|")[1:-1]]
+    rooms: dict = {names[0]: set()}
+    for line in lines:
+        room, *marks = (cell.strip(" *") for cell in line.split("|")[:-1])
+        rooms[room] = {name for name, mark in zip(names, marks, strict=True) if mark}
+    return rooms
 
 
-def test_the_root_has_few_modules():
-    assert len(list((ROOT / "slide").glob("*.py"))) <= 8
+def test_imports_are_those_of_the_table():
+    rooms = read_rooms()
+    used = {room: set() for room in rooms}
+    for module in MODULES.keys() - {"slide", *ENTRIES}:
+        assert "slide" not in INNER[module], f"{module} imports the whole package"
+        used[room_of(module)] |= {room_of(other) for other in INNER[module]}
+    for room, found in used.items():
+        assert found - {room} == rooms[room], f"{room} imports other rooms than the table says"
 
 
 def test_rooms_have_an_order():
     """No room imports, by way of others, from itself."""
-    known = []
-    for room, allowed in ROOMS.items():
-        assert set(allowed.split()) <= set(known), f"{room} may import from a room above it"
-        known.append(room)
-
-
-def test_imports_keep_to_the_directions():
-    for module in MODULES.keys() - {"slide", *ENTRIES}:
-        room = room_of(module)
-        for other in INNER[module]:
-            assert other != "slide", f"{module} imports the whole package"
-            found = room_of(other)
-            assert found == room or found in ROOMS[room].split(), f"{module}: no import of {found}"
-
-
-def test_all_directions_are_used():
-    used = {(room_of(m), room_of(other)) for m in MODULES if m != "slide" for other in INNER[m]}
-    for room, allowed in ROOMS.items():
-        for other in allowed.split():
-            assert (room, other) in used, f"{room} does not import {other}: forbid it"
-
-
-def picture():
-    """The allowed directions as a table, with a mark where the row may import the column."""
-    rooms = list(ROOMS)
-    lines = ["| imports from | " + " | ".join(rooms[:-1]) + " |", "|---" * len(rooms) + "|"]
-    for room, allowed in list(ROOMS.items())[1:]:
-        marks = ["x" if other in allowed.split() else "" for other in rooms[:-1]]
-        lines.append(f"| **{room}** | " + " | ".join(marks) + " |")
-    return "\n".join(lines)
-
-
-def test_the_readme_shows_the_directions():
-    text = (ROOT / "slide/README.md").read_text()
-    block = re.search(r"<!-- rooms: [^\n]*-->\n(.*?)\n<!-- /rooms -->", text, re.DOTALL)
-    assert block, "slide/README.md has no block of rooms"
-    assert block[1].strip() == picture()
-
-
-def test_there_are_no_cycles():
-    done, path = set(), []
-
-    def visit(module):
-        assert module not in path, " -> ".join([*path, module])
-        if module in done:
-            return
-        path.append(module)
-        # A package's names come from its modules, which may import one another, not the package.
-        for other in INNER[module]:
-            visit(other)
-        path.pop()
-        done.add(module)
-
-    for module in MODULES:
-        visit(module)
-    assert done == set(MODULES)
+    known = set()
+    for room, allowed in read_rooms().items():
+        assert allowed <= known, f"{room} may import from a room above it"
+        known.add(room)
 
 
 def test_packages_have_one_importer():
@@ -189,60 +125,3 @@ def test_packages_have_one_importer():
 def test_compiler_flags_are_set_in_one_place(word):
     using = {m for m, path in MODULES.items() if word in path.read_text()}
     assert using == {"slide.ops.compile"}
-
-
-def test_kernels_know_no_classes_and_no_globals():
-    """Functions, named tuples and constants, that is."""
-    for module, path in MODULES.items():
-        if "slide.ops.compile" not in IMPORTS[module]:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            assert not isinstance(node, ast.Global | ast.Nonlocal)
-            if isinstance(node, ast.ClassDef):
-                assert [base.id for base in node.bases] == ["NamedTuple"], node.name
-
-
-def test_importing_slide_and_using_an_optimizer_are_light():
-    code = (
-        "import sys, slide; "
-        "optimizer = slide.RowSparseAdam(slide.SampledLinear(4, 9).parameters()); "
-        "optimizer.zero_grad(); optimizer.load_state_dict(optimizer.state_dict()); "
-        "heavy = {'slide.training', 'slide.config', 'hydra', 'omegaconf', 'tensorboard', "
-        "'torch.utils.tensorboard', 'matplotlib', 'faiss', 'sklearn', 'scipy.sparse', "
-        "'slide.data', 'slide.model', 'safetensors', 'requests', 'gdown', 'filelock', "
-        "'fastapi', 'uvicorn', 'prometheus_client', 'torch._dynamo'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    assert output_of("-c", code) == "[]\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_rooms_of_the_guides_are_there_after_the_import():
-    """The guides name `slide.training.CoreShare` and others in full."""
-    import slide
-
-    # Each room in a process where nothing of slide has been imported before; but they share the
-    # import of the large packages.
-    code = """
-import os, sys, numba, scipy.sparse, sklearn.base, torch
-
-for name in sys.argv[1:]:
-    assert "slide" not in sys.modules
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            import slide
-
-            getattr(slide, name).__name__
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0, name
-"""
-    output_of("-c", code, *slide._ROOMS)
-    assert set(slide._ROOMS) <= set(dir(slide))
-    # Completion offers no module that public names are only imported from.
-    assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))
-    with pytest.raises(AttributeError, match="no attribute 'trainings'"):
-        _ = slide.trainings

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import runpy
 import threading
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ import pytest
 import torch
 from helpers.programs import output_of, run_program
 
-from slide import runtime
+import slide
+from slide import backend, runtime
 from slide.backend import array_view
 from slide.utils import resources
 from slide.utils.random_keys import random_key
@@ -50,7 +52,7 @@ class TestThreads:
 
 
 HOST = """
-import os, signal, numpy, torch
+import os, signal, sys, numpy, torch
 torch.set_num_threads(1)
 torch.manual_seed(3)
 numpy.random.seed(3)
@@ -65,34 +67,50 @@ layer.loss(torch.ones(2, 4), slide.Pattern.from_lists([[3], [5]]), slide.ActiveL
 after = state()
 assert after[1] == before[1], "signals"
 assert after[3] == before[3], "threads of torch"
-print(sorted(set(after[0].items()) - set(before[0].items())))
+print(sorted(name for name, _ in set(after[0].items()) - set(before[0].items())))
+optimizer = slide.RowSparseAdam(layer.parameters())
+optimizer.zero_grad()
+optimizer.load_state_dict(optimizer.state_dict())
+print(sorted({HEAVY} & set(sys.modules)))
+print([getattr(slide, name).__name__ for name in slide._ROOMS])
 """
+HEAVY = {
+    *("hydra", "omegaconf", "tensorboard", "torch.utils.tensorboard", "matplotlib", "faiss"),
+    *("sklearn", "scipy.sparse", "safetensors", "requests", "gdown", "filelock", "fastapi"),
+    *("uvicorn", "prometheus_client", "torch._dynamo"),
+    *("slide.training", "slide.config", "slide.data", "slide.model"),
+}
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "said"),
-    [
-        ("SLIDE_BACKEND", "nonsense", " must be one of kernels, torch, not 'nonsense'"),
-        ("NUMBA_NUM_THREADS", "0", "=0: Number of threads specified must be > 0."),
-        ("NUMBA_NUM_THREADS", "100000", " must be at most 8192, not 100000"),
-        ("OMP_NUM_THREADS", "abc", None),  # OpenMP says so itself, and goes on.
-    ],
-)
-def test_variables_that_cannot_be(variable, value, said):
+def test_variables_that_cannot_be(monkeypatch):
     """Numba would say no name, or end the process in its first kernel."""
-    done = run_program("-c", "import slide; slide.runtime.set_threads(1)", **{variable: value})
-    assert done.returncode == (said is not None), done.stderr
-    assert said is None or done.stderr.endswith(f"ValueError: {variable}{said}\n")
+    said = run_program("-c", "import slide", NUMBA_NUM_THREADS="0").stderr
+    sentence = "NUMBA_NUM_THREADS=0: Number of threads specified must be > 0."
+    assert said.endswith(f"ValueError: {sentence}\n")
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 100_000)
+    with pytest.raises(ValueError, match="NUMBA_NUM_THREADS must be at most 8192, not 100000"):
+        runpy.run_path(runtime.__file__)
+    monkeypatch.setenv("SLIDE_BACKEND", "nonsense")
+    with pytest.raises(ValueError, match="SLIDE_BACKEND must be one of kernels, torch, not 'non"):
+        runpy.run_path(backend.__file__)
 
 
 def test_what_an_import_changes():
     """The program that imports slide keeps its signals, its threads, and most of its variables."""
     kept = ("OMP_", "GOMP_", "KMP_", "THP_")
     variables = {n: value for n, value in os.environ.items() if not n.startswith(kept)}
-    found = output_of("-c", HOST, variables=variables)
-    changed = {name for name, _ in ast.literal_eval(found)}
+    found = output_of("-c", HOST.replace("{HEAVY}", str(HEAVY)), variables=variables)
+    changed, heavy, rooms = map(ast.literal_eval, found.splitlines())
     ours = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "THP_MEM_ALLOC_ENABLE"}
     assert {name for name in changed if not name.startswith("KMP_")} == ours
+    assert not heavy
+    # The guides name `slide.training.CoreShare` and others in full.
+    assert rooms == [f"slide.{room}" for room in slide._ROOMS]
+    assert set(slide._ROOMS) <= set(dir(slide))
+    # Completion offers no module that public names are only imported from.
+    assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))
+    with pytest.raises(AttributeError, match="no attribute 'trainings'"):
+        _ = slide.trainings
 
 
 class TestMemory:
@@ -110,30 +128,21 @@ class TestMemory:
 
     NAMES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
-    def test_large_arrays_are_kept(self, calls):
+    @pytest.mark.parametrize(
+        ("name", "value", "asked"),
+        [
+            *((name, "1000000", []) for name in NAMES),
+            ("GLIBC_TUNABLES", "glibc.malloc.perturb=1", []),
+            # M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD -1 in malloc.h.
+            ("GLIBC_TUNABLES", "x=1", [(-3, 32 << 20), (-1, 256 << 20)]),
+        ],
+    )
+    def test_large_arrays_are_kept_unless_the_environment_says(
+        self, calls, monkeypatch, name, value, asked
+    ):
+        monkeypatch.setenv(name, value)
         runtime._keep_freed_memory()
-        # M_MMAP_THRESHOLD is -3 and M_TRIM_THRESHOLD -1 in malloc.h.
-        assert calls == [(-3, 32 << 20), (-1, 256 << 20)]
-
-    @pytest.mark.parametrize("name", NAMES)
-    def test_the_environment_goes_before(self, calls, monkeypatch, name):
-        monkeypatch.setenv(name, "1000000")
-        runtime._keep_freed_memory()
-        assert calls == []
-
-    @pytest.mark.parametrize(("tunables", "times"), [("glibc.malloc.perturb=1", 0), ("x=1", 2)])
-    def test_tunables_of_malloc_go_before(self, calls, monkeypatch, tunables, times):
-        monkeypatch.setenv("GLIBC_TUNABLES", tunables)
-        runtime._keep_freed_memory()
-        assert len(calls) == times
-
-    def test_other_systems_are_left_alone(self, calls, monkeypatch):
-        monkeypatch.setattr(runtime.ctypes, "CDLL", lambda name: SimpleNamespace())
-        runtime._keep_freed_memory()
-        monkeypatch.setattr(runtime.ctypes, "CDLL", None)
-        monkeypatch.setattr(runtime.sys, "platform", "darwin")
-        runtime._keep_freed_memory()
-        assert calls == []
+        assert calls == asked
 
 
 def test_one_thread_within_a_block(monkeypatch):
@@ -182,16 +191,11 @@ class TestKeys:
             assert min(flips) > 12
 
 
-class TestViews:
-    def test_shares_memory(self):
-        tensor = torch.zeros(2, 3, requires_grad=True)
-        array_view(tensor)[1, 2] = 5
-        assert tensor[1, 2] == 5
-
-    def test_needs_contiguous_memory(self):
-        with pytest.raises(ValueError, match="contiguous"):
-            array_view(torch.zeros(2, 3).T)
-
-    def test_needs_the_cpu(self):
-        with pytest.raises(ValueError, match="on meta"):
-            array_view(torch.zeros(2, device="meta"))
+def test_views_share_memory():
+    tensor = torch.zeros(2, 3, requires_grad=True)
+    array_view(tensor)[1, 2] = 5
+    assert tensor[1, 2] == 5
+    with pytest.raises(ValueError, match="contiguous"):
+        array_view(tensor.T)
+    with pytest.raises(ValueError, match="on meta"):
+        array_view(torch.zeros(2, device="meta"))

@@ -13,7 +13,7 @@ from helpers.samplers import uniform_sampler
 import slide
 from slide import as_csr, as_pattern
 from slide.functional import sparse_linear
-from slide.sparse import CSR, Pattern, check_ids, check_labels, check_pattern, hits, row_bounds
+from slide.sparse import CSR, Pattern, check_ids, check_labels, check_pattern, hits
 from slide.utils import resources
 
 SIZES = [2, 0, 3, 1, 0, 4]
@@ -46,17 +46,6 @@ def test_parts_that_do_not_exist(start, stop):
         rows = make(np.random.default_rng(0), SIZES, 9)
         with pytest.raises(IndexError, match="are none of 6 rows"):
             rows.slice(start, stop)
-
-
-@pytest.mark.parametrize("kind", [list, np.int32, np.int64, np.uint8])
-def test_bounds_of_rows(kind):
-    for sizes in (SIZES, []):
-        found = row_bounds(sizes if kind is list else np.array(sizes, kind))
-        assert found.dtype == np.int64
-        assert found.tolist() == [sum(sizes[:n]) for n in range(len(sizes) + 1)]
-    assert row_bounds(np.full(2, 200, np.uint8)).tolist() == [0, 200, 400], "sums do not overflow"
-    ids = np.array([[3, -1, 5], [-1, -1, -1], [1, 2, 4]])
-    assert row_bounds((ids >= 0).sum(1)).tolist() == [0, 2, 2, 5]
 
 
 # Matrices and labels in the forms that users have.
@@ -138,11 +127,7 @@ MANY = np.zeros(512, int), np.full(512, 4)
 
 
 @pytest.mark.parametrize(
-    ("form", "kind"),
-    [
-        *((form, kind) for form in ("coo", "csr") for kind in ("bool", "uint8", "int16")),
-        *(("torch", kind) for kind in ("bool", "uint8", "int16", "float16")),
-    ],
+    ("form", "kind"), [("coo", "bool"), ("csr", "int16"), ("torch", "uint8"), ("torch", "float16")]
 )
 def test_sums_of_short_types_do_not_wrap_around(form, kind):
     ones = np.ones(512, kind) if kind in ("bool", "uint8") else np.full(512, 100, kind)
@@ -158,35 +143,23 @@ def test_sums_of_short_types_do_not_wrap_around(form, kind):
     assert str(matrix.dtype).removeprefix("torch.") == kind, "the user's matrix has changed"
 
 
-@pytest.mark.parametrize("form", ["csr", "coo", "numpy", "torch", "torch coo", "CSR"])
-def test_a_label_may_have_a_value_that_is_zero_in_float32(form):
+def test_a_label_may_have_a_value_that_is_zero_in_float32():
     dense = np.array([[1e-50, 0, 1], [0, -1e-300, 0]])
     csr = scipy.sparse.csr_array(dense)
-    tensors = (torch.from_numpy(each) for each in (csr.indptr, csr.indices, csr.data))
-    labels = {
-        "csr": csr,
-        "coo": csr.tocoo(),
-        "numpy": dense,
-        "torch": torch.from_numpy(dense),
-        "torch coo": torch.from_numpy(dense).to_sparse_coo(),
-        "CSR": CSR(*tensors),
-    }[form]
-    found = as_pattern(labels, 3)
-    assert (found.indptr.tolist(), found.indices.tolist()) == ([0, 2, 3], [0, 2, 1])
+    for labels in (dense, csr, CSR(csr.indptr, csr.indices, csr.data)):
+        found = as_pattern(labels, 3)
+        assert (found.indptr.tolist(), found.indices.tolist()) == ([0, 2, 3], [0, 2, 1])
 
 
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
         (np.ones((2, 5)), ValueError, "a matrix of 5 columns does not fit 4 features"),
-        (scipy.sparse.eye_array(5), ValueError, "a matrix of 5 columns does not fit 4 features"),
         (torch.ones(2, 5).to_sparse(), ValueError, "a matrix of 5 columns does not fit 4"),
         (np.ones(4), ValueError, r"a matrix of 2 dimensions, not \(4,\)"),
         (torch.ones(4).to_sparse(), ValueError, r"a matrix of 2 dimensions, not \(4,\)"),
         ([[1, 2], [3]], TypeError, "must be a slide.CSR, a SciPy sparse matrix, .* not list"),
-        ("abc", TypeError, "must be a slide.CSR, a SciPy sparse matrix"),
         (np.array([["a"]]), TypeError, "must be a slide.CSR"),
-        (DENSE + 1j, TypeError, "must be a slide.CSR"),
         (scipy.sparse.csr_array(DENSE + 1j), TypeError, "must be real numbers, not complex"),
         (DENSE * np.nan, ValueError, "features must be finite float32 values, not nan"),
         (
@@ -250,11 +223,9 @@ def test_stored_zeros_are_no_labels():
         (torch.tensor([[1, 2], [0, 3]]), ValueError, r"\(2, 2\) are neither one number .* lists"),
         (torch.tensor([0.5]), TypeError, "labels must be whole numbers, not float32"),
         ([[0.5]], TypeError, "labels of row 0 must be whole numbers, not float64"),
-        ([[1], 2], TypeError, "labels of row 1 must be a list of numbers, not 2"),
         ([[1], "ab"], TypeError, "labels of row 1 must be a list of numbers, not 'ab'"),
         ([[[1]]], ValueError, r"labels of row 0 must be a list, not of shape \(1, 1\)"),
         ([[2**40]], ValueError, f"labels of row 0 must be numbers below 2147483647, not {2**40}"),
-        (3, TypeError, "labels must be lists of label numbers, .* not int"),
         ("ab", TypeError, "labels must be lists of label numbers, .* not str"),
         (scipy.sparse.eye_array(5), ValueError, "a matrix of 5 columns does not fit 4 labels"),
     ],
@@ -265,25 +236,20 @@ def test_labels_that_cannot_be_cast(labels, error, message):
 
 
 def test_layers_take_them():
-    """The same numbers, whatever the form; also in training, where features may be dropped."""
+    """Also in training, where features may be dropped."""
     network = slide.SlideNetwork(
         *(4, [6], 4), lambda i, o: uniform_sampler(i, o, active=3), input_dropout=0.5
     )
-    expected, ids = network.predict(as_csr(DENSE), k=2)
-    loss = slide.ActiveLoss("bce")
-    for name, x in FORMS.items():
-        assert torch.equal(network.predict(x, k=2)[0], expected), name
-        assert network.train()(x, ROWS).num_samples == 3
-        weight = network.first.weight
-        assert sparse_linear(x, weight, None).shape == (3, 6)
-        assert network.first(x).values.shape == (3, 6)
-    assert ids.shape == (3, 2)
+    x, labels = FORMS["csc"], LABELS["indicator"]
+    assert torch.equal(network.predict(x, k=2)[0], network.predict(as_csr(DENSE), k=2)[0])
+    assert network.train()(x, labels).num_samples == 3
+    assert sparse_linear(x, network.first.weight, None).shape == (3, 6)
+    assert network.first(x).values.shape == (3, 6)
     hidden = torch.randn(3, 6)
-    for labels in LABELS.values():
-        mean, active = network.output.loss(hidden, labels, loss)
-        assert mean.isfinite()
-        assert active.targets.indptr.tolist() == [0, 2, 2, 4]
-        assert network.output(hidden, labels).active.targets.num_rows == 3
+    mean, active = network.output.loss(hidden, labels, slide.ActiveLoss("bce"))
+    assert mean.isfinite()
+    assert active.targets.indptr.tolist() == [0, 2, 2, 4]
+    assert network.output(hidden, labels).active.targets.num_rows == 3
     with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\)"):
         network.output(hidden, [[1], [4], []])
     with pytest.raises(ValueError, match="2 rows of labels do not fit 3 inputs"):
@@ -319,21 +285,22 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_containers_are_a_sentence(name):
-    """For layers, as labels and as features: kernels would not know these arrays."""
+    """As labels and as features: kernels would not know these arrays."""
     rows, message = MALFORMED[name]
-    layer = slide.SampledLinear(4, 10, uniform_sampler(4, 10, active=6))
-    calls = [lambda: as_pattern(rows, 10), lambda: layer.loss(torch.ones(2, 4), rows, "bce")]
-    if isinstance(rows, CSR):
-        calls += [lambda: as_csr(rows, 10), lambda: slide.SparseInputLinear(10, 4)(rows)]
-    for call in calls:
+    for convert in (as_pattern, *([as_csr] if isinstance(rows, CSR) else [])):
         with pytest.raises((ValueError, TypeError), match=message):
-            call()
+            convert(rows, 10)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: check_pattern("ids", [[1]], 1, 9), "a slide.Pattern or slide.CSR, not list"),
         (lambda: check_pattern("ids", Pattern([0, 1], [2]), None, 9), "arrays, .* not list and li"),
+        (
+            lambda: check_pattern("ids", Pattern(BOUNDS, BOUNDS[1:]), 2, 9),
+            "int64 indptr and int32 indices, not int64 and int64",
+        ),
         (
             lambda: check_pattern("ids", MALFORMED["two dimensions"][0], 2, 9),
             "1 dimension, not the",
@@ -341,7 +308,6 @@ def test_malformed_containers_are_a_sentence(name):
         (lambda: check_labels("ids", MALFORMED["bounds of two"][0], 2, 9), "1 dimension, not the"),
         (lambda: check_pattern("x", MALFORMED["no values"][0], 2, 9), r"\(\) values do not fit"),
         (lambda: Pattern.from_lists([1, 2]), "rows of row 0 must be a list of numbers, not 1"),
-        (lambda: Pattern.from_lists(["12"]), "rows of row 0 must be a list of numbers, not '12'"),
         (lambda: Pattern.from_lists(None), "rows must be a list of lists, not NoneType"),
         (lambda: Pattern.from_padded(np.array([1, 2])), r"\(n, k\), not the shape \(2,\)"),
         (lambda: Pattern.from_padded(np.ones((2, 2))), "ids must be whole numbers, not float64"),
@@ -375,9 +341,6 @@ def outside(layout):
             places = torch.stack([parts[1], torch.arange(2000)])
             return torch.sparse_coo_tensor(places, parts[2], (2, 2000), check_invariants=False)
         options = {"layout": layout, "check_invariants": False}
-        if layout == torch.sparse_bsc:
-            parts = torch.tensor([0, 1, 2]), torch.tensor([0, -(10**9)]), torch.ones(2, 2, 2)
-            return torch.sparse_compressed_tensor(*parts, (4, 4), **options)
         return torch.sparse_compressed_tensor(*parts, (2, 2000), **options)
     if layout == "coo":
         matrix = scipy.sparse.coo_array((2, 2000))
@@ -403,7 +366,7 @@ def outside(layout):
 
 
 LAYOUTS = ["csr", "csc", "falls", "bsr", "coo", "lil", "lists"]
-LAYOUTS += [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo, torch.sparse_bsc]
+LAYOUTS += [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -423,7 +386,6 @@ def test_numbers_outside_of_a_matrix_are_refused_before_it_is_converted(layout):
 @pytest.mark.parametrize(
     ("bounds", "numbers", "shape"),
     [
-        ([0, 1, 2], [0, 10**8], (4, 4)),
         ([0, 1, 2], [0, -(10**8)], (4, 4)),
         ([0, 10**8, 2], [0, 1], (4, 4)),
         ([0, 1, 2], [0, 1], (5, 5)),
@@ -439,16 +401,10 @@ def test_blocks_outside_of_a_tensor_are_refused(layout, bounds, numbers, shape):
             convert(matrix)
 
 
-@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csc], ids=str)
-def test_a_shape_beyond_memory_is_refused_by_name(layout):
+def test_a_shape_beyond_memory_is_refused_by_name():
     """A file of few bytes may say any number of rows."""
-    rows, nothing = 2**50, torch.zeros(0)
-    unchecked = {"check_invariants": False}
-    if layout == torch.sparse_coo:
-        huge = torch.sparse_coo_tensor(torch.zeros(2, 0).long(), nothing, (rows, 5), **unchecked)
-    else:
-        bounds = torch.zeros(6).long()
-        huge = torch.sparse_csc_tensor(bounds, nothing.long(), nothing, (rows, 5), **unchecked)
+    places, values = torch.zeros(2, 0).long(), torch.zeros(0)
+    huge = torch.sparse_coo_tensor(places, values, (2**50, 5), check_invariants=False)
     said = r" of 1,125,899,906,842,624 rows take 8,388,608.0 GiB at least, and .* are free"
     with pytest.raises(ValueError, match="^features" + said):
         slide.as_csr(huge)
@@ -476,17 +432,8 @@ def test_entries_beyond_memory_are_refused_before_they_are_listed(monkeypatch):
     assert not slide.as_csr(np.broadcast_to(np.False_, (10**4, 10**4))).indptr[-1]
 
 
-@pytest.mark.parametrize(
-    "column", [2**31, 2**40, 10**23, -(2**40), 1.5, "3", None, np.int64(2**31)]
-)
+@pytest.mark.parametrize("column", [2**31, -(2**40), 1.5, np.int64(2**31)])
 def test_columns_that_do_not_fit(column):
     said = re.escape(f"columns must be whole numbers in [0, 2147483648), not {column!r}")
     with pytest.raises(ValueError, match=said):
         Pattern.from_lists([[3], [1, column]])
-
-
-def test_columns_that_fit():
-    pattern = Pattern.from_lists([[2**31 - 1, np.int64(4)], [], [torch.tensor(0)]])
-    assert pattern.indices.tolist() == [2**31 - 1, 4, 0]
-    assert pattern.indices.dtype == np.int32
-    assert Pattern.from_lists([]).indices.dtype == np.int32

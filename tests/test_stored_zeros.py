@@ -1,5 +1,6 @@
 """A feature whose value 0 is stored means the same as no entry, wherever rows come from."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import scipy.sparse
 import torch
 from helpers import job
 
-from slide import CSR, Model, SlideClassifier, SlideNetwork, as_csr
+from slide import CSR, Model, SlideNetwork, as_csr
 from slide.data import SparseDataset, holdout, kind_of, xmc
 from slide.functional import sparse_linear
 from slide.predict.rows import read_rows
@@ -21,36 +22,15 @@ STORED.values[[0, 3]] = 0
 SCIPY = scipy.sparse.csr_array(STORED[::-1], shape=(3, 4))
 
 
-def with_zeros(x, width):
-    """A SciPy matrix of the same rows, with up to six stored zeros in each."""
-    matrix = scipy.sparse.csr_array(x[::-1], shape=(x.num_rows, width))
-    rows = np.repeat(np.arange(x.num_rows), 6)
-    columns = np.random.default_rng(0).integers(0, width, len(rows))
-    zeros = scipy.sparse.coo_array((np.zeros(len(rows), np.float32), (rows, columns)), matrix.shape)
-    parts = matrix.tocoo(), zeros
-    data, row, column = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("data", "row", "col")
-    )
-    found = scipy.sparse.coo_array((data, (row, column)), matrix.shape).tocsr()
-    assert found.nnz > matrix.nnz
-    return found
-
-
-def in_order(split):
-    x = scipy.sparse.csr_array(split.features[::-1], shape=(len(split), 60))
-    x.sort_indices()
-    return replace(split, features=as_stored(x))
-
-
-def as_stored(matrix):
-    return CSR(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+def with_zeros(x):
+    values = x.values.copy()
+    values[::3] = 0
+    return x._replace(values=values)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Rows whose columns ascend, as in matrices that SciPy has sorted."""
-    made = job.make_data(tmp_path_factory.mktemp("data"), train_samples=300, test_samples=30)
-    return replace(made, train=in_order(made.train), test=in_order(made.test))
+    return job.make_data(tmp_path_factory.mktemp("data"), train_samples=300, test_samples=30)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
@@ -91,23 +71,19 @@ def test_rows_without_zeros_are_not_copied(data):
 
 
 def test_data_sets_in_memory(data):
-    stored = as_stored(with_zeros(data.train.features, 60))
-    made = SparseDataset("mine", replace(data.train, features=stored), data.test, 60, 80)
-    assert made.train.features.indices.tolist() == data.train.features.indices.tolist()
-    assert kind_of(made.train) == kind_of(data.train)
+    stored = replace(data.train, features=with_zeros(data.train.features))
+    whole = replace(stored, features=stored.features.without_zeros())
+    made = SparseDataset("mine", stored, data.test, 60, 80)
+    assert made.train.features.indices.tolist() == whole.features.indices.tolist()
+    assert kind_of(made.train) == kind_of(whole)
 
 
-@pytest.mark.parametrize("kind", ["svmlight", "npz"])
-def test_files(tmp_path, kind):
-    if kind == "npz":
-        names = {"train_file": "x.npz", "test_file": "x.npz"}
-        names |= {"train_labels_file": "y.npz", "test_labels_file": "y.npz"}
-        scipy.sparse.save_npz(tmp_path / "x.npz", SCIPY)
-        scipy.sparse.save_npz(tmp_path / "y.npz", scipy.sparse.csr_array(np.eye(3)))
-    else:
-        names = {"train_file": "rows.svm", "test_file": "rows.svm"}
-        (tmp_path / "rows.svm").write_text("0 1:0 2:1 3:1\n1\n2 1:-0.0 4:1\n")
-    found = xmc(name="mine", root=tmp_path, cache=tmp_path / "cache", format=kind, **names)
+def test_files(tmp_path):
+    names = {"train_file": "x.npz", "test_file": "x.npz"}
+    names |= {"train_labels_file": "y.npz", "test_labels_file": "y.npz"}
+    scipy.sparse.save_npz(tmp_path / "x.npz", SCIPY)
+    scipy.sparse.save_npz(tmp_path / "y.npz", scipy.sparse.csr_array(np.eye(3)))
+    found = xmc(name="mine", root=tmp_path, cache=tmp_path / "cache", format="npz", **names)
     for split in (found.train, found.test):
         assert split.features.indptr.tolist() == [0, 2, 2, 3]
         assert split.features.indices.tolist() == [1, 2, 3]
@@ -115,43 +91,19 @@ def test_files(tmp_path, kind):
     assert stored.tolist() == [1, 1, 1]
 
 
-def test_a_classifier(data):
-    """Training and answers are the same, with a re-ranker, which counts features."""
-    x = data.train.features
-    Y = scipy.sparse.csr_array(
-        (np.ones(len(data.train.labels.indices)), *data.train.labels[::-1]), (300, 80)
-    )
-    X = scipy.sparse.csr_array(x[::-1], shape=(300, 60))
-    X_zeros = with_zeros(x, 60)
-    options = {"epochs": 2, "hidden": 16, "random_state": 0}
-    plain = SlideClassifier(**options).fit(X, Y)
-    expected = plain.predict_top_k(X, k=5)
-    found = SlideClassifier(**options).fit(X_zeros, Y)
-    for model, rows in ((plain, X_zeros), (found, X), (found, X_zeros)):
-        labels, scores = model.predict_top_k(rows, k=5)
-        np.testing.assert_array_equal(labels, expected.labels)
-        np.testing.assert_array_equal(scores, expected.scores)
-
-
 def test_a_model(data, tmp_path):
     torch.manual_seed(0)
     train, held = holdout(data.train, 0.5, seed=0)
     network = job.make_network(data)
     model = Model(network, EnsembleRanker().fit(network, train, held, every=data.train))
-    x = data.test.features
-    stored = with_zeros(x, 60)
-    expected = model.predict(x, k=5)
-    scipy.sparse.save_npz(tmp_path / "rows.npz", stored)
-    lines = [
-        {str(column): float(stored[row, column]) for column in columns}
-        for row, columns in enumerate(np.split(stored.indices, stored.indptr[1:-1]))
-    ]
-    text = "\n".join(f'{{"features": {line}}}'.replace("'", '"') for line in lines)
+    stored = with_zeros(data.test.features)
+    expected = model.predict(stored.without_zeros(), k=5)
+    rows = [stored.slice(row, row + 1) for row in range(stored.num_rows)]
+    pairs = [zip(map(str, row.indices), row.values.tolist(), strict=True) for row in rows]
+    text = "\n".join(json.dumps({"features": dict(each)}) for each in pairs)
     (tmp_path / "rows.jsonl").write_text(text)
-    given = [stored, as_stored(stored)]
-    for name in ("rows.npz", "rows.jsonl"):
-        given += [block.features for block in read_rows(str(tmp_path / name), model)]
-    for rows in given:
+    (block,) = read_rows(str(tmp_path / "rows.jsonl"), model)
+    for rows in (stored, block.features):
         labels, scores = model.predict(rows, k=5)
         np.testing.assert_array_equal(labels, expected.labels)
         np.testing.assert_allclose(scores, expected.scores, rtol=1e-6)

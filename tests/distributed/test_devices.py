@@ -1,5 +1,6 @@
 """Layers of several processes on a device without values, ``meta``: no step waits for any."""
 
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from helpers.matrices import make_csr
 import slide
 from slide.backend import backend
 from slide.config.compose import read_config
-from slide.config.processes import join_ranks
+from slide.config.processes import join_ranks, parting
 from slide.distributed import Group, ShardedNetwork, ShardedSampledLinear
 from slide.distributed.launch import RankInfo, find_rank_device
 from slide.functional.losses import LOSSES
@@ -133,10 +134,11 @@ def test_what_carries_tensors(device, kind, monkeypatch):
     monkeypatch.setattr("slide.config.processes._joined", [])
     monkeypatch.setattr("slide.config.processes.patient_group", Group.alone)
     monkeypatch.setattr("slide.config.processes.silence", lambda quiet: None)
-    try:
-        ranks = join_ranks(read_config([f"runtime.device={device}"]))
-    finally:
-        dist.destroy_process_group()
+    joined = []
+    with suppress(KeyboardInterrupt), parting():
+        joined.append(join_ranks(read_config([f"runtime.device={device}"])).group)
+        raise KeyboardInterrupt
+    assert not dist.is_initialized()
     gpu = [torch.device("cuda", 1)] if device == "cuda" else []
     assert chosen == [*gpu, kind]
-    assert (ranks.group.rank, ranks.group.size) == (1, 2)
+    assert [(group.rank, group.size) for group in joined] == [(1, 2)]

@@ -47,26 +47,12 @@ def test_operations(tmp_path):
         assert found["sent"] == 2 * 16 + gathered + sent
 
 
-def test_alone():
-    group = Group.alone()
-    x = torch.ones(2)
-    assert group.all_reduce(x) is x
-    assert group.all_gather(x)[0] is x
-    assert group.gather([1]) == [[1]]
-    assert group.broadcast({"a": 1}) == {"a": 1}
-    group.barrier()
-    assert (group.rank, group.size, group.seconds, group.calls) == (0, 1, 0, {})
-
-
 @pytest.mark.parametrize(
     ("said", "lost"),
     [
         ("Connection closed by peer [127.0.0.1]:37123", True),
-        ("Read error [10.0.0.2]:29400: Connection reset by peer", True),
         ("Timed out waiting 8000ms for recv operation to complete", True),
-        ("writev [10.0.0.2]:29400: Broken pipe", True),
         ("Read error [10.0.0.2]:29400: No route to host", True),
-        ("writev [10.0.0.2]:29400: Software caused connection abort", True),
         ("Invalid scalar type", False),
     ],
 )

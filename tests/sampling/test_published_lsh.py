@@ -149,11 +149,3 @@ def test_resumes_from_codes():
     state["proposer"]["codes"] = state["proposer"]["codes"][:, :-1]
     with pytest.raises(ValueError, match="do not fit 400 outputs"):
         other.load_state_dict(state)
-
-
-def test_more_outputs():
-    sampler = make()
-    sampler.resize(N + 100)
-    weight = torch.cat([draw_layer()[0], torch.randn(100, D)])
-    sampler.update(weight, None, None)
-    assert sampler.select(draw_inputs(2), None).ids.max() >= N

@@ -1,14 +1,15 @@
 """What all samplers promise: sets, unbiased weights, schedules, states, numbers for the log."""
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from helpers.inner_products import COMPILED
-from helpers.layers import MODES, D, N, draw_layer, draw_queries, every_mode
-from helpers.matrices import chi_square_p, make_csr, make_pattern, rows_of
+from helpers.layers import D, N, draw_layer, draw_queries, every_mode
+from helpers.matrices import chi_square_p, make_pattern
 from helpers.samplers import (
     index_sampler,
     lsh_sampler,
@@ -74,26 +75,6 @@ def same_sets(a, b):
 @every_mode
 @every_sampler
 class TestSets:
-    @pytest.mark.parametrize("counts", [[2, 0, 5, 1, 1], [0] * 5, [3, 20, 16, 0, 15]])
-    def test_labels_are_in_and_ids_are_distinct(self, name, mode, counts):
-        sampler = make(name, mode)
-        labels = make_pattern(np.random.default_rng(1), counts, FEW)
-        for _ in range(3):
-            active = sampler.select(draw_inputs(), labels)
-            assert active.ids.dtype == np.int32
-            assert active.shared == (mode == "shared")
-            assert active.targets is not None
-            lists = zip(rows_of(active.targets), rows_of(labels), counts, strict=True)
-            for b, (positions, known_labels, count) in enumerate(lists):
-                own = active.row(b)
-                assert own[positions].tolist() == known_labels
-                assert len(set(own.tolist())) == len(own)
-                assert own.min() >= 0
-                assert own.max() < FEW
-                known = len(np.unique(labels.indices)) if active.shared else count
-                # At least one uniform id stands for the outputs left out.
-                assert len(own) == max(16, known + 1)
-
     def test_all_outputs_where_active_covers_them(self, name, mode):
         labels = make_pattern(np.random.default_rng(0), [2, 3], FEW)
         for active in (FEW, FEW + 5):
@@ -114,17 +95,6 @@ class TestSets:
             sampler = make(name, mode)
             chosen.append([sampler.select(draw_inputs(), labels) for _ in range(2)])
         assert all(map(same_sets, *chosen))
-
-    def test_errors(self, name, mode):
-        sampler = make(name, mode)
-        for wrong in ([FEW], [-1]):
-            labels = Pattern(np.array([0, 1]), np.array(wrong, np.int32))
-            with pytest.raises(ValueError, match=rf"labels must lie in \[0, {FEW}\)"):
-                sampler.select(draw_inputs(1), labels)
-        with pytest.raises(ValueError, match="1 rows of labels do not fit 5 inputs"):
-            sampler.select(draw_inputs(), Pattern(np.array([0, 1]), np.array([1], np.int32)))
-        with pytest.raises(TypeError, match=r"labels must be a slide\.Pattern .*, not list"):
-            sampler.select(draw_inputs(1), [[1]])
 
 
 @every_mode
@@ -162,6 +132,7 @@ class Fixed(Proposer):
         return Pattern.from_lists([[b, b + 40, b + 80] for b in range(len(queries))])
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_draws_beside_candidates_are_common_and_uniform():
     """Neighbours draw the same ids, and each all ids that it has not with equal probability."""
     rows, active, count, draws = 200, 24, 2 * _GROUP, 1500 if COMPILED else 100
@@ -201,13 +172,14 @@ def test_common_draws_are_those_of_the_reference():
 
 
 @every_mode
-@pytest.mark.parametrize("name", ["uniform", "simhash", "index"])
-@pytest.mark.parametrize("candidate_share", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("name", "candidate_share"), [("uniform", 0.5), ("simhash", 0.5), ("index", 1.0), ("index", 0)]
+)
 def test_weights_stand_for_all_outputs(name, mode, candidate_share):
-    options = {} if name == "uniform" else {"candidate_share": candidate_share}
     counts = [3, 0, 7, 15, 1, 20]  # In the last sample more than there are places.
     labels = make_pattern(np.random.default_rng(2), counts, FEW)
-    active = make(name, mode, **options).select(draw_inputs(6), labels)
+    sampler = make(name, mode, candidate_share=candidate_share)
+    active = sampler.select(draw_inputs(6), labels)
     for b, count in enumerate(counts):
         at = slice(None) if active.shared else slice(active.indptr[b], active.indptr[b + 1])
         weights = np.exp(active.log_weights[at])
@@ -216,44 +188,32 @@ def test_weights_stand_for_all_outputs(name, mode, candidate_share):
         promising = 0 if name == "uniform" else int(candidate_share * max(0, 16 - known))
         assert known <= hard <= known + promising
         assert (weights[:hard] == 1).all()
-        if hard < len(weights):
-            np.testing.assert_allclose(weights.sum(), FEW, rtol=1e-5)
-            assert np.ptp(weights[hard:]) == 0
+        assert hard < len(weights)
+        np.testing.assert_allclose(weights.sum(), FEW, rtol=1e-5)
+        assert np.ptp(weights[hard:]) == 0
 
 
 @every_mode
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["uniform", "simhash", "index"])
-@pytest.mark.parametrize("function", [np.exp, np.square])
-def test_stratified_sums_are_unbiased(name, mode, function):
+def test_stratified_sums_are_unbiased(name, mode):
     """Sums over a set estimate sums over all outputs, here of functions of scores."""
     sampler = make(name, mode, active=24, num_rows=200, weighting="stratified")
     labels, queries = make_pattern(np.random.default_rng(0), [3], 200), draw_inputs(1)
     weight, bias = draw_small(200)
-    scores = function((weight / 2 @ queries[0] + bias).double().numpy())
-    sums = []
+    scores = (weight / 2 @ queries[0] + bias).double().numpy()
+    values, found = np.stack([np.exp(scores), np.square(scores)]), []
     for _ in range(600 if COMPILED else 100):
         active = sampler.select(queries, labels)
-        sums.append((np.exp(active.log_weights) * scores[active.row(0)]).sum())
-    assert np.std(sums) > 0
-    assert abs(np.mean(sums) - scores.sum()) < 4 * np.std(sums, ddof=1) / np.sqrt(len(sums))
+        found.append(values[:, active.row(0)] @ np.exp(active.log_weights))
+    for sums, whole in zip(np.transpose(found), values.sum(1), strict=True):
+        assert np.std(sums) > 0
+        assert abs(np.mean(sums) - whole) < 4 * np.std(sums, ddof=1) / np.sqrt(len(sums))
 
 
-def test_sparse_inputs():
-    x = make_csr(np.random.default_rng(0), [3, 0, 12], WIDTH)
-    for name in ("uniform", "dwta"):
-        for mode in MODES:
-            assert make(name, mode).select(x, None).mean_size() == 16
-    for name in ("index", "simhash"):
-        for mode in MODES:
-            with pytest.raises(TypeError, match="dense inputs only"):
-                make(name, mode).select(x, None)
-
-
-@pytest.mark.parametrize("wrong", ["lsh", 3])
-def test_a_proposer_that_makes_nothing_is_refused(wrong):
+def test_a_proposer_that_makes_nothing_is_refused():
     with pytest.raises(TypeError, match="proposer must be a class or function such as"):
-        ActiveSampler(WIDTH, FEW, wrong)
+        ActiveSampler(WIDTH, FEW, "lsh")
 
 
 def test_fixed():
@@ -273,8 +233,8 @@ def naive_backoff(samples, first, growth):
         due += 1
 
 
-@pytest.mark.parametrize("growth", [0.0, 0.01, 0.1, 1.0])
-@pytest.mark.parametrize("first", [1, 3, 7, 6_400])
+@pytest.mark.parametrize("growth", [0.0, 0.01, 1.0])
+@pytest.mark.parametrize("first", [1, 7, 6_400])
 def test_backoff(first, growth):
     for samples in [0, first - 1, first, first + 1, *range(0, 40 * first, 1 + 3 * first // 7)]:
         assert schedules.backoff(samples, first, growth) == naive_backoff(samples, first, growth)
@@ -284,7 +244,6 @@ def test_backoff(first, growth):
     ("call", "name"),
     [
         (lambda: schedules.fixed(5, -1), "every"),
-        (lambda: schedules.fixed(5, 0.5), "every"),
         (lambda: schedules.backoff(5, 0), "first"),
         (lambda: schedules.backoff(5, 5, -0.1), "growth"),
         (lambda: schedules.backoff(5, 5, math.nan), "growth"),
@@ -353,7 +312,8 @@ def test_after_a_state_that_is_refused():
         ActiveSampler(D, N, partial(PublishedLSHProposer, **(OPTIONS | each)), active=8)
         for each in ({}, {"bucket_capacity": 4})
     )
-    saved.update(*draw_layer(), None)
+    for each in (saved, other):
+        each.update(*draw_layer(), None)
     with pytest.raises(ValueError, match="bucket_capacity was 8"):
         other.load_state_dict(saved.state_dict())
     assert not other.state_dict()["built"]
@@ -381,26 +341,22 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("saved", ["the same", "LSHProposer", "Mine", "full"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_kinds_of_samplers(saved, kind):
-    saved = kind if saved == "the same" else saved
+@pytest.mark.parametrize(
+    ("kind", "saved", "message"),
+    [
+        *((kind, kind, None) for kind in KINDS),
+        *(("full", "LSHProposer", None), ("full", "first", None)),
+        ("first", "LSHProposer", "a First has no state"),
+        ("LSHProposer", "full", "no state of an ActiveSampler"),
+        ("no proposer", "Mine", "ActiveSampler with Mine does not fit one with no proposer"),
+    ],
+)
+def test_kinds_of_samplers(kind, saved, message):
     first, second = (SampledLinear(D, N, KINDS[name]()) for name in (saved, kind))
     if saved == "LSHProposer":
         first(torch.randn(3, D))
-    state = first.state_dict()
-    stateless = {"full", "first"}
-    if kind in (saved, "full") or {kind, saved} <= stateless:
-        second.load_state_dict(state)
-        return
-    if kind == "first":
-        message = "a First has no state"
-    elif saved in stateless:
-        message = "no state of an ActiveSampler"
-    else:
-        message = f"ActiveSampler with {saved} does not fit one with {kind}"
-    with pytest.raises(ValueError, match=message):
-        second.load_state_dict(state)
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
+        second.load_state_dict(first.state_dict())
 
 
 TABLES = ("non_empty_share", "largest_bucket", "left_out_share", "found_share", "meant_share")
@@ -430,23 +386,14 @@ def test_numbers_for_the_log(make, names):
     assert min(looked_up, filled) >= 0
     labelled = np.diff(labels.indptr).mean() if sampler.mode == "per_sample" else distinct
     assert looked_up + filled == pytest.approx(40 - labelled)
-    assert 0 <= found.pop("tables/left_out_share", 0) <= 1
-    assert all(value > 0 for value in found.values())
-    assert found.get("look_up/rows_seen", 1) <= N
-    if make is recent_sampler:
-        assert found["look_up/rows_seen"] == distinct
+    assert make is not recent_sampler or found["look_up/rows_seen"] == distinct
 
 
-@pytest.mark.parametrize("path", [("proposer",), ("proposer", "steps"), ("proposer", "settings")])
-@pytest.mark.parametrize("value", [None, 1.5])
-def test_states_of_other_kinds_are_refused_in_a_sentence(path, value):
+@pytest.mark.parametrize("lost", ["proposer", "steps", "settings"])
+def test_states_of_other_kinds_are_refused_in_a_sentence(lost):
     first, second = (SampledLinear(D, N, KINDS["LSHProposer"]()) for _ in range(2))
     first(torch.randn(3, D))
     state = first.sampler_state()
-    owner = state if len(path) == 1 else state[path[0]]
-    if value is None:
-        del owner[path[-1]]
-    else:
-        owner[path[-1]] = value
+    del (state if lost == "proposer" else state["proposer"])[lost]
     with pytest.raises(ValueError, match=r"state of an? (ActiveSampler|LSHProposer)"):
         second.set_extra_state(state)

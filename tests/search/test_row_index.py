@@ -91,8 +91,8 @@ class TestTopK:
         index, queries = RowIndex(weight, masked), queries_for(weight)
         wanted = exact_top_k(queries, weight, masked, 10)[1]
         assert recall(index.top_k(queries, 10)[1], wanted) > 0.9
-        ids = RowIndex(torch.full((9, 2), torch.nan), None).top_k(torch.ones(1, 2), 3)[1]
-        assert ids.tolist() == [[-1, -1, -1]]
+        nothing = RowIndex(torch.full((9, 2), torch.nan), None).top_k(torch.ones(1, 2), 3)
+        assert [each.tolist() for each in nothing] == [[[-torch.inf] * 3], [[-1] * 3]]
 
 
 class TestChanges:
@@ -183,33 +183,18 @@ class TestBounds:
             weight[moved] += torch.randn(len(moved), weight.shape[1], generator=changes)
             index.update(moved.numpy())
 
-    def test_lists_beside_the_longest_rows_are_needed(self, rounded):
-        weight, bias = draw_clusters(seed=3)
-        queries, index = queries_for(weight), RowIndex(weight, bias)
-        scores, ids = index.top_k(queries, 5)
-        assert recall(ids, exact_top_k(queries, weight, bias, 5)[1]) > 0.97
-        state = index.state_dict()
-        longest = state["ids"][state["starts"][-2] :]
-        assert len(longest) < index.seen < 0.3 * len(weight)
-        assert np.isin(ids.numpy(), longest).mean() < 0.9
-        for b in range(20):
-            own = index.top_k(queries[b : b + 1], 5)
-            torch.testing.assert_close(own[0][0], scores[b])
-            assert own[1][0].tolist() == ids[b].tolist()
-
-    @pytest.mark.not_as_python
     def test_the_limit_of_rows(self, monkeypatch):
-        """By default a share of them, where these are more than 4,096."""
-        weight, limits = torch.randn(200_000, 2), []
-
-        def noted(*arguments):
-            limits.append(arguments[6])
-
+        """By default a share of them, where these are more than some."""
+        weight, limits = torch.randn(6_000, 2), []
         index = RowIndex(weight, None)
-        monkeypatch.setattr("slide.search.row_index.scan_lists", noted)
+        for name, value in (
+            ("scan_lists", lambda *arguments: limits.append(arguments[6])),
+            *(("_LEAST_SEEN", 100), ("_SEEN_EACH", 1)),
+        ):
+            monkeypatch.setattr(f"slide.search.row_index.{name}", value)
         for options in ({}, {"share": 0.1}, {"share": 0.001}, {"most_seen": 77}):
             index.top_k(weight[:2], 5, **options)
-        assert limits == [round(SHARE * 200_000), 20_000, 4_096, 77]
+        assert limits == [SHARE * 6_000, 600, 100, 77]
 
 
 def test_a_row_that_is_not_finite_moves_no_other():
@@ -242,7 +227,7 @@ class TestRegroup:
         weight[rows] = 1.5 * centres
 
     @pytest.mark.not_as_python
-    def test_rows_that_moved_are_found_among_fewer(self, rounded):
+    def test_rows_that_moved_are_found_among_fewer(self):
         """Without it they are far from their lists, of which the search sees more, and misses."""
         weight, bias = draw_clusters()
         index, rows = RowIndex(weight, bias), np.arange(0, ROWS, 5)
@@ -305,6 +290,11 @@ class TestRegroup:
             ("starts", lambda x: np.where(x == x[-2], x[-1], x), "must give each list a row"),
             ("ids", np.zeros_like, "ids must hold each row once"),
             ("scales", lambda x: np.full_like(x, -np.inf), "scales must hold finite numbers only"),
+            ("scales", lambda x: x[:3], r"scales must be \(\d+\) float32, not \(3,\)"),
+            ("codes", lambda x: x[:, :3], r"an index of \(\d+, 3\) does not fit rows of"),
+            ("means", lambda x: x[:, :2], r"means must have 16 or 17 columns"),
+            ("means", lambda x: np.full_like(x, np.nan), "means must hold finite numbers only"),
+            ("spreads", lambda x: x - 1e6, r"spreads must lie in \[0, inf\]"),
             ("levels", lambda x: x + 1, "levels must rise from 0"),
             ("levels", lambda x: x[None], r"levels must be \(any\) int64, not \(1, 2\) int64"),
             ("levels", lambda x: [0, 2**70], "levels must be an array, not list"),
@@ -319,7 +309,7 @@ class TestRegroup:
             RowIndex.restored(weight, bias, state)
 
     @pytest.mark.not_as_python
-    def test_other_rows_than_the_named_ones(self, rounded):
+    def test_other_rows_than_the_named_ones(self):
         """Lists that say nothing about their rows any more are made anew."""
         weight, bias = draw_clusters()
         index, twin = RowIndex(weight, bias), RowIndex(weight, bias)
@@ -330,26 +320,22 @@ class TestRegroup:
             each.regroup(np.arange(50))
             assert recall(each.top_k(queries, 5)[1], wanted) > 0.97
 
-    @pytest.mark.parametrize("change", ["width", "rows", "bias"])
-    def test_rows_of_another_shape(self, change):
+    @pytest.mark.parametrize(
+        ("weight", "bias", "message"),
+        [
+            (torch.zeros(500, 17), None, r"\(500, 16\) does not fit rows of \(500, 17\)"),
+            (torch.zeros(501, 16), None, r"\(500, 16\) does not fit rows of \(501, 16\)"),
+            (torch.zeros(500, 16), torch.zeros(500), "has a bias and the index"),
+        ],
+    )
+    def test_rows_of_another_shape(self, weight, bias, message):
         """Kernels would write beside the arrays."""
-        weight, bias = draw_clusters(500)
-        index = RowIndex(weight, None)
-        other = {
-            "width": (torch.zeros(500, 17), None),
-            "rows": (torch.zeros(501, 16), None),
-            "bias": (weight, bias),
-        }[change]
-        message = {
-            "width": r"an index of \(500, 16\) does not fit rows of \(500, 17\)",
-            "rows": r"an index of \(500, 16\) does not fit rows of \(501, 16\)",
-            "bias": "has a bias and the index",
-        }[change]
+        index = RowIndex(draw_clusters(500)[0], None)
         with pytest.raises(ValueError, match=message):
-            index.read_from(*other)
+            index.read_from(weight, bias)
         with pytest.raises(ValueError, match=message):
-            RowIndex.restored(*other, index.state_dict())
-        index.weight, index.bias = other
+            RowIndex.restored(weight, bias, index.state_dict())
+        index.weight, index.bias = weight, bias
         for call in (index.update, index.regroup):
             with pytest.raises(ValueError, match=message):
                 call(np.arange(5))
@@ -369,38 +355,24 @@ def draw_stored(dtype, num_rows=300, width=9, num_queries=6):
 
 
 @DTYPES
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("queries", [1, 6])
-def test_exact_search_converts_blocks(dtype, has_bias, queries, monkeypatch):
-    x, rows, bias = draw_stored(dtype, num_queries=queries)
-    bias = bias if has_bias else None
+def test_exact_search_converts_blocks(dtype, monkeypatch):
+    x, rows, bias = draw_stored(dtype)
     expected = exact_top_k(x, rows.float(), bias, 7)
-    read, block = [], QuantizedRows.block
-
-    def noted(rows, begin, end):
-        read.append(len(found := block(rows, begin, end)))
-        return found
-
-    monkeypatch.setattr(QuantizedRows, "block", noted)
     found = exact_top_k(x, rows, bias, 7)  # In one block, as the floats: bit by bit.
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
-    assert read == [300]
     monkeypatch.setattr("slide.utils.quantized._NUMBERS", 9 * 64)
     found = exact_top_k(x, rows, bias, 7)
     torch.testing.assert_close(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
-    assert read[1:] == [64] * 4 + [44]
     with pytest.raises(ValueError, match=r"k must be in \[1, 300\], not 301"):
         exact_top_k(x, rows, bias, 301)
 
 
 @DTYPES
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_rounded_scan(dtype, has_bias):
+def test_rounded_scan(dtype):
     x, rows, bias = draw_stored(dtype, num_rows=5_000)
     x[1], rows.codes[7] = 0, 0  # Vectors without a direction.
-    bias = bias if has_bias else None
     found, expected = (rounded_top_k(x, weight, bias, 4) for weight in (rows, rows.float()))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
@@ -408,11 +380,9 @@ def test_rounded_scan(dtype, has_bias):
 
 
 @DTYPES
-@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("queries", [1, 20])
-def test_an_index_scores_its_candidates_from_the_rows(dtype, has_bias, queries):
+def test_an_index_scores_its_candidates_from_the_rows(dtype, queries):
     x, rows, bias = draw_stored(dtype, num_rows=MANY, num_queries=queries)
-    bias = bias if has_bias else None
     index, expected = RowIndex(rows, bias), RowIndex(rows.float(), bias)
     found = index.top_k(x, 5, most_seen=1_000)
     for one, other in zip(found, expected.top_k(x, 5, most_seen=1_000), strict=True):

@@ -9,7 +9,6 @@ import torch
 import slide
 from slide.hashing import HashTables
 from slide.sampling import PublishedLSHProposer
-from slide.search import RowIndex
 from slide.utils.array_checks import Expected, check_arrays, check_counter, check_offsets
 
 N, D = 60, 8
@@ -128,8 +127,8 @@ PROPOSERS = {
         for change in own
     ],
 )
+@pytest.mark.usefixtures("one_thread")
 def test_edited_proposers(kind, name, change):
-    torch.manual_seed(0)
     sampler, fresh = (
         slide.ActiveSampler(D, N, kind, active=20, mode="per_sample", weighting="none")
         for _ in range(2)
@@ -140,25 +139,3 @@ def test_edited_proposers(kind, name, change):
     state["proposer"] = edited(state["proposer"], name, change)
     with pytest.raises(ValueError, match=r"is damaged|do not fit|must be"):
         fresh.load_state_dict(state)
-
-
-INDEX = {
-    "starts": [at(-1, 10**6), at(0, -1), at(1, 10**9)],
-    "ids": [at(0, N), at(0, -1), lambda x: np.zeros_like(x)],
-    "codes": [lambda x: x[:, :3], lambda x: x[:5]],
-    "means": [at((0, 0), np.nan), lambda x: x[:, :2]],
-    "scales": [lambda x: x[:3], at(0, np.inf)],
-    "spreads": [lambda x: x[:0], at(0, -1)],
-    "levels": [at(0, 3), lambda x: np.append(x, 10**6)],
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "change"), [(name, change) for name, own in INDEX.items() for change in own]
-)
-def test_edited_indexes(name, change):
-    weight = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
-    state = RowIndex(weight, None).state_dict()
-    RowIndex.restored(weight, None, copy.deepcopy(state))
-    with pytest.raises(ValueError, match=r"is damaged|does not fit"):
-        RowIndex.restored(weight, None, edited(state, name, change))

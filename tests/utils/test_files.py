@@ -29,24 +29,9 @@ def test_round_trips(tmp_path):
     assert names(tmp_path) == ["j.json", "x.txt"]
 
 
-def test_a_file_takes_its_name_when_it_is_complete(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def write(file):
-        file.write(b"new, first half; ")
-        file.flush()
-        assert path.read_bytes() == b"old"
-        file.write(b"second half")
-
-    files.write_atomic(path, write)
-    assert path.read_bytes() == b"new, first half; second half"
-
-
 @pytest.mark.parametrize("old", [None, b"old"])
 @pytest.mark.parametrize(
-    "error",
-    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), ZeroDivisionError()],
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
 )
 def test_a_failing_writer_leaves_the_old_file(tmp_path, old, error):
     path = tmp_path / "file"
@@ -107,11 +92,6 @@ def test_no_room(tmp_path):
     assert path.read_text() == "old"
 
 
-def test_no_folder(tmp_path):
-    with pytest.raises(OSError, match=r"cannot write .*nothing was written"):
-        files.write_text(tmp_path / "missing" / "x", "text")
-
-
 def test_folders_of_runs(tmp_path):
     named = run_folders.make_run_folder(tmp_path / "a" / "run", tmp_path)
     assert named == run_folders.make_run_folder(tmp_path / "a" / "run", tmp_path)
@@ -119,6 +99,10 @@ def test_folders_of_runs(tmp_path):
     three = [run_folders.make_run_folder(None, tmp_path / "runs", "label") for _ in range(3)]
     assert len(set(three)) == 3
     assert all("_label" in folder.name and folder.is_dir() for folder in three)
+    (tmp_path / "file").touch()
+    message = rf"run_dir={tmp_path}/file/run cannot be made: Not a directory"
+    with pytest.raises(OSError, match=message):
+        run_folders.make_run_folder(tmp_path / "file/run", tmp_path)
 
 
 def test_folders_that_cannot_be_of_a_new_run(tmp_path):
@@ -134,13 +118,6 @@ def test_folders_that_cannot_be_of_a_new_run(tmp_path):
         (tmp_path / mark).touch()
         with pytest.raises(ValueError, match=refusal):
             run_folders.check_run_dir(tmp_path)
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    message = rf"run_dir={tmp_path}/file/run cannot be made: Not a directory"
-    with pytest.raises(OSError, match=message):
-        run_folders.make_run_folder(tmp_path / "file/run", tmp_path)
 
 
 def test_a_folder_is_held_once(tmp_path):

