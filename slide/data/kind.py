@@ -83,8 +83,9 @@ def propose_kinds(train: Split) -> tuple[list[Proposal], list[str]]:
     have the same few non-zeros, which fill slots (no feature is a head here and a relation there),
     and rows of equal features have other labels. Short texts have no slots; measurements are dense.
 
-    In a recommender features and labels are the same items, and an item that a row has is hardly
-    ever its label, but items that are frequent as features are frequent as labels. What chance would do must not hang on a few labels, or on rows that are copies.
+    In a recommender features and labels are the same items: an item that a row has is hardly ever
+    its label, and items that are frequent as features are frequent as labels. What chance would do
+    must not hang on a few labels, or on rows that are copies.
     """
     keys = row_keys(train.features)
     found = {"graph": _look_for_graph(train, keys), "items": _look_for_items(train, keys)}

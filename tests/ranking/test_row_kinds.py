@@ -67,7 +67,7 @@ def test_a_recommender_of_few_items_a_row_is_one():
     assert why.endswith("trainer.kind=graph or other overrides it")
 
 
-def test_numbers_that_seem_to_be_items_are_none_if_held_out_rows_say_so():
+def test_numbers_that_seem_to_be_items_are_none_if_held_out_rows_say_so(monkeypatch):
     """Words and tags with numbers of their own; a row has none that is both."""
     rng = np.random.default_rng(0)
     topic = rng.integers(40, size=2000)
@@ -77,6 +77,10 @@ def test_numbers_that_seem_to_be_items_are_none_if_held_out_rows_say_so():
     rows = zip(words, labels, rng.integers(1600, size=2000).tolist(), strict=True)
     features = [sorted({*own, one} - set(asked)) for own, asked, one in rows]
     train = split_of(features, labels, 1600, 1600)
+    said = "no items: frequent features have other numbers than frequent labels, correlation -0."
+    assert proposed(train) == {}
+    assert said in choose_kind(train).why
+    monkeypatch.setattr("slide.data.kind._ALIKE", -1)
     assert proposed(train) == {"items": True}
     kind, why = choose_kind(train)
     own, other = figures(why)

@@ -119,20 +119,22 @@ def test_all_forms_are_the_same_rows(form, tmp_path):
         assert data.columns.numbers == ("price",)
 
 
-def test_features_are_words_and_scaled_numbers():
+def test_features_are_words_and_bins_of_numbers():
     data = table(path=ROWS, **OPTIONS)
     train = [row for row in ROWS if row["part"] == "train"]
     test = [row for row in ROWS if row["part"] == "test"]
     peer = TfidfVectorizer(sublinear_tf=True)
     texts = [[f"{row['title']}\n{row['body']}" for row in part] for part in (train, test)]
     words = peer.fit_transform(texts[0]), peer.transform(texts[1])
-    prices = [row["price"] for row in train if row["price"] is not None]
+    width = words[0].shape[1]
     for split, part, own in zip((data.train, data.test), (train, test), words, strict=True):
         dense = to_dense(split.features, split.num_features).numpy()
-        np.testing.assert_allclose(dense[:, :-1], own.toarray(), rtol=1e-6)
-        given = np.array([np.nan if row["price"] is None else row["price"] for row in part])
-        scaled = np.nan_to_num((given - np.mean(prices)) / np.std(prices))
-        np.testing.assert_allclose(dense[:, -1], scaled, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(dense[:, :width], own.toarray(), rtol=1e-6)
+        given = np.array([[np.nan if row["price"] is None else row["price"]] for row in part])
+        assert data.columns is not None
+        bins = data.columns.number_features(given).toarray()
+        np.testing.assert_array_equal(dense[:, width:], bins)
+        np.testing.assert_array_equal(bins.any(1), ~np.isnan(given[:, 0]))
 
 
 def test_a_share_is_set_aside_and_said(tmp_path):
@@ -144,7 +146,7 @@ def test_a_share_is_set_aside_and_said(tmp_path):
     for said in (
         "tags (separated by ';')",
         "title, body, part",
-        "price (brought to mean 0",
+        "price (in bins by quantiles)",
         "left out: id",
         "no test file: 6 of 60 rows, drawn with seed 0, are set aside as test rows",
     ):
@@ -161,8 +163,8 @@ def test_a_file_of_test_rows_and_numbers_alone(tmp_path):
     rows = [{"a": n, "b": 7, "label": "odd" if n % 2 else "even"} for n in range(20)]
     data = table(path=rows, test_share=0.5)
     assert data.vectorizer is None
-    assert list(data.feature_names) == ["column:a", "column:b"]
-    assert len(data.train.features.indices) == len(data.train)  # A constant is 0 everywhere.
+    first, *_, last = list(data.feature_names)
+    assert (first[:15], last) == ("column:a up to ", "column:b any")
 
 
 @pytest.mark.parametrize(
@@ -417,7 +419,6 @@ def test_from_a_table_to_answers(tmp_path, capsys):
     sizes = [word for word in job.tiny(tmp_path) if not word.startswith("dataset.")]
     job.main("dataset=table", *words, "dataset.split=part", *sizes, "report=true")
     report = (tmp_path / "run" / "report.html").read_text()
-    assert "column:price" in report
     # A row of a CSV file is named by its last line: texts may have several.
     assert re.search(r"<small>rows\.csv:\d+ \(id r\d*[05]\): ", report)
     answers = []
@@ -430,6 +431,7 @@ def test_from_a_table_to_answers(tmp_path, capsys):
         assert "P@1" in capsys.readouterr().err
     assert len(set(answers)) == 1
     model = slide.load(tmp_path / "run")
+    assert list(model.feature_names)[-1].startswith("column:price above ")
     assert Columns.restored(model.settings["columns"]).names == ("title", "body", "price")
     found = [json.loads(line)["labels"] for line in answers[0].splitlines()]
     assert len(found) == len(ROWS)
