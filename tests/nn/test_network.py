@@ -78,19 +78,6 @@ class TestPredict:
         assert not scores.requires_grad
         assert network.training
 
-    def test_lsh_ranks_what_is_in_the_buckets(self):
-        network = make(dropout=0.5)
-        features, _ = draw_batch()
-        scores, ids = network.predict(features, 6, "sampler")
-        x = dense_hidden(network, features)
-        full = x @ network.output.weight.T + network.output.bias
-        found = network.output.sampler.candidates(x)
-        for b in range(features.num_rows):
-            own = np.unique(found.indices[found.indptr[b] : found.indptr[b + 1]])
-            best = own[np.argsort(-full[b, own].detach().numpy())][:6]
-            assert ids[b, : len(best)].tolist() == best.tolist()
-            torch.testing.assert_close(scores[b, : len(best)], full[b, best])
-
     def test_no_module_changes_its_mode(self):
         network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
         network.hidden[0].eval()
