@@ -94,15 +94,15 @@ def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, lea
 
 
 @pytest.mark.kernels_only
-@pytest.mark.parametrize("weighted", [False, True])
-def test_one_visit_of_products_in_bfloat16_equals_those_of_another_kernel(weighted):
+@pairs(weighted=[False, True], with_bias=[False, True])
+def test_one_visit_of_products_in_bfloat16_equals_those_of_another_kernel(weighted, with_bias):
     def doubled(rows, losses, gradient):
         kernels.squared_hinge(rows, losses, gradient)
         losses *= 2
         gradient *= 2
 
     x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
-    one = LOSSES["squared_hinge"]
+    bias, one = bias if with_bias else None, LOSSES["squared_hinge"]
     found, wanted = (
         loss_and_gradients(
             active_linear_loss(x, weight, bias, active, loss, precision="bfloat16"), x, weight, bias

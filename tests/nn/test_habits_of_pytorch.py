@@ -134,15 +134,6 @@ def lsh_layer():
 
 
 class TestStates:
-    def test_a_layer_of_pytorch_takes_them(self):
-        model = nn.Sequential(nn.Linear(3, D), lsh_layer())
-        twin = nn.Sequential(nn.Linear(3, D), nn.Linear(D, N))
-        assert list(model.state_dict()) == list(twin.state_dict())
-        twin.load_state_dict(model.state_dict())
-        assert torch.equal(twin[1].weight, model[1].weight)
-        convolution = SampledConv2d(2, 4, 3, sampler=ActiveSampler(18, 4, active=2))
-        nn.Conv2d(2, 4, 3).load_state_dict(convolution.state_dict())
-
     @pytest.mark.parametrize("form", ["saved", "copied", "before"])
     def test_the_sampler_goes_on(self, form):
         """Also from a state of earlier versions, which has it as extra state."""
@@ -337,19 +328,16 @@ def test_labels_and_weights_of_one_for_each_sample(kind):
     torch.testing.assert_close(found, wanted)
 
 
-class TestWithoutASampler:
-    def test_many_outputs_are_computed_and_it_says_so_once(self):
-        layer, x = SampledLinear(2, 2**14), torch.randn(1, 2)
-        with torch.no_grad():
-            layer(x)
-        layer.eval()(x)
-        with pytest.warns(UserWarning, match=r"SampledLinear\(2, 16384\) has no sampler, so each"):
-            layer.train()(x)
+def test_many_outputs_without_a_sampler_are_computed_and_it_says_so_once():
+    layer, x = SampledLinear(2, 2**14), torch.randn(1, 2)
+    with torch.no_grad():
         layer(x)
-
-    def test_who_asks_for_all_is_not_told(self):
-        SampledLinear(2, 2**14, FullSampler(2, 2**14))(torch.randn(1, 2))
-        SampledLinear(2, 2**14 - 1)(torch.randn(1, 2))
-        layer = SampledLinear(2, 2**14)
-        layer.sampler = ActiveSampler(2, 2**14, active=5)
-        layer(torch.randn(1, 2))
+    layer.eval()(x)
+    with pytest.warns(UserWarning, match=r"SampledLinear\(2, 16384\) has no sampler, so each"):
+        layer.train()(x)
+    layer(x)
+    # Who asks for all, or later gives it a sampler, is not told.
+    SampledLinear(2, 2**14, FullSampler(2, 2**14))(x)
+    layer = SampledLinear(2, 2**14)
+    layer.sampler = ActiveSampler(2, 2**14, active=5)
+    layer(x)

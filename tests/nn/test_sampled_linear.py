@@ -88,12 +88,6 @@ class TestSampledLinear:
             with pytest.raises(TypeError, match=r"must be a slide\.Sampler, such as slide\.Act"):
                 SampledLinear(D, N, wrong)
 
-    def test_says_what_it_is(self):
-        chosen = "ActiveSampler(active=12, mode='shared', proposer=LSHProposer)"
-        assert repr(make_layer("shared")) == f"SampledLinear(6, 40, sampler={chosen})"
-        every = "SampledLinear(6, 40, bias=False, sampler=FullSampler(all 40 outputs))"
-        assert repr(SampledLinear(D, N, bias=False)) == every
-
 
 class TestSparseInputLinear:
     def test_without_a_sampler_is_nn_linear(self):
@@ -192,15 +186,6 @@ def test_an_assigned_sampler_of_another_width():
         layer(torch.randn(2, D))
 
 
-def test_a_sampler_may_be_taken_over():
-    first, second = (SampledLinear(D, N, lsh_sampler(D, N, active=8)) for _ in range(2))
-    first(torch.randn(2, D))
-    second.sampler, first.sampler = first.sampler, FullSampler(D, N)
-    first.sampler = first.sampler
-    for use in USES.values():
-        use(second)
-
-
 def test_a_layer_of_stored_rows_hands_its_sampler_on():
     rows = QuantizedRows.of(torch.randn(N, D), "bfloat16")
     stored, x = StoredLinear(rows, torch.randn(N)), torch.randn(2, D)
@@ -255,18 +240,12 @@ def inputs():
 
 def agreement(layer, k=3):
     """Share of the answers of exact search that the index gives, with the same scores."""
-    x = inputs()
-    (scores, wanted), (found, ids) = (layer.top_k(x, k, search) for search in ("exact", "index"))
+    (scores, wanted), (found, ids) = (
+        layer.top_k(inputs(), k, search) for search in ("exact", "index")
+    )
     same = ids == wanted
-    assert ((found - scores).abs() <= rounding(layer, x, wanted))[same].all()
+    torch.testing.assert_close(found[same], scores[same])
     return same.float().mean().item()
-
-
-def rounding(layer, x, ids):
-    """How far two sums of the same terms in different orders can be apart (Higham 2002, 4.2)."""
-    terms = x.abs()[:, None] * layer.weight.detach().abs()[ids]
-    total = terms.sum(2) + (0 if layer.bias is None else layer.bias.detach().abs()[ids])
-    return 2 * (WIDTH + 1) * torch.finfo(total.dtype).eps * total
 
 
 @pytest.mark.parametrize("bias", [True, False])

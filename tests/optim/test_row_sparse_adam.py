@@ -414,6 +414,14 @@ def test_weights_that_are_not_contiguous_are_refused():
         step(optimizer, weight, [0])
 
 
+@pytest.mark.kernels_only
+def test_moments_that_are_not_contiguous_are_refused():
+    optimizer, weight = trained(shape=(4, 2))
+    optimizer.state[weight]["exp_avg"] = torch.zeros(2, 4).T
+    with pytest.raises(ValueError, match=r"a contiguous tensor is needed; got strides \(1, 4\)"):
+        step(optimizer, weight, [0])
+
+
 def test_the_first_moment_may_come_and_go():
     optimizer, weight = trained(steps=[(0, 1)], betas=(0.0, 0.9))
     state, (group,) = optimizer.state[weight], optimizer.param_groups
