@@ -8,7 +8,6 @@ from helpers.matrices import make_csr, to_dense
 from slide import FullSampler, SlideNetwork
 from slide.backend import backend
 from slide.functional import drop_features, relu_dropout
-from slide.sparse import CSR
 
 
 def rows(count=200):
@@ -25,11 +24,8 @@ def dense(x):
 DROPOUTS = {
     "hidden": lambda p, generator=None: relu_dropout(torch.ones(64, 64), p, generator),
     "hidden, bfloat16": lambda p, g=None: relu_dropout(torch.ones(300).bfloat16(), p, g),
-    "features": lambda p, generator=None: torch.from_numpy(
-        dense(drop_features(rows(), p, generator))
-    ),
+    "features": lambda p, generator=None: to_dense(drop_features(rows(), p, generator), 40),
 }
-each_dropout = pytest.mark.parametrize("name", DROPOUTS)
 # What is left of a share of p, but for five deviations of the binomial distribution.
 every_share = pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 
@@ -38,35 +34,25 @@ def assert_share(kept, count, p):
     assert abs(int(kept) - (1 - p) * count) < 5 * (p * (1 - p) * count) ** 0.5
 
 
-@each_dropout
-class TestDraws:
-    def test_follow_from_the_seed_and_not_from_threads(self, threads, name):
-        found = []
-        for count in (1, 0):
-            threads(count)
-            torch.manual_seed(3)
-            found.append([DROPOUTS[name](0.4) for _ in range(2)])
-        assert all(map(torch.equal, *found))
-        assert not torch.equal(*found[0])
-
-    def test_of_a_generator(self, name):
-        before = torch.get_rng_state()
-        first, same, other = (
-            DROPOUTS[name](0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-        )
-        assert torch.equal(before, torch.get_rng_state())
-        assert torch.equal(first, same)
-        assert not torch.equal(first, other)
-
-    def test_of_shares_that_cannot_be(self, name):
-        for p in (1.0, -0.1, float("nan"), "x"):
-            with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):
-                DROPOUTS[name](p)
-
-    def test_of_a_share_of_nothing(self, name):
-        state = torch.get_rng_state()
-        assert torch.equal(DROPOUTS[name](0.0), DROPOUTS[name](0.0))
-        assert torch.equal(torch.get_rng_state(), state)
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_draws_follow_from_the_seed_or_a_generator(threads, name):
+    """Not from the number of threads; nothing is drawn for a share of 0."""
+    drop, found = DROPOUTS[name], []
+    for count in (1, 0):
+        threads(count)
+        torch.manual_seed(3)
+        found.append([drop(0.4) for _ in range(2)])
+    assert all(map(torch.equal, *found))
+    assert not torch.equal(*found[0])
+    before = torch.get_rng_state()
+    first, same, other = (drop(0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert torch.equal(drop(0.0), drop(0.0))
+    assert torch.equal(before, torch.get_rng_state())
+    for p in (1.0, -0.1, float("nan"), "x"):
+        with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):
+            drop(p)
 
 
 class TestOfHiddenValues:
@@ -132,11 +118,6 @@ class TestOfFeatures:
         assert np.count_nonzero(kept) == len(out.indices) == out.indptr[-1], "one occurs twice"
         np.testing.assert_allclose(after[kept], before[kept] / (1 - p), rtol=1e-6)
         assert_share(len(out.indices), len(x.indices), p)
-
-    def test_of_no_entries(self):
-        x = CSR(np.array([0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
-        assert drop_features(x, 0.5).indptr.tolist() == [0, 0, 0]
-        assert drop_features(x, 0.0) is x
 
     def test_a_network_drops_in_training_only(self):
         network, x = SlideNetwork(40, [8], 10, FullSampler, input_dropout=0.5), rows()

@@ -9,7 +9,7 @@ import torch
 from helpers.matrices import make_csr, to_dense, z_score
 
 from slide.hashing import families
-from slide.hashing.families import DWTA, SimHash, flip_sets
+from slide.hashing.families import DWTA, SimHash
 from slide.sparse import CSR
 
 FAMILIES = {
@@ -213,23 +213,3 @@ def test_no_more_buckets_than_there_are(family):
     codes = family.probe_codes(torch.randn(3, 24), 9).reshape(-1, 5, 3)
     assert len(codes) == 4
     assert all(len(np.unique(codes[:, table, i])) == 4 for table in range(5) for i in range(3))
-
-
-@pytest.mark.parametrize(("hashes", "probes"), [(1, 1), (3, 7), (5, 4), (8, 30), (24, 64)])
-def test_the_cheapest_sets_are_among_those_that_are_looked_at(hashes, probes):
-    chosen = flip_sets(hashes, probes)
-    bounds = zip(chosen.indptr[:-1], chosen.indptr[1:], strict=True)
-    sets = [chosen.indices[begin:end].tolist() for begin, end in bounds]
-    assert len({tuple(one) for one in sets}) == len(sets) >= probes
-    assert all(sets)
-    assert chosen.num_rows < 300
-    rng, width = np.random.default_rng(hashes), min(hashes, 8)
-    for power in (0.3, 1, 4):
-        costs = np.sort(rng.random(hashes) ** power)
-        found = np.sort([sum(costs[one]) for one in sets])[:probes]
-        every = [s for n in range(1, width + 1) for s in combinations(costs[:width], n)]
-        expected = np.sort([sum(s) for s in every])[:probes]
-        # Of many hashes the dearest ones are left out here, so the others may cost more.
-        assert (found <= expected + 1e-12).all()
-        if width == hashes:
-            np.testing.assert_allclose(found, expected)

@@ -306,10 +306,19 @@ class TestOptionsOfCrossEntropy:
             layer.loss(torch.randn(2, D), [[1, 2], [3]], ActiveLoss(name, **options))
 
     def test_losses_and_targets_of_pytorch_are_refused(self):
+        layer, x, marks = make_layer(), torch.randn(2, D), torch.eye(2, N)
         for loss, name in ((nn.CrossEntropyLoss(), r"CrossEntropyLoss\(\)"), (None, "None")):
             with pytest.raises(TypeError, match=r"name such as 'softmax' .* not " + name):
-                make_layer().loss(torch.randn(2, D), [1, 2], loss)
-        layer, x, marks = make_layer(), torch.randn(2, D), torch.eye(2, N)
+                layer.loss(x, [1, 2], loss)
+        with pytest.raises(TypeError, match="weights of samples need an ActiveLoss"):
+            layer.loss(x, [1, 2], lambda scores, active: scores.sum(), torch.ones(2))
+        for call in (lambda out: cross_entropy(out, torch.arange(2)), torch.relu):
+            with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
+                call(layer(x))
+        with pytest.raises(AttributeError, match=r"no argmax: a tensor has it\. For a loss call"):
+            layer(x).argmax(1)
+        with pytest.raises(AttributeError, match=r"sampled layer has no scores$"):
+            _ = layer(x).scores
         assert layer.loss(x, marks, "softmax")[1].targets.num_rows == 2
         for shares in (marks.softmax(1), marks.softmax(1).numpy()):
             with pytest.raises(ValueError, match="labels have fractions: probabilities"):

@@ -66,30 +66,19 @@ def test_hidden_samplers():
     assert ((network.encode(features) != 0).sum(1) <= 5).all()
 
 
-class TestPredict:
-    def test_exact(self):
-        network = make(dropout=0.5)
-        features, _ = draw_batch()
-        scores, ids = network.predict(features, 4)
-        x = dense_hidden(network, features)
-        expected = (x @ network.output.weight.T + network.output.bias).topk(4)
-        torch.testing.assert_close(scores, expected.values)
-        assert torch.equal(ids, expected.indices)
-        assert not scores.requires_grad
-        assert network.training
-
-    def test_no_module_changes_its_mode(self):
-        network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
-        network.hidden[0].eval()
-        modes, seen = [m.training for m in network.modules()], []
-        network.first.register_forward_hook(
-            lambda *_: seen.extend(m.training for m in network.modules())
-        )
-        features, _ = draw_batch()
-        scores, _ = network.predict(features)
-        assert seen == modes == [m.training for m in network.modules()]
-        network.eval()
-        assert torch.equal(scores, network.predict(features)[0])
+def test_a_prediction_changes_no_mode():
+    network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
+    network.hidden[0].eval()
+    modes, seen = [m.training for m in network.modules()], []
+    network.first.register_forward_hook(
+        lambda *_: seen.extend(m.training for m in network.modules())
+    )
+    features, _ = draw_batch()
+    scores, _ = network.predict(features)
+    assert not scores.requires_grad
+    assert seen == modes == [m.training for m in network.modules()]
+    network.eval()
+    assert torch.equal(scores, network.predict(features)[0])
 
 
 def test_scales_of_first_weights():
