@@ -36,19 +36,6 @@ def make_layer(mode):
 
 
 class TestSampledLinear:
-    @every_mode
-    def test_computes_entries_of_the_full_product(self, mode):
-        layer, x = make_layer(mode), torch.randn(B, D)
-        out = layer(x, draw_labels())
-        assert out.num_samples == B
-        full = x @ layer.weight.T + layer.bias
-        dense = out.to_dense()
-        for b in range(B):
-            ids = torch.from_numpy(out.active.row(b)).long()
-            torch.testing.assert_close(dense[b, ids], full[b, ids])
-        assert (dense != 0).sum() == out.values.numel()
-        assert out.values.shape == ((B, 12) if mode == "shared" else (len(out.active.ids),))
-
     def test_without_a_sampler_is_nn_linear(self):
         layer = SampledLinear(D, N)
         linear = torch.nn.Linear(D, N)
@@ -238,21 +225,12 @@ def inputs():
     return torch.randn(QUERIES, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def agreement(layer, k=3):
+def agreement(layer):
     """Share of the answers of exact search that the index gives, with the same scores."""
-    (scores, wanted), (found, ids) = (
-        layer.top_k(inputs(), k, search) for search in ("exact", "index")
-    )
+    (scores, wanted), (found, ids) = (layer.top_k(inputs(), 3, how) for how in ("exact", "index"))
     same = ids == wanted
     torch.testing.assert_close(found[same], scores[same])
     return same.float().mean().item()
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_it_answers_as_exact_search(bias):
-    layer = make_large(bias=bias)
-    assert agreement(layer) > 0.95
-    assert layer.row_index().seen < OUTPUTS
 
 
 @pytest.mark.parametrize("optimizer", ["RowSparseAdam", "SGD"])

@@ -370,24 +370,6 @@ def test_numbers_that_no_step_leaves_are_refused(name, value):
     assert torch.isfinite(weight).all()
 
 
-def test_moments_in_another_order_in_memory():
-    weights = [torch.nn.Parameter(torch.ones(2, 3, 4, 5)) for _ in range(2)]
-    first, second = (RowSparseAdam([p], **OPTIONS) for p in weights)
-    gradient = torch.arange(120.0).view(2, 3, 4, 5)
-    weights[0].grad = gradient
-    first.step()
-    state = copy.deepcopy(first.state_dict())
-    moments = state["state"][0]
-    for name in ("exp_avg", "exp_avg_sq"):
-        moments[name] = moments[name].to(memory_format=torch.channels_last)
-    second.load_state_dict(state)
-    weights[1].data.copy_(weights[0])
-    for p, optimizer in zip(weights, (first, second), strict=True):
-        p.grad = gradient
-        optimizer.step()
-    assert torch.equal(*weights)
-
-
 @pytest.mark.usefixtures("either_way")
 def test_a_parameter_without_rows():
     weight = torch.nn.Parameter(torch.empty(0, 3))
