@@ -67,7 +67,7 @@ def test_hidden_samplers():
 
 
 def test_a_prediction_changes_no_mode():
-    network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5)
+    network = make((400, 300), hidden_samplers=[None, SOME], dropout=0.5, input_dropout=0.5)
     network.hidden[0].eval()
     modes, seen = [m.training for m in network.modules()], []
     network.first.register_forward_hook(
