@@ -192,7 +192,7 @@ def test_corrected_moments_are_those_of_dense_adam(before):
 def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
     generator = torch.Generator().manual_seed(4)
     weight = torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-    dense = torch.nn.Parameter(weight.detach().double())
+    dense = torch.nn.Parameter(weight.detach().double().clone())
     optimizer = RowSparseAdam([weight], weight_decay=0.1, every_row=True, **OPTIONS)
     reference = torch.optim.AdamW([dense], weight_decay=0.1, **OPTIONS)
     for ids in ([0, 1], [2], [1], [0, 2], [1], [4]):
