@@ -442,18 +442,6 @@ def test_appended_rows_are_as_if_they_had_been_there(options):
     trained((6, 3), (), **options)[0].load_state_dict(one.state_dict())
 
 
-@pytest.mark.parametrize("options", MOMENTS)
-def test_rows_keep_their_moments_where_others_leave(options):
-    (optimizer, p), (other, whole) = [trained((5, 3), (), **options) for _ in range(2)]
-    for each, parameter in ((optimizer, p), (other, whole)):
-        step(each, parameter, (0, 1, 2, 3, 4), 0)
-    kept = torch.tensor([4, 0, 3])
-    resize_rows(p, kept, torch.empty(0, 3), optimizer)
-    step(optimizer, p, [0, 1, 2])
-    step(other, whole, kept.tolist())
-    assert torch.equal(p, whole[kept])
-
-
 @pytest.mark.parametrize("kept", [None, torch.tensor([2])])
 def test_a_step_with_moments_of_other_rows_is_refused(kept):
     """Kernels would write outside of them."""
