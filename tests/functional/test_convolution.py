@@ -21,6 +21,7 @@ SHAPES = {
     "wide padding": {"padding": 3},
     "dilation": {"dilation": (1, 2), "padding": 2},
 }
+META = torch.zeros(2, 6, 5, 5, device="meta")
 CHOICES = {
     "all": (None, None),
     "some": ([4, 1, 5], [7, 0, 2]),
@@ -72,15 +73,15 @@ class TestActiveConv2dFunction:
 
     def test_gradient_is_of_used_channels_alone(self):
         (weight, bias), (ins, outs) = parameters(), CHOICES["some"]
-        active_conv2d(
-            draw(2, I, 5, 5), weight, bias, np.array(ins), np.array(outs)
-        ).sum().backward()
+        out = active_conv2d(draw(2, I, 5, 5), weight, bias, np.array(ins), np.array(outs))
+        out.sum().backward()
         (found,) = weight.row_gradients
         assert found.rows.shape == (len(ins) * len(outs), 9)
         assert sorted(found.ids) == sorted(o * I + i for o, i in product(outs, ins))
         (found,) = bias.row_gradients
         assert found.ids.tolist() == outs
 
+    @pytest.mark.usefixtures("one_thread")
     @pytest.mark.parametrize(
         ("shape", "choice", "groups"), [("padded", "some", 1), ("stride", "mask", 2)]
     )
@@ -94,8 +95,7 @@ class TestActiveConv2dFunction:
 
         assert torch.autograd.gradcheck(apply, draw(1, I, 3, 4))
 
-    @pytest.mark.parametrize("choice", CHOICES)
-    @pytest.mark.parametrize("groups", [1, 2])
+    @pytest.mark.parametrize(("choice", "groups"), [("some", 1), ("mask", 2)])
     def test_sparse_gradients_are_those_of_rows(self, choice, groups):
         (weight, bias), (ins, outs) = parameters(groups), CHOICES[choice]
         channels, x = (as_ids(ins), as_ids(outs)), draw(2, I, 5, 5)
@@ -107,7 +107,7 @@ class TestActiveConv2dFunction:
         for parameter in (weight, bias):
             torch.testing.assert_close(parameter.grad.to_dense(), dense_gradient(parameter))
 
-    @pytest.mark.parametrize("choice", CHOICES)
+    @pytest.mark.parametrize("choice", ["some", "mask"])
     def test_x_may_hold_the_used_channels_alone(self, choice):
         (weight, bias), (ins, outs) = parameters(), CHOICES[choice]
         x = draw(2, I, 5, 5)
@@ -171,11 +171,7 @@ class TestActiveConv2dFunction:
         ("change", "error", "message"),
         [
             ({"in_channels": np.array([6])}, ValueError, r"in_channels must lie in \[0, 6\)"),
-            (
-                {"in_channels": np.array([0, 1, 2, 3, 5, 4])},
-                ValueError,
-                "all 6 channels, and not in",
-            ),
+            ({"in_channels": np.arange(6)[::-1]}, ValueError, "all 6 channels, and not in asc"),
             ({"out_channels": np.array([1, 1])}, ValueError, "must be distinct; 1 occurs"),
             ({"out_channels": np.zeros(O, bool)}, ValueError, "at least one of 8 channels"),
             ({"in_channels": np.zeros(5, bool)}, ValueError, r"mask of in_channels must be \(6,\)"),
@@ -184,11 +180,7 @@ class TestActiveConv2dFunction:
             ({"x": np.zeros((2, 6, 5, 5))}, TypeError, "must be a tensor, not ndarray$"),
             ({"padding": (1, 1, 1)}, ValueError, "padding must be one number or two"),
             ({"groups": 3}, ValueError, "8 output channels do not divide into 3 groups"),
-            (
-                {"x": torch.zeros(2, 6, 5, 5, device="meta")},
-                ValueError,
-                "is on meta but the weight is on cpu; move one of them",
-            ),
+            ({"x": META}, ValueError, "is on meta but the weight is on cpu; move one of them"),
             ({"weight": draw(8, 6, 3, 3, dtype=torch.bfloat16)}, TypeError, "not torch.bfloat16"),
             ({"weight": draw(8, 6, 3, 3) * 2}, ValueError, "use sparse_grad=True"),
             ({"x": torch.zeros(2, 5, 5, 5)}, TypeError, "x is torch.float32 but weight is"),

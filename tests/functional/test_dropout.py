@@ -3,37 +3,29 @@
 import numpy as np
 import pytest
 import torch
+from helpers.matrices import make_csr, to_dense
 
 from slide import FullSampler, SlideNetwork
 from slide.backend import backend
 from slide.functional import drop_features, relu_dropout
-from slide.sparse import CSR
 
 
-def rows(count=200, width=40):
+def rows(count=200):
     rng = np.random.default_rng(0)
-    sizes = rng.integers(0, width, count)
-    sizes[:2] = 0
-    indptr = np.concatenate([[0], np.cumsum(sizes)])
-    indices = np.concatenate([np.sort(rng.permutation(width)[:size]) for size in sizes])
-    return CSR(indptr, indices.astype(np.int32), rng.random(indptr[-1]).astype(np.float32) + 1)
+    x = make_csr(rng, [0, 0, *rng.integers(0, 40, count - 2)], 40)
+    return x._replace(values=1 + rng.random(len(x.values), np.float32))
 
 
-def dense(x, width=40):
-    out = np.zeros((x.num_rows, width), np.float32)
-    out[np.repeat(np.arange(x.num_rows), np.diff(x.indptr)), x.indices] = x.values
-    return out
+def dense(x):
+    return to_dense(x, 40).numpy()
 
 
 # Each function on inputs of its own; the result as a tensor.
 DROPOUTS = {
     "hidden": lambda p, generator=None: relu_dropout(torch.ones(64, 64), p, generator),
     "hidden, bfloat16": lambda p, g=None: relu_dropout(torch.ones(300).bfloat16(), p, g),
-    "features": lambda p, generator=None: torch.from_numpy(
-        dense(drop_features(rows(), p, generator))
-    ),
+    "features": lambda p, generator=None: to_dense(drop_features(rows(), p, generator), 40),
 }
-each_dropout = pytest.mark.parametrize("name", DROPOUTS)
 # What is left of a share of p, but for five deviations of the binomial distribution.
 every_share = pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 
@@ -42,42 +34,28 @@ def assert_share(kept, count, p):
     assert abs(int(kept) - (1 - p) * count) < 5 * (p * (1 - p) * count) ** 0.5
 
 
-@each_dropout
-class TestDraws:
-    def test_follow_from_the_seed_and_not_from_threads(self, threads, name):
-        found = []
-        for count in (1, 0):
-            threads(count)
-            torch.manual_seed(3)
-            found.append([DROPOUTS[name](0.4) for _ in range(2)])
-        assert all(map(torch.equal, *found))
-        assert not torch.equal(*found[0])
-
-    def test_of_a_generator(self, name):
-        before = torch.get_rng_state()
-        first, same, other = (
-            DROPOUTS[name](0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-        )
-        assert torch.equal(before, torch.get_rng_state())
-        assert torch.equal(first, same)
-        assert not torch.equal(first, other)
-
-    @pytest.mark.parametrize("p", [1.0, -0.1, float("nan"), "x"])
-    def test_of_a_share_that_cannot_be(self, name, p):
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_draws_follow_from_the_seed_or_a_generator(threads, name):
+    """Not from the number of threads; nothing is drawn for a share of 0."""
+    drop, found = DROPOUTS[name], []
+    for count in (1, 0):
+        threads(count)
+        torch.manual_seed(3)
+        found.append([drop(0.4) for _ in range(2)])
+    assert all(map(torch.equal, *found))
+    assert not torch.equal(*found[0])
+    before = torch.get_rng_state()
+    first, same, other = (drop(0.5, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert torch.equal(drop(0.0), drop(0.0))
+    assert torch.equal(before, torch.get_rng_state())
+    for p in (1.0, -0.1, float("nan"), "x"):
         with pytest.raises(ValueError, match=r"p must be in \[0, 1\), not"):
-            DROPOUTS[name](p)
-
-    def test_of_nothing(self, name):
-        state = torch.get_rng_state()
-        assert torch.equal(DROPOUTS[name](0.0), DROPOUTS[name](0.0))
-        assert torch.equal(torch.get_rng_state(), state)
+            drop(p)
 
 
 class TestOfHiddenValues:
-    def test_without_dropout_it_is_relu(self):
-        x = torch.randn(5, 7)
-        assert torch.equal(relu_dropout(x, 0.0), torch.relu(x))
-
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
     @every_share
     def test_values_are_dropped_or_grow(self, dtype, p):
@@ -101,6 +79,7 @@ class TestOfHiddenValues:
         both = (flat[:, 1:] & flat[:, :-1]).mean()
         assert abs(both - 0.49) < 5 * (0.49 * 0.51 / (300 * 255)) ** 0.5
 
+    @pytest.mark.usefixtures("one_thread")
     def test_gradient(self):
         x = torch.randn(6, 9, dtype=torch.float64, requires_grad=True)
 
@@ -140,26 +119,15 @@ class TestOfFeatures:
         np.testing.assert_allclose(after[kept], before[kept] / (1 - p), rtol=1e-6)
         assert_share(len(out.indices), len(x.indices), p)
 
-    def test_of_no_entries(self):
-        x = CSR(np.array([0, 0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
-        assert drop_features(x, 0.5).indptr.tolist() == [0, 0, 0]
-        assert drop_features(x, 0.0) is x
-
     def test_a_network_drops_in_training_only(self):
-        torch.manual_seed(0)
         network, x = SlideNetwork(40, [8], 10, FullSampler, input_dropout=0.5), rows()
+        torch.manual_seed(5)
+        dropped = network.encode(x)
         network.eval()
         plain = network.encode(x)
         assert torch.equal(network.encode(x), plain)
-        network.train()
-        torch.manual_seed(5)
-        dropped = network.encode(x)
         assert not torch.equal(dropped, plain)
-        assert not torch.equal(network.encode(x), dropped)
         torch.manual_seed(5)
-        assert torch.equal(network.encode(x), dropped)
-        torch.manual_seed(5)
-        network.eval()
         assert torch.equal(network.encode(drop_features(x, 0.5)), dropped)
         with pytest.raises(ValueError, match=r"input_dropout must be in \[0, 1\), not"):
             SlideNetwork(40, [8], 10, FullSampler, input_dropout=1.0)

@@ -93,57 +93,38 @@ def test_loss_of_a_linear_layer_in_bfloat16_is_near(monkeypatch, name, hard, lea
         torch.testing.assert_close(one, other, atol=0.02 * float(other.abs().max()), rtol=0.02)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_one_visit_of_products_in_bfloat16_equals_several(weighted, with_bias):
+@pytest.mark.kernels_only
+@pairs(weighted=[False, True], with_bias=[False, True])
+def test_one_visit_of_products_in_bfloat16_equals_those_of_another_kernel(weighted, with_bias):
+    def doubled(rows, losses, gradient):
+        kernels.squared_hinge(rows, losses, gradient)
+        losses *= 2
+        gradient *= 2
+
     x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
-    bias = bias if with_bias else None
-    one = LOSSES["squared_hinge"]
-    several = replace(one, kernel=lambda *arrays: kernels.squared_hinge(*arrays))
+    bias, one = bias if with_bias else None, LOSSES["squared_hinge"]
     found, wanted = (
         loss_and_gradients(
             active_linear_loss(x, weight, bias, active, loss, precision="bfloat16"), x, weight, bias
         )
-        for loss in (one, several)
+        for loss in (one, replace(one, kernel=doubled))
     )
     for each, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(each, other, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.kernels_only
-def test_a_loss_with_another_kernel_has_it_in_bfloat16_too():
-    def doubled(rows, losses, gradient):
-        kernels.squared_hinge(rows, losses, gradient)
-        losses *= 2
-
-    x, weight, bias, active = draw_linear("shared", False, torch.float32)
-    own = replace(LOSSES["squared_hinge"], kernel=doubled)
-    once, twice = (
-        active_linear_loss(x, weight, bias, active, loss, precision="bfloat16").item()
-        for loss in ("squared_hinge", own)
-    )
-    assert twice == pytest.approx(2 * once)
+        torch.testing.assert_close(2 * each, other, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_ids_and_weights_may_be_tensors(precision, weighted):
-    x, weight, bias, active = draw_linear("shared", weighted, torch.float32)
-    logs = active.log_weights
-    tensors = replace(
-        active,
-        ids=torch.from_numpy(active.ids),
-        log_weights=None if logs is None else torch.from_numpy(logs),
-    )
+def test_ids_and_weights_may_be_tensors(precision):
+    x, weight, bias, active = draw_linear("shared", True, torch.float32)
+    ids, logs = map(torch.from_numpy, (active.ids, active.log_weights))
     found, wanted = (
         active_linear_loss(x, weight, bias, each, "squared_hinge", precision=precision).item()
-        for each in (tensors, active)
+        for each in (replace(active, ids=ids, log_weights=logs), active)
     )
     assert found == wanted
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("hard", [1.0, 0.3])
+@pytest.mark.parametrize(("hard", "precision"), [(0.3, "float32"), (1.0, "bfloat16")])
 def test_a_loss_from_which_nothing_learns_makes_no_gradients(monkeypatch, hard, precision):
     x, weight, bias, active = draw_linear("shared", True, torch.float32)
     options = {"hard_fraction": hard, "precision": precision}
@@ -164,9 +145,8 @@ def test_a_loss_from_which_nothing_learns_makes_no_gradients(monkeypatch, hard, 
     assert dense_gradient(weight).abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", ["softmax", "bce"])
-def test_a_hard_fraction_that_was_set_later_is_checked(name):
-    layer, loss = slide.SampledLinear(4, N, slide.ActiveSampler(4, N, active=9)), ActiveLoss(name)
+def test_a_hard_fraction_that_was_set_later_is_checked():
+    layer, loss = slide.SampledLinear(4, N, slide.ActiveSampler(4, N, active=9)), ActiveLoss("bce")
     loss.hard_fraction = 0.0
     with pytest.raises(ValueError, match="hard_fraction must be a number above 0"):
         layer.loss(torch.ones(1, 4), Pattern.from_lists([[3]]), loss)
@@ -206,22 +186,12 @@ def test_loss_of_a_linear_layer_keeps_nan_and_names_what_does_not_fit():
     with torch.no_grad():
         weight[active.ids[7]] = torch.nan
     assert active_linear_loss(x, weight, bias, active, "squared_hinge").isnan()
-    for wrong, message in [
-        (lambda: active_linear_loss(x, weight, bias, active, "mse"), "loss must be one of"),
-        (lambda: active_linear_loss(x, weight, bias, active, "bce", precision="int8"), "precision"),
-        (lambda: active_linear_loss(x[:, 1:], weight, bias, active, "bce"), "does not fit"),
-        (
-            lambda: active_linear_loss(x, weight, bias, ActiveSet(N, active.ids), "bce"),
-            "with targets",
-        ),
-        (
-            lambda: active_linear_loss(x[1:], weight, bias, active, "bce"),
-            "7 rows of targets do not fit 6 inputs",
-        ),
-        (
-            lambda: loss_on_active(torch.zeros(6, 9), active, "bce"),
-            "7 rows of targets do not fit 6 inputs",
-        ),
+    for inputs, precision, message in [
+        (x, "int8", "precision must be one of"),
+        (x[:, 1:], "float32", "does not fit weight"),
+        (x[1:], "float32", "7 rows of targets do not fit 6 inputs"),
     ]:
         with pytest.raises(ValueError, match=message):
-            wrong()
+            active_linear_loss(inputs, weight, bias, active, "bce", precision=precision)
+    with pytest.raises(ValueError, match="7 rows of targets do not fit 6 inputs"):
+        loss_on_active(torch.zeros(6, 9), active, "bce")

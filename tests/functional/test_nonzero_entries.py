@@ -115,23 +115,27 @@ def test_in_bfloat16_the_scores_alone_are_rounded(monkeypatch):
     torch.testing.assert_close(grad_weight[at], scores.grad.T @ x)
 
 
-@pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-def test_inputs_may_change_after_the_backward_pass(layer, monkeypatch, few, fused):
-    use(monkeypatch, few)
-    x, weight, bias, active = layer
+@pytest.mark.parametrize("kind", ["few entries", "shared", "per_sample", "fused"])
+def test_inputs_and_gradients_may_change_after_the_backward_pass(monkeypatch, kind):
+    use(monkeypatch, kind == "few entries")
+    weight, ids = draw(N, D, seed=1).requires_grad_(), np.arange(A, dtype=np.int32)
+    bounds = np.arange(B + 1) * A if kind == "per_sample" else None
+    targets = Pattern(np.arange(B + 1), np.arange(B, dtype=np.int32))
+    active = ActiveSet(N, ids if bounds is None else np.tile(ids, B), bounds, targets)
 
     def run(change):
-        buffer, weight.row_gradients = x.detach().clone(), []
-        if fused:
-            loss = active_linear_loss(buffer, weight, bias, active, "squared_hinge")
+        x, weight.row_gradients = draw(B, D), []
+        if kind == "fused":
+            active_linear_loss(x, weight, None, active, "squared_hinge").backward()
         else:
-            scores = active_linear(buffer, weight, bias, active)
-            loss = loss_on_active(scores, active, "squared_hinge")
-        loss.backward()
-        buffer *= change
+            scores = active_linear(x, weight, None, active)
+            upstream = draw(*scores.shape, share=0.1, seed=5)
+            scores.backward(upstream)
+            upstream *= change
+        x *= change
         return dense_gradient(weight)
 
+    assert run(1.0).any()
     torch.testing.assert_close(run(7.0), run(1.0))
 
 

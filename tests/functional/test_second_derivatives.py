@@ -104,62 +104,44 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("way", ["kernels", "torch"])
-def test_a_gradient_penalty(name, way):
-    with backend(way):
-        loss, x = CASES[name]()
-    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
-    size = gradient.to_dense().square().sum()
-    with pytest.raises(RuntimeError, match=rf"{name.split()[0]} has first derivatives only"):
-        (loss + size).backward()
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_graph_alone_changes_nothing(name):
-    """Some programs always set ``create_graph``, and differentiate once."""
-    loss, x = CASES[name]()
-    (wanted,) = torch.autograd.grad(loss, x, retain_graph=True)
-    assert not wanted.requires_grad
-    (found,) = torch.autograd.grad(loss, x, create_graph=True)
-    assert torch.equal(found.to_dense(), wanted.to_dense())
-    with torch.no_grad():
-        found.mul_(2)  # As a clip of gradients would.
-    assert torch.equal(found.to_dense(), 2 * wanted.to_dense())
-    loss.backward(create_graph=True)
-
-
 @pytest.mark.parametrize(("name", "way"), [*zip(CASES, cycle(["kernels", "torch"]))])
-def test_a_second_backward_pass_is_refused(name, way):
-    with backend(way):
-        loss, x = CASES[name]()
-        loss = 1 * loss  # Else its own node is the one that refuses.
-        torch.autograd.grad(loss, x, retain_graph=True)
-        torch.autograd.grad(loss, x)
-        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
-            torch.autograd.grad(loss, x)
+class TestEachOperation:
+    def test_a_gradient_penalty_is_refused(self, name, way):
+        with backend(way):
+            loss, x = CASES[name]()
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        size = gradient.to_dense().square().sum()
+        with pytest.raises(RuntimeError, match=rf"{name.split()[0]} has first derivatives only"):
+            (loss + size).backward()
+
+    def test_the_graph_alone_changes_nothing(self, name, way):
+        """Some programs always set ``create_graph``, and differentiate once."""
+        with backend(way):
+            loss, x = CASES[name]()
+            (wanted,) = torch.autograd.grad(loss, x, retain_graph=True)
+            assert not wanted.requires_grad
+            (found,) = torch.autograd.grad(loss, x, create_graph=True)
+            assert torch.equal(found.to_dense(), wanted.to_dense())
+            with torch.no_grad():
+                found.mul_(2)  # As a clip of gradients would.
+            assert torch.equal(found.to_dense(), 2 * wanted.to_dense())
+            loss.backward()
+            with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                loss.backward()
 
 
-@pytest.mark.parametrize("mode", ["per_sample", "shared"])
 @pytest.mark.parametrize("with_loss", [False, True])
 class TestLayers:
     @staticmethod
-    def make(mode, with_loss, sparse_grad=False):
-        torch.manual_seed(0)
-        sampler = slide.ActiveSampler(D, 40, active=9, mode=mode)
-        layer = SampledLinear(D, 40, sampler, sparse_grad=sparse_grad)
-
-        def value(x):
-            if with_loss:
-                return layer.loss(x, TARGETS, ActiveLoss("squared_hinge"))[0]
-            return layer(x).values.sum()
-
-        return layer, value
+    def value(with_loss):
+        layer = SampledLinear(D, 40, slide.ActiveSampler(D, 40, active=9))
+        if with_loss:
+            return lambda x: layer.loss(x, TARGETS, ActiveLoss("squared_hinge"))[0]
+        return lambda x: layer(x).values.sum()
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of PyTorch, with ``vectorize``.
-    def test_hessian(self, mode, with_loss):
-        _, value = self.make(mode, with_loss)
-        x = torch.randn(B, D)
+    def test_hessian(self, with_loss):
+        value, x = self.value(with_loss), torch.randn(B, D)
         for vectorize in (False, True):
             with pytest.raises(RuntimeError, match="first derivatives only"):
                 hessian(value, x, vectorize=vectorize)
@@ -167,12 +149,11 @@ class TestLayers:
             torch.func.hessian(value)(x)
 
     @pytest.mark.parametrize("asked", ["all", "weight", "factor"])
-    def test_a_penalty_of_an_encoder(self, mode, with_loss, asked):
+    def test_a_penalty_of_an_encoder(self, with_loss, asked):
         """A part of the penalty's gradient does not pass this layer: the rest must not be lost."""
-        _, value = self.make(mode, with_loss)
         encoder, factor = torch.nn.Linear(3, D), torch.ones((), requires_grad=True)
         x = torch.randn(B, 3, requires_grad=True)
-        loss = factor * value(encoder(x))
+        loss = factor * self.value(with_loss)(encoder(x))
         (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
         inputs = {"all": None, "weight": [encoder.weight], "factor": [factor]}[asked]
         with pytest.raises(RuntimeError, match="first derivatives only"):

@@ -16,7 +16,6 @@ LENGTHS = {
     "complete": None,
 }
 every_kind = pytest.mark.parametrize("kind", LENGTHS)
-every_bias = pytest.mark.parametrize("has_bias", [False, True])
 
 
 def draw(*shape, seed=0, dtype=torch.float64, grad=True):

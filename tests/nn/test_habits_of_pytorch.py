@@ -3,12 +3,12 @@
 import copy
 import io
 import math
-import re
 
 import numpy as np
 import pytest
 import torch
-from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
+from helpers.grids import pairs
+from helpers.sparse_layers import MODES, B, D, N, draw_labels, every_mode, make_layer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -23,7 +23,6 @@ from slide import (
     SampledConv2d,
     SampledLinear,
     SparseInputLinear,
-    ToDense,
 )
 from slide.backend import backend
 from slide.row_gradients import dense_gradient
@@ -79,37 +78,35 @@ class TestGradientsAreAsThoseOfASparseEmbedding:
         mean.backward()
         assert dense_gradient(layer.weight).any()
 
-    @pytest.mark.parametrize("to_none", [True, False])
-    @pytest.mark.parametrize("whole", [True, False])
-    def test_zero_grad_of_a_module_skips_a_batch(self, kind, mode, whole, to_none):
+    def test_zero_grad_of_a_module_skips_a_batch(self, kind, mode):
         column = Column(kind, mode)
-        model = nn.Sequential(nn.Linear(2, 2), column.module) if whole else column.module
-        column.loss().backward()
-        model.zero_grad(set_to_none=to_none)
-        assert not column.moves()
-        if to_none or kind == "rows":  # PyTorch cannot add to a sparse gradient that it emptied.
+        for to_none in (True, False):
             column.loss().backward()
-            assert column.moves()
+            nn.Sequential(column.module).zero_grad(set_to_none=to_none)
+            assert not column.moves()
+            if to_none or kind == "rows":  # PyTorch cannot add to a sparse gradient it emptied.
+                column.loss().backward()
+                assert column.moves()
 
-    @pytest.mark.parametrize("fused", [True, False])
     @pytest.mark.parametrize("way", ["kernels", "torch"])
-    def test_an_input_that_changes_before_the_backward_pass(self, mode, fused, way):
+    def test_an_input_that_changes_before_the_backward_pass(self, mode, way):
         layer = make_layer(mode, sparse_grad=False)
-        x = torch.randn(B, D, requires_grad=True) * 1
-        with backend(way):
-            out = layer.loss(x, draw_labels(), "bce")[0] if fused else layer(x).values.sum()
-            with torch.no_grad():
-                x.mul_(2)
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                out.backward()
+        calls = lambda x: layer.loss(x, draw_labels(), "bce")[0], lambda x: layer(x).values.sum()
+        for call in calls:
+            x = torch.randn(B, D, requires_grad=True) * 1
+            with backend(way):
+                out = call(x)
+                with torch.no_grad():
+                    x.mul_(2)
+                with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                    out.backward()
 
-    @pytest.mark.parametrize("fused", [True, False])
-    def test_a_reentrant_checkpoint(self, mode, fused):
+    def test_a_reentrant_checkpoint(self, mode):
         layer, x = make_layer(mode), torch.randn(B, D, requires_grad=True)
         step = layer.sampler.selections
 
         def forward(x):
-            return layer.loss(x, draw_labels(), "bce")[0] if fused else layer(x).values.sum()
+            return layer.loss(x, draw_labels(), "bce")[0]
 
         loss = checkpoint(forward, x, use_reentrant=True)
         with pytest.raises(RuntimeError, match=r"runs this layer again.* call slide.active_linear"):
@@ -137,16 +134,7 @@ def lsh_layer():
 
 
 class TestStates:
-    def test_a_layer_of_pytorch_takes_them(self):
-        model = nn.Sequential(nn.Linear(3, D), lsh_layer())
-        twin = nn.Sequential(nn.Linear(3, D), nn.Linear(D, N))
-        assert list(model.state_dict()) == list(twin.state_dict())
-        twin.load_state_dict(model.state_dict())
-        assert torch.equal(twin[1].weight, model[1].weight)
-        convolution = SampledConv2d(2, 4, 3, sampler=ActiveSampler(18, 4, active=2))
-        nn.Conv2d(2, 4, 3).load_state_dict(convolution.state_dict())
-
-    @pytest.mark.parametrize("form", ["now", "saved", "copied", "before"])
+    @pytest.mark.parametrize("form", ["saved", "copied", "before"])
     def test_the_sampler_goes_on(self, form):
         """Also from a state of earlier versions, which has it as extra state."""
         layer, again, x = lsh_layer(), lsh_layer(), torch.randn(B, D)
@@ -160,7 +148,7 @@ class TestStates:
             state = torch.load(file, weights_only=True)
         elif form == "copied":
             state = copy.deepcopy(state)
-        elif form == "before":
+        else:
             state = {**state, "_extra_state": layer.sampler_state()}
         again.load_state_dict(state)
         assert again.sampler.selections == 3
@@ -196,12 +184,9 @@ class TestResultsInEval:
     @pytest.mark.parametrize("lead", [(), (2, 3), (0, 4)])
     def test_leading_dimensions_stay_as_in_a_linear_layer(self, lead):
         layer, x = make_layer(), torch.randn(*lead, D)
-        trained = layer(x)
+        trained, flat = layer(x), make_layer()(x.reshape(-1, D))  # The same draws.
         assert trained.num_samples == math.prod(lead)
-        if trained.num_samples:
-            flat = make_layer()(x.reshape(-1, D)).to_dense()  # The same draws.
-            torch.testing.assert_close(trained.to_dense(), flat.view(*lead, N))
-        assert trained.to_dense().shape == (*lead, N)
+        torch.testing.assert_close(trained.to_dense(), flat.to_dense().view(*lead, N))
         labels = torch.randint(N, lead)
         active = layer(x, labels).active
         assert active.ids[active.targets.indices].tolist() == labels.flatten().tolist()
@@ -212,18 +197,12 @@ class TestResultsInEval:
         for one, other in zip(found, wanted.topk(3), strict=True):
             torch.testing.assert_close(one, other)
 
-    def test_a_hidden_layer_keeps_them(self):
-        stack, x = nn.Sequential(make_layer(), ToDense(), nn.Linear(N, 3)), torch.randn(2, 3, D)
-        assert stack(x).shape == stack.eval()(x).shape == (2, 3, 3)
-
     def test_with_labels_it_is_a_set(self):
         layer, x = make_layer().eval(), torch.randn(B, D)
         assert isinstance(layer(x, draw_labels()), Activation)
 
 
 OPTIONS = [
-    {"label_smoothing": 0.1},
-    {"temperature": 0.3},
     {"label_smoothing": 0.3, "temperature": 2.0},
     {"class_weights": np.linspace(0, 2, N)},
     {"class_weights": torch.linspace(0, 2, N), "temperature": 0.5},
@@ -231,9 +210,7 @@ OPTIONS = [
 
 
 class TestOptionsOfCrossEntropy:
-    @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: " ".join(o))
-    @pytest.mark.parametrize("way", ["kernels", "torch"])
-    @pytest.mark.parametrize("fused", [True, False])
+    @pairs(options=OPTIONS, way=["kernels", "torch"], fused=[True, False])
     def test_on_all_outputs_it_is_that_of_pytorch(self, options, way, fused):
         layer, x = SampledLinear(D, N).double(), torch.randn(B, D, dtype=torch.float64)
         x.requires_grad_()
@@ -257,8 +234,8 @@ class TestOptionsOfCrossEntropy:
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(grad, torch.autograd.grad(wanted, x)[0])
 
-    @every_mode
-    @pytest.mark.parametrize("name", ["softmax", "bce", "squared_hinge", "decoupled_softmax"])
+    @pytest.mark.usefixtures("one_thread")
+    @pairs(name=["softmax", "bce", "squared_hinge", "decoupled_softmax"], mode=MODES)
     def test_gradients_on_sets(self, name, mode):
         layer = SampledLinear(D, N, ActiveSampler(D, N, active=6, mode=mode)).double()
         smoothing = {"label_smoothing": 0.2} if name == "softmax" else {}
@@ -273,6 +250,7 @@ class TestOptionsOfCrossEntropy:
                 found.append(loss(scores, active).detach())
         torch.testing.assert_close(*found)
 
+    @pytest.mark.usefixtures("one_thread")
     def test_a_set_estimates_the_smoothing_of_all_outputs(self):
         layer = SampledLinear(D, 500, ActiveSampler(D, 500, active=100))
         x, labels = torch.randn(B, D), torch.arange(B)
@@ -327,57 +305,48 @@ class TestOptionsOfCrossEntropy:
         with pytest.raises(ValueError, match=message):
             layer.loss(torch.randn(2, D), [[1, 2], [3]], ActiveLoss(name, **options))
 
-    @pytest.mark.parametrize(
-        "loss", [nn.CrossEntropyLoss(), nn.functional.cross_entropy, nn.BCEWithLogitsLoss(), None]
-    )
-    def test_losses_of_pytorch_are_refused_by_name(self, loss):
-        name = getattr(loss, "__name__", repr(loss))
-        with pytest.raises(TypeError, match=r"name such as 'softmax' .* not " + re.escape(name)):
-            make_layer().loss(torch.randn(2, D), [1, 2], loss)
-
-    def test_probabilities_are_no_targets(self):
+    def test_losses_and_targets_of_pytorch_are_refused(self):
         layer, x, marks = make_layer(), torch.randn(2, D), torch.eye(2, N)
+        for loss, name in ((nn.CrossEntropyLoss(), r"CrossEntropyLoss\(\)"), (None, "None")):
+            with pytest.raises(TypeError, match=r"name such as 'softmax' .* not " + name):
+                layer.loss(x, [1, 2], loss)
+        with pytest.raises(TypeError, match="weights of samples need an ActiveLoss"):
+            layer.loss(x, [1, 2], lambda scores, active: scores.sum(), torch.ones(2))
+        for call in (lambda out: cross_entropy(out, torch.arange(2)), torch.relu):
+            with pytest.raises(TypeError, match=r"layer\.loss\(x, labels, 'softmax'\)"):
+                call(layer(x))
+        with pytest.raises(AttributeError, match=r"no argmax: a tensor has it\. For a loss call"):
+            layer(x).argmax(1)
+        with pytest.raises(AttributeError, match=r"sampled layer has no scores$"):
+            _ = layer(x).scores
         assert layer.loss(x, marks, "softmax")[1].targets.num_rows == 2
         for shares in (marks.softmax(1), marks.softmax(1).numpy()):
             with pytest.raises(ValueError, match="labels have fractions: probabilities"):
                 layer.loss(x, shares, "softmax")
 
-    def test_it_says_which_it_is(self):
-        assert repr(ActiveLoss("softmax", temperature=2.0, hard_fraction=0.5)) == (
-            "ActiveLoss('softmax with temperature', hard_fraction=0.5)"
-        )
-
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "torch", "list", "numpy"])
-@pytest.mark.parametrize("ignored", [(), (0, 2)])
-def test_labels_and_weights_of_one_for_each_sample(kind, ignored):
+def test_labels_and_weights_of_one_for_each_sample(kind):
     """Series, too, as a column of a frame is one."""
     makers = {"torch": torch.tensor, "list": list, "numpy": np.array}
     make = makers.get(kind) or pytest.importorskip(kind).Series
-    layer, x, labels, weights = make_layer(), torch.randn(4, D), [3, 1, 4, 1], [1.0, 2.0, 0.5, 1.0]
-    for row in ignored:
-        labels[row] = -100
-    kept = [row for row in range(4) if row not in ignored]
-    found, _ = layer.loss(x, make(labels), "softmax", weights=make(weights))
-    wanted, _ = make_layer().loss(
-        x[kept], torch.tensor(labels)[kept], "softmax", weights=torch.tensor(weights)[kept]
-    )
+    layer, x, weights = make_layer(), torch.randn(4, D), [1.0, 2.0, 0.5, 1.0]
+    found, _ = layer.loss(x, make([-100, 1, -100, 1]), "softmax", weights=make(weights))
+    kept, labels = [1, 3], torch.tensor([1, 1])
+    wanted, _ = make_layer().loss(x[kept], labels, "softmax", weights=torch.tensor(weights)[kept])
     torch.testing.assert_close(found, wanted)
 
 
-class TestWithoutASampler:
-    def test_many_outputs_are_computed_and_it_says_so_once(self):
-        layer, x = SampledLinear(2, 2**14), torch.randn(1, 2)
-        with torch.no_grad():
-            layer(x)
-        layer.eval()(x)
-        with pytest.warns(UserWarning, match=r"SampledLinear\(2, 16384\) has no sampler, so each"):
-            layer.train()(x)
+def test_many_outputs_without_a_sampler_are_computed_and_it_says_so_once():
+    layer, x = SampledLinear(2, 2**14), torch.randn(1, 2)
+    with torch.no_grad():
         layer(x)
-
-    def test_who_asks_for_all_is_not_told(self):
-        SampledLinear(2, 2**14, FullSampler(2, 2**14))(torch.randn(1, 2))
-        SampledLinear(2, 2**14 - 1)(torch.randn(1, 2))
-        layer = SampledLinear(2, 2**14)
-        layer.sampler = ActiveSampler(2, 2**14, active=5)
-        layer(torch.randn(1, 2))
+    layer.eval()(x)
+    with pytest.warns(UserWarning, match=r"SampledLinear\(2, 16384\) has no sampler, so each"):
+        layer.train()(x)
+    layer(x)
+    # Who asks for all, or later gives it a sampler, is not told.
+    SampledLinear(2, 2**14, FullSampler(2, 2**14))(x)
+    layer = SampledLinear(2, 2**14)
+    layer.sampler = ActiveSampler(2, 2**14, active=5)
+    layer(x)

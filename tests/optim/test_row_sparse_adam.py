@@ -55,8 +55,7 @@ def test_one_second_moment_a_row(beta1):
     assert copy.state[both[1]]["exp_avg_sq"].shape == (6, 1)
 
 
-@pytest.mark.parametrize("rowwise", [False, True])
-@pytest.mark.parametrize("shape", [(), (5,), (4, 3), (4, 3, 2), (4, 3, 3, 3)])
+@pairs(rowwise=[False, True], shape=[(), (5,), (4, 3, 3, 3)])
 def test_bfloat16_parameters_of_any_shape(shape, rowwise):
     generator, steps = torch.Generator().manual_seed(0), 5
     exact = torch.nn.Parameter(torch.randn(shape, generator=generator).bfloat16().float())
@@ -151,12 +150,11 @@ def steps_on_some_rows(optimizer, parameter, touched, seed=2):
     return gradients
 
 
-@pytest.mark.parametrize("corrected", [False, True])
-def test_untouched_rows_do_not_change(corrected):
+def test_untouched_rows_do_not_change():
     weight = torch.nn.Parameter(torch.randn(6, 3))
-    optimizer = RowSparseAdam([weight], weight_decay=0.2, correct_skipped=corrected, **OPTIONS)
+    optimizer = RowSparseAdam([weight], weight_decay=0.2, correct_skipped=True, **OPTIONS)
     steps_on_some_rows(optimizer, weight, [[0, 1, 2, 3, 4, 5], [5, 2]])
-    names = ("exp_avg", "exp_avg_sq", *(["last_step"] if corrected else []))
+    names = "exp_avg", "exp_avg_sq", "last_step"
     before = [weight.detach().clone(), *(optimizer.state[weight][n].clone() for n in names)]
     steps_on_some_rows(optimizer, weight, [[1, 4], [4]])
     after = [weight.detach(), *(optimizer.state[weight][n] for n in names)]
@@ -194,7 +192,7 @@ def test_corrected_moments_are_those_of_dense_adam(before):
 def test_every_row_moves_as_with_dense_adam(shape, how, dtype):
     generator = torch.Generator().manual_seed(4)
     weight = torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-    dense = torch.nn.Parameter(weight.detach().double())
+    dense = torch.nn.Parameter(weight.detach().double().clone())
     optimizer = RowSparseAdam([weight], weight_decay=0.1, every_row=True, **OPTIONS)
     reference = torch.optim.AdamW([dense], weight_decay=0.1, **OPTIONS)
     for ids in ([0, 1], [2], [1], [0, 2], [1], [4]):
@@ -252,14 +250,13 @@ def test_closure_and_groups():
     torch.testing.assert_close(b, torch.full((2, 1), 0.5))
 
 
-@pytest.mark.parametrize("corrected", [False, True])
-def test_state_round_trip(tmp_path, corrected):
+def test_state_round_trip(tmp_path):
     weight = torch.nn.Parameter(torch.randn(4, 2))
-    optimizer = RowSparseAdam([weight], correct_skipped=corrected, **OPTIONS)
+    optimizer = RowSparseAdam([weight], correct_skipped=True, **OPTIONS)
     steps_on_some_rows(optimizer, weight, [[0, 1, 2], [3], [0]])
     torch.save(optimizer.state_dict(), tmp_path / "state.pt")
     other = torch.nn.Parameter(weight.detach().clone())
-    resumed = RowSparseAdam([other], lr=1.0, correct_skipped=corrected)
+    resumed = RowSparseAdam([other], lr=1.0, correct_skipped=True)
     resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     for o, w in ((optimizer, weight), (resumed, other)):
         steps_on_some_rows(o, w, [[1, 3], [2]], seed=9)
@@ -275,16 +272,12 @@ def test_state_round_trip(tmp_path, corrected):
     [
         ("lr", 0.0),
         ("lr", float("nan")),
+        ("lr", 1e300),
         ("betas", (0.9, 1.0)),
         ("betas", (-0.1, 0.9)),
-        ("betas", (0.9, float("nan"))),
         ("betas", (0.9,)),
-        ("eps", 0.0),
         ("eps", float("nan")),
-        ("eps", 1e-300),
         ("weight_decay", -0.1),
-        ("weight_decay", float("inf")),
-        ("lr", 1e300),
         ("weight_decay", torch.tensor(1e300, dtype=torch.float64)),
         ("correct_skipped", "yes"),
     ],
@@ -303,26 +296,21 @@ def test_options_out_of_range(option, value):
     assert torch.equal(weight, before)
 
 
-def test_the_rate_of_a_group_is_checked_before_a_step():
-    """As of a first layer, whose rate is a multiple of that of the others."""
+def test_the_largest_rate_of_a_group_and_the_least_eps():
     weight = torch.nn.Parameter(torch.zeros(1, 1))
+    # As of a first layer, whose rate is a multiple of that of the others.
     with pytest.raises(ValueError, match=r"^lr must be at most 1e\+38, not 2e\+297$"):
         RowSparseAdam([{"params": [weight], "lr": 2e297}], lr=1e-3)
-
-
-def test_the_least_eps():
-    weight = torch.nn.Parameter(torch.zeros(1, 1))
     below = math.nextafter(1e-37, 0)
     assert np.float32(below) > 0  # So the message must not call it 0.
     with pytest.raises(ValueError, match=rf"^eps must be at least 1e-37, not {below}$"):
         RowSparseAdam([weight], eps=below)
-    for eps in (1e-37, math.nextafter(1e-37, 1)):
-        RowSparseAdam([weight], eps=eps)
+    RowSparseAdam([weight], eps=1e-37)
 
 
-def trained(shape=(4, 2), steps=((0, 1), (2,)), kind=RowSparseAdam, **options):
+def trained(shape=(4, 2), steps=((0, 1), (2,)), **options):
     weight = nn.Parameter(torch.ones(shape, dtype=torch.float64))
-    optimizer = kind([weight], lr=0.1, **options)
+    optimizer = RowSparseAdam([weight], lr=0.1, **options)
     for ids in steps:
         step(optimizer, weight, ids)
     return optimizer, weight
@@ -331,24 +319,19 @@ def trained(shape=(4, 2), steps=((0, 1), (2,)), kind=RowSparseAdam, **options):
 def step(optimizer, weight, ids, seed=None):
     """A step with gradients of 1, or of numbers that depend on the row and a seed."""
     optimizer.zero_grad()
-    if isinstance(optimizer, RowSparseAdam):
-        rows = torch.ones(len(ids), weight.shape[1], dtype=weight.dtype)
-        if seed is not None:
-            places = torch.arange(weight.shape[1]) + torch.tensor(ids)[:, None]
-            rows = torch.sin(places.to(weight.dtype) + 7 * seed)
-        leave_rows(weight, ids, rows)
-    else:
-        weight.grad = torch.zeros_like(weight)
-        weight.grad[list(ids)] = 1
+    rows = torch.ones(len(ids), weight.shape[1], dtype=weight.dtype)
+    if seed is not None:
+        places = torch.arange(weight.shape[1]) + torch.tensor(ids)[:, None]
+        rows = torch.sin(places.to(weight.dtype) + 7 * seed)
+    leave_rows(weight, ids, rows)
     optimizer.step()
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-def test_the_state_of_another_optimizer_is_refused(kind):
+def test_the_state_of_another_optimizer_is_refused():
     optimizer, weight = trained()
     state = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match=r"no state of a RowSparseAdam: its groups lack .*rowwise"):
-        optimizer.load_state_dict(trained(kind=kind)[0].state_dict())
+        optimizer.load_state_dict(torch.optim.Adam([weight]).state_dict())
     assert str(optimizer.state_dict()) == str(state)
     del state["state"][0]["exp_avg_sq"]
     with pytest.raises(ValueError, match="lacks exp_avg_sq"):
@@ -356,11 +339,10 @@ def test_the_state_of_another_optimizer_is_refused(kind):
     step(optimizer, weight, [3])
 
 
-@pairs(rowwise=[False, True], corrected=[False, True], shape=[(3, 2), (4, 3)])
-def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
+@pytest.mark.parametrize("shape", [(3, 2), (4, 3)])
+def test_moments_of_another_shape_are_refused(shape):
     """Kernels would read and write outside of them."""
-    options = {"correct_skipped": corrected, "rowwise": rowwise}
-    optimizer, other = trained(**options)[0], trained(shape, **options)[0]
+    optimizer, other = trained()[0], trained(shape)[0]
     with pytest.raises(ValueError, match=rf"exp_avg \({shape[0]}, {shape[1]}\) does not fit a par"):
         optimizer.load_state_dict(other.state_dict())
 
@@ -370,8 +352,7 @@ def test_moments_of_another_shape_are_refused(shape, corrected, rowwise):
     [
         ("step", -5),
         ("last_step", 1000),
-        ("last_step", -1),
-        *(("exp_avg_sq", value) for value in (-1.0, math.nan, math.inf)),
+        ("exp_avg_sq", -1.0),
         ("exp_avg", math.nan),
     ],
 )
@@ -389,29 +370,10 @@ def test_numbers_that_no_step_leaves_are_refused(name, value):
     assert torch.isfinite(weight).all()
 
 
-def test_moments_in_another_order_in_memory():
-    weights = [torch.nn.Parameter(torch.ones(2, 3, 4, 5)) for _ in range(2)]
-    first, second = (RowSparseAdam([p], **OPTIONS) for p in weights)
-    gradient = torch.arange(120.0).view(2, 3, 4, 5)
-    weights[0].grad = gradient
-    first.step()
-    state = copy.deepcopy(first.state_dict())
-    moments = state["state"][0]
-    for name in ("exp_avg", "exp_avg_sq"):
-        moments[name] = moments[name].to(memory_format=torch.channels_last)
-    second.load_state_dict(state)
-    weights[1].data.copy_(weights[0])
-    for p, optimizer in zip(weights, (first, second), strict=True):
-        p.grad = gradient
-        optimizer.step()
-    assert torch.equal(*weights)
-
-
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("rowwise", [False, True])
-def test_a_parameter_without_rows(rowwise):
+def test_a_parameter_without_rows():
     weight = torch.nn.Parameter(torch.empty(0, 3))
-    optimizer = RowSparseAdam([weight], rowwise=rowwise)
+    optimizer = RowSparseAdam([weight])
     weight.grad = torch.empty(0, 3)
     optimizer.step()
     assert optimizer.state[weight]["step"] == 1
@@ -435,10 +397,9 @@ def test_weights_that_are_not_contiguous_are_refused():
 
 
 @pytest.mark.kernels_only
-@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
-def test_moments_that_are_not_contiguous_are_refused(name):
+def test_moments_that_are_not_contiguous_are_refused():
     optimizer, weight = trained(shape=(4, 2))
-    optimizer.state[weight][name] = torch.zeros(2, 4).T
+    optimizer.state[weight]["exp_avg"] = torch.zeros(2, 4).T
     with pytest.raises(ValueError, match=r"a contiguous tensor is needed; got strides \(1, 4\)"):
         step(optimizer, weight, [0])
 
@@ -481,23 +442,10 @@ def test_appended_rows_are_as_if_they_had_been_there(options):
     trained((6, 3), (), **options)[0].load_state_dict(one.state_dict())
 
 
-@pytest.mark.parametrize("options", MOMENTS)
-def test_rows_keep_their_moments_where_others_leave(options):
-    (optimizer, p), (other, whole) = [trained((5, 3), (), **options) for _ in range(2)]
-    for each, parameter in ((optimizer, p), (other, whole)):
-        step(each, parameter, (0, 1, 2, 3, 4), 0)
-    kept = torch.tensor([4, 0, 3])
-    resize_rows(p, kept, torch.empty(0, 3), optimizer)
-    step(optimizer, p, [0, 1, 2])
-    step(other, whole, kept.tolist())
-    assert torch.equal(p, whole[kept])
-
-
-@pytest.mark.parametrize("options", MOMENTS)
 @pytest.mark.parametrize("kept", [None, torch.tensor([2])])
-def test_a_step_with_moments_of_other_rows_is_refused(options, kept):
+def test_a_step_with_moments_of_other_rows_is_refused(kept):
     """Kernels would write outside of them."""
-    optimizer, p = trained((3, 3), [(0, 1, 2)], **options)
+    optimizer, p = trained((3, 3), [(0, 1, 2)])
     resize_rows(p, kept, torch.zeros(1, 3))
     before = p.detach().clone()
     with pytest.raises(ValueError, match=r"does not fit a parameter .*: give the optimizer to"):
@@ -505,8 +453,7 @@ def test_a_step_with_moments_of_other_rows_is_refused(options, kept):
     assert torch.equal(p, before)
 
 
-@pytest.mark.parametrize("options", [*MOMENTS, {"rowwise": True, "correct_skipped": True}])
-@pytest.mark.parametrize("kernels", [1, 2])
+@pairs(options=[{}, {"rowwise": True, "correct_skipped": True}], kernels=[1, 2])
 def test_state_of_each_kernel_follows_its_output(options, kernels):
     p = nn.Parameter(torch.randn(3, kernels, 2, 2))
     optimizer = RowSparseAdam([p], lr=0.1, **options)
@@ -677,8 +624,9 @@ def test_an_optimizer_of_a_user(mode):
     torch.testing.assert_close(layer.bias, twin.bias)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("change", [lambda data: data[:4], lambda data: data[:, :2].clone()])
+@pytest.mark.parametrize(
+    ("sparse", "change"), [(False, lambda data: data[:4]), (True, lambda data: data[:, :2].clone())]
+)
 def test_rows_that_are_gone_after_the_backward_pass(change, sparse):
     """Kernels would write outside of the weight."""
     layer = make_layer(sparse_grad=sparse)
@@ -738,7 +686,6 @@ class TestOneOwner:
     ("path", "value", "said"),
     [
         (("state", 0, "exp_avg_sq"), None, "exp_avg_sq that is no tensor does not fit"),
-        (("state", 0, "exp_avg_sq"), 2**62, "exp_avg_sq that is no tensor does not fit"),
         (("param_groups", 0, "params"), [{}], "params must be numbers of parameters"),
         (("param_groups", 0, "lr"), 10**400, "lr must be a number of at least 0"),
         (("param_groups",), None, "it needs param_groups and state"),
@@ -751,19 +698,13 @@ class TestOneOwner:
         (("param_groups", 0, "lr"), torch.ones(3), "lr must be a number of at least 0"),
     ],
     ids=[
-        *("none", "a number", "an object", "a huge number", "groups", "state", "a list"),
+        *("none", "an object", "a huge number", "groups", "state", "a list"),
         *("sparse", "without memory", "of few bytes", "three steps", "three rates"),
     ],
 )
 def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
-    def made():
-        weight = torch.nn.Parameter(torch.ones(3, 2))
-        weight.grad = torch.ones(3, 2)
-        return RowSparseAdam([weight], lr=0.1)
-
-    optimizer, state = made(), made()
-    state.step()
-    edited = state.state_dict()
+    (optimizer, weight), (other, _) = (trained((3, 2)) for _ in range(2))
+    edited = copy.deepcopy(other.state_dict())
     owner = edited
     for key in path[:-1]:
         owner = owner[key]
@@ -771,7 +712,7 @@ def test_states_of_other_kinds_are_refused_in_a_sentence(path, value, said):
 
     def goes_on():
         optimizer.load_state_dict(edited)
-        optimizer.step()
+        step(optimizer, weight, [0])
 
     with pytest.raises(ValueError, match=said):
         goes_on()

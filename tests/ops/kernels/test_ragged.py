@@ -1,15 +1,14 @@
 """Operations on rows of a ragged array."""
 
 import numpy as np
-import pytest
+from helpers.grids import pairs
 
 from slide.ops import ragged as kernels
 from slide.ops.ragged import STRIDE
 from slide.sparse import CSR, row_bounds
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float32, np.float64])
-@pytest.mark.parametrize("lengths", [[3, 0, 5, 1, STRIDE + 2], [0, 0], []])
+@pairs(lengths=[[3, 0, 5, 1, STRIDE + 2], [0, 0], []], dtype=[np.int32, np.float32])
 def test_rows_are_copied_cleared_and_marked(lengths, dtype):
     rng, indptr = np.random.default_rng(0), row_bounds(lengths)
     values = (rng.integers(-9, 9, indptr[-1]) * rng.integers(0, 2, indptr[-1])).astype(dtype)
@@ -35,8 +34,7 @@ def test_rows_are_copied_cleared_and_marked(lengths, dtype):
     assert not marks[rows].any()
 
 
-@pytest.mark.parametrize("position", [0, 1, STRIDE - 1, STRIDE, 3 * STRIDE])
-@pytest.mark.parametrize("value", [1e-45, -1.0, np.nan, np.inf])
+@pairs(position=[0, STRIDE - 1, STRIDE, 3 * STRIDE], value=[1e-45, -1.0, np.nan])
 def test_one_entry_is_enough(position, value):
     values, marks = np.zeros(2 * (3 * STRIDE + 1), np.float32), np.empty(2, np.bool_)
     values[position] = value
@@ -44,8 +42,7 @@ def test_one_entry_is_enough(position, value):
     assert marks.tolist() == [True, False]
 
 
-@pytest.mark.parametrize("num_tasks", [1, 2, 9])
-@pytest.mark.parametrize("longest", [1, 3, 4, 50])
+@pairs(num_tasks=[1, 2, 9], longest=[1, 4, 50])
 def test_shorten_rows(longest, num_tasks):
     """Of equal values entries from all parts of a row stay; NaN is the smallest."""
     rng, indptr = np.random.default_rng(longest), row_bounds([3, 0, 9, 4, 1, 40])
@@ -71,8 +68,7 @@ def test_of_equal_values_evenly_many_stay():
     assert out.indices.tolist() == [2, 5, 8]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shape", [(6, 9), (1, 1), (0, 3), (4, 0)])
+@pairs(shape=[(6, 9), (0, 3), (4, 0)], dtype=[np.float32, np.float64])
 def test_nonzeros(shape, dtype):
     rng = np.random.default_rng(0)
     matrix = rng.standard_normal(shape).astype(dtype) * (rng.random(shape) < 0.4)
