@@ -172,6 +172,17 @@ def test_heavy_rows_count_more_for_few_hits():
     assert heavy.linear[3] < heavy.linear[4]
 
 
+def test_weighted_candidates_are_binned_as_others():
+    """Weighted quantiles, which take seconds, are other ones."""
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(2000, 2)).astype(np.float32)
+    right, weights = columns[:, 0] + rng.normal(size=2000) > 1, rng.random(2000)
+    found = [FinalRanker([1, 0]).fit(columns, right, None, each) for each in (None, weights)]
+    bounds = [set(each.trees.thresholds.tolist()) for each in found]
+    assert len(bounds[0] & bounds[1]) > 0.5 * len(bounds[1])
+    assert found[0].trees.values.tolist() != found[1].trees.values.tolist()
+
+
 SCORERS = 6
 
 
