@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slide.sparse import Pattern
+from slide.data.bins import MOST_BINNED, bin_edges, bin_features, bin_names, num_bins
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.checks import NO_LITERAL
@@ -28,13 +28,9 @@ _IDS = ("id", "index", "uid", "uuid", "guid", "")
 _SHOWN = 100
 # Begins the name of a feature of a column of numbers. No word has a colon.
 _NUMBER = "column:"
-# 128 fine bins; 8 of them are a coarse one.
-_FINE, _IN_COARSE = 128, 8
 # The two features of a number have the value 0.25, so that those of eight columns weigh as much as
 # a text. At 1, numbers that tell nothing took more from the words beside them.
-_BIN_WEIGHT = 0.25
-# Of 32 columns at most: with 64 pixels or 150 numbers of an embedding, bins cost 2 points of P@1.
-_MOST_BINNED = 32
+_BIN_VALUE = 0.25
 # 65,536 training rows tell quantiles.
 SAMPLED = 65_536
 
@@ -192,14 +188,8 @@ class Columns:
         """Names of the features of numbers."""
         if self.scales:
             return [_NUMBER + name for name in self.numbers]
-        found = []
-        for name, edges in zip(self.numbers, self.edges, strict=True):
-            for each in _resolutions(edges):
-                bounds = [f"{edge:.6g}" for edge in each]
-                low, high = ["", *(f"above {edge}" for edge in bounds)], [*bounds, ""]
-                parts = [f"{a} up to {b}" if b else a for a, b in zip(low, high, strict=True)]
-                found += [f"{_NUMBER}{name} {part.strip() or 'any'}" for part in parts]
-        return found
+        pairs = zip(self.numbers, self.edges, strict=True)
+        return [each for name, edges in pairs for each in bin_names(_NUMBER + name, edges)]
 
     def usual_numbers(self) -> dict[str, float]:
         """A usual number of each column: its median, or its mean where there are no bins."""
@@ -214,19 +204,12 @@ class Columns:
         if self.scales:
             found = (numbers - np.array(self.means)) / np.array(self.scales)
             return sparse.csr_array(np.nan_to_num(found, nan=0.0).astype(np.float32))
-        ids, first = [], 0
-        for values, edges in zip(numbers.T, self.edges, strict=True):
-            for each in _resolutions(edges):
-                own = first + np.searchsorted(each, values)
-                ids.append(np.where(np.isnan(values), -1, own))
-                first += len(each) + 1
-        bins = Pattern.from_padded(np.stack(ids, 1))
-        weights = np.full(len(bins.indices), _BIN_WEIGHT, np.float32)
-        return sparse.csr_array((weights, bins.indices, bins.indptr), (len(numbers), first))
+        bins = bin_features(numbers, self.edges, _BIN_VALUE)
+        return sparse.csr_array(bins[::-1], (len(numbers), num_bins(self.edges)))
 
     def fitted(self, numbers: np.ndarray) -> "Columns":
         """The columns with what the numbers ``(B, columns)`` of training rows tell."""
-        if len(self.numbers) <= _MOST_BINNED:
+        if len(self.numbers) <= MOST_BINNED:
             return replace(self, edges=bin_edges(numbers))
         means, scales = means_and_scales(numbers)
         return replace(self, means=means, scales=scales)
@@ -275,31 +258,14 @@ class Columns:
         return [*said, *(("", note) for note in self.notes)]
 
 
-def bin_edges(numbers: np.ndarray) -> tuple[tuple[float, ...], ...]:
-    """The edges of bins of each column of some rows' numbers ``(B, columns)``, NaN for none."""
-    shares, found = np.arange(1, _FINE) / _FINE, []
-    for values in numbers.T:
-        values = values[~np.isnan(values)]
-        edges = np.quantile(values, shares, method="inverted_cdf") if len(values) else values
-        edges = np.unique(edges)
-        found.append(tuple(edges[edges < values.max(initial=-np.inf)].tolist()))
-    return tuple(found)
-
-
 def means_and_scales(numbers: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of the same, the mean and the deviation of each column; 0 and 1 if there are no numbers."""
+    """The mean and the deviation of each column ``(B, columns)``; 0 and 1 if all are NaN."""
     counts = (~np.isnan(numbers)).sum(0)
     means = np.nansum(numbers, 0) / np.maximum(counts, 1)
     squares = np.nansum((numbers - means) ** 2, 0) / np.maximum(counts, 1)
     scales = np.sqrt(squares)
     scales[scales <= 1e-9 * np.abs(means)] = 1  # All values are the same.
     return tuple(means.tolist()), tuple(scales.tolist())
-
-
-def _resolutions(edges: Sequence[float]) -> list[Sequence[float]]:
-    """The edges of fine bins, and of coarse ones if there are several."""
-    coarse = edges[_IN_COARSE - 1 :: _IN_COARSE]
-    return [edges, coarse] if coarse else [edges]
 
 
 def _ascend(edges: Sequence[float]) -> bool:

@@ -7,7 +7,8 @@ import pytest
 from helpers.matrices import to_dense
 
 from slide.data import table
-from slide.data.columns import Columns, bin_edges
+from slide.data.bins import bin_edges
+from slide.data.columns import Columns
 
 
 def binned(numbers, **more):
