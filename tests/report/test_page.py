@@ -125,11 +125,6 @@ def test_texts_in_pictures_neither_collide_nor_leave_them():
         assert not any(one.overlaps(panel) for one in above for panel in panels)
 
 
-def test_a_single_point_is_no_picture(tmp_path):
-    log = [{"step": 4, **{f"eval/p_at_{k}": 0.5 for k in (1, 3, 5)}}]
-    assert draw_precision(RunFiles(tmp_path, {}, {}, log)) == {}
-
-
 def test_shares_of_few_answers_are_not_drawn():
     means = np.array([0.1, 0.5])
     shares, _ = draw_calibration(means, means, np.array([20, 19])).values()
@@ -155,11 +150,6 @@ def test_only_what_was_measured_is_shown(tmp_path):
     page = (tmp_path / "other/report.html").read_text()
     assert "<h2>Choice of outputs</h2>" not in page
     assert "<b>Warning:</b> P@1 is below" in page
-
-
-def test_no_report_where_none_is_wanted(tmp_path):
-    job.main(*job.tiny(tmp_path, "report=false", "trainer.max_steps=1", "ranker=none"))
-    assert not (tmp_path / "run/report.html").exists()
 
 
 def test_a_recommender_shows_its_own_scores(tmp_path):
