@@ -63,10 +63,12 @@ TRAINED = [c for c in CHOICES if c[1] not in AS_XMC and c not in DEFAULTS.items(
 # Choices of other groups are tried along with data sets.
 ALONG = [c for c in TRAINED if c[0] in ("loss", "lr_schedule", "ranker")]
 SETS = [c for c in TRAINED if c[0] == "dataset"]
-OTHERS = [c for c in TRAINED if c not in ALONG + SETS]
+OTHERS = [[c] for c in TRAINED if c not in ALONG + SETS]
 
 
-@pytest.mark.parametrize("chosen", [*zip_longest(SETS, ALONG), *zip(OTHERS)], ids=str)
+@pytest.mark.parametrize(
+    "chosen", [*zip_longest(SETS, ALONG), *((choice,) for choice in OTHERS)], ids=str
+)
 def test_each_choice_trains(tmp_path, chosen):
     chosen = dict(filter(None, chosen))
     (group, choice), *_ = chosen.items()
@@ -86,19 +88,6 @@ def test_each_choice_trains(tmp_path, chosen):
         if name != "dataset":
             shared = OmegaConf.load(job.CONF / "train.yaml").get(name, {})
             assert noted[name].keys() == shared.keys() | job.raw(name, own).keys() - {"look_up"}
-
-
-@pytest.mark.parametrize("format", ["svmlight", "npz"])
-def test_own_files_of_other_formats(tmp_path, format):
-    readme = (job.ROOT / "datasets/xmc/README.md").read_text().replace("\\\n", "")
-    (command,) = re.findall(rf"python train.py (.*dataset.format={format}.*)", readme)
-    overrides = [f"dataset.root={tmp_path}" if "root" in o else o for o in command.split()]
-    config = {key[8:]: value for key, _, value in (o.partition("=") for o in overrides)}
-    first = {key: int(value) for key, value in config.items() if key.startswith("first_")}
-    data = job.make_data(tmp_path, **job.WITH_HELD)
-    datafiles.write_rows(tmp_path, data, config | first)
-    job.main(*overrides, *small(tmp_path, "dataset", "xmc"))
-    assert job.checkpoint(tmp_path / "run")["step"] == 2
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
@@ -136,17 +125,3 @@ def test_the_keys_of_a_recipe_are_taken(recipe):
     for group, values in job.raw("recipe", recipe).items():
         for key in values if group != "defaults" else ():
             assert config[group][key] == values[key], (group, key)
-
-
-def test_without_a_recipe_the_files_hold_what_is_used():
-    config = OmegaConf.to_container(job.compose())
-    expected = OmegaConf.to_container(OmegaConf.load(job.CONF / "train.yaml"))
-    chosen = [entry for entry in expected.pop("defaults") if isinstance(entry, dict)]
-    assert {"recipe": None} in chosen
-    del expected["hydra"]
-    for ((group, choice),) in (entry.items() for entry in chosen):
-        if choice and not group.startswith("override"):
-            expected[group] = expected.get(group, {}) | OmegaConf.to_container(
-                job.raw(group, choice)
-            )
-    assert config == expected

@@ -114,17 +114,6 @@ def test_there_is_no_help_on_other_words(word, told):
     assert job.failure("--help", word).startswith(f"error: there is no help on {word}{told}")
 
 
-def test_defaults_are_those_of_the_main_job():
-    config, rows = job.compose(), sections(job.CONF)
-    for title, settings in rows.items():
-        for key, (default, _) in settings.items():
-            if "=" not in title:
-                expected = str(OmegaConf.select(config, key)).replace(" ", "")
-                assert default.lower() == expected.lower().replace("none", "null") or key in (
-                    *("sampler.weighting", "dataset.cache"),
-                ), key
-
-
 def test_the_page_has_the_settings_that_most_users_need():
     rows = {key: row for settings in sections(job.CONF).values() for key, row in settings.items()}
     for group in read_groups(job.CONF):

@@ -143,20 +143,6 @@ def test_pairs_of_features_and_labels(monkeypatch, tmp_path):
     assert needs._pairs(data.train)[0] == pytest.approx(len(every), rel=0.1)
 
 
-@pytest.mark.parametrize(("kind", "weighted"), [("items", True), ("items", False)])
-def test_negatives_take_no_memory_of_regressions(tmp_path, free, capsys, kind, weighted):
-    free(20 * MIB)
-    config = job.compose(*job.tiny(tmp_path, "ranker=ensemble", f"trainer.kind={kind}"))
-    data = build.open_dataset(config)
-    if weighted:
-        data = replace(data, train=replace(data.train, weights=np.ones(len(data.train))))
-    build.fill_in(config, len(data.train), data.num_labels)
-    needs.announce_memory(config, data)
-    line = said(capsys)
-    assert "ranker=none" in line
-    assert ("ranker.negatives" in line) == weighted
-
-
 def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
     config, data = opened(tmp_path, *LARGE)
     ranks = [

@@ -1,6 +1,5 @@
 """A run of several processes: what they must agree on, their cores, and their restarts."""
 
-import json
 import os
 import re
 from collections import Counter
@@ -325,13 +324,6 @@ RUNS = """
 import glob
 
 found, quick = {}, [*small, "trainer.checkpoint_every=2", "runtime.timeout=8"]
-# A folder that holds a run, and another run that names it.
-run([*quick, "trainer.max_steps=3", f"run_dir={folder}/used"], 2)
-before = open(f"{folder}/used/config.yaml").read()
-other = [*quick, "trainer.max_steps=6", "seed=5", f"run_dir={folder}/used"]
-found["used"] = [run(other, 2, TORCHELASTIC_RESTART_COUNT=n) for n in (0, 1)]
-found["kept"] = open(f"{folder}/used/config.yaml").read() == before
-
 # Ranks that are given other words, and one that no other joins.
 one = [*quick, f"run_dir={folder}/apart"]
 found["apart"] = run([one, [*one, "optimizer.lr=0.5"]], 2)
@@ -376,14 +368,6 @@ def several_processes(test):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     return torchruns(RUNS, tmp_path_factory.mktemp("runs"))
-
-
-@several_processes
-def test_a_folder_of_another_run_is_refused_again(runs):
-    for ranks in runs["used"]:
-        assert [rank["status"] for rank in ranks] == [1, 1], ranks
-        assert "used holds a run: resume=" in json.dumps(ranks)
-    assert runs["kept"]
 
 
 @several_processes

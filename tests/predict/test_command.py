@@ -393,18 +393,6 @@ def test_text_between_what_other_commands_write(model_folder, tmp_path, standard
     assert len(rows) == 2
 
 
-def test_a_file_that_is_appended_to_keeps_what_is_in_it(model_folder, tmp_path, standard_output):
-    (tmp_path / "rows.jsonl").write_bytes(JSON)
-    (tmp_path / "out").write_text("a line before\n")
-    words = [str(model_folder / "plain"), str(tmp_path / "rows.jsonl"), "--threads", "1"]
-    with standard_output("a"):
-        command.main([*words, "--to", "xmc"])
-        command.main(words)
-    before, header, _, answer = (tmp_path / "out").read_text().splitlines()
-    assert (before, header) == ("a line before", "1 12")
-    assert json.loads(answer)["labels"]
-
-
 def test_a_matrix_is_alone_in_its_file(model_folder, tmp_path, standard_output):
     """SciPy finds no matrix behind something else, and an archive is written out of order."""
     (tmp_path / "rows.jsonl").write_bytes(JSON)

@@ -4,9 +4,7 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import re
-import threading
 import tracemalloc
 from itertools import pairwise
 
@@ -60,18 +58,6 @@ def test_compressed_rows(tmp_path, model):
         DataError, match=r"a\.txt\.gz is compressed by gzip; unpack it first, as in"
     ):
         read(tmp_path / "a.txt.gz", model)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe(tmp_path, model):
-    os.mkfifo(tmp_path / "pipe")
-    write, text = (tmp_path / "pipe").write_bytes, b"1 4 3\n2 1:1\n"
-    # A writer that nobody reads from waits for ever: it must not hold up the end of the tests.
-    writer = threading.Thread(target=write, args=(text,), daemon=True)
-    writer.start()
-    (block,) = read(tmp_path / "pipe", model)
-    writer.join(10)
-    assert block.labels.indices.tolist() == [2]
 
 
 @pytest.mark.parametrize(

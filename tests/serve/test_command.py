@@ -118,21 +118,6 @@ def test_who_does_not_read_an_answer_does_not_keep_it_in_memory(tmp_path):
     assert received == [True, False]
 
 
-def test_so_many_connections_as_said_are_answered(folder):
-    """Of three, the last is refused."""
-    words = ["--port", "0", "--threads", "1", "--max-connections", "2"]
-    config = command.make_server(command.parse([str(folder), *words])).config
-    with (
-        running(config.app, http=config.http, limit_concurrency=config.limit_concurrency) as root,
-        contextlib.ExitStack() as stack,
-    ):
-        found = []
-        for _ in range(3):
-            session = stack.enter_context(requests.Session())
-            found.append(session.get(f"{root}/health", timeout=30).status_code)
-        assert found == [200, 200, 503]
-
-
 def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
     """Idle ones took all files that the process may open; its log grew by a megabyte a second."""
     resource = pytest.importorskip("resource")

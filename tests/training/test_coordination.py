@@ -91,13 +91,6 @@ class Processes:
         return own if rank == 0 else own + self.sums[-2]
 
 
-def test_one_process_decides_alone():
-    coordinator, error = Coordinator(), KeyboardInterrupt()
-    assert coordinator.interrupt(1, 0.5, None) is None
-    assert coordinator.interrupt(2, 0.5, error) is error
-    assert coordinator.seconds(7.0) == 7.0
-
-
 def test_time_is_that_of_the_first_process():
     both = Processes()
     for each, seconds in ((both.first, 0.1), (both.second, 9.9)):

@@ -166,15 +166,3 @@ def test_points_of_few_rows_are_moved_to_the_last_point_of_all(tmp_path, monkeyp
     held = {line["step"]: line["held/precision"] for line in job.lines(tmp_path / "run", HELD)}
     assert [held[step] for step in (5, 50, 54, 55, 85)] == [0.25, 0.25, 0.5, 0.5, 0.5]
     assert json.loads((tmp_path / "run/summary.json").read_text())["measuring_seconds"] > 0
-
-
-def test_rebuilds_are_counted_over_interruptions(tmp_path, monkeypatch):
-    arguments = ["trainer.checkpoint_every=1", "sampler=index", "schedule=fixed"]
-    arguments += ["schedule.every=32", "ranker=none"]
-    job.stop_at(monkeypatch, 5)
-    job.failure(*job.tiny(tmp_path, *arguments))
-    before = job.checkpoint(tmp_path / "run")
-    assert 0 < before["rebuild_seconds"] < before["network_seconds"]
-    job.main(f"resume={tmp_path}/run")
-    after = job.checkpoint(tmp_path / "run")
-    assert before["rebuild_seconds"] < after["rebuild_seconds"] < after["network_seconds"]

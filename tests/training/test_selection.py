@@ -236,15 +236,6 @@ def test_tables_that_nobody_has_read_are_neither_full_nor_empty():
     assert selection_warnings([{"step": 1, **found}], SimpleNamespace(output=layer)) == []
 
 
-def test_sizes_of_tables_that_are_not_there():
-    """All of few outputs are looked at, so K and L have no effect."""
-    layer = slide.SampledLinear(16, 400, lsh_sampler(16, 400, active=40, hashes_per_table=3))
-    (found,) = selection_warnings([], SimpleNamespace(output=layer))
-    assert "have no effect" in found
-    assert keys_in(found) < KEYS
-    assert layer.sampler.proposer.sizes() == {"directions": 16, "num_tables": 0}
-
-
 @pytest.mark.parametrize(
     "lines",
     [

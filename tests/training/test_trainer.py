@@ -14,7 +14,7 @@ from helpers.samplers import lsh_sampler
 from helpers.splits import split_of
 
 import slide
-from slide import FullSampler, SlideNetwork
+from slide import SlideNetwork
 from slide.data import SparseDataset, validation_split
 from slide.functional.losses import Loss
 from slide.model import Model
@@ -22,10 +22,10 @@ from slide.nn import ActiveLoss, add_outputs
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
 from slide.sparse import Pattern
-from slide.training import Trainer, evaluate
+from slide.training import evaluate
 from slide.training import trainer as trainer_module
 from slide.training.checkpoint import Checkpoint
-from slide.training.loop import TrainingLoop, start_biases
+from slide.training.loop import start_biases
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -123,41 +123,6 @@ def test_another_seed_makes_another_run(tmp_path):
         job.assert_same(*states)
 
 
-def used_rates(monkeypatch):
-    """The rates of all groups, a list that grows with each step."""
-    used, whole = [], TrainingLoop.update
-
-    def update(self, loss):
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        whole(self, loss)
-        used.append(rates)
-
-    monkeypatch.setattr(TrainingLoop, "update", update)
-    return used
-
-
-def test_a_finished_run_can_be_prolonged_with_another_rate(tmp_path, monkeypatch):
-    more = ["trainer.log_every=1", "lr_schedule=constant", "optimizer.lr=0.001"]
-    job.main(*job.tiny(tmp_path, *more, *job.UNRANKED, "optimizer.input_rate=3"))
-    used = used_rates(monkeypatch)
-    monkeypatch.setattr(Loss, "prior_scores", None)  # Biases stay as they are.
-    job.main(f"resume={tmp_path}/run", "trainer.epochs=3", "optimizer.lr=0.5")
-    assert used == [[0.5, 1.5]] * 8
-    assert job.steps(tmp_path / "run", "train/loss") == list(range(1, 25))
-    rates = [line["train/learning_rate"] for line in job.lines(tmp_path / "run", "train/loss")]
-    assert rates == [0.001] * 16 + [0.5] * 8
-    assert job.checkpoint(tmp_path / "run")["step"] == 24
-
-
-def test_a_checkpoint_on_the_way_knows_the_seconds_of_compilation(tmp_path, monkeypatch):
-    job.stop_at(monkeypatch, 7)
-    monkeypatch.setattr(trainer_module, "compile_seconds", iter(range(100)).__next__)
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=3)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit()
-    assert job.checkpoint(tmp_path / "run")["compile_seconds"] == 2
-
-
 def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
     saved, evaluated, whole = [], [], trainer_module.predict_split
     monkeypatch.setattr(Checkpoint, "begin", lambda self, now: saved.append(now.step))
@@ -179,15 +144,6 @@ def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
     assert job.steps(tmp_path / "run", "train/loss") == [3, 6, 9, 12, 15]
     assert job.steps(tmp_path / "run", "selection/recall") == [5, 10, 15]
     assert job.steps(tmp_path / "run", "eval/p_at_1") == [4, 8, 12, 15]
-
-
-def test_without_schedules_only_the_end_is_written(tmp_path, monkeypatch):
-    saved = []
-    monkeypatch.setattr(Trainer, "save", lambda self: saved.append(self.step))
-    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), recall_every=0, log_every=100)
-    assert trainer.fit()["steps"] == 16
-    assert saved == [16]
-    assert [line["step"] for line in job.lines(tmp_path / "run")] == [16]
 
 
 def test_a_holdout_leaves_the_test_samples_alone(tmp_path):
@@ -331,44 +287,17 @@ def test_a_trainer_evaluates_after_it_has_trained_but_trains_once(tmp_path):
     assert job.files_of(tmp_path / "run") == before
 
 
-def make_tiny_data(train, test, features, outputs):
-    splits = (split_of(*each, features, outputs) for each in (train, test))
-    return SparseDataset("edges", *splits, features, outputs)
-
-
-def fit_tiny(folder, data, ranker=None, sampler=FullSampler, hidden=4):
-    torch.manual_seed(0)
-    network = SlideNetwork(data.num_features, [hidden], data.num_labels, sampler)
-    options = {"network": network, "ranker": ranker, "batch_size": 4}
-    trainer = job.make_trainer(folder, data, ActiveLoss("bce"), **options)
-    summary = trainer.fit()
-    assert all(torch.isfinite(each).all() for each in network.parameters())
-    return trainer, summary
-
-
 def test_the_last_batch_is_short_and_all_samples_are_learnt_from(tmp_path):
     rows = [[i] for i in range(9)]
-    data = make_tiny_data((rows, rows), (rows, rows), 9, 9)
-    sampler = partial(ActiveSampler, active=4, mode="per_sample")
-    torch.manual_seed(0)
-    start = SlideNetwork(9, [32], 9, sampler).first.weight.detach().clone()
-    trainer, _ = fit_tiny(tmp_path, data, sampler=sampler, hidden=32)
+    split = split_of(rows, rows, 9, 9)
+    data = SparseDataset("edges", split, split, 9, 9)
+    network = SlideNetwork(9, [32], 9, partial(ActiveSampler, active=4, mode="per_sample"))
+    start = network.first.weight.detach().clone()
+    trainer = job.make_trainer(tmp_path, data, ActiveLoss("bce"), network=network, batch_size=4)
+    trainer.fit()
     assert (trainer.step, trainer.counters.samples) == (6, 18)
     # A feature that one sample has moves if that sample was in a batch.
     assert (trainer.network.first.weight != start).any(1).all()
-
-
-def test_labels_that_training_never_sees(tmp_path):
-    """They can be answers, and never right ones of a re-ranker; scores stay finite."""
-    rng = np.random.default_rng(0)
-    rows = [rng.choice(20, 4, replace=False).tolist() for _ in range(60)]
-    test = rows[:10], [[5 + i % 3] for i in range(10)]
-    data = make_tiny_data((rows, [[row[0] % 5] for row in rows]), test, 20, 8)
-    ranker = EnsembleRanker(depth=8, voted=5, associated=5, negatives=4)
-    trainer, summary = fit_tiny(tmp_path, data, ranker)
-    assert np.isfinite([v for k, v in summary.items() if "_at_" in k]).all()
-    assert np.isfinite(trainer.inverse).all()
-    assert np.isfinite(trainer.answers.scores[trainer.answers.ids >= 0]).all()
 
 
 def test_one_thread_at_a_time_trains_a_network(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from helpers import job
-from helpers.limits import limited
 from helpers.programs import run_program
 
 from slide.config import command
@@ -179,33 +178,3 @@ def test_a_process_of_its_own(disk, words):
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: cannot write the ")
     assert Path(disk / "run").exists()
-
-
-# The limit of the size of a file stands for the disk where none may be mounted.
-
-
-@pytest.fixture
-def small_run(tmp_path):
-    """A run of two steps, after which all kernels are there."""
-    # The files of a checkpoint are larger than those of the log.
-    job.main(*job.tiny(tmp_path, "network.hidden=[128]", "trainer.max_steps=2", "ranker=none"))
-    return tmp_path / "run"
-
-
-def test_in_the_cache(tmp_path, small_run):
-    words = job.tiny(tmp_path, f"run_dir={tmp_path}/other", "dataset.train_samples=40000")
-    with limited(200_000):
-        said = job.failure(*words)
-    assert "no space left for the cache of synthetic" in said
-    assert not list((tmp_path / "cache").glob("*.tmp"))
-
-
-def test_in_a_checkpoint(small_run):
-    before = job.files_of(small_run / "checkpoints")
-    with limited(25_000):
-        said = job.failure(f"resume={small_run}", "trainer.max_steps=4", "trainer.log_every=100")
-    assert said.startswith(f"error: cannot write the checkpoint {small_run}/checkpoints/2-step-4: ")
-    assert said.endswith(f"; {small_run}/checkpoints/1-step-2 is kept")
-    assert job.files_of(small_run / "checkpoints") == before
-    job.main(f"resume={small_run}", "trainer.max_steps=4")
-    assert job.checkpoint(small_run)["step"] == 4
