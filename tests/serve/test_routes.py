@@ -22,6 +22,7 @@ from helpers.matrices import make_csr
 from helpers.serving import running, serving_model
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from sklearn.feature_extraction.text import HashingVectorizer
 
 from slide import FullSampler, Model, SlideNetwork
@@ -226,6 +227,20 @@ def test_bad_requests_get_a_sentence(client, case):
     how = {"data": content, "headers": {"Content-Type": "application/json"}}
     status = 400 if sentence.startswith("the body is") or not sentence else 422
     assert sentence in refusal(client, status, **how)
+
+
+ALL_WRONG = {
+    "values": {"indices": [1], "values": [""] * 9999},
+    "keys": dict.fromkeys(map(str, range(9999)), 1),
+}
+
+
+@pytest.mark.parametrize("case", ALL_WRONG)
+def test_a_large_row_that_is_all_wrong_has_few_errors(case):
+    """Millions of them took gigabytes, and a minute in which nobody was answered."""
+    with pytest.raises(ValidationError) as found:
+        Row.model_validate(ALL_WRONG[case])
+    assert found.value.error_count() <= 6
 
 
 MIB = 1 << 20

@@ -100,6 +100,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case
     output = expected["network"]["output._extra_state"]
     if "lsh" in case:
         assert output["rebuilds"] == output["proposer"]["rebuilds"] == 8
+        for each in (expected, found):
+            assert 0 < each["rebuild_seconds"] < each["network_seconds"]
     elif "published" in case:
         assert (output["rebuilds"], output["proposer"]["draw"]) == (8, 3)
     elif "index" in case:
@@ -121,6 +123,15 @@ def test_another_seed_makes_another_run(tmp_path):
         states.append(job.checkpoint(run))
     with pytest.raises(AssertionError, match="checkpoint/network"):
         job.assert_same(*states)
+
+
+def test_a_checkpoint_on_the_way_knows_the_seconds_of_compilation(tmp_path, monkeypatch):
+    job.stop_at(monkeypatch, 7)
+    monkeypatch.setattr(trainer_module, "compile_seconds", iter(range(100)).__next__)
+    trainer = job.make_trainer(tmp_path, job.make_data(tmp_path), checkpoint_every=3)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    assert job.checkpoint(tmp_path / "run")["compile_seconds"] == 2
 
 
 def test_what_is_due_comes_when_it_is_due(tmp_path, monkeypatch):
