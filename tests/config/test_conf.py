@@ -66,9 +66,7 @@ SETS = [c for c in TRAINED if c[0] == "dataset"]
 OTHERS = [[c] for c in TRAINED if c not in ALONG + SETS]
 
 
-@pytest.mark.parametrize(
-    "chosen", [*zip_longest(SETS, ALONG), *((choice,) for choice in OTHERS)], ids=str
-)
+@pytest.mark.parametrize("chosen", [*zip_longest(SETS, ALONG), *OTHERS], ids=str)
 def test_each_choice_trains(tmp_path, chosen):
     chosen = dict(filter(None, chosen))
     (group, choice), *_ = chosen.items()
