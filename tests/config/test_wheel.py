@@ -99,17 +99,13 @@ for point in entry_points(group="console_scripts"):
 """
 
 
-def test_help_and_data_from_a_wheel(home):
+def test_help_from_a_wheel(home):
     where, said = run("venv/bin/python", "-c", HELP, cwd=home).split("\n", 1)
     assert Path(where).is_relative_to(home), "slide comes from elsewhere"
     assert "  slide-train [group=choice ...]" in said
     assert "  slide-data describe" in said
     for name in ("slide-predict", "slide-serve", "slide-compare"):
         assert f"usage: {name} [-h]" in said
-    sizes = [word for word in job.tiny(home) if word.startswith("dataset.num")]
-    sizes += ["dataset.train_samples=20", "dataset.test_samples=5", "dataset.nonzeros=8"]
-    found = run("slide-data", "describe", *sizes, cwd=home, **PLAIN)
-    assert found.startswith("synthetic ")
 
 
 # What brings packages that are no requirement by themselves.

@@ -17,7 +17,7 @@ import requests
 from helpers.serving import running
 
 from slide import FullSampler, Model, SlideNetwork
-from slide.serve import command, create_app
+from slide.serve import command
 
 ROOT = Path(__file__).parents[2]
 JSON = {"Content-Type": "application/json"}
@@ -118,21 +118,6 @@ def test_who_does_not_read_an_answer_does_not_keep_it_in_memory(tmp_path):
     assert received == [True, False]
 
 
-def test_so_many_connections_as_said_are_answered(folder):
-    """Of three, the last is refused."""
-    words = ["--port", "0", "--threads", "1", "--max-connections", "2"]
-    config = command.make_server(command.parse([str(folder), *words])).config
-    with (
-        running(config.app, http=config.http, limit_concurrency=config.limit_concurrency) as root,
-        contextlib.ExitStack() as stack,
-    ):
-        found = []
-        for _ in range(3):
-            session = stack.enter_context(requests.Session())
-            found.append(session.get(f"{root}/health", timeout=30).status_code)
-        assert found == [200, 200, 503]
-
-
 def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
     """Idle ones took all files that the process may open; its log grew by a megabyte a second."""
     resource = pytest.importorskip("resource")
@@ -156,21 +141,14 @@ def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
         assert opened[0].recv(1000).startswith(b"HTTP/1.1 503")
 
 
-def test_threads_are_checked_where_they_are_said():
-    with pytest.raises(ValueError, match=r"threads must be between 0 \(all\) and \d+, not -1"):
-        create_app(Model(SlideNetwork(30, [8], 12, FullSampler)), threads=-1)
-
-
 def test_errors_are_sentences(folder, tmp_path):
     assert failure(tmp_path) == f"error: there is no model in {tmp_path}: no model.json"
     assert failure(folder, "--max-k", 0) == "error: k must be a whole number of at least 1, not 0"
-    assert failure(folder, "--timeout", 0) == "error: timeout must be a number above 0, not 0.0"
     said = "error: max_connections must be a whole number of at least 1, not 0"
     assert failure(folder, "--max-connections", 0) == said
     assert failure(folder, "--port", 99999) == "error: port must be in [0, 65535], not 99999"
-    for size in ("inf", "nan", "0"):
-        said = failure(folder, "--max-body", size)
-        assert said.startswith("error: max_body must be a number above 0, not ")
+    said = failure(folder, "--max-body", "nan")
+    assert said == "error: max_body must be a number above 0, not nan"
     assert failure(folder, "--max-body", "1e-9").startswith("error: body_bytes must be a whole")
     assert failure(folder, "--threads", 999).startswith("error: threads must be between 0 (all)")
 

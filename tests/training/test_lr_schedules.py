@@ -57,21 +57,14 @@ def test_rates_by_hand(schedule, progress, expected):
     assert rates(schedule, round(progress * STEPS) + 1)[-1] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "name"),
-    [
-        (partial(constant, warmup=1.0), "warmup"),
-        (partial(linear, warmup=-0.1), "warmup"),
-        (partial(linear, floor=2), "floor"),
-    ],
-)
-def test_numbers_out_of_range(schedule, name):
-    with pytest.raises(ValueError, match=f"{name} must be "):
-        schedule(optimizer(1.0), STEPS)
+@pytest.mark.parametrize("wrong", [{"warmup": 1.0}, {"warmup": -0.1}, {"floor": 2}])
+def test_numbers_out_of_range(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be "):
+        linear(optimizer(1.0), STEPS, **wrong)
 
 
 @pytest.mark.parametrize("schedule", [partial(linear, warmup=0.3), PolynomialLR, constant])
-@pytest.mark.parametrize("step", [0, 1, 7, 20])
+@pytest.mark.parametrize("step", [0, 7])
 def test_a_jump_leads_to_the_rates_of_a_run_without_one(schedule, step):
     steady, jumped = optimizer(0.5, 1.5), optimizer(9.0, 9.0)
     scheduler = schedule(steady, STEPS)
@@ -113,18 +106,14 @@ def played(scores, epoch=EPOCH, baseline=0.0, least=0):
         ([0.5], 0, None),
         ([0.2, 0.3, 0.38, 0.44], 0, None),  # Gains of 0.1, 0.08, 0.06.
         ([0.5, 0.4], 0, 2),
-        ([0.0, 0.0], 0, 2),
         # One more gain as small in relation as that of the second epoch would not pay.
         ([0.5, 0.53], 0, 2),
-        ([0.2, 0.3, 0.31], 0, 3),
         ([0.2, 0.3, 0.29, 0.5], 0, 3),
         # Steady gains go on, and end where a gain itself is too small.
         ([0.1, 0.2, 0.3, 0.4], 0, None),
         ([*[0.1 * i for i in range(1, 6)], 0.5 + 0.5 * LEAST_GAIN * 0.9], 0, 6),
-        ([0.3, 0.2 + 0.1], 0, 2),
         # Precision without learning is no gain.
         ([0.6, 0.7], 0.5, None),  # Learnt: 0.1 and 0.2, not 0.6 and 0.7.
-        ([0.6, 0.61], 0.5, 2),
         ([0.4, 0.45], 0.5, None),  # It is still worse than without any learning.
         ([0.4, 0.4], 0.5, 2),
     ],
@@ -182,7 +171,7 @@ def test_the_rate_rises_stays_and_falls():
     assert rates(played([0.5]), 150) == used[:150], "what comes later does not matter"
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 10, 16, 1000, 1001])
+@pytest.mark.parametrize("most", [1, 10, 16, 1001])
 def test_the_largest_number_of_steps_is_kept(most):
     found, step = AutoSchedule(EPOCH, most), 0
     while not found.total or step < found.total:
@@ -236,6 +225,9 @@ def test_limits_stay_those_of_the_resumed_run():
     before = played([0.5, 0.5])
     known = before.steps, before.scores, before.decay_from, before.total
     assert loaded(before.state_dict(), 7) == AutoSchedule(EPOCH, 7, 0.0, 0, *known)
+    higher = loaded(AutoSchedule(EPOCH, 2000).state_dict(), 3000)
+    assert higher.apply_lower_limits(1500, 0.0) == ""
+    assert not higher.decay_from
 
 
 @pytest.mark.parametrize(
@@ -243,13 +235,9 @@ def test_limits_stay_those_of_the_resumed_run():
     [
         ((2000, 150.0), 1500, False),
         ((1200, 150.0), 1200, False),
-        ((2000, 145.0), 1318, False),
-        ((1400, 150.0), 1400, False),
         ((1400, 145.0), 1318, False),
-        ((1400, 160.0), 1400, True),
         ((2001, 150.0), 1500, True),
         ((2000, 160.0), 1500, True),
-        ((2000, 0.0), 1500, True),
         ((1200, 160.0), 1200, True),
     ],
 )
@@ -260,12 +248,6 @@ def test_a_resumed_run_looks_again_at_lower_limits_only(limits, total, said):
     sentence = f"the rate falls until step {total}; higher limits come too late" * said
     assert found.apply_lower_limits(1100, 121.0) == sentence
     assert found.total == total
-
-
-def test_higher_limits_hold_before_the_rate_falls():
-    found = loaded(AutoSchedule(EPOCH, 2000).state_dict(), 3000)
-    assert found.apply_lower_limits(1500, 0.0) == ""
-    assert not found.decay_from
 
 
 def test_it_says_what_it_waits_for():

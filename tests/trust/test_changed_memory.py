@@ -39,8 +39,7 @@ def test_ids_that_change_before_the_backward_pass():
 
 # A squared hinge gives few entries where scores are right by a margin: factors of a gradient.
 @pytest.mark.parametrize("loss", ["bce", "squared_hinge"])
-@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
-@pytest.mark.parametrize("wrong", [-1, 100])
+@pytest.mark.parametrize(("wrong", "kind"), [(-1, np.asarray), (100, torch.from_numpy)])
 def test_ids_that_change_before_the_step(wrong, kind, loss):
     weight, bias = torch.nn.Parameter(torch.zeros(100, D)), torch.full((100,), -2.0)
     ids, targets = np.arange(50, dtype=np.int32), Pattern.from_lists([[b] for b in range(B)])
@@ -121,8 +120,15 @@ def default_type():
     torch.set_default_dtype(before)
 
 
-@pytest.mark.parametrize("proposer", [None, LSHProposer, IndexProposer, RecentProposer])
-@pytest.mark.parametrize("mode", ["shared", "per_sample"])
+@pytest.mark.parametrize(
+    ("proposer", "mode"),
+    [
+        (None, "shared"),
+        (LSHProposer, "shared"),
+        (IndexProposer, "per_sample"),
+        (RecentProposer, "per_sample"),
+    ],
+)
 def test_float64_as_the_default_type_of_pytorch(default_type, proposer, mode):
     default_type(torch.float64)
 

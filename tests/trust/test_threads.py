@@ -34,10 +34,10 @@ CASES = {
         *("ranker.depth=10", "ranker.voted=10", "ranker.associated=5", "ranker.negatives=10"),
     ],
     "full": ["sampler=full", "network.hidden=[64]", "ranker=none", "trainer.max_steps=3"],
+    "lsh shared": ["sampler=lsh", *SHARED],
     **{
-        f"{name} {mode}": [f"sampler={name}", *words]
+        f"{name} per sample": [f"sampler={name}", *PER_SAMPLE]
         for name in ("lsh", "slide2020", "index", "recent", "uniform")
-        for mode, words in (("shared", SHARED), ("per sample", PER_SAMPLE))
     },
 }
 
