@@ -1,17 +1,25 @@
 """The report of a run: what it shows, and when it is not written."""
 
 import base64
+import itertools
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 from helpers import job
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from slide.report import RunFiles, read_run
 from slide.report.page import (
+    _BINS,
+    _PARTS,
+    draw_bins,
     draw_calibration,
+    draw_loss,
     draw_precision,
+    draw_selection,
     draw_times,
     score_table,
     svg,
@@ -71,6 +79,50 @@ def test_points_of_precision_are_on_one_scale(tmp_path):
     held, test = draw_precision(read_run(tmp_path))["precision"].axes[0].lines
     points = [np.asarray(line.get_xydata()).tolist() for line in (held, test)]
     assert points == [[[2, 0.25]], [[4, 0.3]]]
+
+
+def boxes(figure):
+    """Where the texts that can be seen are, legends as a whole, in pixels."""
+    FigureCanvasAgg(figure).draw()
+    found = list(figure.legends)
+    for axes in figure.axes:
+        found += [axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        for axis in (axes.xaxis, axes.yaxis):
+            least, most = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if least <= tick.get_loc() <= most]
+            found += [tick.label1 for tick in ticks]
+    extents = [each.get_window_extent() for each in found]
+    return [box for box in extents if box.width]
+
+
+def figures():
+    """Each kind of figure of a report, with large numbers."""
+    precisions = [f"{each}/p_at_{k}" for each in ("eval", "reranked") for k in (1, 3, 5)]
+    selection = ["selection/recall_without_labels", "selection/chance", "selection/candidates"]
+    names = ["train/loss", "held/precision", *precisions, *selection]
+    log = [dict.fromkeys(names, 12_345.67 / n) | {"step": 9_999.0 * n} for n in (1, 30)]
+    run = RunFiles(Path("a"), {"evaluated_on": "test"}, {}, log)
+    yield draw_loss(run)
+    yield from draw_precision(run).values()
+    yield from draw_selection(run).values()
+    bars = [[1e-5, 0.5, 1.0]] * len(_BINS)
+    yield draw_bins("share of right labels found", list(_BINS), bars, "first {}")
+    tenths = np.linspace(0.05, 0.95, 10)
+    yield from draw_calibration(tenths, tenths, np.full(10, 10**7)).values()
+    yield draw_times(dict.fromkeys(_PARTS.values(), 123_456.7))
+
+
+def test_texts_in_pictures_neither_collide_nor_leave_them():
+    for figure in figures():
+        found = boxes(figure)
+        assert len(found) > 5
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(found, 2))
+        width, height = figure.bbox.size
+        assert all(-1 <= box.x0 < box.x1 <= width + 1 for box in found)
+        assert all(-1 <= box.y0 < box.y1 <= height + 1 for box in found)
+        panels = [axes.bbox for axes in figure.axes]
+        above = [legend.get_window_extent() for legend in figure.legends]
+        assert not any(one.overlaps(panel) for one in above for panel in panels)
 
 
 def test_shares_of_few_answers_are_not_drawn():
