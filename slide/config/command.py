@@ -259,7 +259,8 @@ def write_run_report(trainer: Trainer) -> None:
     if labels is not None:
         names["label_name"] = lambda label: str(labels[label if old is None else old[label]])
     features = data.feature_names
-    if features is not None and not any(step.hashed_features for step in data.steps):
+    others = any(step.hashed_features or step.makes_bins for step in data.steps)
+    if features is not None and not others:
         if any(step.standardizes for step in data.steps):
             features = features.extended(["(constant)"])
         names["feature_name"] = features.__getitem__

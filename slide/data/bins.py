@@ -1,6 +1,7 @@
 """Numbers in bins by quantiles, so that any function of a number is linear in its features."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ _FINE, _IN_COARSE = 128, 8
 # Of 32 numbers at most: with 64 pixels or 150 numbers of an embedding, bins cost 2 points of P@1.
 MOST_BINNED = 32
 
-Edges = Sequence[Sequence[float]]
+Edges = Sequence[Sequence[float] | np.ndarray]
 
 
 def bin_edges(numbers: np.ndarray) -> tuple[tuple[float, ...], ...]:
@@ -58,7 +59,7 @@ def bin_names(name: str, edges: Sequence[float]) -> list[str]:
     return found
 
 
-def _resolutions(edges: Sequence[float]) -> list[Sequence[float]]:
+def _resolutions(edges: Any) -> list[Any]:
     """The edges of fine bins, and of coarse ones if there are several."""
     coarse = edges[_IN_COARSE - 1 :: _IN_COARSE]
     return [edges, coarse] if len(coarse) else [edges]

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from slide.data.bins import bin_features, num_bins
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.random_keys import random_key
@@ -18,6 +19,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MOST_WEIGHT = 64
 # Arrays of a transform, as files beside its rows and in the folder of a model.
 STEP_ARRAYS = ("tf_idf_weights", "label_ids", "feature_means", "feature_scales")
+STEP_ARRAYS += ("bin_edges", "bin_bounds")
 
 
 def row_counts(features: CSR | Pattern, num_columns: int) -> np.ndarray:
@@ -56,14 +58,20 @@ def standardize_rows(features: CSR, means: np.ndarray, scales: np.ndarray) -> CS
     Without it, rows of length 1 would have lost how far they lie from the mean.
     """
     rows, width = features.num_rows, len(means)
-    dense = np.zeros((rows, width + 1))
-    dense[features.entry_rows(), features.indices] = features.values
+    dense = dense_rows(features, width + 1)
     dense[:, :width] = (dense[:, :width] - means) * scales
     # The length of an average row: the constant weighs as much as all features together.
     dense[:, width] = max(np.count_nonzero(scales), 1) ** 0.5
     indices = np.tile(np.arange(width + 1, dtype=np.int32), rows)
     indptr = np.arange(rows + 1, dtype=np.int64) * (width + 1)
     return CSR(indptr, indices, _float32(dense.ravel()))
+
+
+def dense_rows(features: CSR, width: int) -> np.ndarray:
+    """The features ``(B, width)`` float64, 0 where there is none."""
+    dense = np.zeros((features.num_rows, width))
+    dense[features.entry_rows(), features.indices] = features.values
+    return dense
 
 
 def hash_columns(num_features: int, columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -122,6 +130,8 @@ class RowTransform:
         label_ids: ``(labels,)`` int32, the old number of each label that is left; None: all are.
         feature_means, feature_scales: ``(num_features,)`` float64, what is subtracted from each
             feature, and its factor then; None: features are not standardized.
+        bin_edges, bin_bounds: float64 edges of the bins of all features (`slide.data.bins`), and
+            ``(num_features + 1,)`` int64, where those of each begin; None: values stay values.
 
     Example:
         >>> import numpy as np
@@ -141,6 +151,15 @@ class RowTransform:
     label_ids: np.ndarray | None = None
     feature_means: np.ndarray | None = None
     feature_scales: np.ndarray | None = None
+    bin_edges: np.ndarray | None = None
+    bin_bounds: np.ndarray | None = None
+
+    @functools.cached_property
+    def _edges(self) -> list[np.ndarray] | None:
+        """The edges of each feature."""
+        if self.bin_edges is None or self.bin_bounds is None:
+            return None
+        return np.split(self.bin_edges, self.bin_bounds[1:-1])
 
     @functools.cached_property
     def _hashed(self) -> tuple[np.ndarray, np.ndarray]:
@@ -152,6 +171,8 @@ class RowTransform:
             features = tf_idf_values(features, self.tf_idf_weights)
         if self.feature_means is not None and self.feature_scales is not None:
             features = standardize_rows(features, self.feature_means, self.feature_scales)
+        if self._edges is not None:
+            features = bin_features(dense_rows(features, self.num_features), self._edges)
         if self.hashed_features:
             features = hash_features(features, *self._hashed, self.hashed_features)
         return normalize_rows(features) if self.l2_norm else features
@@ -165,7 +186,7 @@ class RowTransform:
     @property
     def renumbers(self) -> bool:
         """Whether features or labels have other numbers after the steps."""
-        return bool(self.hashed_features) or self.label_ids is not None
+        return bool(self.hashed_features) or self.makes_bins or self.label_ids is not None
 
     @property
     def standardizes(self) -> bool:
@@ -173,10 +194,18 @@ class RowTransform:
         return self.feature_means is not None
 
     @property
+    def makes_bins(self) -> bool:
+        """Whether features become bins."""
+        return self.bin_edges is not None
+
+    @property
     def num_columns(self) -> tuple[int, int]:
         """Numbers of features and of labels after the steps."""
         labels = self.num_labels if self.label_ids is None else len(self.label_ids)
-        return self.hashed_features or self.num_features + self.standardizes, labels
+        features = self.num_features + self.standardizes
+        if self._edges is not None:
+            features = num_bins(self._edges)
+        return self.hashed_features or features, labels
 
     def settings(self) -> dict[str, Any]:
         """The numbers; with `arrays`, everything."""
@@ -197,14 +226,23 @@ class RowTransform:
             "label_ids": Expected((None,), "int", 0, labels - 1),
             "feature_means": Expected((features,), "float64"),
             "feature_scales": Expected((features,), "float64", 0),
+            "bin_edges": Expected((None,), "float64"),
+            "bin_bounds": Expected((features + 1,), "int64"),
         }
-        both = ("feature_means", "feature_scales")  # Neither is there without the other.
-        moments = any(name in stored for name in both)
-        wanted = [each for each in expected if each in stored or (moments and each in both)]
+        wanted = {each for each in expected if each in stored}
+        for pair in (("feature_means", "feature_scales"), ("bin_edges", "bin_bounds")):
+            if wanted.intersection(pair):  # Neither is there without the other.
+                wanted.update(pair)
         arrays = {name: stored.array(name, expected[name]) for name in wanted}
         ids = arrays.get("label_ids", np.empty(0))
         if len(np.unique(ids)) < len(ids):
             stored.refuse_array("label_ids", "differ")
+        if "bin_edges" in arrays:
+            edges, bounds = arrays["bin_edges"], arrays["bin_bounds"]
+            if bounds[0] != 0 or bounds[-1] != len(edges) or (np.diff(bounds) < 0).any():
+                stored.refuse_array("bin_bounds", f"rise from 0 to {len(edges)}")
+            if any((np.diff(own) <= 0).any() for own in np.split(edges, bounds[1:-1])):
+                stored.refuse_array("bin_edges", "ascend within a feature")
         l2_norm = stored.flag("l2_norm")
         hashed = stored.count("hashed_features", 0, 2**31)
         return cls(features, labels, l2_norm, hashed, **arrays)

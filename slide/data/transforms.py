@@ -7,7 +7,8 @@ validation count as training rows here.
   n_j of the n training rows have the feature.
 * Standardization: features are brought to mean 0 and deviation 1 over the training rows, each of
   them or, by a common factor, on average, which keeps the ratios of distances. A constant feature
-  is added, so that rows of length 1 still tell how far they lie from the mean.
+  is added, so that rows of length 1 still tell how far they lie from the mean. Or else each
+  feature becomes bins (`slide.data.bins`), which tell any function of it.
 * Hashing: feature j is added, with a random sign, to a random one of fewer columns (Weinberger et
   al., "Feature hashing for large scale multitask learning", ICML 2009, section 2). The features of
   a row are in ascending order then, and sums of 0 are left out.
@@ -24,11 +25,18 @@ from typing import Any
 
 import numpy as np
 
+from slide.data.bins import MOST_BINNED, bin_edges
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
 from slide.data.kind import MOSTLY_NONZERO, nonzero_share
-from slide.data.row_transform import STEP_ARRAYS, RowTransform, row_counts, tf_idf_weights
-from slide.sparse import hits
+from slide.data.row_transform import (
+    STEP_ARRAYS,
+    RowTransform,
+    dense_rows,
+    row_counts,
+    tf_idf_weights,
+)
+from slide.sparse import hits, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.progress_bar import ProgressBar, log
@@ -41,6 +49,15 @@ _COMPARED = 5000
 _NEIGHBOURS = 10
 # MiB of distances at a time.
 _DISTANCES = 16
+# 65,536 rows tell quantiles.
+_SAMPLED = 65_536
+# How features may be standardized, and what the log calls it.
+_WAYS: dict[Any, str] = {
+    False: "as they are",
+    True: "standardized one by one",
+    "common": "standardized together",
+    "bins": "in bins",
+}
 
 
 def transform(
@@ -61,8 +78,9 @@ def transform(
         data: a data set with a cache folder, where the result gets one, too.
         tf_idf: weight counts by tf-idf.
         standardize: bring features to mean 0 and deviation 1, and add a constant one; ``"common"``:
-            with the same factor for all features; ``"auto"``: the better of both where rows are
-            dense, ``l2_norm`` is true, no other step changes features, and it helps.
+            with the same factor for all features; ``"bins"``: make them bins by quantiles instead;
+            ``"auto"``: the best of them where rows are dense, ``l2_norm`` is true, no other step
+            changes features, and it helps.
         l2_norm: divide rows by their length.
         hashed_features: number of columns after hashing; 0: no hashing.
         min_label_count: n, the fewest training rows of a label; 0: all labels stay.
@@ -130,8 +148,8 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         checks.flag("tf_idf", self.tf_idf)
-        if not isinstance(self.standardize, bool) and self.standardize not in ("common", "auto"):
-            said = "standardize must be true, false, common or auto"
+        if not isinstance(self.standardize, bool) and self.standardize not in (*_WAYS, "auto"):
+            said = "standardize must be true, false, common, bins or auto"
             raise ValueError(f"{said}, not {self.standardize!r}")
         checks.flag("l2_norm", self.l2_norm)
         checks.whole("hashed_features", self.hashed_features, 0)
@@ -147,9 +165,6 @@ class StepOptions:
 def count_steps(train: Split, **arguments: Any) -> RowTransform:
     """The steps of some arguments of `transform`, with what they count in training rows."""
     options, weights, kept = StepOptions(**arguments).decided(train), None, None
-    means, scales = None, None
-    if options.standardize:
-        means, scales = feature_moments(train, common=options.standardize == "common")
     if options.tf_idf:
         weights = tf_idf_weights(rows_with_each("features", train), len(train))
     if options.min_label_count:
@@ -165,9 +180,22 @@ def count_steps(train: Split, **arguments: Any) -> RowTransform:
         hashed_features=options.hashed_features,
         tf_idf_weights=weights,
         label_ids=kept,
-        feature_means=means,
-        feature_scales=scales,
+        **_standardization(train, options.standardize),
     )
+
+
+def _standardization(train: Split, way: bool | str) -> dict[str, np.ndarray]:
+    """The arrays of a `RowTransform` for a way to standardize."""
+    if not way:
+        return {}
+    if way == "bins":
+        rows = np.random.default_rng(0).permutation(len(train))[:_SAMPLED]
+        features = train.take(np.sort(rows)).features
+        edges = bin_edges(dense_rows(features, train.num_features))
+        bounds = row_bounds(np.array([len(each) for each in edges]))
+        return {"bin_edges": np.concatenate(edges), "bin_bounds": bounds}
+    means, scales = feature_moments(train, common=way == "common")
+    return {"feature_means": means, "feature_scales": scales}
 
 
 def rows_with_each(part: str, split: Split) -> np.ndarray:
@@ -214,10 +242,6 @@ def feature_moments(train: Split, common: bool = False) -> tuple[np.ndarray, np.
     return means, np.where(varies, 1 / np.where(varies, deviations, 1), 0)
 
 
-# How features may be standardized, and what the log calls it.
-_WAYS: dict[bool | str, str] = {False: "as they are", True: "one by one", "common": "together"}
-
-
 def choose_standardization(train: Split, options: StepOptions) -> bool | str:
     """How ``standardize="auto"`` standardizes features, as `transform` takes it; the log says why.
 
@@ -232,21 +256,18 @@ def choose_standardization(train: Split, options: StepOptions) -> bool | str:
         return False
     rows = np.random.default_rng(0).permutation(len(train))[:_COMPARED]
     sample, right = train.take(np.sort(rows)), {}
-    for way in _WAYS:
+    ways = [way for way in _WAYS if way != "bins" or train.num_features <= MOST_BINNED]
+    for way in ways:
         steps = RowTransform(train.num_features, train.num_labels, l2_norm=True)
-        if way:
-            means, scales = feature_moments(sample, common=way == "common")
-            steps = replace(steps, feature_means=means, feature_scales=scales)
-        right[way] = _neighbours_right(sample, steps)
-    best = max(_WAYS, key=lambda way: right[way].mean())
+        right[way] = _neighbours_right(sample, replace(steps, **_standardization(sample, way)))
+    best = max(ways, key=lambda way: right[way].mean())
     gap = right[best] - right[False]
     chosen = best if gap.mean() > gap.std() / len(gap) ** 0.5 else False
-    said = ", ".join(f"{100 * right[way].mean():.1f} {words}" for way, words in _WAYS.items())
-    others = " or ".join(str(way).lower() for way in _WAYS if way != chosen)
+    said = ", ".join(f"{100 * right[way].mean():.1f} {_WAYS[way]}" for way in ways)
+    others = " or ".join(str(way).lower() for way in ways if way != chosen)
     log(
-        f"rows      features are {'' if chosen else 'not '}standardized"
-        f"{f' {_WAYS[chosen]}' if chosen else ''}: on {len(gap):,} dense training rows, P@1 of "
-        f"nearest neighbours is {said}; transform.standardize={others} overrides it"
+        f"rows      features are taken {_WAYS[chosen]}: on {len(gap):,} dense training rows, P@1 "
+        f"of nearest neighbours is {said}; transform.standardize={others} overrides it"
     )
     return chosen
 

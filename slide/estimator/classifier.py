@@ -113,8 +113,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         search: how labels are found: ``"exact"``, ``"index"``, or None: see `slide.Model.search`.
         tf_idf: whether features are counts that are weighted by tf-idf.
         standardize: whether features are brought to mean 0 and deviation 1, and a constant one is
-            added; ``"common"``: with the same factor for all; ``"auto"``: the better of both, where
-            rows are dense, and nearest neighbours answer better then.
+            added; ``"common"``: with the same factor for all; ``"bins"``: they become bins by
+            quantiles instead; ``"auto"``: the best of them, where rows are dense, and nearest
+            neighbours answer better then.
         l2_norm: whether rows are brought to length 1.
         epochs: passes over the rows; ``"auto"``: until the next one is expected to raise precision
             on held-out rows only a little; then the learning rate falls to 0.
@@ -249,7 +250,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         config = self._config()
         if self.tf_idf:
             raise ValueError("tf_idf needs all rows: weight them before partial_fit")
-        if self._plain("standardize") in (True, "common"):
+        if self._plain("standardize") in (True, "common", "bins"):
             raise ValueError("standardize needs all rows: standardize them before partial_fit")
         first = not hasattr(self, "model_")
         if first and classes is None and not is_matrix(y):

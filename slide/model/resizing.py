@@ -39,12 +39,13 @@ def with_features(
 ) -> tuple[tuple[RowTransform, ...], int]:
     """The steps for rows with ``count`` more features, and how many more the network sees.
 
-    A new feature weighs in tf-idf as the rarest one; standardized features have no new ones.
+    A new feature weighs in tf-idf as the rarest one; standardized or binned ones have no new ones.
     """
     found = []
     for step in steps:
-        if step.standardizes:
-            raise ValueError("features are standardized, so there can be no new ones: train anew")
+        if step.standardizes or step.makes_bins:
+            how = "in bins" if step.makes_bins else "standardized"
+            raise ValueError(f"features are {how}, so there can be no new ones: train anew")
         weights = step.tf_idf_weights
         if weights is not None:
             weights = padded(weights, count, weights.max(initial=0))

@@ -289,7 +289,7 @@ def test_features_whose_scale_says_how_much_they_tell_stay(capsys):
     dense = rng.normal(size=(300, 12)).astype(np.float32)
     dense[:, :3] += 5 * np.eye(3)[labels]
     assert not choose_standardization(make_split(dense, labels), StepOptions(l2_norm=True))
-    assert "transform.standardize=true or common overrides it" in capsys.readouterr().err
+    assert "transform.standardize=true or common or bins overrides it" in capsys.readouterr().err
 
 
 def test_coordinates_keep_the_ratios_of_their_scales(capsys):
@@ -298,13 +298,42 @@ def test_coordinates_keep_the_ratios_of_their_scales(capsys):
     dense = (rng.random((600, 3)) * [100, 100, 1] + 20).astype(np.float32)
     split = make_split(dense, (dense[:, 0] // 20 + dense[:, 1] // 20).astype(int) % 3)
     assert choose_standardization(split, StepOptions(l2_norm=True)) == "common"
-    said = "features are standardized together: on 600 dense training rows, P@1 of nearest neighbou"
+    said = "features are taken standardized together: on 600 dense training rows, P@1 of nearest n"
     assert said in capsys.readouterr().err
     steps = count_steps(split, standardize="common")
     found = steps.features(as_csr(dense)).values.reshape(600, 4)
     scale = np.sqrt(dense.var(0).mean())
     np.testing.assert_allclose(found[:, :3], (dense - dense.mean(0)) / scale, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(found[:, 3], np.sqrt(3))
+
+
+def test_few_features_of_other_scales_become_bins(capsys):
+    """The label is the cell of two features of unlike scales; a third one tells nothing."""
+    rng = np.random.default_rng(0)
+    dense = (rng.lognormal(0, 2, (2000, 3)) * [1e-3, 1e3, 1]).astype(np.float32)
+    ranks = dense.argsort(0).argsort(0) // 500
+    split = make_split(dense, (ranks[:, 0] + ranks[:, 1]) % 3)
+    assert choose_standardization(split, StepOptions(l2_norm=True)) == "bins"
+    assert "features are taken in bins: on 2,000 dense" in capsys.readouterr().err
+    steps = count_steps(split, standardize="bins", l2_norm=True)
+    found = steps.features(split.features)
+    assert steps.num_columns[0] == 3 * (128 + 16) == found.indices.max() + 1
+    np.testing.assert_array_equal(np.diff(found.indptr), 6)
+    np.testing.assert_allclose(found.values, 6**-0.5)
+    again = RowTransform.restored(Stored(steps.settings(), steps.arrays()))
+    np.testing.assert_array_equal(again.features(split.features).indices, found.indices)
+    with pytest.raises(ValueError, match="features are in bins, so there can be no new ones"):
+        with_features([steps], 1)
+    wide = np.hstack([dense, rng.random((2000, 30))]).astype(np.float32)
+    choose_standardization(make_split(wide, ranks[:, 0] % 3), StepOptions(l2_norm=True))
+    assert "in bins" not in capsys.readouterr().err, "of many features each tells little"
+    for name, array, said in (
+        ("bin_bounds", np.array([0, 5, 3, 381]), "bin_bounds must rise from 0 to 381"),
+        ("bin_bounds", np.array([0, 127, 254, 380]), "bin_bounds must rise from 0 to 381"),
+        ("bin_edges", steps.bin_edges[::-1].copy(), "bin_edges must ascend within a feature"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            RowTransform.restored(Stored(steps.settings(), steps.arrays() | {name: array}))
 
 
 @pytest.mark.parametrize(
@@ -357,8 +386,8 @@ def test_a_data_set_in_a_cache(tmp_path, capsys):
         made = transform(data, standardize="auto", l2_norm=True)
         assert (made.num_features, made.steps[0].standardizes) == (4, True)
         said = capsys.readouterr().err
-        assert "features are standardized one by one: " in said
-        assert "transform.standardize=false or common overrides it" in said
+        assert "features are taken standardized one by one: " in said
+        assert "transform.standardize=false or common or bins overrides it" in said
     same = transform(data, standardize=False, l2_norm=True)
     assert (same.num_features, same.steps[0].standardizes) == (3, False)
 

@@ -99,7 +99,7 @@ def table(
         >>> rows = [{"title": f"a {w} fox", "price": 3, "tags": f"{w};fox"} for w in ("red", "old")]
         >>> data = table(path=rows * 9, separator=";")
         >>> list(data.label_names), list(data.feature_names)
-        (['fox', 'old', 'red'], ['fox', 'old', 'red', 'column:price'])
+        (['fox', 'old', 'red'], ['fox', 'old', 'red', 'column:price any'])
         >>> len(data.train), len(data.test)
         (16, 2)
     """
