@@ -231,7 +231,8 @@ def test_options_of_a_vectorizer_are_checked_when_it_is_opened(tmp_path, vectori
     [
         ({}, "labels must be a text"),
         ({"text": 5}, "text must be a list of texts"),
-        ({"numbers": ["b"], "means": [0]}, "scales must be a list of 1 numbers"),
+        ({"numbers": ["b"], "scales": [1]}, "means must be a list of 1 numbers"),
+        ({"numbers": ["b"], "edges": []}, "must have ascending edges for each column of numbers"),
         ({"numbers": ["b"], "means": [0], "scales": [0]}, "must have scales above 0"),
         ({"separator": 1}, "separator must be a text"),
         ({"text": ["\ud800"]}, "text must be a list of texts"),
