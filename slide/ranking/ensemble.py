@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from slide.ranking.final_ranker import FinalRanker, load_learner
 from slide.ranking.row_kinds import choose_kind
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
-from slide.runtime import num_threads, set_threads
 from slide.sparse import CSR, hits, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
@@ -231,14 +229,10 @@ class EnsembleRanker:
             self.notes.append(f"known labels: {_SEEN[self.kind]}")
             exclude = True
         self._learn(train, exclude, held)
-        examples = self._examples(network, held, search)
-        # Trees grow on one thread, so the base scorers learn beside it.
-        with ThreadPoolExecutor(1, initializer=set_threads, initargs=(num_threads(),)) as pool:
-            fitted = pool.submit(self.final_ranker.fit, *examples)
-            if every is not None:
-                few = len(held) < _WORTH_LEARNING * len(every)
-                self._learn(every, exclude, slow=not few or fitted.result().trees is None)
-            fitted.result()
+        self.final_ranker.fit(*self._examples(network, held, search))
+        if every is not None:
+            few = self.final_ranker.trees is not None and len(held) < _WORTH_LEARNING * len(every)
+            self._learn(every, exclude, slow=not few)
         self.inverse = np.ones(train.num_labels) if inverse is None else inverse
         return self
 
