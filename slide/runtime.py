@@ -71,6 +71,13 @@ def _keep_freed_memory() -> None:
                 mallopt(option, size)
 
 
+def release_freed_memory() -> None:
+    """Let glibc give back what it keeps, for a phase that makes other arrays."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 _keep_freed_memory()
 if (_asked := vars(config)["NUMBA_NUM_THREADS"]) > _MOST_THREADS:
     raise ValueError(f"NUMBA_NUM_THREADS must be at most {_MOST_THREADS}, not {_asked}")

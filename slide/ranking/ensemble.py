@@ -24,6 +24,7 @@ from slide.ranking.final_ranker import FinalRanker, load_learner
 from slide.ranking.row_kinds import choose_kind
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
+from slide.runtime import release_freed_memory
 from slide.sparse import CSR, hits, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
@@ -230,6 +231,7 @@ class EnsembleRanker:
             exclude = True
         self._learn(train, exclude, held)
         self.final_ranker.fit(*self._examples(network, held, search))
+        release_freed_memory()
         if every is not None:
             few = self.final_ranker.trees is not None and len(held) < _WORTH_LEARNING * len(every)
             self._learn(every, exclude, slow=not few)
