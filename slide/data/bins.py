@@ -52,7 +52,7 @@ def bin_names(name: str, edges: Sequence[float]) -> list[str]:
     """Names of the features of a column, such as ``price above 3 up to 3.5``."""
     found = []
     for each in _resolutions(edges):
-        bounds = [f"{edge:.6g}" for edge in each]
+        bounds = [repr(float(edge)).removesuffix(".0") for edge in each]  # No two are the same.
         low, high = ["", *(f"above {edge}" for edge in bounds)], [*bounds, ""]
         parts = [f"{a} up to {b}" if b else a for a, b in zip(low, high, strict=True)]
         found += [f"{name} {part.strip() or 'any'}" for part in parts]

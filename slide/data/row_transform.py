@@ -233,7 +233,7 @@ class RowTransform:
         for pair in (("feature_means", "feature_scales"), ("bin_edges", "bin_bounds")):
             if wanted.intersection(pair):  # Neither is there without the other.
                 wanted.update(pair)
-        arrays = {name: stored.array(name, expected[name]) for name in wanted}
+        arrays = {name: stored.array(name, expected[name]) for name in expected if name in wanted}
         ids = arrays.get("label_ids", np.empty(0))
         if len(np.unique(ids)) < len(ids):
             stored.refuse_array("label_ids", "differ")

@@ -28,8 +28,8 @@ def test_bins_hold_equal_shares_and_coarse_ones_eight_of_them():
     assert (np.diff(fine.argmax(1)[order]) >= 0).all()
     low, high = column.edges[0][0], column.edges[0][-1]
     names = column.number_names()
-    assert names[0] == f"column:x up to {low:.6g}"
-    assert names[127] == f"column:x above {high:.6g}"
+    assert names[0] == f"column:x up to {low!r}"
+    assert names[127] == f"column:x above {high!r}"
     assert len(names) == len(set(names)) == found.shape[1]
 
 
@@ -45,6 +45,9 @@ def test_few_different_numbers_have_a_bin_each_and_gaps_none():
     np.testing.assert_array_equal(beyond.argmax(1), [0, 1, 2])
     assert binned(np.array([7.0, 7.0]))[1].number_names() == ["column:x any"]
     assert binned(np.array([math.nan]))[1].edges == ((),)
+    close = 1.7e9 + np.arange(100) / 64
+    names = binned(close)[1].number_names()
+    assert len(set(names)) == len(names) == 100 + 13
 
 
 def test_of_many_columns_each_number_is_scaled():
