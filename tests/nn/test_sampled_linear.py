@@ -328,6 +328,10 @@ class TestLossOfUsers:
         assert active.ids.tolist() == other.ids.tolist()
         with pytest.raises(ValueError, match=r"loss must be one of .*softmax.*, not 'cross"):
             layer.loss(x, labels, "cross_entropy")
+        with pytest.raises(TypeError, match="loss must be a name such as 'softmax'"):
+            layer.loss(x, labels, torch.nn.CrossEntropyLoss())
+        with pytest.raises(TypeError, match="weights of samples need an ActiveLoss"):
+            layer.loss(x, labels, lambda *_: 0, torch.ones(B))
 
     def test_leading_dimensions_and_ignored_labels(self):
         layer, x = SampledLinear(D, N), torch.randn(3, 4, D, requires_grad=True)
