@@ -31,8 +31,6 @@ _NUMBER = "column:"
 # The two features of a number have the value 0.25, so that those of eight columns weigh as much as
 # a text. At 1, numbers that tell nothing took more from the words beside them.
 _BIN_VALUE = 0.25
-# 65,536 training rows tell quantiles.
-SAMPLED = 65_536
 
 
 class Row(NamedTuple):
@@ -227,11 +225,11 @@ class Columns:
         numbers, separator = kept.texts("numbers"), whole["separator"]
         lists = [Stored({"edges": list(each)}, {}, file) for each in kept.lists("edges")]
         edges = tuple(tuple(each.list_of("edges")) for each in lists)
-        earlier = len(numbers) if whole["scales"] else 0
-        scales = kept.list_of("scales", earlier)
+        scaled = len(numbers) if whole["scales"] else 0
+        scales = kept.list_of("scales", scaled)
         if not all(scale > 0 for scale in scales):
             kept.refuse("have scales above 0")
-        if len(edges) != len(numbers) - earlier or not all(map(_ascend, edges)):
+        if len(edges) != len(numbers) - scaled or not all(map(_ascend, edges)):
             kept.refuse("have ascending edges for each column of numbers")
         return cls(
             labels=kept.text("labels"),
@@ -239,7 +237,7 @@ class Columns:
             text=tuple(kept.texts("text")),
             numbers=tuple(numbers),
             edges=edges,
-            means=tuple(kept.list_of("means", earlier)),
+            means=tuple(kept.list_of("means", scaled)),
             scales=tuple(scales),
             notes=tuple(kept.texts("notes")),
         )

@@ -24,9 +24,9 @@ _SHARE, _POSSIBLE = 0.05, 0.5
 _SIGNIFICANT = 0.05
 # The expected pairs must come from at least about 15 equally likely labels, not from a few.
 _SPREAD = 15
-# Counts that vary more than three times as much as by chance tell frequent items from rare ones. In
-# nine recommenders and a graph, counts as features and as labels had correlations of 0.41 to 0.97
-# (of their logarithms); in twelve sets of other kinds of -0.07 to 0.09.
+# Counts that vary more than three times as much as by chance tell frequent items from rare ones.
+# The logarithms of counts as features and as labels correlate by far more in recommenders, and
+# hardly in other sets.
 _VARIED, _ALIKE = 3, 0.2
 # Rows are dense if they have more than half of the features, as measurements have. Then a row takes
 # hardly more memory where a mean is taken away.

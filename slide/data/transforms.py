@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from slide.data.bins import MOST_BINNED, bin_edges
+from slide.data.bins import MOST_BINNED, SAMPLED, bin_edges
 from slide.data.cache import cached
 from slide.data.dataset import Block, SparseDataset, Split
 from slide.data.kind import MOSTLY_NONZERO, nonzero_share
@@ -49,8 +49,6 @@ _COMPARED = 5000
 _NEIGHBOURS = 10
 # MiB of distances at a time.
 _DISTANCES = 16
-# 65,536 rows tell quantiles.
-_SAMPLED = 65_536
 # How features may be standardized, and what the log calls it.
 _WAYS: dict[Any, str] = {
     False: "as they are",
@@ -148,7 +146,8 @@ class StepOptions:
 
     def __post_init__(self) -> None:
         checks.flag("tf_idf", self.tf_idf)
-        if not isinstance(self.standardize, bool) and self.standardize not in (*_WAYS, "auto"):
+        ways = [way for way in (*_WAYS, "auto") if type(way) is type(self.standardize)]
+        if self.standardize not in ways:
             said = "standardize must be true, false, common, bins or auto"
             raise ValueError(f"{said}, not {self.standardize!r}")
         checks.flag("l2_norm", self.l2_norm)
@@ -173,29 +172,29 @@ def count_steps(train: Split, **arguments: Any) -> RowTransform:
         if not len(kept):
             said = f"at most {counts.max(initial=0)}, or no label is left: {least}"
             raise ValueError(f"min_label_count must be {said}")
-    return RowTransform(
+    steps = RowTransform(
         train.num_features,
         train.num_labels,
         l2_norm=options.l2_norm,
         hashed_features=options.hashed_features,
         tf_idf_weights=weights,
         label_ids=kept,
-        **_standardization(train, options.standardize),
     )
+    return _standardized(steps, train, options.standardize)
 
 
-def _standardization(train: Split, way: bool | str) -> dict[str, np.ndarray]:
-    """The arrays of a `RowTransform` for a way to standardize."""
+def _standardized(steps: RowTransform, train: Split, way: bool | str) -> RowTransform:
+    """The steps, and a way to standardize beside them."""
     if not way:
-        return {}
+        return steps
     if way == "bins":
-        rows = np.random.default_rng(0).permutation(len(train))[:_SAMPLED]
+        rows = np.random.default_rng(0).permutation(len(train))[:SAMPLED]
         features = train.take(np.sort(rows)).features
         edges = bin_edges(dense_rows(features, train.num_features))
         bounds = row_bounds(np.array([len(each) for each in edges]))
-        return {"bin_edges": np.concatenate(edges), "bin_bounds": bounds}
+        return replace(steps, bin_edges=np.concatenate(edges), bin_bounds=bounds)
     means, scales = feature_moments(train, common=way == "common")
-    return {"feature_means": means, "feature_scales": scales}
+    return replace(steps, feature_means=means, feature_scales=scales)
 
 
 def rows_with_each(part: str, split: Split) -> np.ndarray:
@@ -259,7 +258,7 @@ def choose_standardization(train: Split, options: StepOptions) -> bool | str:
     ways = [way for way in _WAYS if way != "bins" or train.num_features <= MOST_BINNED]
     for way in ways:
         steps = RowTransform(train.num_features, train.num_labels, l2_norm=True)
-        right[way] = _neighbours_right(sample, replace(steps, **_standardization(sample, way)))
+        right[way] = _neighbours_right(sample, _standardized(steps, sample, way))
     best = max(ways, key=lambda way: right[way].mean())
     gap = right[best] - right[False]
     chosen = best if gap.mean() > gap.std() / len(gap) ** 0.5 else False

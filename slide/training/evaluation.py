@@ -209,8 +209,9 @@ def choose_samples(
     train, evaluated = data.train, data.test
     if kind == "items" and any(step.renumbers for step in data.steps):
         raise ValueError(
-            "kind=items needs items with one number, as feature and as label; hashed_features and "
-            "min_label_count give them others: leave these out, or leave kind=auto"
+            "kind=items needs items with one number, as feature and as label; hashed_features, "
+            "min_label_count and bins (standardize=false: none) give them others: leave these out, "
+            "or leave kind=auto"
         )
     if kind != "auto":
         train = replace(train, kind=kind)

@@ -229,6 +229,7 @@ def test_labels_are_copied(rows):
         ({"label_weights": [1, 2]}, "label_weights must be None, propensity, or 80 numbers"),
         ({"hidden": 0}, "hidden must be a whole number of at least 1, not 0"),
         ({"standardize": "yes"}, "standardize must be true, false, common, bins or auto"),
+        ({"standardize": 1}, "standardize must be true, false, common, bins or auto, not 1"),
         ({"search": "sampler"}, "search must be one of exact, index, not 'sampler'"),
         ({"settings": {"hash.tables": 3}}, "no key hash.tables .*; did you mean hash.num_tables"),
         ({"settings": {"hash.bin_size": 3}}, "bin_size belongs to hash=dwta; simhash has hashes"),

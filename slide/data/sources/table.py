@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from slide.data.bins import SAMPLED
 from slide.data.cache import SPLITS, cached, check_propensity
-from slide.data.columns import SAMPLED, Columns, Row, understood
+from slide.data.columns import Columns, Row, understood
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split, draw_rows
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_parts
