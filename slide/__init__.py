@@ -36,6 +36,7 @@ from slide.sampling import LSHProposer as LSHProposer
 from slide.sampling import Proposer as Proposer
 from slide.sampling import RecentProposer as RecentProposer
 from slide.sampling import Sampler as Sampler
+from slide.sampling import SketchProposer as SketchProposer
 from slide.search import exact_top_k as exact_top_k
 from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern

@@ -37,9 +37,23 @@ def transpose(pattern: Pattern, num_rows: int) -> Transposed:
     return Transposed(touched[:distinct], starts[: distinct + 1], entries, samples)
 
 
+class Groups(NamedTuple):
+    """Sets that several samples share, each once.
+
+    order (B,) int64, the samples of the first set, then those of the second one, and so on; bounds
+    (S + 1,) int64, where the samples of each set begin; ids (n,) int32, the outputs of one set
+    after the other; indptr (S + 1,) int64, where the outputs of each set begin.
+    """
+
+    order: np.ndarray
+    bounds: np.ndarray
+    ids: np.ndarray
+    indptr: np.ndarray
+
+
 @dataclass(frozen=True)
 class ActiveSet:
-    """The outputs that a step computes: one set for each sample, or one for the whole batch.
+    """The outputs that a step computes: a set for each sample, each group, or the whole batch.
 
     A set of the whole batch is called shared.
 
@@ -55,6 +69,8 @@ class ActiveSet:
             the number of outputs that each id stands for, which is 0 at targets, as they stand for
             themselves; None if each id does.
         scratch: scratch arrays of the layer; by default new ones.
+        groups: if groups of samples share sets, each set once; ``ids`` then repeat the set of a
+            group for each of its samples. None: no two samples share a set, or all do.
 
     Example:
         >>> import numpy as np, slide, torch
@@ -71,6 +87,7 @@ class ActiveSet:
     targets: Pattern | None = None
     log_weights: Any = None
     scratch: Scratch = field(default_factory=Scratch, repr=False)
+    groups: Groups | None = None
 
     @property
     def shared(self) -> bool:
@@ -105,6 +122,11 @@ class ActiveSet:
         if self.targets is None:
             return np.empty(0, np.int32)
         return on_host(self.ids)[target_positions(self.targets, self.indptr)]
+
+    @property
+    def computed(self) -> int:
+        """The number of outputs in all sets, each set counted once."""
+        return len(self.ids if self.groups is None else self.groups.ids)
 
     def mean_size(self) -> float:
         """The mean number of outputs that are computed for a sample."""

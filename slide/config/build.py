@@ -51,15 +51,17 @@ _FEW = 100
 _WIDE = 4096
 # Most characters of the part of a folder's name about settings.
 LABEL_LENGTH = 100
-# Growth of the intervals between rebuilds, if schedule.growth is null. Hash tables are made anew;
-# an index is made for the rows that moved, which takes a small part of the time.
-_GROWTH, _INDEX_GROWTH = 0.7, 0.3
 # What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
 # How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
-_OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting")
+_OF_SETS = (
+    "sampler.active",
+    "sampler.mode",
+    "sampler.weighting",
+    "sampler.group_size",
+    "sampler.lookups",
+)
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
-_OWN_REBUILDS = ("schedule",), "sampler=lsh measures when its tables must be rebuilt"
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
@@ -86,50 +88,32 @@ def open_dataset(config: DictConfig) -> SparseDataset:
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
-    """Replace settings that are null, and ``sampler=auto``, by what follows from the others.
+    """Replace settings that are null by what follows from the others.
 
     Example:
         >>> from slide.config import fill_in, read_config
         >>> config = read_config([])
         >>> fill_in(config, num_rows=40_000, num_labels=20_000)
-        >>> config.trainer.batch_size, config.sampler.active, config.sampler.proposer
-        (256, 2048, None)
+        >>> config.trainer.batch_size, config.sampler.active
+        (256, 128)
     """
     sampler, network, trainer = config.sampler, config.network, config.trainer
-    with open_dict(sampler):
-        auto = sampler.pop("look_up", None) == "auto"
-    if auto and not looks_up(config):
-        recent = OmegaConf.load(sizes.find_conf() / "sampler" / "recent.yaml")
-        sampler.proposer = recent.proposer if sampler.mode == "per_sample" else None
     if trainer.batch_size is None:
         trainer.batch_size = sizes.batch_size(num_rows)
     if sampler._target_ == FULL:
         sampler.active = "all"
     if sampler.active is None:
-        sampler.active = sizes.active_outputs(num_labels)
+        sampler.active = sizes.active_outputs(num_labels, sampler.mode)
     if network.hidden is None:
         network.hidden = [sizes.hidden_width(num_labels)]
     if trainer.evaluation is None:
         by_index = bool(config.ranker) and run_device(config).type == "cpu"
         trainer.evaluation = sizes.default_search(num_labels, by_index)
-    if network.output_scale is None:
-        shared = sampler.mode != "per_sample" or sampler.active == "all"
-        network.output_scale = sizes.output_scale(num_labels, shared)
 
 
 def run_device(config: DictConfig) -> torch.device:
     """Where a run, or this process of it, computes; ValueError: there is no such device."""
     return find_rank_device(config.runtime.device, find_rank_info())
-
-
-def looks_up(config: DictConfig) -> bool:
-    """Whether ``sampler=auto`` is ``lsh``: neurons or answers are then found by inputs alone.
-
-    With a good recipe, looked-up outputs in a shared set teach no more than uniform draws.
-    """
-    widths = config.network.hidden_active
-    hidden = OmegaConf.is_list(widths) and any(width is not None for width in widths)
-    return hidden or config.trainer.evaluation == "sampler"
 
 
 def proposer_class(config: DictConfig) -> Any:
@@ -151,31 +135,21 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
         given = set(given) - {"sampler.active"}
     for key in given:
         if key.startswith(unused):
-            # Many keys need look-ups, which both samplers have; sampler=lsh has no schedule.
-            other = "index" if key.startswith("schedule") else "lsh"
-            raise ValueError(f"{key} would have no effect: {why.format(other)}")
+            raise ValueError(f"{key} would have no effect: {why}")
 
 
 def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
-    sampler, other = config.sampler, "choose sampler={}"
+    sampler, other = config.sampler, "choose sampler=lsh"
     if sampler._target_ == FULL:
         return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"
     if sampler.active == "all":
         why = "sampler.active=all computes all outputs; give it a number"
         return (*_OF_SETS, *_OF_TABLES), why
-    if sampler.get("look_up") == "auto":
-        if looks_up(config):
-            return _OWN_REBUILDS
-        if sampler.mode == "per_sample":
-            why = "sets of each sample have labels of recent samples; add sampler={}"
-            return ("hash", "schedule", "sampler.proposer"), why
-        why = "outputs are drawn uniformly for a set that the batch shares; add sampler={}"
-        return _OF_TABLES, why
     if sampler.get("proposer") is None:
         return _OF_TABLES, f"outputs are drawn uniformly; {other}"
     kind = sampler.proposer._target_.rpartition(".")[2]
     if kind == "LSHProposer":
-        return _OWN_REBUILDS
+        return ("schedule.redraw",), "each rebuild draws new hash functions"
     if kind == "PublishedLSHProposer":
         return ("hash.probes",), f"the published method has nothing of it; {other}"
     if kind == "RecentProposer":
@@ -207,6 +181,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     checks.one_of("precision", network.precision, PRECISIONS)
     for name in ("init_scale", "output_scale"):
         checks.positive(name, network[name])
+    checks.not_negative("prior_margin", network.prior_margin)
     checks.not_negative("bias_scale", network.bias_scale)
     # What does not fit in memory is refused later.
     bins = OmegaConf.select(config, "hash.bin_size")
@@ -264,9 +239,6 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
     sampler, proposer = partial(FullSampler), None
     if config.sampler.active != "all":
         config, proposer = copy.deepcopy(config), proposer_class(config)
-        rebuild = config.sampler.get("rebuild")
-        if isinstance(rebuild, DictConfig) and rebuild.get("growth", _GROWTH) is None:
-            rebuild.growth = _INDEX_GROWTH if proposer is IndexProposer else _GROWTH
         sampler = _plain_partials(instantiate(config.sampler))
     # Neurons of hidden layers are no labels, and the inputs of the first layer are sparse.
     fits = sampler.func is not FullSampler and not getattr(proposer, "needs_labels", False)
@@ -467,7 +439,8 @@ def put_together(
         group=group,
     )
     if config.network.prior_bias and trainer.counters.step == 0:
-        start_biases(network, trainer.loop.loss, trainer.train_split.labels)
+        labels, margin = trainer.train_split.labels, config.network.prior_margin
+        start_biases(network, trainer.loop.loss, labels, margin)
     return trainer
 
 

@@ -581,7 +581,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         check_class_names(classes)
         sampler = self.model_.network.output.sampler
         if self.active is None and isinstance(sampler, ActiveSampler):
-            sampler.active = active_outputs(len(classes))
+            sampler.active = active_outputs(len(classes), sampler.mode)
         with self._unnamed():
             self.model_.add_labels(len(labels))
         self._name(classes)

@@ -166,8 +166,15 @@ class _PerSampleLinear(FirstDerivatives):
         check_drawn(ctx, ids)
         check_active(active, len(x), len(weight))  # Its arrays may have changed.
         x, grad, num_samples = ops.exact(x), ops.exact(grads[0]), len(x)
-        visited = ops.rows_to_visit(grad, active.indptr)
-        if visited is None:
+        visited = None
+        if active.groups is None or uses_reference(grad):
+            visited = ops.rows_to_visit(grad, active.indptr)
+        if active.groups is not None and not uses_reference(grad):
+            # Only entries with a gradient count: rows of zeros are not updated.
+            kept = ops.nonzero_entries(active.indptr, active.ids, array_view(grad))
+            active = ActiveSet(active.out_features, kept.indices, kept.indptr, scratch=active.scratch)
+            grad = torch.from_numpy(kept.values)
+        elif visited is None:
             grad = grad.clone()  # As x below.
         else:
             indptr, ids, some = select_rows(active.indptr, visited, active.ids, array_view(grad))

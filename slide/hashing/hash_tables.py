@@ -4,11 +4,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
-from slide.backend import device_of, on_device, on_host, uses_reference
+from slide.backend import array_view, device_of, on_device, on_host, uses_reference
 from slide.ops import buckets as kernels
 from slide.ops import fold as fold
 from slide.ops.buckets import Buckets, torch_build, torch_insert, torch_look_up, torch_remove
+from slide.ops.sketches import (
+    CODES,
+    FIRST,
+    UNLIKELY,
+    no_keys,
+    rank_buckets,
+    rows_of,
+    torch_best_in_buckets,
+    views,
+)
 from slide.sparse import Pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, check_arrays
@@ -171,6 +182,52 @@ class HashTables:
         ids = np.empty(indptr[-1], np.int32)
         kernels.look_up(buckets, codes, self.capacity, indptr, ids)
         return Pattern(indptr, ids)
+
+    def best(
+        self,
+        codes: Any,
+        queries: torch.Tensor,
+        sketches: torch.Tensor,
+        left_out: Pattern,
+        *,
+        most: int,
+        largest: int,
+    ) -> tuple[torch.Tensor, float]:
+        """The ids in the buckets of each query whose sketches have the largest scores.
+
+        codes (L, B) int32, or (P * L, B), see `query`; queries (B, k) float32; sketches (N, WIDTH)
+        int8 of the ids, see `slide.ops.sketches`; left_out: ids that a query does not get; largest:
+        buckets with more ids are passed over. Returns ids ``(B, most)`` int32, the best first, -1
+        after the last one; and the mean number of ids in the buckets of a query.
+        """
+        codes = self.buckets_of(codes, len(codes) // self.num_tables)
+        queries = F.pad(queries, (0, CODES - queries.shape[1]))
+        if uses_reference(queries):
+            device = queries.device
+            buckets, codes = self.tensors(device), on_device(codes, device)
+            found = torch_look_up(buckets, codes, min(largest, int(buckets.seen.max())))
+            tables = torch.arange(len(codes), device=device)[:, None] % self.num_tables
+            fits = buckets.seen[tables, codes.long()] <= largest
+            found = torch.where(fits[:, :, None], found, -1).transpose(0, 1).flatten(1)
+            most_left = int(np.diff(left_out.indptr).max(initial=0))
+            known = np.full((left_out.num_rows, most_left), -1, np.int32)
+            known[np.arange(most_left) < np.diff(left_out.indptr)[:, None]] = left_out.indices
+            ids = torch_best_in_buckets(queries, found, sketches, on_device(known, device), most)
+            return ids, float((found >= 0).sum()) / max(1, len(queries))
+        codes = np.ascontiguousarray(on_host(codes))
+        keys = no_keys((len(queries), most))
+        scanned = rank_buckets(
+            array_view(F.pad(queries, (FIRST, 0))),
+            np.arange(len(codes)) % self.num_tables,
+            codes,
+            self.arrays(),
+            views(sketches),
+            left_out,
+            largest,
+            np.float32(UNLIKELY),
+            keys,
+        )
+        return torch.from_numpy(rows_of(keys)), float(scanned.mean()) if len(scanned) else 0.0
 
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:
         """The buckets of codes: `fold` of them if there are more codes than buckets."""

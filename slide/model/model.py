@@ -650,7 +650,7 @@ def _make_trainable(network: SlideNetwork) -> None:
         layer.sampler = ActiveSampler(
             layer.in_features,
             layer.out_features,
-            active=active_outputs(layer.out_features),
+            active=active_outputs(layer.out_features, "shared"),
             weighting="none",
         )
     network.requires_grad_(True)

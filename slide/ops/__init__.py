@@ -22,6 +22,7 @@ from slide.ops.losses import linear_loss as linear_loss
 from slide.ops.losses import loss_rows as loss_rows
 from slide.ops.products import entry_products as entry_products
 from slide.ops.products import exact as exact
+from slide.ops.products import nonzero_entries as nonzero_entries
 from slide.ops.products import nonzeros as nonzeros
 from slide.ops.products import row_gradient as row_gradient
 from slide.ops.products import rows_to_visit as rows_to_visit

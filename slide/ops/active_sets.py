@@ -20,6 +20,7 @@ from slide.ops.compile import (
     serial,
 )
 from slide.ops.products import first_of_equal
+from slide.ops.ragged import sorted_order
 from slide.ops.random import random_below, torch_random_below, torch_random_keys
 
 # 254 votes at most in a byte of scratch, whose 255 marks an id of the set.
@@ -255,38 +256,84 @@ def assemble_per_sample(
                 _stratify(num_known[b], num_rows, log_weights[indptr[b] : indptr[b + 1]])
 
 
-@serial
-def assemble_shared(labels, proposed, num_rows, key, marks, slots, ids, positions, log_weights):
-    """One active set for a batch: all its labels, then the proposed ids, then uniform fill.
+@parallel
+def assemble_groups(
+    labels,
+    order,
+    bounds,
+    proposed,
+    num_rows,
+    key,
+    marks,
+    slots,
+    indptr,
+    ids,
+    positions,
+    num_known,
+    log_weights,
+):
+    """One active set for each group of samples: its labels, then proposed ids, then uniform fill.
 
-    labels `Pattern`; proposed (n,) distinct int32; marks (N,) uint8 scratch of zeros; slots (N,)
-    int32 scratch of -1; ids (size,) int32, positions of the labels, log_weights (size,) float32, or
-    empty for none, written. Returns how many ids are labels or proposed.
+    labels `Pattern` of B samples; order (B,) int64, the samples, group after group; bounds (S + 1,)
+    int64, where each group begins there; proposed (S, M) int32, -1: none; marks (T, N) uint8
+    scratch of zeros; slots (T, N) int32 scratch; indptr (S + 1,) int64 bounds of the sets; ids (n,)
+    int32, positions of the labels in their sets, num_known (S,) int64, how many ids of a set are
+    labels or proposed, log_weights (n,) float32, or empty for none, written.
     """
-    size = np.int64(0)
-    for p in range(len(labels.indices)):
-        label = labels.indices[p]
-        if marks[label] != _TAKEN:
-            marks[label] = _TAKEN
-            slots[label] = size
-            ids[size] = label
-            size += 1
-        positions[p] = slots[label]
-    for i in range(len(proposed)):
-        if size == len(ids):
-            break
-        if marks[proposed[i]] != _TAKEN:
-            marks[proposed[i]] = _TAKEN
-            ids[size] = proposed[i]
-            size += 1
-    num_known = size
-    _fill(ids, num_known, len(ids), num_rows, marks, key, np.int64(0))
-    for i in range(len(ids)):
-        marks[ids[i]] = 0
-        slots[ids[i]] = -1
-    if len(log_weights) > 0:
-        _stratify(num_known, num_rows, log_weights)
-    return num_known
+    num_runs, num_sets = marks.shape[0], len(indptr) - 1
+    for run in prange(num_runs):
+        mark, slot = marks[run], slots[run]
+        for s in range(run * num_sets // num_runs, (run + 1) * num_sets // num_runs):
+            own = ids[indptr[s] : indptr[s + 1]]
+            size = np.int64(0)
+            for i in range(bounds[s], bounds[s + 1]):
+                for p in range(labels.indptr[order[i]], labels.indptr[order[i] + 1]):
+                    label = labels.indices[p]
+                    if mark[label] != _TAKEN:
+                        mark[label] = _TAKEN
+                        slot[label] = size
+                        own[size] = label
+                        size += 1
+                    positions[p] = slot[label]
+            for i in range(proposed.shape[1]):
+                candidate = proposed[s, i]
+                if candidate >= 0 and size < len(own) and mark[candidate] != _TAKEN:
+                    mark[candidate] = _TAKEN
+                    own[size] = candidate
+                    size += 1
+            num_known[s] = size
+            _fill(own, num_known[s], len(own), num_rows, mark, key, np.int64(s))
+            for i in range(len(own)):
+                mark[own[i]] = 0
+            if len(log_weights) > 0:
+                _stratify(num_known[s], num_rows, log_weights[indptr[s] : indptr[s + 1]])
+
+
+@parallel
+def repeat_sets(set_of, set_indptr, indptr, sets, out):
+    """Write the set ``set_of[b]`` of each sample b, whose bounds in ``out`` are ``indptr``."""
+    for b in prange(len(set_of)):
+        shift = set_indptr[set_of[b]] - indptr[b]
+        for p in range(indptr[b], indptr[b + 1]):
+            out[p] = sets[p + shift]
+
+
+@serial
+def similar_order(projections, levels):
+    """Samples in an order in which similar ones are neighbours: the leaves of a random tree.
+
+    projections (B, levels) float32, of samples on random directions. At each level a run of samples
+    is split at the median of a direction (Dasgupta and Freund 2008, "Random projection trees and
+    low dimensional manifolds"). Returns ``(B,)`` int64.
+    """
+    count = len(projections)
+    order = np.arange(count)
+    for level in range(levels):
+        for part in range(1 << level):
+            begin, end = part * count >> level, (part + 1) * count >> level
+            run = order[begin:end]
+            order[begin:end] = run[sorted_order(projections[run, level])]
+    return order
 
 
 def torch_assemble(
@@ -333,16 +380,21 @@ def _uniform(streams: Tensor, width: int, num_rows: int, key: int) -> Tensor:
 
 
 @serial
-def count_distinct(ids, marks):
-    """How many different ids there are; ``marks`` ``(N,)`` uint8 is zero at entry and exit."""
-    distinct = 0
-    for i in range(len(ids)):
-        if marks[ids[i]] == 0:
-            marks[ids[i]] = 1
-            distinct += 1
-    for i in range(len(ids)):
-        marks[ids[i]] = 0
-    return distinct
+def count_distinct(labels, order, bounds, marks, out):
+    """Write how many different labels each group of samples has; see `assemble_groups`.
+
+    marks (N,) uint8 is zero at entry and exit; out (S,) int64.
+    """
+    for s in range(len(out)):
+        out[s] = 0
+        for i in range(bounds[s], bounds[s + 1]):
+            for p in range(labels.indptr[order[i]], labels.indptr[order[i] + 1]):
+                if marks[labels.indices[p]] == 0:
+                    marks[labels.indices[p]] = 1
+                    out[s] += 1
+        for i in range(bounds[s], bounds[s + 1]):
+            for p in range(labels.indptr[order[i]], labels.indptr[order[i] + 1]):
+                marks[labels.indices[p]] = 0
 
 
 def torch_stratified_log_weights(

@@ -24,7 +24,7 @@ from slide.ops.compile import (
 )
 from slide.ops.dispatch import operation
 from slide.runtime import num_threads
-from slide.sparse import CSR
+from slide.sparse import CSR, row_bounds
 
 # Above this share of non-zero entries, dense products that are rounded to bfloat16 are faster.
 # Dense products in float32 are faster only above a larger share.
@@ -112,6 +112,46 @@ def grouped_product_kernel(groups, vectors, rows, bias, num_chunks, out):
                 out[groups.entries[q]] = total
 
 
+@parallel
+def block_product_kernel(groups, indptr, vectors, rows, bias, out):
+    """`sampled_product` of sets that groups of samples share: a row is read once for a group.
+
+    groups `slide.active_set.Groups`; four samples at a time, so that a number of the row is loaded
+    once for four products.
+    """
+    width, has_bias = vectors.shape[1], bias.shape[0] > 0
+    order, ids = groups.order, groups.ids
+    for s in prange(len(groups.bounds) - 1):
+        first, last = groups.bounds[s], groups.bounds[s + 1]
+        begin = groups.indptr[s]
+        for u in range(begin, groups.indptr[s + 1]):
+            if u + AHEAD < len(ids):
+                prefetch_row(rows, ids[u + AHEAD])
+            row, j = rows[ids[u]], u - begin
+            start = bias[ids[u]] if has_bias else rows.dtype.type(0)
+            i = first
+            while i + 4 <= last:
+                a, b, c, d = order[i], order[i + 1], order[i + 2], order[i + 3]
+                va, vb, vc, vd = vectors[a], vectors[b], vectors[c], vectors[d]
+                ta = tb = tc = td = start
+                for k in range(width):
+                    number = row[k]
+                    ta += va[k] * number
+                    tb += vb[k] * number
+                    tc += vc[k] * number
+                    td += vd[k] * number
+                out[indptr[a] + j], out[indptr[b] + j] = ta, tb
+                out[indptr[c] + j], out[indptr[d] + j] = tc, td
+                i += 4
+            while i < last:
+                a, ta = order[i], start
+                va = vectors[a]
+                for k in range(width):
+                    ta += va[k] * row[k]
+                out[indptr[a] + j] = ta
+                i += 1
+
+
 def torch_sampled_product(
     pattern: Any, vectors: Tensor, rows: Tensor, bias: Tensor | None, grouped: bool = True
 ) -> Tensor:
@@ -141,9 +181,13 @@ def sampled_product(
     grouped: whether the pattern's transposed is needed anyway, for a backward pass. Returns
     ``(nnz,)`` of the type of ``vectors``.
     """
+    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
+    if getattr(pattern, "groups", None) is not None and rows.dtype != torch.bfloat16:
+        added, arrays = _array_or_none(bias, vectors), map(array_view, (vectors, rows))
+        block_product_kernel(pattern.groups, pattern.indptr, *arrays, added, out.numpy())
+        return out
     if not grouped and rows.dtype != torch.bfloat16:
         return entry_products(pattern.indptr, pattern.ids, vectors, rows, bias)
-    out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
     groups = pattern.transposed
     if rows.dtype == torch.bfloat16:  # Kernels do not read it.
         at = torch.from_numpy(groups.ids)
@@ -366,6 +410,34 @@ def nonzeros(gradient: Tensor) -> CSR | None:
     columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], matrix.dtype)
     ragged.take_nonzeros(matrix, indptr, columns, values)
     return CSR(indptr, columns, values)
+
+
+@parallel
+def _count_entries(indptr, values, counts):
+    for b in prange(len(counts)):
+        for p in range(indptr[b], indptr[b + 1]):
+            counts[b] += values[p] != 0
+
+
+@parallel
+def _take_entries(indptr, ids, values, bounds, out_ids, out_values):
+    for b in prange(len(bounds) - 1):
+        q = bounds[b]
+        if q < bounds[b + 1]:
+            for p in range(indptr[b], indptr[b + 1]):
+                if values[p] != 0:
+                    out_ids[q], out_values[q] = ids[p], values[p]
+                    q += 1
+
+
+def nonzero_entries(indptr: np.ndarray, ids: np.ndarray, values: np.ndarray) -> CSR:
+    """The entries of a pattern whose values ``(nnz,)`` are not zero, on the CPU."""
+    counts = np.zeros(len(indptr) - 1, np.int64)
+    _count_entries(indptr, values, counts)
+    bounds = row_bounds(counts)
+    found = CSR(bounds, np.empty(bounds[-1], np.int32), np.empty(bounds[-1], values.dtype))
+    _take_entries(indptr, ids, values, *found)
+    return found
 
 
 @helper

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slide.backend import array_view
 from slide.ops.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
-from slide.ops.products import bfloat16_bits
+from slide.ops.dispatch import operation
+from slide.ops.products import bfloat16_bits, first_of_equal
 from slide.ops.vectors import BLOCK, lowest_bit, rounded_scores
 
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
@@ -319,8 +321,19 @@ def torch_rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: in
     return torch.nn.functional.pad(rows, (0, most - rows.shape[1]), value=-1)
 
 
-def torch_sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
-    """The sketches ``(n, WIDTH)`` int8 of projected rows; see the kernel of this name."""
+def views(sketches: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Sketches as kernels take them: their numbers, and the same memory as floats."""
+    return array_view(sketches), array_view(sketches.view(torch.float32))
+
+
+def rounded_queries(queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors ``(n, k)`` as int8 numbers and factors ``(n,)`` float32."""
+    factors = queries.abs().amax(1) / 127
+    numbers = (queries / factors.clamp(min=float(SMALLEST))[:, None]).round_()
+    return numbers.nan_to_num_(0, 0, 0).clamp_(-127, 127).to(torch.int8), factors
+
+
+def torch_sketches_of(projected: Tensor, offset: Tensor) -> Tensor:
     projected = projected - offset
     rows, prior = projected[:, :-1], projected[:, -1]
     lengths = rows.abs().amax(1)
@@ -334,3 +347,31 @@ def torch_sketch_rows(projected: Tensor, offset: Tensor) -> Tensor:
     floats[:, REST] = out[:, LINE:].float().norm(dim=1)
     floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
     return out
+
+
+@operation(torch_sketches_of)
+def sketches_of(projected: Tensor, offset: Tensor) -> Tensor:
+    """The sketches ``(n, WIDTH)`` int8 of projected rows ``(n, k + 1)`` less ``offset``."""
+    out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
+    sketch_rows(array_view(projected), array_view(offset), views(out))
+    return out
+
+
+def torch_best_in_buckets(
+    queries: Tensor, found: Tensor, sketches: Tensor, left_out: Tensor, most: int
+) -> Tensor:
+    """The best rows ``(B, most)`` int32 of each query among those found; -1 after the last one.
+
+    queries (B, CODES) float32 inputs in few directions; found (B, n) int32, -1: no row; sketches
+    (N, WIDTH) int8; left_out (B, m) int32, rows that a query does not get, -1: none.
+    """
+    ids, _ = found.sort(1)
+    new = first_of_equal(ids) & (ids >= 0)
+    new &= ~(ids[:, :, None] == left_out[:, None, :]).any(2)
+    some = sketches[ids.clamp(min=0).long()]
+    floats = some.view(torch.float32)
+    scores = (some[..., NUMBERS].float() @ queries[:, :, None])[..., 0] * floats[..., SCALE]
+    scores = (scores + floats[..., PRIOR]).nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    best, order = scores.masked_fill(~new, -torch.inf).sort(dim=1, descending=True, stable=True)
+    rows = torch.where(best > -torch.inf, ids.gather(1, order), -1)[:, :most]
+    return torch.nn.functional.pad(rows, (0, most - rows.shape[1]), value=-1)

@@ -4,6 +4,8 @@ Labels are on the host, so the sizes of all sets are known there. On another dev
 ids never leave it.
 """
 
+import itertools
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from threading import get_ident
@@ -13,24 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Groups
 from slide.backend import CPU, native, on_device, on_host, uses_reference
 from slide.ops import active_sets as kernels
 from slide.ops.active_sets import RankedIds, torch_assemble, torch_stratified_log_weights
+from slide.ops.ragged import select_rows
 from slide.ops.scratch import Scratch
 from slide.runtime import num_threads
 from slide.sampling import schedules
 from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
-from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
+from slide.sparse import CSR, Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import check_counter
 from slide.utils.profiling import clock, span
 from slide.utils.random_keys import random_key
 
-MODES = ("per_sample", "shared")
+MODES = ("grouped", "per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
-_COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds")
+_COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds", "steps", "computed")
 # Neighbouring samples of a batch with the same uniform draws beside their candidates: fewer rows
 # change in a step, and each by the gradients of more samples. Precision rises with the group, but
 # recall falls, so the group is small. Without candidates fewer negatives cost precision.
@@ -90,16 +93,22 @@ class ActiveSampler(Sampler):
             ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
         active: number of outputs in a set; with ``active >= out_features`` all. A set of as many
             labels has the labels and, if stratified, one uniform id, which stands for all others.
-        mode: ``"per_sample"`` (one set for each sample) or ``"shared"`` (one set for the batch).
+        mode: ``"per_sample"`` (one set for each sample), ``"grouped"`` (one set for each group of
+            similar samples of the batch) or ``"shared"`` (one set for the batch).
         weighting: ``"stratified"`` corrects as sampled softmax does: uniform ids stand for all ids
             not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
             ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
         candidate_share: in [0, 1]. Candidates take at most this share of what labels leave of a
             set, and uniform ids the rest (few make a loss noisy). None: as
             1, but the set of a sample, not a shared one, holds all candidates, and is larger than
-            ``active`` where they need it, as published.
+            ``active`` where they need it, as published. Sets of groups hold all labels and
+            candidates, and the share is one of ``active``.
+        group_size: number of samples in a group.
+        lookups: number of samples of each group that look up candidates, which all samples of the
+            group get.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
-            (see `slide.sampling.backoff`). The first one is not counted.
+            (`slide.sampling.by_updates`, ``backoff``, ``fixed``, ``never``). The first one is not
+            counted.
         seed: seed of all draws.
 
     Raises:
@@ -130,7 +139,9 @@ class ActiveSampler(Sampler):
         mode: str = "shared",
         weighting: str = "stratified",
         candidate_share: float | None = 0.5,
-        rebuild: schedules.Schedule = schedules.backoff,
+        group_size: int = 16,
+        lookups: int = 4,
+        rebuild: schedules.Schedule = schedules.by_updates,
         seed: int = 0,
     ):
         out_features = checks.whole("out_features", out_features, 1)
@@ -140,6 +151,8 @@ class ActiveSampler(Sampler):
         checks.one_of("weighting", weighting, WEIGHTINGS)
         if candidate_share is not None:
             checks.share("candidate_share", candidate_share, with_one=True)
+        self.group_size = checks.whole("group_size", group_size, 1)
+        self.lookups = checks.whole("lookups", lookups, 0)
         seed = checks.whole("seed", seed, 0)
         checks.maker("proposer", proposer, "slide.LSHProposer")
         self.out_features, self.active = out_features, active
@@ -151,7 +164,8 @@ class ActiveSampler(Sampler):
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = self.samples = self.rebuilds = 0
         self.asides = 0  # Sets that were not for training; `selections` counts the others.
-        self.scheduled = 0  # How many rebuilds or looks the schedule has asked for.
+        self.scheduled = 0  # How many rebuilds the schedule has asked for.
+        self.steps = self.computed = 0  # Since the last rebuild: steps, and outputs in their sets.
         self.rebuild_seconds, self._built = 0.0, False
         self._training = 0  # The thread whose next set is for training; 0: none.
         self._device = CPU  # Where the weights are.
@@ -199,20 +213,33 @@ class ActiveSampler(Sampler):
                     f"a sampler of {self.out_features} outputs does not fit {len(rows)} rows"
                 )
         weight, bias = weight.detach(), None if bias is None else bias.detach()
-        due, start, stale = self.rebuild_due(self.samples), clock(), not self._built
+        due, start, stale = self.rebuild_due(self.progress()), clock(), not self._built
         if stale:
             self.proposer.forget()
         if stale or due > self.scheduled:
             self.proposer.rebuild(weight, bias)
-            self.rebuilds += 1
-            self._built = True
+            self._built, made = True, True
             self.scheduled = due  # Not before a rebuild has succeeded.
         else:
-            self.rebuilds += bool(self.proposer.refresh(weight, bias))
+            made = bool(self.proposer.refresh(weight, bias))
+        if made:
+            self.rebuilds += 1
+            self.steps = self.computed = 0
         self.rebuild_seconds += clock() - start
         if inputs is not None:
             self.proposer.observe(inputs)
             self.samples += num_queries(inputs)
+
+    def progress(self) -> schedules.Progress:
+        """What a rebuild schedule is asked with."""
+        return schedules.Progress(
+            self.samples,
+            scheduled=self.scheduled,
+            rebuilds=self.rebuilds,
+            steps=self.steps,
+            computed=self.computed,
+            out_features=self.out_features,
+        )
 
     def select(self, queries: Queries, labels: Pattern | None) -> ActiveSet:
         """See `Sampler.select`; sets that are not for training do not move its draws on."""
@@ -229,13 +256,15 @@ class ActiveSampler(Sampler):
         else:
             key = random_key(self.seed, self.asides, _ASIDE)
             self.asides += 1
-        assemble = self._per_sample if self.mode == "per_sample" else self._shared
+        assemble = getattr(self, f"_{self.mode}")
         with span("assemble"), self._scratch.alone:
             if self.proposer is None:
                 return assemble(queries, known, labels is not None, key)
             with self._scratch.beside():  # A prediction may bring the index up to date.
                 active = assemble(queries, known, labels is not None, key)
             if training:
+                self.steps += 1
+                self.computed += active.computed
                 with self._scratch.in_turn():
                     self.proposer.touched(active)
         return active
@@ -322,34 +351,111 @@ class ActiveSampler(Sampler):
     def _shared(
         self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
     ) -> ActiveSet:
-        device, n = self._device_of(queries), self.out_features
-        marks = None if uses_reference(device) else self._scratch.filled("marks", (n,), np.uint8)
-        if marks is None:
-            distinct = len(np.unique(labels.indices))
-        else:
-            distinct = kernels.count_distinct(labels.indices, marks)
-        most = int(self._limits(np.array([self.active - distinct]))[0])
+        everyone = _Division(np.arange(labels.num_rows), np.array([0, labels.num_rows]))
+        distinct = self._distinct(labels, everyone)
+        most = int(self._limits(self.active - distinct)[0])
         proposed: np.ndarray | Tensor = np.empty(0, np.int32)
         if self.proposer is not None and most:
             draws = random_key(int(key), 1)  # As for sets of each sample.
             proposed = self.proposer.propose_shared(queries, labels, most, draws)
-        size = min(max(self.active, distinct + self._reserve), n)
-        if marks is None:
-            own, positions = _by_appearance(labels)
-            best, sizes = on_device(proposed, device)[None], np.array([size])
-            ids, known, weights = self._reference_sets(own[None], best, sizes, key, group=1)
-        else:
-            ids, positions = np.empty(size, np.int32), np.empty(len(labels.indices), np.int32)
-            weights = np.empty(size if self.weighting == "stratified" else 0, np.float32)
-            slots = self._scratch.filled("slots", (n,), np.int32, -1)
-            count = kernels.assemble_shared(
-                labels, proposed, n, key, marks, slots, ids, positions, weights
+        sizes = np.minimum(np.maximum(self.active, distinct + self._reserve), self.out_features)
+        made = self._sets(queries, labels, everyone, proposed[None], sizes, key)
+        self._chosen = _Chosen(made.known, int(distinct.sum()), 0, len(made.ids), 1)
+        targets = Pattern(labels.indptr, made.positions) if supervised else None
+        return ActiveSet(
+            self.out_features, made.ids, None, targets, made.log_weights, self._scratch
+        )
+
+    def _grouped(
+        self, queries: Queries, labels: Pattern, supervised: bool, key: np.uint64
+    ) -> ActiveSet:
+        division = _divide(queries, self.group_size, int(key))
+        order, bounds = division
+        distinct, sets = self._distinct(labels, division), len(bounds) - 1
+        asking, proposed, filled = np.empty(0, np.int64), np.empty((sets, 0), np.int32), 0
+        if self.proposer is not None and self.lookups:
+            # The first samples of each group; they are in no particular order there.
+            rank = np.arange(len(order)) - np.repeat(bounds[:-1], np.diff(bounds))
+            asking = order[rank < self.lookups]
+        if len(asking):
+            assert self.proposer is not None
+            limit = self.out_features
+            if self.candidate_share is not None:
+                limit = math.ceil(self.candidate_share * self.active / self.lookups)
+            some, own = _take(queries, asking), _rows(labels, asking)
+            draws = random_key(int(key), 1)  # As for sets of each sample.
+            found = self.proposer.propose(some, own, np.full(len(asking), limit), draws)
+            filled = self.proposer.filled
+            proposed = _in_groups(found, division, self.lookups)
+        own = np.maximum(distinct + self._reserve, self.active)
+        most = distinct + self._reserve + on_host((proposed >= 0).sum(1))
+        sizes = np.minimum(np.maximum(own, most), self.out_features)
+        made = self._sets(queries, labels, division, proposed, sizes, key)
+        self._chosen = _Chosen(made.known, int(distinct.sum()), filled, len(made.ids), sets)
+        bounds_of_sets, set_of = row_bounds(sizes), np.empty(len(order), np.int64)
+        set_of[order] = np.repeat(np.arange(sets), np.diff(bounds))
+        indptr = row_bounds(sizes[set_of])
+        targets = Pattern(labels.indptr, made.positions) if supervised else None
+        if isinstance(made.ids, Tensor):
+            at = np.arange(indptr[-1]) + np.repeat(
+                bounds_of_sets[set_of] - indptr[:-1], np.diff(indptr)
             )
-            known = np.array([count])
-        self._chosen = _Chosen(known, distinct, 0, len(ids), 1)
-        targets = Pattern(labels.indptr, positions) if supervised else None
-        weights = weights if self.weighting == "stratified" else None
-        return ActiveSet(n, ids, None, targets, weights, self._scratch)
+            at = on_device(at, made.ids.device)
+            ids, logs, groups = made.ids[at], made.log_weights, None
+            logs = None if logs is None else logs[at]
+        else:
+            ids, logs = (
+                None if each is None else _repeated(each, set_of, bounds_of_sets, indptr)
+                for each in (made.ids, made.log_weights)
+            )
+            groups = Groups(order, bounds, made.ids, bounds_of_sets)
+        return ActiveSet(self.out_features, ids, indptr, targets, logs, self._scratch, groups)
+
+    def _distinct(self, labels: Pattern, division: "_Division") -> np.ndarray:
+        """The number of different labels of each group ``(S,)``."""
+        out = np.empty(len(division.bounds) - 1, np.int64)
+        marks = self._scratch.filled("marks", (1, self.out_features), np.uint8)
+        kernels.count_distinct(labels, *division, marks[0], out)
+        return out
+
+    def _sets(
+        self,
+        queries: Queries,
+        labels: Pattern,
+        division: "_Division",
+        proposed: np.ndarray | Tensor,
+        sizes: np.ndarray,
+        key: np.uint64,
+    ) -> "_Sets":
+        """The sets of groups: their labels, then proposed ids ``(S, M)``, -1: none, then draws."""
+        device, n = self._device_of(queries), self.out_features
+        if uses_reference(device):
+            own, positions = _by_appearance(labels, division)
+            best = on_device(proposed, device)
+            ids, known, weights = self._reference_sets(own, best, sizes, key, group=1)
+            return _Sets(ids, positions, known, weights)
+        indptr, stratified = row_bounds(sizes), self.weighting == "stratified"
+        ids, positions = np.empty(indptr[-1], np.int32), np.empty(len(labels.indices), np.int32)
+        weights = np.empty(len(ids) if stratified else 0, np.float32)
+        known = np.empty(len(sizes), np.int64)
+        runs = min(num_threads(), len(sizes))
+        marks = self._scratch.filled("marks", (max(runs, 1), n), np.uint8)
+        slots = self._scratch.filled("slots", (max(runs, 1), n), np.int32)
+        kernels.assemble_groups(
+            labels,
+            *division,
+            on_host(proposed),
+            n,
+            key,
+            marks,
+            slots,
+            indptr,
+            ids,
+            positions,
+            known,
+            weights,
+        )
+        return _Sets(ids, positions, known, weights if stratified else None)
 
     def _reference_sets(
         self, labels: np.ndarray, proposed: Tensor, sizes: np.ndarray, key: np.uint64, group: int
@@ -441,10 +547,89 @@ def _flat(values: Tensor, sizes: np.ndarray) -> Any:
     return native(values.flatten()[on_device(at, values.device)])
 
 
-def _by_appearance(labels: Pattern) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct labels of a batch by first appearance, and the position of each label there."""
-    ids, first, inverse = np.unique(labels.indices, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int32)
-    rank[order] = np.arange(len(order))
-    return ids[order], rank[inverse]
+class _Division(NamedTuple):
+    """Groups of samples: order (B,) int64, bounds (S + 1,) int64; see `Groups`."""
+
+    order: np.ndarray
+    bounds: np.ndarray
+
+
+class _Sets(NamedTuple):
+    """The sets of groups, one after the other; known (S,): labels and candidates of each."""
+
+    ids: Any
+    positions: np.ndarray
+    known: Any
+    log_weights: Any
+
+
+def _divide(queries: Queries, size: int, key: int) -> _Division:
+    """Groups of similar inputs; of neighbours, where inputs are sparse or on another device."""
+    count = num_queries(queries)
+    bounds = np.append(np.arange(0, count, size), count)
+    levels = max(0, round(math.log2(max(1.0, count / size))))
+    if not levels or not isinstance(queries, Tensor) or not queries.is_cpu:
+        return _Division(np.arange(count), bounds)
+    with span("group"):
+        x = queries.detach().float()
+        generator = torch.Generator().manual_seed(key % 2**63)
+        directions = torch.randn(x.shape[1], levels, generator=generator, dtype=torch.float32)
+        projections = ((x - x.mean(0)) @ directions).numpy()
+        return _Division(kernels.similar_order(projections, levels), bounds)
+
+
+def _take(queries: Queries, rows: np.ndarray) -> Queries:
+    """Some inputs ``(n,)`` int64."""
+    if isinstance(queries, Tensor):
+        return queries.detach().index_select(0, on_device(rows, queries.device))
+    return _rows(queries, rows)
+
+
+def _rows(matrix: Any, rows: np.ndarray) -> Any:
+    """Some rows ``(n,)`` int64 of a `Pattern` or a `CSR`."""
+    return type(matrix)(*select_rows(matrix.indptr, rows, *matrix[1:]))
+
+
+def _in_groups(found: RankedIds | Tensor, division: _Division, each: int) -> np.ndarray | Tensor:
+    """What the first ``each`` samples of the groups have found, ``(S, M)`` int32, -1: none."""
+    sizes = np.minimum(np.diff(division.bounds), each)
+    rows = np.arange(each) < sizes[:, None]
+    if isinstance(found, Tensor):
+        out = found.new_full((rows.size, found.shape[1]), -1)
+        return out.index_copy(0, on_device(np.flatnonzero(rows), out.device), found).view(
+            len(rows), -1
+        )
+    ids, width = found.ids, found.ids.shape[1]
+    ids = np.where(np.arange(width) < found.counts[:, None], ids, np.int32(-1))
+    out = np.full((rows.size, width), -1, np.int32)
+    out[rows.ravel()] = ids
+    return out.reshape(len(rows), -1)
+
+
+def _repeated(
+    sets: np.ndarray, set_of: np.ndarray, bounds: np.ndarray, indptr: np.ndarray
+) -> np.ndarray:
+    """The set of each sample, sample after sample."""
+    out = np.empty(indptr[-1], sets.dtype)
+    kernels.repeat_sets(set_of, bounds, indptr, sets, out)
+    return out
+
+
+def _by_appearance(labels: Pattern, division: _Division) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct labels of groups by first appearance ``(S, m)``, and each label's position.
+
+    -1 follows the last label of a group.
+    """
+    found, positions = [], np.empty(len(labels.indices), np.int32)
+    entries = np.arange(len(labels.indices))
+    for begin, end in itertools.pairwise(division.bounds):
+        samples = division.order[begin:end]
+        at = _rows(labels._replace(indices=entries), samples).indices
+        ids, first, inverse = np.unique(labels.indices[at], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order))
+        found.append(ids[order].tolist())
+        positions[at] = rank[inverse]
+    own = Pattern.from_lists(found)
+    return padded(own, most_labels(own)), positions

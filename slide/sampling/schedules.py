@@ -1,4 +1,4 @@
-"""Rebuild schedules: functions from the number of samples to the number of rebuilds due."""
+"""Rebuild schedules: functions from the progress of training to the number of rebuilds due."""
 
 import math
 from collections.abc import Callable
@@ -78,6 +78,62 @@ def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
     while due > 0 and start(due) > samples:
         due -= 1
     return due
+
+
+class Progress(int):
+    """The number of training samples so far, which a schedule takes, and what else it may ask.
+
+    Attributes:
+        scheduled: number of rebuilds that the schedule has asked for.
+        rebuilds: number of rebuilds so far, the first one included.
+        steps: number of training steps since the last rebuild.
+        computed: number of outputs that these steps have computed, each set counted once.
+        out_features: N, number of outputs.
+    """
+
+    scheduled: int
+    rebuilds: int
+    steps: int
+    computed: int
+    out_features: int
+
+    def __new__(cls, samples: int, **more: int):
+        made = super().__new__(cls, samples)
+        made.__dict__.update(more)
+        return made
+
+
+def by_updates(progress: int, per_output: float = 8.0, at_least: int = 16, first: int = 8) -> int:
+    """The number of rebuilds due if they follow the updates of the outputs.
+
+    One is due when the steps since the last rebuild have computed ``per_output`` outputs for each
+    output of the layer: then its rows have moved, and its inputs vary in other directions. Another
+    one is due after the first ``first`` steps, before which there were few inputs.
+
+    Args:
+        progress: a `Progress`; a plain number of samples has no rebuild due.
+        per_output: outputs computed for each output of the layer.
+        at_least: steps between two rebuilds, at least.
+        first: steps between the first rebuild and the second one.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Example:
+        >>> from slide.sampling import by_updates
+        >>> from slide.sampling.schedules import Progress
+        >>> some = dict(scheduled=3, rebuilds=4, steps=20, out_features=100)
+        >>> [by_updates(Progress(640, computed=n, **some)) for n in (799, 800)]
+        [3, 4]
+    """
+    checks.positive("per_output", per_output)
+    checks.whole("at_least", at_least, 1)
+    checks.whole("first", first, 1)
+    if not isinstance(progress, Progress):
+        return 0
+    moved = progress.computed >= per_output * progress.out_features
+    early = progress.rebuilds == 1 and progress.steps >= first
+    return progress.scheduled + (early or (moved and progress.steps >= at_least))
 
 
 Schedule = Callable[[int], int]

@@ -125,12 +125,19 @@ def is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def start_biases(network: SlideNetwork, loss: Any, labels: Pattern) -> None:
-    """Start the biases of the outputs from label frequencies, if the loss has scores that fit."""
+def start_biases(network: SlideNetwork, loss: Any, labels: Pattern, margin: float = 0.0) -> None:
+    """Start the biases of the outputs from label frequencies, if the loss has scores that fit.
+
+    Where the loss has a margin for negatives, they start ``margin`` lower. At the margin itself the
+    noise of the first weights gives half of all negatives a gradient, and the sum over them hides
+    what the labels and the hardest negatives teach a row.
+    """
     if not hasattr(loss, "prior_scores"):
         return
     output = network.output
     scores = loss.prior_scores(labels, output.out_features)
+    if loss.record.score_range is not None:
+        scores -= margin
     if isinstance(network, ShardedNetwork):
         scores = scores[torch.from_numpy(network.output.shares.ids).long()]
     assert output.bias is not None

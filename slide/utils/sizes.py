@@ -65,10 +65,10 @@ def batch_size(num_rows: int) -> int:
     return min(max(1 << max(num_rows // 128, 1).bit_length() - 1, 64), 512)
 
 
-def active_outputs(num_labels: int) -> int:
-    """Outputs in an active set: a quarter of all, in [64, 2048]."""
+def active_outputs(num_labels: int, mode: str) -> int:
+    """Outputs in an active set: a quarter of all, at least 64; at most 128, for a batch 2048."""
     checks.whole("num_labels", num_labels, 1)
-    return min(max(num_labels // 4, 64), 2048)
+    return min(max(num_labels // 4, 64), 2048 if mode == "shared" else 128)
 
 
 def hidden_width(num_labels: int) -> int:
@@ -80,16 +80,6 @@ def hidden_width(num_labels: int) -> int:
 def default_search(num_labels: int, ranked: bool) -> str:
     """How outputs are found: by an index, which misses few, for many labels and a re-ranker."""
     return "index" if ranked and num_labels > _SEARCHED_LABELS else "exact"
-
-
-def output_scale(num_labels: int, shared: bool) -> float:
-    """Size of the first weights of the outputs, 1 as in ``nn.Linear``.
-
-    It is 0.1 for more than 100,000 labels and shared sets: most labels still have their first
-    weights when the hidden layer has learnt, and each set has the noise of thousands of them.
-    """
-    checks.whole("num_labels", num_labels, 1)
-    return 0.1 if shared and num_labels > _MANY_LABELS else 1.0
 
 
 def validation_cutoffs(num_labels: int) -> list[int]:

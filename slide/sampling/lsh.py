@@ -1,0 +1,271 @@
+"""Candidates by hash tables: the rows that share hash buckets with the input, the best first."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.backend import on_device, on_host, uses_reference
+from slide.hashing import HashFamily, HashTables, SimHash
+from slide.hashing.families import MOST_PROBES, MOST_TABLES
+from slide.hashing.hash_tables import bucket_count
+from slide.hashing.projection import Projection
+from slide.ops.sketches import FIRST, WIDTH, sketches_of
+from slide.sampling.protocol import (
+    Queries,
+    dense,
+)
+from slide.sampling.ranked import RankedProposer
+from slide.sampling.sketch import index_arrays
+from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.array_checks import check_arrays, check_counter
+from slide.utils.profiling import profiled
+from slide.utils.random_keys import random_key
+from slide.utils.tensor_folder import check_same_settings
+
+# Tables, and rows of a bucket on average: K follows from it.
+_TABLES, _IN_BUCKET = 8, 32
+# Directions of a sketch, which then fit into one line of the cache; codes hash the first 32.
+_NUMBERS, _HASHED = 52, 32
+# A bucket with more rows than this, or than a 16th of all, is not read.
+_MOST = 512
+# Rows that are projected at a time.
+_BLOCK = 16_384
+
+
+class LSHProposer(RankedProposer):
+    """Proposes the rows with the largest scores in the hash buckets of an input (SLIDE).
+
+    Rows and inputs are projected on the principal directions of recent inputs
+    (`slide.hashing.projection.Projection`), without the mean row and the mean input, and hashed
+    there. An input reads its bucket in each table. Sketches, which are the projected rows rounded
+    to 8 bits, rank the rows in the buckets; the best ones are scored with the weights.
+
+    The rows that a step changed most, its labels and candidates, move to their new buckets before
+    the next step. A rebuild finds the directions of recent inputs, draws new hash functions, and
+    hashes all rows. (Chen et al. 2020, "SLIDE: in defense of smart algorithms over hardware
+    acceleration", section 3.1; `slide.sampling.PublishedLSHProposer` is the published version.)
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        family: makes a hash family. It is called as
+            ``family(in_features, hashes_per_table=K, num_tables=L, seed=seed)``, with a small power
+            of two as ``in_features``.
+        hashes_per_table: K, number of hashes in a code; None: so many that a bucket of a table has
+            32 rows on average.
+        num_tables: L, number of tables; None: 8.
+        probes: number of further buckets that an input reads in each table, at most 64: those that
+            its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH"). None: 0.
+        best: largest number of candidates of a sample.
+        seed: seed of hash functions.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Attributes:
+        tables: the hash tables.
+        codes: ``(L, N)`` int32, the code of each row in each table.
+        rows_scanned: mean number of rows that an input of the last look-up has scanned; a row
+            counts as often as it is in a bucket.
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.randn(10_000, 16, generator=torch.Generator().manual_seed(0))
+        >>> proposer = slide.LSHProposer(16, 10_000)
+        >>> proposer.rebuild(weight, None)
+        >>> found = proposer.candidates(weight[:1])
+        >>> bool((found.indices == 0).any())
+        True
+    """
+
+    scored = 2
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        family: Callable[..., HashFamily] = SimHash,
+        hashes_per_table: int | None = None,
+        num_tables: int | None = None,
+        probes: int | None = None,
+        best: int = 16,
+        seed: int = 0,
+    ):
+        super().__init__(in_features, out_features, best=best, seed=seed)
+        if hashes_per_table is not None:
+            hashes_per_table = checks.whole("hashes_per_table", hashes_per_table, 1)
+        if num_tables is not None:
+            num_tables = checks.whole_within("num_tables", num_tables, 1, MOST_TABLES)
+        if probes is not None:
+            checks.whole_within("probes", probes, 0, MOST_PROBES)
+        self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
+        self.family, self.rebuilds = family, 0
+        self.projection = Projection(in_features, seed)
+        self._size()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A lambda cannot be pickled, and only `resize` needs the family again.
+        unnamed = "<" in getattr(self.family, "__qualname__", "")
+        return super().__getstate__() | ({"family": None} if unnamed else {})
+
+    def _size(self) -> None:
+        """Hash functions and empty tables for the number of outputs."""
+        if self.family is None:
+            raise ValueError(
+                "the hash family of this copy was a lambda, which is not copied, so its number of "
+                "outputs cannot change; make the proposer with a class or functools.partial"
+            )
+        directions, rows = self.projection.directions.shape[1], self.out_features
+        width = 1 << (min(_HASHED, directions) - 1).bit_length()  # Of what is hashed.
+        hashes = self.hashes_per_table
+        if hashes is None:
+            values = self.family(width, hashes_per_table=1, num_tables=1, seed=0).num_buckets
+            hashes = max(1, round(math.log2(max(2, rows / _IN_BUCKET)) / math.log2(values)))
+        tables = _TABLES if self.num_tables is None else self.num_tables
+        self.hash = self.family(width, hashes_per_table=hashes, num_tables=tables, seed=self.seed)
+        codes = self.hash.num_buckets
+        buckets = bucket_count(codes, rows)
+        self.tables = HashTables(tables, buckets, bucket_capacity=None, num_codes=codes)
+        self._sizes = {"hashes_per_table": hashes, "num_tables": tables}
+        self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
+        self.codes: Any = np.zeros((tables, 0), np.int32)
+        self.changed.forget()
+        self.rows_scanned = 0.0
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; directions stay, and tables and sketches are new."""
+        super().resize(out_features)
+        self._size()
+
+    @property
+    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.sketches) == self.out_features
+
+    @profiled("observe")
+    def observe(self, inputs: Queries) -> None:
+        """Keep the inputs of a step."""
+        self.projection.observe(dense(inputs, type(self).__name__))
+
+    @profiled("rebuild")
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Find the directions of recent inputs, draw hash functions, and hash all rows."""
+        self._rows = weight, bias
+        self.projection.renew(weight, bias, _NUMBERS)
+        self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        rows = np.arange(len(weight), dtype=np.int32)
+        for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+            self._sketch(weight, bias, some)
+        self.rebuilds += 1
+        self.changed.settle(weight, bias)
+        self._build()
+
+    def _sketch(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
+        """Sketch some rows anew."""
+        projected = self.projection.rows(weight, bias, rows, _NUMBERS)
+        sketches = sketches_of(projected, self.projection.offset)
+        self.sketches[on_device(rows, sketches.device).long()] = sketches
+        return sketches
+
+    def _build(self) -> None:
+        """Hash all sketches into new tables: other hash functions may find what these miss."""
+        self.hash.redraw(int(random_key(self.seed, self.rebuilds)))
+        if len(self.sketches):
+            # In parts, whose vectors stay in the cache.
+            codes = [self._codes(some) for some in self.sketches.split(_BLOCK)]
+            self.codes = np.concatenate([on_host(each) for each in codes], 1)
+            self.tables.build(
+                on_device(self.codes, self.sketches.device)
+                if uses_reference(self.sketches)
+                else self.codes
+            )
+
+    def _codes(self, sketches: Tensor) -> Any:
+        """The codes ``(L, n)`` int32 of rows, which depend on their sketches alone."""
+        known = min(_HASHED, self.projection.directions.shape[1])
+        return self.hash.codes(_mixed(sketches[:, FIRST : FIRST + known].float()))
+
+    @profiled("follow rows")
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
+        """Move the rows that steps changed to their new buckets."""
+        self._rows = weight, bias
+        if self.sketches.device != weight.device:
+            self.rebuild(weight, bias)
+            return True
+        rows = self.changed.take(weight, bias)
+        if len(rows):
+            codes = self._codes(self._sketch(weight, bias, rows))
+            old = self.codes[:, rows]
+            self.codes[:, rows] = on_host(codes)
+            self.tables.move(rows, old, self.codes[:, rows])
+        return False
+
+    def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
+        """See `RankedProposer.find`: the rows in the buckets of the inputs."""
+        z = self.projection.inputs(queries, _NUMBERS)
+        vectors = _mixed(z[:, :_HASHED])
+        probe: Any = getattr(self.hash, "probe_codes", None)
+        codes = probe(vectors, self.probes) if probe and self.probes else self.hash.codes(vectors)
+        ids, self.rows_scanned = self.tables.best(
+            codes, z, self.sketches, labels, most=most, largest=self._largest()
+        )
+        return ids
+
+    def _largest(self) -> int:
+        """Rows of a bucket that an input reads, at most; larger buckets are passed over."""
+        return max(_MOST, self.out_features // 16)
+
+    def statistics(self) -> dict[str, float]:
+        """See `Proposer.statistics`."""
+        return super().statistics() | self.tables.statistics(most=self._largest())
+
+    def sizes(self) -> dict[str, int]:
+        """See `Proposer.sizes`."""
+        return {"directions": self.projection.directions.shape[1], **self._sizes}
+
+    def _settings(self) -> dict[str, Any]:
+        """What tables and codes depend on."""
+        directions = self.projection.directions.shape[1]
+        family = {"family": type(self.hash).__name__, "codes": self.hash.num_buckets}
+        return family | self._sizes | {"directions": directions, "seed": self.seed}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings, projection, sketches, rows to move: the tables follow from them."""
+        return {
+            "settings": self._settings(),
+            "rebuilds": self.rebuilds,
+            **self.projection.state(),
+            "sketches": on_host(self.sketches).copy(),
+            "noted": self.changed.rows(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; the same tables are built from the sketches."""
+        check_same_settings(state, self._settings(), "an LSHProposer")
+        what = "the state of an LSHProposer"
+        check_arrays(what, state, index_arrays(state, self.out_features))
+        rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        numbers = min(_NUMBERS, self.projection.directions.shape[1])
+        self.projection.load(what, state, numbers)
+        self.rebuilds, self.sketches = rebuilds, torch.from_numpy(state["sketches"].copy())
+        self.changed.restore(state["noted"])
+        self._build()
+
+
+def _mixed(vectors: Tensor) -> Tensor:
+    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone."""
+    known = vectors.shape[1]
+    return vectors @ _hadamard(1 << (known - 1).bit_length()).to(vectors.device)[:known]
+
+
+def _hadamard(width: int) -> Tensor:
+    """The Hadamard matrix ``(width, width)`` of Sylvester."""
+    out = torch.ones(1, 1, dtype=torch.float32)
+    while len(out) < width:
+        out = torch.cat([torch.cat([out, out], 1), torch.cat([out, -out], 1)])
+    return out

@@ -1,0 +1,171 @@
+"""What indexes over the rows of a weight share: exact scores of what they find, changed rows."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slide.active_set import ActiveSet
+from slide.backend import on_device, on_host, uses_reference
+from slide.ops.active_sets import RankedIds
+from slide.sampling.protocol import (
+    Proposer,
+    Queries,
+    best_of_voted,
+    dense,
+    in_turns,
+    num_queries,
+)
+from slide.search.row_index import kept_state, unchanged
+from slide.sparse import Pattern
+from slide.utils import checks
+from slide.utils.profiling import profiled
+
+# Candidates of an input for prediction.
+_ANSWERS = 128
+
+_NONE = np.empty(0, np.int32)
+
+
+class ChangedRows:
+    """The labels and the candidates of training steps, until an index takes these rows anew.
+
+    A step changes the rows of its labels and candidates most; other rows of its sets hardly move.
+    """
+
+    def __init__(self):
+        self._state: Any = None  # Of the weights when the index last took rows.
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all rows: the index is about to take all rows anew."""
+        self._noted: list[np.ndarray] = []
+        self._candidates = _NONE
+
+    def propose(self, candidates: np.ndarray) -> None:
+        """Keep the candidates ``(n,)`` int32 of the coming step."""
+        self._candidates = candidates
+
+    def touched(self, active: ActiveSet) -> None:
+        """Note the labels and the candidates of a training step."""
+        self._noted.append(np.concatenate([active.label_ids(), self._candidates]))
+        self._candidates = _NONE
+
+    def take(self, weight: Tensor, bias: Tensor | None) -> np.ndarray:
+        """The noted rows ``(n,)`` int32, ascending, which are then forgotten.
+
+        None if the weights have not changed since the last call: several batches may come before a
+        step.
+        """
+        if not self._noted or (self._state and unchanged(self._state, weight, bias)):
+            return _NONE
+        rows = self.rows()
+        self._noted = []
+        self.settle(weight, bias)
+        return np.unique(rows)
+
+    def settle(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Note that the index has taken all rows of these weights."""
+        self._state = kept_state(weight, bias)
+
+    def rows(self) -> np.ndarray:
+        """The noted rows, step after step, for a state."""
+        return np.concatenate([_NONE, *self._noted])
+
+    def restore(self, rows: np.ndarray) -> None:
+        """Continue with what `rows` returned."""
+        self._noted, self._candidates, self._state = [rows.copy()], _NONE, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy of a layer has other weights, which it hands over before each set.
+        return self.__dict__ | {"_state": None}
+
+
+class RankedProposer(Proposer):
+    """A proposer whose index finds rows, of which those with the largest exact scores are proposed.
+
+    A subclass defines `rebuild`, which sets ``_rows``, and `find`.
+
+    Attributes:
+        best: largest number of candidates of a sample.
+        scored: number of rows that are scored with the weights, for each candidate.
+        changed: the rows that steps have changed since the index took them.
+        rows_scanned: mean number of rows that an input of the last look-up has scanned.
+    """
+
+    sparse_inputs = False
+    scored: int = 1
+
+    def __init__(self, in_features: int, out_features: int, *, best: int, seed: int = 0):
+        super().__init__(in_features, out_features, seed=seed)
+        self.best = checks.whole("best", best, 1)
+        self.changed, self.rows_scanned = ChangedRows(), 0.0
+        self._rows: tuple[Tensor, Tensor | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy of a layer has other weights, which it hands over before each set.
+        return self.__dict__ | {"_rows": None}
+
+    def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
+        """The best ``most`` rows of each input ``(B, D)`` by the index, without its labels.
+
+        Returns ``(B, most)`` int32, the best first, -1 after the last one; on the device of the
+        index.
+        """
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """See `Proposer.forget`."""
+        self.changed.forget()
+
+    def touched(self, active: ActiveSet) -> None:
+        """Note the labels and the candidates of a training step."""
+        self.changed.touched(active)
+
+    def candidates(self, queries: Queries) -> Pattern:
+        """The best rows that are found for each input, the best first."""
+        nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
+        return Pattern.from_padded(on_host(self._found(queries, nobody, _ANSWERS)))
+
+    @profiled("look up")
+    def _found(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
+        return self.find(dense(queries, type(self).__name__), labels, most)
+
+    def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
+        """Of the rows that are found those with the largest exact scores."""
+        assert self._rows is not None, "a sampler calls rebuild first"
+        ids = self._found(queries, labels, self.scored * most)
+        found: Tensor | RankedIds = ids
+        if not uses_reference(ids):
+            found = RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())
+        x = dense(queries, type(self).__name__)
+        return on_device(best_of_voted(x, *self._rows, found, labels, most), ids.device)
+
+    def propose(
+        self, queries: Queries, labels: Pattern, wanted: np.ndarray, key: np.uint64
+    ) -> RankedIds | Tensor:
+        """See `Proposer.propose`."""
+        limits = np.minimum(wanted, self.best)
+        ids = self._best(queries, labels, int(limits.max(initial=0)))
+        if ids.device.type != "cpu":
+            limits = on_device(limits, ids.device)
+            counted = torch.arange(ids.shape[1], device=ids.device) < limits[:, None]
+            return torch.where(counted, ids, -1)
+        counts = np.minimum((ids >= 0).sum(1).numpy(), limits)
+        self.changed.propose(ids.numpy()[np.arange(ids.shape[1]) < counts[:, None]])
+        return RankedIds(ids.numpy(), counts)
+
+    def propose_shared(
+        self, queries: Queries, labels: Pattern, wanted: int, key: np.uint64
+    ) -> np.ndarray | Tensor:
+        """See `Proposer.propose_shared`: the best id of each sample, then the second ones, ..."""
+        ids = on_host(self._best(queries, labels, self.best))
+        # Labels of other samples are in the set, too.
+        found = in_turns(np.where(np.isin(ids, labels.indices), -1, ids), wanted)
+        self.changed.propose(found)
+        return found
+
+    def statistics(self) -> dict[str, float]:
+        """See `Proposer.statistics`."""
+        return {"look_up/rows_seen": self.rows_scanned}

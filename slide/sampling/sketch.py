@@ -1,0 +1,400 @@
+"""Candidates by sketches: the rows that may have the largest scores, all of which inputs scan."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from slide.backend import array_view, has_int8, on_device, on_host, uses_reference
+from slide.hashing.projection import Projection
+from slide.ops.sketches import (
+    CODES,
+    FIRST,
+    PRIOR,
+    SCALE,
+    WIDTH,
+    Rows,
+    at_least,
+    is_no_row,
+    largest_scores,
+    no_keys,
+    rank_rows,
+    rounded_queries,
+    rows_of,
+    sketches_of,
+    torch_rank_all,
+    views,
+)
+from slide.sampling.protocol import (
+    Queries,
+    dense,
+    most_labels,
+    padded,
+)
+from slide.sampling.ranked import RankedProposer
+from slide.sparse import Pattern
+from slide.utils.array_checks import Expected, check_arrays
+from slide.utils.profiling import profiled
+from slide.utils.tensor_folder import check_same_settings
+
+# Rows that each input scans, at most. With 360,939 rows, 65,536 nearly match a scan of all; two
+# thirds of them lose recall, however many are scored exactly.
+HEAD = 65_536
+# With more rows than this the head grows with the root of N: of 4 million, twice as many find more.
+GROWS = 2**20
+# Products that are computed at a time: 4 MB, which stay in the caches of a core.
+_PRODUCTS = 2**20
+# Rows of a large head, by which a score is chosen that at least as many rows have as are looked
+# for: 4 standard deviations on the safe side. A large head has 8 times these rows.
+_SAMPLE, _UNSURE, _TIMES = 2048, 4, 8
+# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
+# its score over recent inputs.
+_DEVIATIONS = 3.0
+# The head is chosen anew when it has less or more rows than these parts of what it shall have: a
+# smaller head loses recall, and a larger one takes time.
+_FEWEST, _MOST = 0.9, 1.15
+# Rows are first projected on these directions alone. These times the rows of the head are projected
+# on the others, too: they have nearly all rows of the head.
+_FEW, _LIKELY = 32, 1.25
+# Rows that are projected at a time.
+_BLOCK = 16_384
+_NO_ROWS, _NO_SKETCHES = np.empty(0, np.int32), torch.zeros(0, WIDTH, dtype=torch.int8)
+# The sketch of a row that no input scans.
+_SCORELESS = torch.zeros(1, WIDTH, dtype=torch.int8)
+_SCORELESS.view(torch.float32)[:, PRIOR] = -math.inf
+
+
+class SketchProposer(RankedProposer):
+    """Proposes the rows with the largest scores among those that each input scans.
+
+    A sketch is the projection of a row on the principal directions of recent inputs
+    (`slide.hashing.projection.Projection`), rounded to 8 bits, and its prior. The rows with the
+    largest scores that they may have are the head: 65,536 of them, or 64 times the root of N if
+    that is more. Each input scans the whole head by matrix products with sketches, and the best
+    rows are scored with the weights. There are no hash tables; `slide.LSHProposer` has them.
+
+    The rows that a step changed most, its labels and candidates, are sketched again before the next
+    step. A few directions tell which rows may be in the head, and only these are projected on the
+    others. On other devices than the CPU sketches rank all rows.
+
+    Args:
+        in_features: D, length of the inputs.
+        out_features: N, number of outputs.
+        best: largest number of candidates of a sample; six times as many are scored exactly.
+        seed: seed of the directions before the first inputs.
+
+    Raises:
+        ValueError: for a number out of range.
+
+    Attributes:
+        rows_scanned: number of rows that each input of the last look-up has scanned.
+
+    Example:
+        >>> import slide, torch
+        >>> weight = torch.randn(10_000, 16, generator=torch.Generator().manual_seed(0))
+        >>> proposer = slide.SketchProposer(16, 10_000)
+        >>> proposer.rebuild(weight, None)
+        >>> found = proposer.candidates(weight[:1])
+        >>> bool((found.indices == 0).any())
+        True
+    """
+
+    # Dropout turns an input away from the directions: if two thirds as many were scored exactly, a
+    # twentieth of the ten best rows would be left out.
+    scored = 6
+
+    def __init__(self, in_features: int, out_features: int, *, best: int = 16, seed: int = 0):
+        super().__init__(in_features, out_features, best=best, seed=seed)
+        self.projection = Projection(in_features, seed)
+        self._size()
+
+    def _size(self) -> None:
+        """Empty sketches for the number of outputs."""
+        head = int(HEAD * math.sqrt(max(1, self.out_features / GROWS)))
+        self._most = head if head < self.out_features else None
+        # The head has the rows that may have larger scores than this.
+        self.bound = torch.full((0 if self._most is None else 1,), 0.0)
+        self.sketches, self._head = _NO_SKETCHES, _Head(_NO_ROWS, _NO_SKETCHES)
+        self._numbers = min(CODES, self.projection.directions.shape[1])
+        self.changed.forget()
+        self.rows_scanned = 0.0
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; directions stay, and sketches are new."""
+        super().resize(out_features)
+        self._size()
+
+    @property
+    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.sketches) == self.out_features
+
+    @profiled("observe")
+    def observe(self, inputs: Queries) -> None:
+        """Keep the inputs of a step."""
+        self.projection.observe(dense(inputs, type(self).__name__))
+
+    @profiled("rebuild")
+    def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Find the directions of recent inputs, and sketch all rows that may be in the head."""
+        self._rows = weight, bias
+        self.projection.renew(weight, bias, self._numbers)
+        rows = np.arange(len(weight), dtype=np.int32)
+        if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
+            self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        if self._most is not None and not uses_reference(weight):
+            rows = self._likely(weight, bias, round(_LIKELY * self._most))
+            self.sketches.copy_(_SCORELESS)
+        for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+            self._store(some, self._sketched(weight, bias, some))
+        self.changed.settle(weight, bias)
+        self._choose_head()
+
+    def _likely(self, weight: Tensor, bias: Tensor | None, most: int) -> np.ndarray:
+        """The rows that may have the largest scores, by few directions: more than the head."""
+        every, scores, projection = np.arange(len(weight), dtype=np.int32), [], self.projection
+        if most >= len(every):
+            return every
+        for rows in np.split(every, range(_BLOCK, len(every), _BLOCK)):
+            found = projection.rows(weight, bias, rows, _FEW)
+            projected, priors = found[:, :-1], found[:, -1]
+            known = projected.shape[1]
+            spread = (projected - projection.offset[:known]).square() @ projection.variances[:known]
+            scores.append(priors + _DEVIATIONS * spread.sqrt())
+        scores = torch.cat(scores).nan_to_num_(-torch.inf, -torch.inf, -torch.inf).numpy()
+        return np.sort(np.argpartition(scores, -most)[-most:]).astype(np.int32)
+
+    def _sketched(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
+        projected = self.projection.rows(weight, bias, rows, CODES)
+        return sketches_of(projected, self.projection.offset)
+
+    def _store(self, rows: np.ndarray, sketches: Tensor) -> None:
+        if uses_reference(sketches):
+            self.sketches[on_device(rows, sketches.device).long()] = sketches
+        else:
+            _records(self.sketches)[rows] = _records(sketches)
+
+    def _largest_scores(self, sketches: Tensor) -> np.ndarray:
+        """``(n,)`` float32: the score that a row may have for one of few inputs."""
+        out, variances = np.empty(len(sketches), np.float32), np.zeros(WIDTH, np.float32)
+        known = self.projection.variances[:CODES]
+        variances[FIRST : FIRST + len(known)] = known
+        largest_scores(views(sketches), variances, np.float32(_DEVIATIONS), out)
+        return out
+
+    def _inside(self, sketches: Tensor) -> np.ndarray:
+        """``(n,)`` bools: which rows belong to the head."""
+        if self._most is None:
+            return np.ones(len(sketches), bool)
+        return self._largest_scores(sketches) > self.bound.numpy()
+
+    def _choose_head(self) -> None:
+        """Choose the bound of the head anew, and take its rows."""
+        if uses_reference(self.sketches):
+            self._head = _Head(_NO_ROWS, _NO_SKETCHES)
+            return
+        if self._most is not None:
+            scores = self._largest_scores(self.sketches)
+            scores = np.append(np.float32(-np.inf), scores[scores > -np.inf])
+            at = max(0, len(scores) - 1 - self._most)
+            self.bound = torch.from_numpy(np.partition(scores, at)[at : at + 1])
+        self._take_head()
+
+    def _take_head(self) -> None:
+        inside = [self._inside(some) for some in self.sketches.split(_BLOCK)]
+        rows = np.flatnonzero(np.concatenate([np.zeros(0, bool), *inside])).astype(np.int32)
+        self._head = _Head(rows, self.sketches)
+
+    @profiled("follow rows")
+    def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
+        """Sketch the rows again that steps changed; all rows after a move to another device."""
+        self._rows = weight, bias
+        if self.sketches.device != weight.device:
+            self.sketches = self.sketches.to(weight.device)
+            self.projection.to(weight.device)
+        if uses_reference(weight) == bool(len(self._head)):
+            self._choose_head()
+            # Where sketches rank all rows, those of a head do not do.
+            priors = self.sketches.view(torch.float32)[:, PRIOR]
+            if uses_reference(weight) and bool((priors == -torch.inf).any()):
+                self.rebuild(weight, bias)
+                return True
+        rows = self.changed.take(weight, bias)
+        if not len(rows):
+            return False
+        sketches = self._sketched(weight, bias, rows)
+        self._store(rows, sketches)
+        if not uses_reference(weight):
+            self._head.move(rows, sketches, self._inside(sketches))
+            if self._most is not None and not _FEWEST < len(self._head) / self._most < _MOST:
+                self._choose_head()
+        return False
+
+    def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
+        """See `RankedProposer.find`: the head, and on other devices than the CPU all rows."""
+        z = self.projection.inputs(queries, CODES)
+        most = min(most, self.out_features)
+        if uses_reference(z):
+            numbers, factors = rounded_queries(z)
+            z = numbers * factors[:, None]
+            self.rows_scanned = float(self.out_features)
+            pairs = np.stack([labels.entry_rows(), labels.indices], 1).astype(np.int64)
+            z = F.pad(z, (0, CODES - z.shape[1]))
+            return torch_rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
+        if not len(z) or not most:
+            return torch.from_numpy(rows_of(no_keys((len(z), most))))
+        numbers, factors = rounded_queries(z)
+        # At the positions of a sketch, whose other bytes then count nothing.
+        asked = F.pad(numbers, (FIRST, CODES - z.shape[1]))
+        keys = self._head.best(asked, factors, labels, most)
+        self.rows_scanned = float(len(self._head))
+        return torch.from_numpy(rows_of(keys))
+
+    def sizes(self) -> dict[str, int]:
+        """See `Proposer.sizes`."""
+        return {"directions": self._numbers, "num_tables": 0}
+
+    def _settings(self) -> dict[str, Any]:
+        """What sketches depend on."""
+        directions = self.projection.directions.shape[1]
+        return {"directions": directions, "numbers": self._numbers, "seed": self.seed}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings, projection, sketches, recent inputs, rows to sketch again."""
+        tensors = {"bound": self.bound, "sketches": self.sketches}
+        return {
+            "settings": self._settings(),
+            **self.projection.state(),
+            **{name: on_host(tensor).copy() for name, tensor in tensors.items()},
+            "noted": self.changed.rows(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        check_same_settings(state, self._settings(), "a SketchProposer")
+        what = "the state of a SketchProposer"
+        bound = Expected((len(self.bound),), "float32", finite=False)
+        check_arrays(what, state, {"bound": bound} | index_arrays(state, self.out_features))
+        self.projection.load(what, state, self._numbers)
+        self.changed.restore(state["noted"])
+        self.bound, self.sketches = (
+            torch.from_numpy(state[name].copy()) for name in ("bound", "sketches")
+        )
+        self._take_head()
+
+
+def index_arrays(state: dict[str, Any], rows: int) -> dict[str, Expected]:
+    """What the arrays ``sketches`` and ``noted`` of a state must be."""
+    built = len(state.get("sketches", ())) > 0  # Where sets hold all outputs, nothing is built.
+    return {
+        "sketches": Expected((rows if built else 0, WIDTH), "int8"),
+        "noted": Expected((None,), "int32", 0, rows - 1),
+    }
+
+
+class _Head:
+    """The sketches of some rows side by side, which matrix products read as they are.
+
+    Their order has no effect on which rows are the best.
+    """
+
+    def __init__(self, ids: np.ndarray, sketches: Tensor):
+        self._at = np.full(len(sketches), -1, np.int32)
+        self._ids = np.empty(0, np.int32)
+        self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
+        self._sketches, self._size = sketches[:0], 0
+        self._append(ids, _records(sketches)[ids])
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The rows, ascending."""
+        return np.sort(self._ids[: self._size])
+
+    def move(self, rows: np.ndarray, sketches: Tensor, inside: np.ndarray) -> None:
+        """Take the new sketches of some rows, of which those ``inside`` belong to the head."""
+        at = self._at[rows]
+        stay, new, records = inside & (at >= 0), inside & (at < 0), _records(sketches)
+        self._put(at[stay], records[stay])
+        # The last rows move to the slots of those that leave.
+        gone = at[~inside & (at >= 0)]
+        size = self._size - len(gone)
+        last = np.setdiff1d(np.arange(size, self._size, dtype=np.int32), gone)
+        slots = gone[gone < size]
+        self._at[self._ids[gone]] = -1
+        self._assign(slots, self._ids[last])
+        self._put(slots, _records(self._sketches)[last])
+        self._size = size
+        self._append(rows[new], records[new])
+
+    def _append(self, ids: np.ndarray, records: np.ndarray) -> None:
+        size = self._size + len(ids)
+        if size > len(self._ids):  # With room for what the next steps bring.
+            room = min(len(self._at), size + size // 4)
+            self._ids = np.resize(self._ids, room)
+            self._scales = np.resize(self._scales, room)
+            self._priors = np.resize(self._priors, room)
+            kept, self._sketches = self._sketches, torch.empty(room, WIDTH, dtype=torch.int8)
+            self._sketches[: self._size] = kept[: self._size]
+        slots = np.arange(self._size, size, dtype=np.int32)
+        self._assign(slots, ids)
+        self._put(slots, records)
+        self._size = size
+
+    def _assign(self, slots: np.ndarray, ids: np.ndarray) -> None:
+        self._ids[slots], self._at[ids] = ids, slots
+
+    def _put(self, slots: np.ndarray, records: np.ndarray) -> None:
+        _records(self._sketches)[slots] = records
+        floats = records[:, None].view(np.float32)
+        self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
+
+    def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
+        """Heaps ``(B, most)`` of the best rows of rounded inputs, without those left out."""
+        every, none = slice(0, self._size), no_keys((len(numbers), most))
+        # A score that a few times as many rows have, by a part of the rows: without it, most of the
+        # time would go into rows that are among the best only so far.
+        expected = most * _SAMPLE / max(1, self._size)
+        least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
+        if self._size < _SAMPLE * _TIMES or _TIMES * least > _SAMPLE:
+            return self._rank(numbers, factors, left_out, every, none)
+        part = slice(0, self._size, self._size // _SAMPLE)
+        some = self._rank(numbers, factors, left_out, part, no_keys((len(numbers), least)))
+        first = np.repeat(at_least(some[:, :1]), most, axis=1)
+        keys = self._rank(numbers, factors, left_out, every, first)
+        short = np.flatnonzero(is_no_row(keys[:, 0]))
+        if len(short):  # Fewer rows have that score.
+            at, known = torch.from_numpy(short), padded(left_out, most_labels(left_out))[short]
+            known = Pattern.from_padded(known)
+            keys[short] = self._rank(numbers[at], factors[at], known, every, none[short])
+        return keys
+
+    def _rank(
+        self, numbers: Tensor, factors: Tensor, left_out: Pattern, part: slice, keys: np.ndarray
+    ) -> np.ndarray:
+        """`rank_rows` for some of the rows, as many at a time as products fit into the caches."""
+        step, every = (part.step or 1) * max(1, _PRODUCTS // len(numbers)), part.stop
+        for start in range(0, every, step):
+            some = slice(start, min(start + step, every), part.step)
+            sketches = self._sketches[some]
+            if has_int8():
+                multiply = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+                found = multiply(numbers, sketches.T)
+            else:  # The sums are whole numbers below 2^24, so they are the same.
+                found = (numbers.float() @ sketches.float().T).int()
+            rows = Rows(
+                ids=np.ascontiguousarray(self._ids[some]),
+                scales=np.ascontiguousarray(self._scales[some]),
+                priors=np.ascontiguousarray(self._priors[some]),
+            )
+            rank_rows(array_view(found), array_view(factors), rows, left_out, keys)
+        return keys
+
+
+def _records(sketches: Tensor) -> np.ndarray:
+    """The same memory with a sketch as one item, which NumPy copies much faster."""
+    return array_view(sketches).view(f"V{WIDTH}")[:, 0]
