@@ -80,6 +80,17 @@ class Pattern(NamedTuple):
         known = ids >= 0
         return cls(row_bounds(known.sum(1)), ids[known].astype(np.int32, copy=False))
 
+    def padded(self, width: int | None = None) -> np.ndarray:
+        """The ids of each row ``(B, width)`` int32, -1 after the last one; see `from_padded`.
+
+        width: at least the largest number of ids of a row; None: that number.
+        """
+        counts = np.diff(self.indptr)
+        width = int(counts.max(initial=0)) if width is None else width
+        out = np.full((len(counts), width), -1, np.int32)
+        out[np.arange(width) < counts[:, None]] = self.indices
+        return out
+
     def entry_rows(self) -> np.ndarray:
         """The row of each entry, ``(nnz,)`` int64."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))

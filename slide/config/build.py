@@ -33,7 +33,7 @@ from slide.functional.linear import PRECISIONS
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
 from slide.optim import RowSparseAdam
-from slide.sampling import FullSampler, IndexProposer
+from slide.sampling import FullSampler
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search

@@ -172,7 +172,9 @@ class _PerSampleLinear(FirstDerivatives):
         if active.groups is not None and not uses_reference(grad):
             # Only entries with a gradient count: rows of zeros are not updated.
             kept = ops.nonzero_entries(active.indptr, active.ids, array_view(grad))
-            active = ActiveSet(active.out_features, kept.indices, kept.indptr, scratch=active.scratch)
+            active = ActiveSet(
+                active.out_features, kept.indices, kept.indptr, scratch=active.scratch
+            )
             grad = torch.from_numpy(kept.values)
         elif visited is None:
             grad = grad.clone()  # As x below.

@@ -11,10 +11,8 @@ from slide.ops import buckets as kernels
 from slide.ops import fold as fold
 from slide.ops.buckets import Buckets, torch_build, torch_insert, torch_look_up, torch_remove
 from slide.ops.sketches import (
-    CODES,
     FIRST,
-    UNLIKELY,
-    no_keys,
+    LINE,
     rank_buckets,
     rows_of,
     torch_best_in_buckets,
@@ -51,6 +49,8 @@ class HashTables:
         bucket_policy: which ids a full bucket keeps. ``"reservoir"`` keeps a uniform sample of all
             ids that were added (Vitter 1985, "Random sampling with a reservoir", algorithm R).
             ``"fifo"`` keeps the ids that were added last.
+        growing: whether a build leaves each bucket room for as many ids again, for tables whose ids
+            often move.
         seed: seed of the reservoir.
         num_codes: codes lie in ``[0, num_codes)``; more than ``num_buckets`` are folded into these
             (see `fold`; `bucket_count` says how many buckets are enough). None: ``num_buckets``.
@@ -76,6 +76,7 @@ class HashTables:
         num_buckets: int,
         bucket_capacity: int | None = 128,
         bucket_policy: str = "reservoir",
+        growing: bool = False,
         seed: int = 0,
         num_codes: int | None = None,
     ):
@@ -86,7 +87,7 @@ class HashTables:
         checks.one_of("bucket_policy", bucket_policy, _POLICIES)
         self.num_codes = num_buckets if num_codes is None else num_codes
         checks.whole("num_codes", self.num_codes, num_buckets)
-        self.num_tables, self.num_buckets = num_tables, num_buckets
+        self.num_tables, self.num_buckets, self.growing = num_tables, num_buckets, growing
         self.bucket_capacity, self.bucket_policy, self.seed = bucket_capacity, bucket_policy, seed
         self.clear()
 
@@ -101,25 +102,41 @@ class HashTables:
             pool=np.empty((self.num_tables, 0), np.int32),
         )
 
-    def build(self, codes: Any) -> None:
-        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32."""
+    def build(self, codes: Any, order: np.ndarray | None = None) -> None:
+        """Replace the contents by the ids 0 to N - 1 with the codes ``(L, N)`` int32.
+
+        order: ``(N,)`` int64, the ids in the order in which they are added; None: by number.
+        """
         codes = self.buckets_of(codes)
         if uses_reference(codes):
             shape = self.num_tables, self.num_buckets
             codes = on_device(codes, device_of(codes))
-            self.buckets = torch_build(shape, codes, self.capacity, *self._policy())
+            ids = torch.arange(codes.shape[1]) if order is None else torch.from_numpy(order)
+            ids = ids.to(codes.device)
+            self.buckets = torch_build(shape, codes, ids, self.capacity, *self._policy())
             return
-        buckets = self.arrays()
-        if buckets.pool.shape[1] < codes.shape[1]:
+        buckets, room = self.arrays(), codes.shape[1]
+        if self.growing:
+            room = 2 * room + kernels.SPARE * self.num_buckets
+        if buckets.pool.shape[1] < room:
             # The pool begins with zeros, so that equal runs have equal states.
-            pool = np.zeros((self.num_tables, codes.shape[1]), np.int32)
+            pool = np.zeros((self.num_tables, room), np.int32)
             self.buckets = buckets = buckets._replace(pool=pool)
-        kernels.build(buckets, np.ascontiguousarray(on_host(codes)), self.capacity, *self._policy())
+        codes = np.ascontiguousarray(on_host(codes))
+        ids = np.empty(0, np.int64) if order is None else order
+        kernels.build(buckets, codes, ids, self.capacity, *self._policy(), self.growing)
 
-    def insert(self, ids: Any, codes: Any) -> None:
-        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32."""
+    def insert(self, ids: Any, codes: Any, old: Any = None) -> None:
+        """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
+
+        old: codes of the same shape; where they are the same, an id is not added to a table.
+        """
         self._check_ids(ids, codes)
-        self._insert(ids, self.buckets_of(codes))
+        buckets = self.buckets_of(codes)
+        if old is not None:
+            buckets = np.where(on_host(old) == on_host(codes), np.int32(-1), on_host(buckets))
+            buckets = on_device(buckets, device_of(codes)) if uses_reference(codes) else buckets
+        self._insert(ids, buckets)
 
     def _insert(self, ids: Any, codes: Any) -> None:
         if uses_reference(codes):
@@ -189,44 +206,31 @@ class HashTables:
         queries: torch.Tensor,
         sketches: torch.Tensor,
         left_out: Pattern,
-        *,
-        most: int,
-        largest: int,
+        keys: np.ndarray,
     ) -> tuple[torch.Tensor, float]:
         """The ids in the buckets of each query whose sketches have the largest scores.
 
-        codes (L, B) int32, or (P * L, B), see `query`; queries (B, k) float32; sketches (N, WIDTH)
-        int8 of the ids, see `slide.ops.sketches`; left_out: ids that a query does not get; largest:
-        buckets with more ids are passed over. Returns ids ``(B, most)`` int32, the best first, -1
-        after the last one; and the mean number of ids in the buckets of a query.
+        codes (L, B) int32, or (P * L, B), see `query`; queries (B, k) float32; sketches (N, LINE)
+        int8 of the ids, see `slide.ops.sketches`; left_out: ids that a query does not get; keys
+        (B, most) int64, heaps of the best ids so far, see `slide.ops.sketches.no_keys`. Returns ids
+        ``(B, most)`` int32, the best first, -1 after the last one; and the mean number of ids in
+        the buckets of a query.
         """
         codes = self.buckets_of(codes, len(codes) // self.num_tables)
-        queries = F.pad(queries, (0, CODES - queries.shape[1]))
         if uses_reference(queries):
             device = queries.device
             buckets, codes = self.tensors(device), on_device(codes, device)
-            found = torch_look_up(buckets, codes, min(largest, int(buckets.seen.max())))
-            tables = torch.arange(len(codes), device=device)[:, None] % self.num_tables
-            fits = buckets.seen[tables, codes.long()] <= largest
-            found = torch.where(fits[:, :, None], found, -1).transpose(0, 1).flatten(1)
-            most_left = int(np.diff(left_out.indptr).max(initial=0))
-            known = np.full((left_out.num_rows, most_left), -1, np.int32)
-            known[np.arange(most_left) < np.diff(left_out.indptr)[:, None]] = left_out.indices
-            ids = torch_best_in_buckets(queries, found, sketches, on_device(known, device), most)
-            return ids, float((found >= 0).sum()) / max(1, len(queries))
+            found = torch_look_up(buckets, codes, min(self.capacity, int(buckets.seen.max())))
+            first = on_device(rows_of(keys), device)
+            found = torch.cat([first, found.transpose(0, 1).flatten(1)], 1)
+            known = on_device(left_out.padded(), device)
+            ids = torch_best_in_buckets(queries, found, sketches, known, keys.shape[1])
+            return ids, float((found >= 0).sum() - (first >= 0).sum()) / max(1, len(queries))
         codes = np.ascontiguousarray(on_host(codes))
-        keys = no_keys((len(queries), most))
-        scanned = rank_buckets(
-            array_view(F.pad(queries, (FIRST, 0))),
-            np.arange(len(codes)) % self.num_tables,
-            codes,
-            self.arrays(),
-            views(sketches),
-            left_out,
-            largest,
-            np.float32(UNLIKELY),
-            keys,
-        )
+        padded = F.pad(queries, (FIRST, LINE - FIRST - queries.shape[1]))
+        tables = np.arange(len(codes)) % self.num_tables
+        buckets, some = self.arrays(), views(sketches)
+        scanned = rank_buckets(array_view(padded), tables, codes, buckets, some, left_out, keys)
         return torch.from_numpy(rows_of(keys)), float(scanned.mean()) if len(scanned) else 0.0
 
     def buckets_of(self, codes: Any, probes: int = 1) -> Any:

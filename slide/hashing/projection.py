@@ -44,7 +44,6 @@ class Projection:
         mean_input: ``(D,)`` float32, m.
         variances: ``(k,)`` float32, of recent inputs in the directions.
         offset: ``(k' + 1,)`` float32, the mean row in the first directions, and the mean prior.
-        recent: ``(n, D)`` float32, the last inputs.
     """
 
     def __init__(self, in_features: int, seed: int, directions: int = DIRECTIONS):
@@ -52,22 +51,28 @@ class Projection:
         self.mean_input = torch.zeros(in_features, dtype=torch.float32)
         self.variances = torch.ones(self.directions.shape[1], dtype=torch.float32)
         self.offset = torch.zeros(1, dtype=torch.float32)
-        self.recent = torch.empty(0, in_features, dtype=torch.float32)
+        self._batches = [torch.empty(0, in_features, dtype=torch.float32)]
 
     def observe(self, inputs: Tensor) -> None:
         """Keep the inputs ``(B, D)`` of a step, but those that are not finite."""
         x = inputs.detach().float()
-        x = x[x.isfinite().all(1)]
-        if len(x):
-            self.to(x.device)
-            self.recent = torch.cat([self.recent, x])[-RECENT:]
+        # A sum is finite if all numbers are, and rarely if they are not: the exact check is slow.
+        x = x.clone() if x.sum().isfinite() else x[x.isfinite().all(1)]
+        self._batches.append(x)
+        while sum(map(len, self._batches[1:])) >= RECENT:
+            del self._batches[0]
+
+    @property
+    def recent(self) -> Tensor:
+        """``(n, D)`` float32, the last inputs."""
+        return torch.cat(self._batches)[-RECENT:]
 
     def renew(self, weight: Tensor, bias: Tensor | None, most: int) -> None:
         """Take the directions of recent inputs, and the mean row in the first ``most`` of them."""
         self.to(weight.device)
-        if len(self.recent):
-            self.mean_input = self.recent.mean(0)
-            x = self.recent - self.mean_input
+        if len(recent := self.recent):
+            self.mean_input = recent.mean(0)
+            x = recent - self.mean_input
             warm = bool((self.variances != 1).any())  # Those of random directions are all 1.
             self.directions = principal_directions(x, self.directions, warm=warm)
             self.variances = (x @ self.directions).square().mean(0)
@@ -106,6 +111,7 @@ class Projection:
         for name, tensor in self.__dict__.items():
             if isinstance(tensor, Tensor) and tensor.device != device:
                 setattr(self, name, tensor.to(device))
+        self._batches = [each.to(device) for each in self._batches]
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of all tensors, for `load`."""
@@ -129,9 +135,8 @@ class Projection:
         if len(state["offset"]) not in (1, numbers + 1):
             raise ValueError(f"offset must be {(numbers + 1,)}, not {state['offset'].shape}")
         self.take(**{name: torch.from_numpy(state[name]) for name in self.tensors()})
-        self.offset, self.recent = (
-            torch.from_numpy(state[name].copy()) for name in ("offset", "recent")
-        )
+        self.offset = torch.from_numpy(state["offset"].copy())
+        self._batches = [torch.from_numpy(state["recent"].copy())]
 
     def tensors(self) -> dict[str, Tensor]:
         """What inputs have determined, for `take`; copies on the CPU."""
@@ -148,7 +153,7 @@ class Projection:
             if given[name].shape != own.shape:
                 raise ValueError(f"{name} must be {tuple(own.shape)}, not {given[name].shape}")
             setattr(self, name, given[name].float().clone())
-        self.recent = self.recent[:0]
+        self._batches = [self.mean_input.new_empty(0, len(self.mean_input))]
 
 
 def random_directions(in_features: int, number: int, seed: int) -> Tensor:

@@ -18,6 +18,8 @@ from slide.ops.products import first_of_equal
 from slide.ops.random import random_below, torch_random_below
 
 FIFO, RESERVOIR = 0, 1
+# Ids for which a bucket of growing tables has room at least.
+SPARE = 8
 # Of the draws' counters: random odd factors (int64, products wrap).
 TABLE_FACTOR, CODE_FACTOR = 0x2545F4914F6CDD1D, 0x5851F42D4C957F2D
 ID_FACTOR = 0x369DEA0F31A53F85
@@ -58,11 +60,13 @@ def _position(table, code, own, offered, capacity, policy, key):
 
 
 @parallel
-def build(buckets, codes, capacity, policy, key):
+def build(buckets, codes, order, capacity, policy, key, growing):
     """Clear all tables and put id ``i`` into bucket ``codes[l, i]`` of each table l.
 
-    buckets `Buckets`, written; codes (L, N) int32, each in [0, C); capacity: maximum number of ids
-    in a bucket; policy `FIFO` or `RESERVOIR`; key uint64 key of the reservoir's draws.
+    buckets `Buckets`, written; codes (L, N) int32, each in [0, C); order (N,) int64, in which ids
+    are put, or empty for that of their numbers; capacity: maximum number of ids in a bucket; policy
+    `FIFO` or `RESERVOIR`; key uint64 key of the reservoir's draws; growing: whether a bucket gets
+    room for as many ids again.
     """
     num_buckets = buckets.starts.shape[1]
     num_ids = codes.shape[1]
@@ -79,10 +83,12 @@ def build(buckets, codes, capacity, policy, key):
         end = 0
         for c in range(num_buckets):
             starts[c] = end
-            rooms[c] = min(rooms[c], capacity)
+            room = 2 * rooms[c] + SPARE if growing else rooms[c]
+            rooms[c] = min(room, capacity)
             end += rooms[c]
         used[l] = end
-        for i in range(num_ids):
+        for j in range(num_ids):
+            i = order[j] if len(order) > 0 else j
             c = table_codes[i]
             position = _position(l, c, i, seen[c], capacity, policy, key)
             seen[c] += 1
@@ -236,13 +242,12 @@ def _packed(shape: torch.Size, seen: Tensor, entries: Entries) -> Buckets:
 
 
 def torch_build(
-    shape: tuple[int, int], codes: Tensor, capacity: int, policy: int, key: int
+    shape: tuple[int, int], codes: Tensor, order: Tensor, capacity: int, policy: int, key: int
 ) -> Buckets:
     """Tables with id ``i`` in bucket ``codes[l, i]`` of each table l; see the kernel."""
     none = torch.zeros(shape, dtype=torch.int32, device=codes.device)
     empty = Buckets(none, none, none, none[:, 0].long(), none[:, :0])
-    ids = torch.arange(codes.shape[1], device=codes.device).int()
-    return torch_insert(empty, ids, codes, capacity, policy, key)
+    return torch_insert(empty, order.int(), codes[:, order], capacity, policy, key)
 
 
 def torch_insert(

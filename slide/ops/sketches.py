@@ -1,8 +1,8 @@
-"""Ranking the rows in hash buckets by their sketches.
+"""Ranking rows by their sketches.
 
-A sketch is two lines of the cache. It has `CODES` numbers of 8 bits, which times its scale are a
-rounded row in few directions, the score of the row for the mean input, its prior, and the norm of
-the numbers in its second line, which says how much that line may add to a score.
+A sketch is one line of the cache (`LINE` bytes), or two (`WIDTH`). It has numbers of 8 bits, which
+times its scale are a rounded row in few directions, and the score of the row for the mean input,
+its prior.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slide.backend import array_view
+from slide.backend import array_view, on_host
 from slide.ops.compile import AHEAD, ask_for, helper, parallel, prange, prefetch_row
 from slide.ops.dispatch import operation
 from slide.ops.products import bfloat16_bits, first_of_equal
@@ -20,7 +20,7 @@ from slide.ops.vectors import BLOCK, lowest_bit, rounded_scores
 # Bytes of a sketch and of its first line; positions of its three floats, which come first; then
 # follow the numbers.
 WIDTH, LINE = 128, 64
-SCALE, PRIOR, REST = 0, 1, 2
+SCALE, PRIOR = 0, 1
 FIRST = 12
 CODES = WIDTH - FIRST
 NUMBERS = slice(FIRST, WIDTH)
@@ -28,10 +28,6 @@ NUMBERS = slice(FIRST, WIDTH)
 _ROWS = np.int64(0x7FFFFFFF)
 # Sketches ahead: each is at a random address.
 _AHEAD = 16
-# The second line hardly ever adds more than this part of the largest sum that it may add: 3
-# standard deviations of a sum of 64 products. So it is read of a fifth of the rows at most, and one
-# in a hundred of the best rows is passed over. The largest sum rules out a fifth of the rows.
-UNLIKELY = 3 / 8
 _NO_KEY, _NO_SCORE = np.int32(np.iinfo(np.int32).min), np.float32(-np.inf)
 # Numbers of rows and queries whose scores are held at a time.
 _SCORES = 2**24
@@ -158,21 +154,19 @@ def rank_rows(products, factors, rows, left_out, keys):
 
 
 @parallel
-def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part, keys):
+def rank_buckets(queries, tables, codes, buckets, sketches, left_out, keys):
     """Keep the rows with the largest rounded scores in some buckets.
 
     Of equal scores the lower row is kept, so the order of rows in a bucket has no effect.
 
-    queries (B, WIDTH) float32 inputs in few directions, at the positions of `NUMBERS`, and zeros
-    before them; tables (T,) int64, the table of each bucket that a query looks into; codes (T, B)
-    int32, which bucket of the table it is; buckets `hashing.Buckets` that keep all of their ids;
-    sketches (N, WIDTH) int8 and (N, WIDTH / 4) float32, the same memory; left_out, keys: see
-    `rank_rows`; most: a bucket with more ids than this is passed over; part: float32, of the
-    largest sum that second lines may add, what counts (see `UNLIKELY`). Returns ``(B,)`` int64,
-    number of rows that each query looked at, with repetitions.
+    queries (B, LINE) float32 inputs in few directions, at the positions of `NUMBERS`, and zeros
+    before them; tables (T,) int64, the table of each bucket that a query reads; codes (T, B) int32,
+    which bucket of the table it is; buckets `hashing.Buckets`; sketches (N, LINE) int8 and
+    (N, LINE / 4) float32, the same memory; left_out, keys: see `rank_rows`. Returns ``(B,)`` int64,
+    number of rows that each query scanned; a row counts as often as it is in a bucket.
     """
-    looked = np.zeros(len(queries), np.int64)
-    starts, seen, pools = buckets.starts, buckets.seen, buckets.pool
+    scanned = np.zeros(len(queries), np.int64)
+    starts, rooms, seen, pools = buckets.starts, buckets.rooms, buckets.seen, buckets.pool
     numbers, floats = sketches
     for b in prange(len(queries)):
         query, heap = queries[b], keys[b]
@@ -182,51 +176,35 @@ def rank_buckets(queries, tables, codes, buckets, sketches, left_out, most, part
             bucket = tables[t] * seen.shape[1] + codes[t, b]
             ask_for(seen, bucket)
             ask_for(starts, bucket)
+            ask_for(rooms, bucket)
         total = 0
         for t in range(len(tables)):
-            size = np.int64(seen[tables[t], codes[t, b]])
-            sizes[t] = size if size <= most else 0
-            begins[t] = starts[tables[t], codes[t, b]]
-            ask_for(pools, tables[t] * pools.shape[1] + begins[t])
+            l, c = tables[t], codes[t, b]
+            sizes[t] = min(seen[l, c], rooms[l, c])
+            begins[t] = starts[l, c]
+            ask_for(pools, l * pools.shape[1] + begins[t])
             total += sizes[t]
-        looked[b] = total
+        scanned[b] = total
         # One list of all rows, since most buckets are too short to request memory ahead.
-        rows = np.empty(total, np.int32)
-        end = 0
+        rows, end = np.empty(total, np.int32), 0
         for t in range(len(tables)):
             for p in range(begins[t], begins[t] + sizes[t]):
                 rows[end] = pools[tables[t], p]
                 end += 1
-        # First lines tell which rows are likely to be among the best: few of them.
-        rest, least = np.float32(0), np.int32(heap[0] >> 32)
-        for j in range(LINE, WIDTH):
-            rest += query[j] * query[j]
-        rest = part * np.sqrt(rest)
-        first_lines, kept = np.empty(total, np.float32), 0
         for p in range(min(_AHEAD, total)):
-            ask_for(numbers, np.int64(rows[p]) * WIDTH)
+            ask_for(numbers, np.int64(rows[p]) * LINE)
         for p in range(total):
             if p + _AHEAD < total:
-                ask_for(numbers, np.int64(rows[p + _AHEAD]) * WIDTH)
+                ask_for(numbers, np.int64(rows[p + _AHEAD]) * LINE)
             row, product = np.int64(rows[p]), np.float32(0)
             for j in range(LINE):
-                product += query[j] * np.float32(numbers[row, j])
-            largest = product + rest * floats[row, REST]
-            ordered = _ordered(floats[row, SCALE] * largest + floats[row, PRIOR])
-            if ordered > _NO_KEY and ordered >= least:
-                ask_for(numbers, row * WIDTH + LINE)
-                rows[kept], first_lines[kept] = row, product
-                kept += 1
-        for p in range(kept):
-            row, product = np.int64(rows[p]), first_lines[p]
-            for j in range(LINE, WIDTH):
                 product += query[j] * np.float32(numbers[row, j])
             ordered = _ordered(floats[row, SCALE] * product + floats[row, PRIOR])
             key = _key(ordered, row)
             # A row may be in several of the buckets.
             if key > heap[0] and ordered > _NO_KEY and _is_new(heap, key, known, row):
                 _replace_least(heap, key)
-    return looked
+    return scanned
 
 
 @parallel
@@ -252,8 +230,8 @@ def round_rows(rows, ids, vector, rounded, products):
 def sketch_rows(projected, offset, sketches):
     """Round projected rows; a row or a prior that is not finite gets a score of -inf.
 
-    projected (n, k + 1) float32; offset (k + 1,) float32 that is subtracted; sketches (n, WIDTH)
-    int8 and (n, WIDTH / 4) float32, the same memory, written.
+    projected (n, k + 1) float32; offset (k + 1,) float32 that is subtracted; sketches (n, W) int8
+    and (n, W / 4) float32, the same memory, written; W is `WIDTH`, or `LINE` for fewer numbers.
     """
     numbers, floats = sketches
     k = projected.shape[1] - 1
@@ -266,35 +244,44 @@ def sketch_rows(projected, offset, sketches):
         prior = row[k] - offset[k]
         known = finite and np.abs(prior) < np.inf
         scale = longest / np.float32(127) if known else np.float32(0)
-        for j in range(WIDTH):
+        for j in range(numbers.shape[1]):
             numbers[i, j] = 0
         if known:
             for j in range(k):
                 number = (row[j] - offset[j]) / max(scale, SMALLEST)
                 numbers[i, FIRST + j] = np.int8(np.rint(number))  # To even, as torch rounds.
-        rest = np.int32(0)
-        for j in range(LINE, WIDTH):
-            rest += np.int32(numbers[i, j]) * np.int32(numbers[i, j])
-        floats[i, REST] = np.sqrt(np.float32(rest))
         floats[i, SCALE] = scale
         floats[i, PRIOR] = prior if known else np.float32(-np.inf)
 
 
 @parallel
-def largest_scores(sketches, variances, deviations, out):
-    """The score that a row may have for one of few inputs.
-
-    sketches (n, WIDTH) int8 and (n, WIDTH / 4) float32, the same memory; variances (WIDTH,)
-    float32, of inputs in the directions, at the positions of `NUMBERS`; deviations: number of
-    standard deviations that are added to the prior; out (n,) float32 output.
-    """
+def _largest_scores(sketches, variances, deviations, out):
     numbers, floats = sketches
     for i in prange(len(numbers)):
         total = np.float32(0)
-        for j in range(WIDTH):
+        for j in range(numbers.shape[1]):
             number = np.float32(numbers[i, j])
             total += number * number * variances[j]
         out[i] = floats[i, PRIOR] + deviations * floats[i, SCALE] * np.sqrt(total)
+
+
+def torch_largest_scores(sketches: Tensor, variances: Tensor, deviations: float) -> np.ndarray:
+    floats = sketches.view(torch.float32)
+    spread = (sketches.float().square() @ variances).sqrt() * floats[:, SCALE]
+    return on_host(floats[:, PRIOR] + deviations * spread)
+
+
+@operation(torch_largest_scores)
+def largest_scores(sketches: Tensor, variances: Tensor, deviations: float) -> np.ndarray:
+    """The score that each row may have for one of few inputs, ``(n,)`` float32.
+
+    sketches (n, W) int8; variances (W,) float32, of inputs in the directions, at the positions of
+    the numbers, and zeros before them; deviations: number of standard deviations of a score that
+    are added to the prior.
+    """
+    out = np.empty(len(sketches), np.float32)
+    _largest_scores(views(sketches), array_view(variances), np.float32(deviations), out)
+    return out
 
 
 def torch_rank_all(queries: Tensor, sketches: Tensor, left_out: Tensor, most: int) -> Tensor:
@@ -333,26 +320,25 @@ def rounded_queries(queries: Tensor) -> tuple[Tensor, Tensor]:
     return numbers.nan_to_num_(0, 0, 0).clamp_(-127, 127).to(torch.int8), factors
 
 
-def torch_sketches_of(projected: Tensor, offset: Tensor) -> Tensor:
+def torch_sketches_of(projected: Tensor, offset: Tensor, width: int = WIDTH) -> Tensor:
     projected = projected - offset
     rows, prior = projected[:, :-1], projected[:, -1]
     lengths = rows.abs().amax(1)
     known = lengths.isfinite() & prior.isfinite()
     scale = torch.where(known, lengths / 127, 0)
-    out = torch.zeros(len(rows), WIDTH, dtype=torch.int8, device=rows.device)
+    out = torch.zeros(len(rows), width, dtype=torch.int8, device=rows.device)
     rounded = (rows / scale.clamp(min=float(SMALLEST))[:, None]).nan_to_num(0, 0, 0)
     rounded = torch.where(known[:, None], rounded.round_().clamp_(-127, 127), 0)
     out[:, FIRST : FIRST + rows.shape[1]] = rounded.to(torch.int8)
     floats = out.view(torch.float32)
-    floats[:, REST] = out[:, LINE:].float().norm(dim=1)
     floats[:, SCALE], floats[:, PRIOR] = scale, torch.where(known, prior, -torch.inf)
     return out
 
 
 @operation(torch_sketches_of)
-def sketches_of(projected: Tensor, offset: Tensor) -> Tensor:
-    """The sketches ``(n, WIDTH)`` int8 of projected rows ``(n, k + 1)`` less ``offset``."""
-    out = torch.empty(len(projected), WIDTH, dtype=torch.int8)
+def sketches_of(projected: Tensor, offset: Tensor, width: int = WIDTH) -> Tensor:
+    """The sketches ``(n, width)`` int8 of projected rows ``(n, k + 1)`` less ``offset``."""
+    out = torch.empty(len(projected), width, dtype=torch.int8)
     sketch_rows(array_view(projected), array_view(offset), views(out))
     return out
 
@@ -362,15 +348,16 @@ def torch_best_in_buckets(
 ) -> Tensor:
     """The best rows ``(B, most)`` int32 of each query among those found; -1 after the last one.
 
-    queries (B, CODES) float32 inputs in few directions; found (B, n) int32, -1: no row; sketches
-    (N, WIDTH) int8; left_out (B, m) int32, rows that a query does not get, -1: none.
+    queries (B, k) float32 inputs in few directions; found (B, n) int32, -1: no row; sketches (N, W)
+    int8; left_out (B, m) int32, rows that a query does not get, -1: none.
     """
     ids, _ = found.sort(1)
     new = first_of_equal(ids) & (ids >= 0)
     new &= ~(ids[:, :, None] == left_out[:, None, :]).any(2)
     some = sketches[ids.clamp(min=0).long()]
     floats = some.view(torch.float32)
-    scores = (some[..., NUMBERS].float() @ queries[:, :, None])[..., 0] * floats[..., SCALE]
+    numbers = some[..., FIRST : FIRST + queries.shape[1]].float()
+    scores = (numbers @ queries[:, :, None])[..., 0] * floats[..., SCALE]
     scores = (scores + floats[..., PRIOR]).nan_to_num(-torch.inf, torch.inf, -torch.inf)
     best, order = scores.masked_fill(~new, -torch.inf).sort(dim=1, descending=True, stable=True)
     rows = torch.where(best > -torch.inf, ids.gather(1, order), -1)[:, :most]

@@ -15,7 +15,6 @@ from slide.sampling.protocol import (
     Queries,
     dense,
     most_labels,
-    padded,
     without_labels,
 )
 from slide.sparse import Pattern
@@ -151,7 +150,7 @@ class RecentProposer(Proposer):
             ids = found.numpy()
         else:
             most = int(limits.max(initial=0))
-            ids = padded(self._best(queries, labels, most), most)
+            ids = self._best(queries, labels, most).padded(most)
         return RankedIds(ids, np.minimum((ids >= 0).sum(1), limits))
 
     def propose_shared(

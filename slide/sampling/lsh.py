@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from slide.backend import on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.families import MOST_PROBES, MOST_TABLES
 from slide.hashing.hash_tables import bucket_count
 from slide.hashing.projection import Projection
-from slide.ops.sketches import FIRST, WIDTH, sketches_of
+from slide.ops.sketches import FIRST, LINE, largest_scores, sketches_of
+from slide.sampling.head import Head, bound_of
 from slide.sampling.protocol import (
     Queries,
     dense,
@@ -28,11 +30,20 @@ from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
 
 # Tables, and rows of a bucket on average: K follows from it.
-_TABLES, _IN_BUCKET = 8, 32
+_TABLES, _IN_BUCKET = 8, 16
 # Directions of a sketch, which then fit into one line of the cache; codes hash the first 32.
 _NUMBERS, _HASHED = 52, 32
-# A bucket with more rows than this, or than a 16th of all, is not read.
-_MOST = 512
+# Rows that each input scans beside its buckets: a 64th of all, at most 4096.
+_HEAD, _MOST_HEAD = 1 / 64, 4096
+# It is chosen anew when it has fewer or more rows than these parts of that.
+_FEWEST, _MOST = 0.8, 1.5
+# Rows that a bucket keeps: the ones that were hashed last.
+_CAPACITY = 128
+# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
+# its score over recent inputs.
+_DEVIATIONS = 3.0
+# Steps whose rows move at a time: one step's rows cost nearly as much, and teach no more.
+_STEPS = 8
 # Rows that are projected at a time.
 _BLOCK = 16_384
 
@@ -57,7 +68,7 @@ class LSHProposer(RankedProposer):
             ``family(in_features, hashes_per_table=K, num_tables=L, seed=seed)``, with a small power
             of two as ``in_features``.
         hashes_per_table: K, number of hashes in a code; None: so many that a bucket of a table has
-            32 rows on average.
+            16 rows on average.
         num_tables: L, number of tables; None: 8.
         probes: number of further buckets that an input reads in each table, at most 64: those that
             its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH"). None: 0.
@@ -131,10 +142,13 @@ class LSHProposer(RankedProposer):
         self.hash = self.family(width, hashes_per_table=hashes, num_tables=tables, seed=self.seed)
         codes = self.hash.num_buckets
         buckets = bucket_count(codes, rows)
-        self.tables = HashTables(tables, buckets, bucket_capacity=None, num_codes=codes)
+        options = {"bucket_capacity": _CAPACITY, "bucket_policy": "fifo", "growing": True}
+        self.tables = HashTables(tables, buckets, num_codes=codes, **options)
         self._sizes = {"hashes_per_table": hashes, "num_tables": tables}
-        self.sketches = torch.zeros(0, WIDTH, dtype=torch.int8)
+        self.sketches = torch.zeros(0, LINE, dtype=torch.int8)
         self.codes: Any = np.zeros((tables, 0), np.int32)
+        self._most = max(1, min(round(_HEAD * rows), _MOST_HEAD))
+        self._head = Head(np.empty(0, np.int32), self.sketches)
         self.changed.forget()
         self.rows_scanned = 0.0
 
@@ -157,7 +171,8 @@ class LSHProposer(RankedProposer):
         """Find the directions of recent inputs, draw hash functions, and hash all rows."""
         self._rows = weight, bias
         self.projection.renew(weight, bias, _NUMBERS)
-        self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
+            self.sketches = torch.empty(len(weight), LINE, dtype=torch.int8, device=weight.device)
         rows = np.arange(len(weight), dtype=np.int32)
         for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
             self._sketch(weight, bias, some)
@@ -168,22 +183,35 @@ class LSHProposer(RankedProposer):
     def _sketch(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
         """Sketch some rows anew."""
         projected = self.projection.rows(weight, bias, rows, _NUMBERS)
-        sketches = sketches_of(projected, self.projection.offset)
+        sketches = sketches_of(projected, self.projection.offset, LINE)
         self.sketches[on_device(rows, sketches.device).long()] = sketches
         return sketches
 
     def _build(self) -> None:
         """Hash all sketches into new tables: other hash functions may find what these miss."""
         self.hash.redraw(int(random_key(self.seed, self.rebuilds)))
-        if len(self.sketches):
-            # In parts, whose vectors stay in the cache.
-            codes = [self._codes(some) for some in self.sketches.split(_BLOCK)]
-            self.codes = np.concatenate([on_host(each) for each in codes], 1)
-            self.tables.build(
-                on_device(self.codes, self.sketches.device)
-                if uses_reference(self.sketches)
-                else self.codes
-            )
+        if not len(self.sketches):
+            return
+        # In parts, whose vectors stay in the cache.
+        codes = [on_host(self._codes(some)) for some in self.sketches.split(_BLOCK)]
+        self.codes, scores = np.concatenate(codes, 1), self._largest_scores(self.sketches)
+        placed = on_device(self.codes, self.sketches.device)
+        placed = placed if uses_reference(self.sketches) else self.codes
+        # Of a full bucket the rows stay that came last.
+        self.tables.build(placed, _ascending(scores))
+        self._choose_head(scores)
+
+    def _choose_head(self, scores: np.ndarray) -> None:
+        """Let each input scan the rows that may have the largest scores ``(N,)``."""
+        self._bound = bound_of(scores, self._most)
+        rows = np.flatnonzero(scores > self._bound).astype(np.int32)
+        self._head = Head(rows, self.sketches)
+
+    def _largest_scores(self, sketches: Tensor) -> np.ndarray:
+        """``(n,)`` float32: the score that each row may have for one of few inputs."""
+        variances = F.pad(self.projection.variances[:_NUMBERS], (FIRST, 0))
+        variances = F.pad(variances, (0, LINE - len(variances)))
+        return largest_scores(sketches, variances, _DEVIATIONS)
 
     def _codes(self, sketches: Tensor) -> Any:
         """The codes ``(L, n)`` int32 of rows, which depend on their sketches alone."""
@@ -197,12 +225,16 @@ class LSHProposer(RankedProposer):
         if self.sketches.device != weight.device:
             self.rebuild(weight, bias)
             return True
-        rows = self.changed.take(weight, bias)
+        rows = self.changed.take(weight, bias, least=_STEPS)
         if len(rows):
-            codes = self._codes(self._sketch(weight, bias, rows))
-            old = self.codes[:, rows]
+            # They stay in their old buckets, too: sketches rank them as they are now.
+            sketches = self._sketch(weight, bias, rows)
+            codes, old = self._codes(sketches), self.codes[:, rows]
+            self.tables.insert(rows, codes, old)
             self.codes[:, rows] = on_host(codes)
-            self.tables.move(rows, old, self.codes[:, rows])
+            self._head.move(rows, sketches, self._largest_scores(sketches) > self._bound)
+            if not _FEWEST < len(self._head) / self._most < _MOST:
+                self._choose_head(self._largest_scores(self.sketches))
         return False
 
     def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
@@ -211,18 +243,14 @@ class LSHProposer(RankedProposer):
         vectors = _mixed(z[:, :_HASHED])
         probe: Any = getattr(self.hash, "probe_codes", None)
         codes = probe(vectors, self.probes) if probe and self.probes else self.hash.codes(vectors)
-        ids, self.rows_scanned = self.tables.best(
-            codes, z, self.sketches, labels, most=most, largest=self._largest()
-        )
+        first = self._head.best(z, labels, most)
+        ids, scanned = self.tables.best(codes, z, self.sketches, labels, first)
+        self.rows_scanned = len(self._head) + scanned
         return ids
-
-    def _largest(self) -> int:
-        """Rows of a bucket that an input reads, at most; larger buckets are passed over."""
-        return max(_MOST, self.out_features // 16)
 
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
-        return super().statistics() | self.tables.statistics(most=self._largest())
+        return super().statistics() | self.tables.statistics()
 
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`."""
@@ -248,13 +276,21 @@ class LSHProposer(RankedProposer):
         """Restore what `state_dict` returned; the same tables are built from the sketches."""
         check_same_settings(state, self._settings(), "an LSHProposer")
         what = "the state of an LSHProposer"
-        check_arrays(what, state, index_arrays(state, self.out_features))
+        check_arrays(what, state, index_arrays(state, self.out_features, LINE))
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
         numbers = min(_NUMBERS, self.projection.directions.shape[1])
         self.projection.load(what, state, numbers)
         self.rebuilds, self.sketches = rebuilds, torch.from_numpy(state["sketches"].copy())
         self.changed.restore(state["noted"])
         self._build()
+
+
+def _ascending(scores: np.ndarray) -> np.ndarray:
+    """About the ascending order of scores ``(n,)``: 65,536 levels, which NumPy sorts fast."""
+    finite = scores[np.isfinite(scores)]
+    low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
+    levels = (np.clip(scores, low, high) - low) * (65_535 / max(high - low, 1e-30))
+    return np.argsort(np.nan_to_num(levels).astype(np.uint16), kind="stable")
 
 
 def _mixed(vectors: Tensor) -> Tensor:

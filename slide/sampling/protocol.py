@@ -344,14 +344,7 @@ def best_of_voted(
         ids = np.where(np.arange(voted.ids.shape[1]) < voted.counts[:, None], voted.ids, -1)
     pool, most = Pattern.from_padded(ids), best + most_labels(labels)
     named = index_top_k(x, weight, bias, pool, most)[1]
-    return padded(without_labels(on_host(named), labels, best), best)
-
-
-def padded(found: Pattern, width: int) -> np.ndarray:
-    """The ids of each sample, at most ``width``, as ``(B, width)`` int32; -1 after the last one."""
-    out = np.full((found.num_rows, width), -1, np.int32)
-    out[np.arange(width) < np.diff(found.indptr)[:, None]] = found.indices
-    return out
+    return without_labels(on_host(named), labels, best).padded(best)
 
 
 def in_turns(best: np.ndarray, most: int) -> np.ndarray:

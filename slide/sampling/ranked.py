@@ -52,13 +52,13 @@ class ChangedRows:
         self._noted.append(np.concatenate([active.label_ids(), self._candidates]))
         self._candidates = _NONE
 
-    def take(self, weight: Tensor, bias: Tensor | None) -> np.ndarray:
-        """The noted rows ``(n,)`` int32, ascending, which are then forgotten.
+    def take(self, weight: Tensor, bias: Tensor | None, least: int = 1) -> np.ndarray:
+        """The rows ``(n,)`` int32, ascending, of ``least`` steps or more, which are then forgotten.
 
-        None if the weights have not changed since the last call: several batches may come before a
-        step.
+        No rows if there were fewer steps, or if the weights have not changed since the last call:
+        several batches may come before a step.
         """
-        if not self._noted or (self._state and unchanged(self._state, weight, bias)):
+        if len(self._noted) < least or (self._state and unchanged(self._state, weight, bias)):
             return _NONE
         rows = self.rows()
         self._noted = []

@@ -23,8 +23,8 @@ from slide.ops.ragged import select_rows
 from slide.ops.scratch import Scratch
 from slide.runtime import num_threads
 from slide.sampling import schedules
-from slide.sampling.protocol import Proposer, Queries, Sampler, most_labels, num_queries, padded
-from slide.sparse import CSR, Pattern, check_labels, check_pattern, row_bounds
+from slide.sampling.protocol import Proposer, Queries, Sampler, num_queries
+from slide.sparse import Pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import check_counter
 from slide.utils.profiling import clock, span
@@ -329,7 +329,7 @@ class ActiveSampler(Sampler):
             if not isinstance(proposed, Tensor):
                 kept = np.arange(proposed.ids.shape[1]) < proposed.counts[:, None]
                 proposed = on_device(np.where(kept, proposed.ids, np.int32(-1)), device)
-            own = padded(labels, most_labels(labels))
+            own = labels.padded()
             sizes = np.diff(indptr)
             ids, known, weights = self._reference_sets(own, proposed, sizes, key, group)
         else:
@@ -632,4 +632,4 @@ def _by_appearance(labels: Pattern, division: _Division) -> tuple[np.ndarray, np
         found.append(ids[order].tolist())
         positions[at] = rank[inverse]
     own = Pattern.from_lists(found)
-    return padded(own, most_labels(own)), positions
+    return own.padded(), positions

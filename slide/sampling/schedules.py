@@ -103,7 +103,7 @@ class Progress(int):
         return made
 
 
-def by_updates(progress: int, per_output: float = 8.0, at_least: int = 16, first: int = 8) -> int:
+def by_updates(progress: int, per_output: float = 2.0, at_least: int = 16, first: int = 8) -> int:
     """The number of rebuilds due if they follow the updates of the outputs.
 
     One is due when the steps since the last rebuild have computed ``per_output`` outputs for each
@@ -123,7 +123,7 @@ def by_updates(progress: int, per_output: float = 8.0, at_least: int = 16, first
         >>> from slide.sampling import by_updates
         >>> from slide.sampling.schedules import Progress
         >>> some = dict(scheduled=3, rebuilds=4, steps=20, out_features=100)
-        >>> [by_updates(Progress(640, computed=n, **some)) for n in (799, 800)]
+        >>> [by_updates(Progress(640, computed=n, **some)) for n in (199, 200)]
         [3, 4]
     """
     checks.positive("per_output", per_output)

@@ -8,31 +8,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from slide.backend import array_view, has_int8, on_device, on_host, uses_reference
+from slide.backend import on_device, on_host, uses_reference
 from slide.hashing.projection import Projection
 from slide.ops.sketches import (
     CODES,
     FIRST,
     PRIOR,
-    SCALE,
     WIDTH,
-    Rows,
-    at_least,
-    is_no_row,
     largest_scores,
     no_keys,
-    rank_rows,
     rounded_queries,
     rows_of,
     sketches_of,
     torch_rank_all,
-    views,
 )
+from slide.sampling.head import Head, bound_of, records
 from slide.sampling.protocol import (
     Queries,
     dense,
-    most_labels,
-    padded,
 )
 from slide.sampling.ranked import RankedProposer
 from slide.sparse import Pattern
@@ -45,11 +38,6 @@ from slide.utils.tensor_folder import check_same_settings
 HEAD = 65_536
 # With more rows than this the head grows with the root of N: of 4 million, twice as many find more.
 GROWS = 2**20
-# Products that are computed at a time: 4 MB, which stay in the caches of a core.
-_PRODUCTS = 2**20
-# Rows of a large head, by which a score is chosen that at least as many rows have as are looked
-# for: 4 standard deviations on the safe side. A large head has 8 times these rows.
-_SAMPLE, _UNSURE, _TIMES = 2048, 4, 8
 # The largest score that a row may have: its score for the mean input, and 3 standard deviations of
 # its score over recent inputs.
 _DEVIATIONS = 3.0
@@ -117,7 +105,7 @@ class SketchProposer(RankedProposer):
         self._most = head if head < self.out_features else None
         # The head has the rows that may have larger scores than this.
         self.bound = torch.full((0 if self._most is None else 1,), 0.0)
-        self.sketches, self._head = _NO_SKETCHES, _Head(_NO_ROWS, _NO_SKETCHES)
+        self.sketches, self._head = _NO_SKETCHES, Head(_NO_ROWS, _NO_SKETCHES)
         self._numbers = min(CODES, self.projection.directions.shape[1])
         self.changed.forget()
         self.rows_scanned = 0.0
@@ -174,15 +162,13 @@ class SketchProposer(RankedProposer):
         if uses_reference(sketches):
             self.sketches[on_device(rows, sketches.device).long()] = sketches
         else:
-            _records(self.sketches)[rows] = _records(sketches)
+            records(self.sketches)[rows] = records(sketches)
 
     def _largest_scores(self, sketches: Tensor) -> np.ndarray:
         """``(n,)`` float32: the score that a row may have for one of few inputs."""
-        out, variances = np.empty(len(sketches), np.float32), np.zeros(WIDTH, np.float32)
-        known = self.projection.variances[:CODES]
-        variances[FIRST : FIRST + len(known)] = known
-        largest_scores(views(sketches), variances, np.float32(_DEVIATIONS), out)
-        return out
+        variances = F.pad(self.projection.variances[:CODES], (FIRST, 0))
+        variances = F.pad(variances, (0, WIDTH - len(variances)))
+        return largest_scores(sketches, variances, _DEVIATIONS)
 
     def _inside(self, sketches: Tensor) -> np.ndarray:
         """``(n,)`` bools: which rows belong to the head."""
@@ -193,19 +179,17 @@ class SketchProposer(RankedProposer):
     def _choose_head(self) -> None:
         """Choose the bound of the head anew, and take its rows."""
         if uses_reference(self.sketches):
-            self._head = _Head(_NO_ROWS, _NO_SKETCHES)
+            self._head = Head(_NO_ROWS, _NO_SKETCHES)
             return
         if self._most is not None:
             scores = self._largest_scores(self.sketches)
-            scores = np.append(np.float32(-np.inf), scores[scores > -np.inf])
-            at = max(0, len(scores) - 1 - self._most)
-            self.bound = torch.from_numpy(np.partition(scores, at)[at : at + 1])
+            self.bound = torch.tensor([bound_of(scores, self._most)])
         self._take_head()
 
     def _take_head(self) -> None:
         inside = [self._inside(some) for some in self.sketches.split(_BLOCK)]
         rows = np.flatnonzero(np.concatenate([np.zeros(0, bool), *inside])).astype(np.int32)
-        self._head = _Head(rows, self.sketches)
+        self._head = Head(rows, self.sketches)
 
     @profiled("follow rows")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
@@ -245,10 +229,7 @@ class SketchProposer(RankedProposer):
             return torch_rank_all(z, self.sketches, torch.from_numpy(pairs).to(z.device), most)
         if not len(z) or not most:
             return torch.from_numpy(rows_of(no_keys((len(z), most))))
-        numbers, factors = rounded_queries(z)
-        # At the positions of a sketch, whose other bytes then count nothing.
-        asked = F.pad(numbers, (FIRST, CODES - z.shape[1]))
-        keys = self._head.best(asked, factors, labels, most)
+        keys = self._head.best(z, labels, most)
         self.rows_scanned = float(len(self._head))
         return torch.from_numpy(rows_of(keys))
 
@@ -276,7 +257,7 @@ class SketchProposer(RankedProposer):
         check_same_settings(state, self._settings(), "a SketchProposer")
         what = "the state of a SketchProposer"
         bound = Expected((len(self.bound),), "float32", finite=False)
-        check_arrays(what, state, {"bound": bound} | index_arrays(state, self.out_features))
+        check_arrays(what, state, {"bound": bound} | index_arrays(state, self.out_features, WIDTH))
         self.projection.load(what, state, self._numbers)
         self.changed.restore(state["noted"])
         self.bound, self.sketches = (
@@ -285,116 +266,10 @@ class SketchProposer(RankedProposer):
         self._take_head()
 
 
-def index_arrays(state: dict[str, Any], rows: int) -> dict[str, Expected]:
+def index_arrays(state: dict[str, Any], rows: int, width: int) -> dict[str, Expected]:
     """What the arrays ``sketches`` and ``noted`` of a state must be."""
     built = len(state.get("sketches", ())) > 0  # Where sets hold all outputs, nothing is built.
     return {
-        "sketches": Expected((rows if built else 0, WIDTH), "int8"),
+        "sketches": Expected((rows if built else 0, width), "int8"),
         "noted": Expected((None,), "int32", 0, rows - 1),
     }
-
-
-class _Head:
-    """The sketches of some rows side by side, which matrix products read as they are.
-
-    Their order has no effect on which rows are the best.
-    """
-
-    def __init__(self, ids: np.ndarray, sketches: Tensor):
-        self._at = np.full(len(sketches), -1, np.int32)
-        self._ids = np.empty(0, np.int32)
-        self._scales, self._priors = np.empty(0, np.float32), np.empty(0, np.float32)
-        self._sketches, self._size = sketches[:0], 0
-        self._append(ids, _records(sketches)[ids])
-
-    def __len__(self) -> int:
-        return self._size
-
-    @property
-    def ids(self) -> np.ndarray:
-        """The rows, ascending."""
-        return np.sort(self._ids[: self._size])
-
-    def move(self, rows: np.ndarray, sketches: Tensor, inside: np.ndarray) -> None:
-        """Take the new sketches of some rows, of which those ``inside`` belong to the head."""
-        at = self._at[rows]
-        stay, new, records = inside & (at >= 0), inside & (at < 0), _records(sketches)
-        self._put(at[stay], records[stay])
-        # The last rows move to the slots of those that leave.
-        gone = at[~inside & (at >= 0)]
-        size = self._size - len(gone)
-        last = np.setdiff1d(np.arange(size, self._size, dtype=np.int32), gone)
-        slots = gone[gone < size]
-        self._at[self._ids[gone]] = -1
-        self._assign(slots, self._ids[last])
-        self._put(slots, _records(self._sketches)[last])
-        self._size = size
-        self._append(rows[new], records[new])
-
-    def _append(self, ids: np.ndarray, records: np.ndarray) -> None:
-        size = self._size + len(ids)
-        if size > len(self._ids):  # With room for what the next steps bring.
-            room = min(len(self._at), size + size // 4)
-            self._ids = np.resize(self._ids, room)
-            self._scales = np.resize(self._scales, room)
-            self._priors = np.resize(self._priors, room)
-            kept, self._sketches = self._sketches, torch.empty(room, WIDTH, dtype=torch.int8)
-            self._sketches[: self._size] = kept[: self._size]
-        slots = np.arange(self._size, size, dtype=np.int32)
-        self._assign(slots, ids)
-        self._put(slots, records)
-        self._size = size
-
-    def _assign(self, slots: np.ndarray, ids: np.ndarray) -> None:
-        self._ids[slots], self._at[ids] = ids, slots
-
-    def _put(self, slots: np.ndarray, records: np.ndarray) -> None:
-        _records(self._sketches)[slots] = records
-        floats = records[:, None].view(np.float32)
-        self._scales[slots], self._priors[slots] = floats[:, SCALE], floats[:, PRIOR]
-
-    def best(self, numbers: Tensor, factors: Tensor, left_out: Pattern, most: int) -> np.ndarray:
-        """Heaps ``(B, most)`` of the best rows of rounded inputs, without those left out."""
-        every, none = slice(0, self._size), no_keys((len(numbers), most))
-        # A score that a few times as many rows have, by a part of the rows: without it, most of the
-        # time would go into rows that are among the best only so far.
-        expected = most * _SAMPLE / max(1, self._size)
-        least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
-        if self._size < _SAMPLE * _TIMES or _TIMES * least > _SAMPLE:
-            return self._rank(numbers, factors, left_out, every, none)
-        part = slice(0, self._size, self._size // _SAMPLE)
-        some = self._rank(numbers, factors, left_out, part, no_keys((len(numbers), least)))
-        first = np.repeat(at_least(some[:, :1]), most, axis=1)
-        keys = self._rank(numbers, factors, left_out, every, first)
-        short = np.flatnonzero(is_no_row(keys[:, 0]))
-        if len(short):  # Fewer rows have that score.
-            at, known = torch.from_numpy(short), padded(left_out, most_labels(left_out))[short]
-            known = Pattern.from_padded(known)
-            keys[short] = self._rank(numbers[at], factors[at], known, every, none[short])
-        return keys
-
-    def _rank(
-        self, numbers: Tensor, factors: Tensor, left_out: Pattern, part: slice, keys: np.ndarray
-    ) -> np.ndarray:
-        """`rank_rows` for some of the rows, as many at a time as products fit into the caches."""
-        step, every = (part.step or 1) * max(1, _PRODUCTS // len(numbers)), part.stop
-        for start in range(0, every, step):
-            some = slice(start, min(start + step, every), part.step)
-            sketches = self._sketches[some]
-            if has_int8():
-                multiply = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
-                found = multiply(numbers, sketches.T)
-            else:  # The sums are whole numbers below 2^24, so they are the same.
-                found = (numbers.float() @ sketches.float().T).int()
-            rows = Rows(
-                ids=np.ascontiguousarray(self._ids[some]),
-                scales=np.ascontiguousarray(self._scales[some]),
-                priors=np.ascontiguousarray(self._priors[some]),
-            )
-            rank_rows(array_view(found), array_view(factors), rows, left_out, keys)
-        return keys
-
-
-def _records(sketches: Tensor) -> np.ndarray:
-    """The same memory with a sketch as one item, which NumPy copies much faster."""
-    return array_view(sketches).view(f"V{WIDTH}")[:, 0]
