@@ -30,8 +30,8 @@ from slide.nn import hardest as hardest
 from slide.optim import RowSparseAdam as RowSparseAdam
 from slide.optim import clip_grad_norm_ as clip_grad_norm_
 from slide.sampling import ActiveSampler as ActiveSampler
+from slide.sampling import FaissProposer as FaissProposer
 from slide.sampling import FullSampler as FullSampler
-from slide.sampling import IndexProposer as IndexProposer
 from slide.sampling import LSHProposer as LSHProposer
 from slide.sampling import Proposer as Proposer
 from slide.sampling import RecentProposer as RecentProposer

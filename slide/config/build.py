@@ -53,15 +53,9 @@ _WIDE = 4096
 LABEL_LENGTH = 100
 # What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
-# How keys begin that only matter where sets do not hold all outputs; where outputs are looked up.
-_OF_SETS = (
-    "sampler.active",
-    "sampler.mode",
-    "sampler.weighting",
-    "sampler.group_size",
-    "sampler.lookups",
-)
-_OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.proposer")
+# Key prefixes without effect where all outputs are computed; and without a proposer.
+_OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting", "sampler.group_size")
+_OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.lookups", "sampler.proposer")
 
 
 def open_dataset(config: DictConfig) -> SparseDataset:
@@ -131,6 +125,9 @@ def check_used(config: DictConfig, given: Collection[str]) -> None:
             "number of epochs"
         )
     unused, why = _unused(config)
+    of_groups = [key for key in given if key in ("sampler.group_size", "sampler.lookups")]
+    if of_groups and config.sampler.mode != "grouped":
+        raise ValueError(f"{of_groups[0]} would have no effect: sampler.mode={config.sampler.mode}")
     if config.sampler.active in (None, "all"):  # It means the same as sampler=full.
         given = set(given) - {"sampler.active"}
     for key in given:
@@ -202,7 +199,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     device = run_device(config)
     key, told = "", ""
     if getattr(proposer_class(config), "cpu_only", False):
-        key, told = config.sampler.proposer._target_, "sampler=uniform, lsh or recent"
+        key, told = config.sampler.proposer._target_, "sampler=lsh, sketch, recent or uniform"
     elif config.trainer.evaluation == "index":
         key, told = "trainer.evaluation=index", "trainer.evaluation=exact"
     if key and device.type != "cpu":
@@ -385,7 +382,7 @@ def build_trainer(
     optimizer = build_optimizer(config, network)
     make = partial(_make_folder, config, label_of(swept), made)
     folder = share_folder(ranks, make) if several else make()
-    _announce_run(config, data.num_labels, folder)
+    _announce_run(config, network, folder)
     for sentence in missing_tables(network):  # A sweep of sizes need not be waited for.
         log(f"warning   {sentence}")
     try:
@@ -486,17 +483,13 @@ def _announce_data(data: SparseDataset, holdout: float) -> None:
         log(f"warning   scores of only {checks.counted(evaluated, 'row')} are rough")
 
 
-def _announce_run(config: DictConfig, labels: int, folder: Path) -> None:
-    trainer, sampler, device = config.trainer, config.sampler, run_device(config)
-    chosen = labels if sampler.active == "all" else min(sampler.active, labels)
-    how = "" if chosen == labels else f", {sampler.mode.replace('_', ' ')}, "
-    if how and (proposer := sampler.get("proposer")):
-        how += f"looked up by {proposer._target_.rpartition('.')[2]} and "
-    how += "drawn uniformly" if how else ""
-    # Without a share of candidates all that are found are in a set.
-    least = "at least " if "looked up" in how and sampler.candidate_share is None else ""
+def _announce_run(config: DictConfig, network: SlideNetwork, folder: Path) -> None:
+    trainer, device = config.trainer, run_device(config)
     hidden = ", ".join(f"{size:,}" for size in config.network.hidden)
-    log(f"network   hidden: {hidden}; active: {least}{chosen:,} of {labels:,}{how}")
+    log(f"network   hidden: {hidden}; {checks.counted(network.output.out_features, 'output')}")
+    layer = getattr(network.output, "local", network.output)
+    described = getattr(layer.sampler, "description", None)
+    log(f"sampler   {repr(layer.sampler) if described is None else described()}")
     most = "" if trainer.max_epochs is None else f", at most {trainer.max_epochs}"
     epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
     batch, threads = trainer.batch_size, runtime.num_threads()

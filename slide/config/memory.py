@@ -27,13 +27,16 @@ from slide.ranking.scorers.item_factors import ItemFactors
 from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_negatives
 from slide.ranking.scorers.neighbours import count_as_dense
+from slide.sampling import SketchProposer
+from slide.sampling.lsh import NUM_TABLES
 from slide.utils.progress_bar import log
 from slide.utils.resources import free_memory, in_gib, resident_memory
 
 MIB = 1 << 20
 LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled kernels.
 LIBRARIES_OF_RANKER = 100 * MIB
-SKETCH, TABLE_ENTRY = 128, 32  # Bytes of an output: of its sketch, and in each hash table.
+# Bytes of an output: of its sketch, with and without hash tables, and in each hash table.
+SKETCH, SHORT_SKETCH, TABLE_ENTRY = 128, 64, 18
 ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
 # Bytes of a true label that the linear model of the final ranker learns from: its numbers and those
 # of 20 wrong candidates, 550 bytes each.
@@ -71,11 +74,12 @@ def memory_needs(
     kind = get_object(proposer["_target_"]) if proposer else None
     if active < labels and getattr(kind, "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
-        copied = 2 * always["index of the sampler"]  # As bytes, and a copy of the bytes.
     elif active < labels and "num_tables" in proposer:
-        tables = proposer.get("num_tables") or 0
-        always["index of the sampler"] = labels * (SKETCH + TABLE_ENTRY * tables)
-        copied = labels * SKETCH  # From which the tables are built again.
+        tables = proposer.get("num_tables") or NUM_TABLES
+        always["index of the sampler"] = labels * (SHORT_SKETCH + TABLE_ENTRY * tables)
+        copied = labels * SHORT_SKETCH  # From which the tables are built again.
+    elif active < labels and kind is SketchProposer:
+        always["index of the sampler"] = copied = labels * SKETCH
     step = (4 + runtime.num_threads()) * labels
     step += batch * (40 * entries // max(rows, 1) + 24 * sum(hidden))
     if sampler.mode == "shared" or active == labels:

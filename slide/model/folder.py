@@ -23,7 +23,6 @@ from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.sampling import (
     ActiveSampler,
     FullSampler,
-    IndexProposer,
     LSHProposer,
     Sampler,
     never,
@@ -279,7 +278,6 @@ def _taken_layer(
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
 # What is built again, and from which numbers.
 _REBUILT = {
-    "index": (IndexProposer, ("best", "most_seen")),
     "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
 }
 

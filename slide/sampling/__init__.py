@@ -4,6 +4,7 @@ An `ActiveSampler` assembles an active set: the labels, then candidates of a `Pr
 uniform draws. A rebuild schedule says when the proposer rebuilds its index.
 """
 
+from slide.sampling.faiss import FaissProposer as FaissProposer
 from slide.sampling.label_proposers import RecentProposer as RecentProposer
 from slide.sampling.lsh import LSHProposer as LSHProposer
 from slide.sampling.protocol import Proposer as Proposer
@@ -15,5 +16,4 @@ from slide.sampling.schedules import backoff as backoff
 from slide.sampling.schedules import by_updates as by_updates
 from slide.sampling.schedules import fixed as fixed
 from slide.sampling.schedules import never as never
-from slide.sampling.search_proposers import IndexProposer as IndexProposer
 from slide.sampling.sketch import SketchProposer as SketchProposer

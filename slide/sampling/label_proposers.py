@@ -174,6 +174,10 @@ class RecentProposer(Proposer):
         _, first = np.unique(every, return_index=True)
         return every[np.sort(first)[: self.recent]]
 
+    def description(self) -> str:
+        """See `Proposer.description`."""
+        return f"the last {self.recent:,} labels"
+
     def statistics(self) -> dict[str, float]:
         """How many different labels are remembered, all of which an input looks at."""
         return {"look_up/rows_seen": float(len(self.pool))}

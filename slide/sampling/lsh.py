@@ -14,6 +14,7 @@ from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.families import MOST_PROBES, MOST_TABLES
 from slide.hashing.hash_tables import bucket_count
 from slide.hashing.projection import Projection
+from slide.ops.buckets import SPARE
 from slide.ops.sketches import FIRST, LINE, largest_scores, sketches_of
 from slide.sampling.head import Head, bound_of
 from slide.sampling.protocol import (
@@ -30,7 +31,7 @@ from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
 
 # Tables, and rows of a bucket on average: K follows from it.
-_TABLES, _IN_BUCKET = 8, 16
+NUM_TABLES, _IN_BUCKET = 8, 16
 # Directions of a sketch, which then fit into one line of the cache; codes hash the first 32.
 _NUMBERS, _HASHED = 52, 32
 # Rows that each input scans beside its buckets: a 64th of all, at most 4096.
@@ -138,7 +139,7 @@ class LSHProposer(RankedProposer):
         if hashes is None:
             values = self.family(width, hashes_per_table=1, num_tables=1, seed=0).num_buckets
             hashes = max(1, round(math.log2(max(2, rows / _IN_BUCKET)) / math.log2(values)))
-        tables = _TABLES if self.num_tables is None else self.num_tables
+        tables = NUM_TABLES if self.num_tables is None else self.num_tables
         self.hash = self.family(width, hashes_per_table=hashes, num_tables=tables, seed=self.seed)
         codes = self.hash.num_buckets
         buckets = bucket_count(codes, rows)
@@ -251,6 +252,16 @@ class LSHProposer(RankedProposer):
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
         return super().statistics() | self.tables.statistics()
+
+    def description(self) -> str:
+        """See `Proposer.description`."""
+        hashes, tables = self._sizes.values()
+        room = 2 * self.out_features + SPARE * self.tables.num_buckets
+        in_tables = 4 * tables * (room + 3 * self.tables.num_buckets + self.out_features)
+        return (
+            f"{type(self.hash).__name__} tables (K {hashes}, L {tables}) over "
+            f"{self.out_features:,} outputs, {(in_tables + LINE * self.out_features) / 1e6:,.0f} MB"
+        )
 
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`."""

@@ -273,6 +273,10 @@ class Proposer:
         """
         return {}
 
+    def description(self) -> str:
+        """What chooses, for the first lines of a run; by default the name of the class."""
+        return type(self).__name__
+
     def sizes(self) -> dict[str, int]:
         """Sizes of the index, also those that nobody gave, by name; runs show these:
 

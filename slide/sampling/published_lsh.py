@@ -207,6 +207,14 @@ class PublishedLSHProposer(Proposer):
             out[b, : len(ids)] = ids
         return RankedIds(out, counts)
 
+    def description(self) -> str:
+        """See `Proposer.description`."""
+        hashes, tables = self.hash.hashes_per_table, self.hash.num_tables
+        return (
+            f"{type(self.hash).__name__} tables as published (K {hashes}, L {tables}) over "
+            f"{self.out_features:,} outputs"
+        )
+
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`; rows that were seen are the rows of a set without the fill."""
         n = self.out_features

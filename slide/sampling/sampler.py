@@ -178,6 +178,21 @@ class ActiveSampler(Sampler):
         index = "" if self.proposer is None else f", proposer={type(self.proposer).__name__}"
         return f"{type(self).__name__}(active={self.active}, mode={self.mode!r}{index})"
 
+    def description(self) -> str:
+        """The sets and what fills them, for the first lines of a run."""
+        if self._full is not None:
+            return f"sets of all {self.out_features:,} outputs"
+        of = {"shared": "the batch", "per_sample": "a sample"}
+        whom = of.get(self.mode, f"{self.group_size} samples")
+        # Without a share of candidates all that are found are in a set.
+        least = "at least " if self.proposer is not None and self.candidate_share is None else ""
+        sets = f"sets of {least}{self.active:,} outputs for {whom}"
+        if self.proposer is None or (self.mode == "grouped" and not self.lookups):
+            return f"{sets}; uniform draws from {self.out_features:,} outputs"
+        schedule: Any = getattr(self.rebuild_due, "func", self.rebuild_due)
+        name = getattr(schedule, "__name__", type(schedule).__name__).removeprefix("by_")
+        return f"{sets}; {self.proposer.description()}; rebuilt by schedule {name}"
+
     def resize(self, out_features: int) -> None:
         """See `Sampler.resize`; seeds, counters and the size of a set stay."""
         super().resize(out_features)

@@ -233,6 +233,11 @@ class SketchProposer(RankedProposer):
         self.rows_scanned = float(len(self._head))
         return torch.from_numpy(rows_of(keys))
 
+    def description(self) -> str:
+        """See `Proposer.description`."""
+        most = self.out_features if self._most is None else self._most
+        return f"a scan of {most:,} of {self.out_features:,} sketches"
+
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`."""
         return {"directions": self._numbers, "num_tables": 0}
