@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,21 +28,19 @@ from slide.ops.active_sets import RankedIds
 from slide.ops.random import random_below, random_bits, torch_random_below, torch_random_bits
 from slide.ops.sketches import (
     CODES,
+    FIRST,
     LINE,
     NUMBERS,
     PRIOR,
-    REST,
     SCALE,
     WIDTH,
     Rows,
     largest_scores,
     no_keys,
-    rank_buckets,
     rank_rows,
     rows_of,
-    sketch_rows,
+    sketches_of,
     torch_rank_all,
-    torch_sketch_rows,
 )
 from slide.optim import RowSparseAdam
 from slide.sampling import ActiveSampler
@@ -158,8 +157,12 @@ def _gradients(value: Tensor, **leaves: Tensor) -> Found:
     }
 
 
-def _linear(rng: np.random.Generator, shared: bool) -> Found:
-    active = _random_set(rng, shared)
+def _linear(rng: np.random.Generator, mode: str) -> Found:
+    if mode == "grouped":
+        sampler = ActiveSampler(_WIDTH, _OUTPUTS, active=70, mode=mode, weighting="none")
+        active = sampler.select(torch.from_numpy(rng.standard_normal((_ROWS, _WIDTH))), None)
+    else:
+        active = _random_set(rng, shared=mode == "shared")
     x, weight, bias = _leaves((_ROWS, _WIDTH), (_OUTPUTS, _WIDTH), (_OUTPUTS,))
     with torch.no_grad():
         alone = active_linear(x, weight, bias, active)
@@ -295,7 +298,7 @@ def _sets(rng: np.random.Generator) -> Found:
     """Labels, then uniform ids, with the weights that make their sums unbiased."""
     labels = Pattern.from_lists([rng.permutation(_OUTPUTS)[:4].tolist() for _ in range(_ROWS)])
     found, x = {}, torch.randn(_ROWS, _WIDTH)
-    for mode, size in (("per_sample", 40), ("shared", 100)):
+    for mode, size in (("per_sample", 40), ("grouped", 90), ("shared", 100)):
         # In a set of more than a quarter of all outputs the reference draws in another way.
         options = {"active": size, "mode": mode, "weighting": "stratified", "out_features": 5000}
         sampler = ActiveSampler(_WIDTH, seed=int(rng.integers(99)), **options)
@@ -306,59 +309,50 @@ def _sets(rng: np.random.Generator) -> Found:
     return found
 
 
-def _draw_sketches(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Rounded rows, and the same memory as floats."""
-    sketches = rng.integers(-127, 128, (_OUTPUTS, WIDTH)).astype(np.int8)
-    floats = sketches.view(np.float32)
-    floats[:, [SCALE, PRIOR]] = rng.random((_OUTPUTS, 2))
-    floats[:, REST] = np.linalg.norm(sketches[:, LINE:].astype(float), axis=1)
-    return sketches, floats
+def _draw_sketches(rng: np.random.Generator, width: int) -> Tensor:
+    """Sketches of random rows, whose scores are exact sums."""
+    sketches = torch.from_numpy(rng.integers(-127, 128, (_OUTPUTS, width)).astype(np.int8))
+    floats = sketches.view(torch.float32)
+    floats[:, PRIOR] = torch.from_numpy(rng.integers(0, 9, _OUTPUTS).astype(np.float32))
+    floats[:, SCALE] = 2.0 ** -int(rng.integers(9))
+    return sketches
 
 
-def _best_sketches(rng: np.random.Generator) -> None:
-    """The best rounded rows, if a half is in the head and the others are in two buckets."""
-    sketches, floats = _draw_sketches(rng)
-    queries, half = np.zeros((_ROWS, WIDTH), np.float32), _OUTPUTS // 2
-    queries[:, NUMBERS] = rng.integers(-9, 10, (_ROWS, CODES))  # Equal sums in any order.
+def _best_in_buckets(rng: np.random.Generator) -> Found:
+    """The best sketches in two buckets of a query, without its label."""
+    sketches, tables = _draw_sketches(rng, LINE), HashTables(2, 3, bucket_capacity=None)
+    queries = torch.from_numpy(rng.integers(-9, 10, (_ROWS, LINE - FIRST)).astype(np.float32))
     labels = Pattern.from_lists([[row] for row in range(_ROWS)])
-    tables, keys = HashTables(1, 3, bucket_capacity=None), no_keys((_ROWS, 6))
-    codes = np.where(np.arange(_OUTPUTS) < half, 0, 1 + np.arange(_OUTPUTS) % 2)
-    with backend("kernels"):
-        tables.build(codes[None].astype(np.int32))
-    products = (queries[:, NUMBERS] @ sketches[:half, NUMBERS].T.astype(np.float32)).astype(
-        np.int32
-    )
-    head = Rows(np.arange(half, dtype=np.int32), *floats[:half, [SCALE, PRIOR]].T.copy())
-    rank_rows(products, np.ones(_ROWS, np.float32), head, labels, keys)
-    asked = np.repeat(np.array([[1], [2]], np.int32), _ROWS, 1)
-    arrays = np.zeros(2, np.int64), asked, tables.arrays(), (sketches, floats)
-    limits = labels, _OUTPUTS, np.float32(2)  # No row is passed over.
-    looked = rank_buckets(queries, *arrays, *limits, keys)
+    tables.build(rng.integers(0, 3, (2, _OUTPUTS)).astype(np.int32))
+    asked = rng.integers(0, 3, (2, _ROWS)).astype(np.int32)
+    ids, scanned = tables.best(asked, queries, sketches, labels, no_keys((_ROWS, 6)))
+    return {"the best rows": ids.numpy(), "the number of rows": np.round(scanned, 3)}
+
+
+def _best_in_head(rng: np.random.Generator) -> None:
+    """The best rows of products, without the label of each query."""
+    sketches = _draw_sketches(rng, WIDTH)
+    queries = rng.integers(-9, 10, (_ROWS, CODES)).astype(np.float32)
+    labels, keys = Pattern.from_lists([[row] for row in range(_ROWS)]), no_keys((_ROWS, 6))
+    products = queries @ sketches[:, NUMBERS].numpy().T.astype(np.float32)
+    own = sketches.view(torch.float32)[:, [SCALE, PRIOR]].numpy().T.copy()
+    rows = Rows(np.arange(_OUTPUTS, dtype=np.int32), *own)
+    rank_rows(products.astype(np.int32), np.ones(_ROWS, np.float32), rows, labels, keys)
     pairs = torch.arange(_ROWS)[:, None].repeat(1, 2)
-    every = torch.from_numpy(queries[:, NUMBERS]), torch.from_numpy(sketches), pairs
-    equal("the best rows", rows_of(keys).tolist(), torch_rank_all(*every, 6).tolist())
-    equal("the number of rows", looked.tolist(), [_OUTPUTS - half] * _ROWS)
+    expected = torch_rank_all(torch.from_numpy(queries), sketches, pairs, 6)
+    equal("the best rows", rows_of(keys).tolist(), expected.tolist())
 
 
-def _rounded_rows(rng: np.random.Generator) -> None:
-    projected, found = torch.randn(_OUTPUTS, 9), np.empty((_OUTPUTS, WIDTH), np.int8)
-    sketch_rows(projected.numpy(), projected[0].numpy(), (found, found.view(np.float32)))
-    expected = torch_sketch_rows(projected, projected[0]).numpy()
-    # A quotient that is nearly half a number may be rounded to either side.
-    errors = np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS])
-    equal("numbers of rounded rows", bool((errors <= 1).all()), True)
-    own, other = (x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected))
-    near("scales of rounded rows", own, other)
-
-
-def _largest_scores(rng: np.random.Generator) -> None:
-    """The score that a rounded row may have."""
-    (sketches, floats), variances = _draw_sketches(rng), np.zeros(WIDTH, np.float32)
-    variances[NUMBERS], found = rng.random(CODES), np.empty(_OUTPUTS, np.float32)
-    largest_scores((sketches, floats), variances, np.float32(2), found)
-    spread = np.sqrt(sketches.astype(float) ** 2 @ variances)
-    expected = torch.from_numpy(floats[:, PRIOR] + 2 * floats[:, SCALE] * spread)
-    near("largest scores", found, expected.float())
+def _sketches(rng: np.random.Generator) -> Found:
+    """Rounded rows, and the scores that they may have."""
+    rows = torch.from_numpy(rng.integers(-99, 100, (_OUTPUTS, 10)).astype(np.float32))
+    rows[:, 0] = 127.0  # So that the numbers are exact: a quotient may be rounded to either side.
+    sketches, variances = sketches_of(rows, torch.zeros(10)), torch.zeros(WIDTH)
+    variances[NUMBERS] = torch.from_numpy(rng.random(CODES).astype(np.float32))
+    largest = torch.from_numpy(largest_scores(_draw_sketches(rng, WIDTH), variances, 2.0))
+    own = sketches.view(torch.float32)[:, [SCALE, PRIOR]]
+    found = {"scales and priors": own, "rounded rows": sketches[:, NUMBERS].numpy()}
+    return found | {"largest scores": largest}
 
 
 def _best_of_lists(rng: np.random.Generator) -> Found:
@@ -376,8 +370,9 @@ def _largest(rng: np.random.Generator) -> Found:
 
 
 SELF_TESTS: dict[str, Test] = {
-    "products on a shared set": _both(lambda rng: _linear(rng, shared=True)),
-    "products on a set for each sample": _both(lambda rng: _linear(rng, shared=False)),
+    "products on a shared set": _both(partial(_linear, mode="shared")),
+    "products on a set for each sample": _both(partial(_linear, mode="per_sample")),
+    "products on sets of groups": _both(partial(_linear, mode="grouped")),
     "products of sparse inputs": _both(_sparse_input),
     "losses": _both(_losses),
     "products and loss in one": _both(_linear_loss),
@@ -389,9 +384,9 @@ SELF_TESTS: dict[str, Test] = {
     "hash tables": _both(_tables),
     "random numbers": _random_numbers,
     "active sets": _both(_sets),
-    "best rows of buckets": _best_sketches,
-    "rounded rows": _rounded_rows,
-    "largest scores of rows": _largest_scores,
+    "best rows of buckets": _both(_best_in_buckets),
+    "best rows of a head": _best_in_head,
+    "sketches of rows": _both(_sketches),
     "best ids of lists": _both(_best_of_lists),
     "largest scores": _both(_largest),
 }

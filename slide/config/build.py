@@ -38,7 +38,6 @@ from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.loop import start_biases
-from slide.training.selection import missing_tables
 from slide.utils import checks, sizes
 from slide.utils.checks import override_key
 from slide.utils.files import write_text
@@ -383,8 +382,6 @@ def build_trainer(
     make = partial(_make_folder, config, label_of(swept), made)
     folder = share_folder(ranks, make) if several else make()
     _announce_run(config, network, folder)
-    for sentence in missing_tables(network):  # A sweep of sizes need not be waited for.
-        log(f"warning   {sentence}")
     try:
         trainer = put_together(config, network, optimizer, data, folder, ranks.group)
     except BaseException:

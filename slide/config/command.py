@@ -68,7 +68,7 @@ from slide.training.checkpoint import (
     last_checkpoint,
 )
 from slide.training.coordination import exit_status, raised_terminations
-from slide.training.selection import missing_tables, selection_line
+from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
@@ -210,10 +210,8 @@ def _run(
     note.forget(trainer.folder)
     if ranks.group.is_main_process:
         log(f"sets      {selection_line(summary)}")
-        said = missing_tables(trainer.network)  # Before the first step.
         for sentence in summary["warnings"]:
-            if sentence not in said:
-                log(f"warning   {sentence}")
+            log(f"warning   {sentence}")
         shown = (_PRECISION | KIND_METRICS).items()
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         print(*swept, f"{scores}  {trainer.folder}", sep="  ")

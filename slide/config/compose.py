@@ -407,6 +407,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     for group in composed:
         if group not in config:  # The run is from before there was this group.
             config[group] = composed[group]
+    if "prior_margin" not in config.network:
+        config.network.prior_margin = 0.0
     for override in overrides:
         key = override_key(override)
         if key in ("resume", "allow_targets"):
@@ -425,6 +427,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
     config.run_dir = config.resume = folder
     config.allow_targets = composed.allow_targets  # Who resumes decides, not the folder.
     for target in foreign_targets(config):
+        if target in _GONE:
+            raise ValueError(f"{path} names {target}, which slide no longer has: start a new run")
         if target not in composed.allow_targets:
             raise ValueError(
                 f"{path} names {target}, which is no part of slide and would run: if you trust "
@@ -479,6 +483,11 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
             )
 
 
+# What configurations of slide 0.1.0 name, and no page does now; and what there is no more.
+_EARLIER = {"slide.sampling.never"}
+_GONE = {"slide.IndexProposer"}
+
+
 @cache
 def _pages() -> list[Any]:
     """All files of ``conf/``."""
@@ -488,7 +497,7 @@ def _pages() -> list[Any]:
 def foreign_targets(config: DictConfig) -> list[str]:
     """What a configuration names that is neither in ``conf/`` nor a class that slide exports."""
     pages = _pages()
-    known = {str(each["_target_"]) for page in pages for each in _parts(page)}
+    known = _EARLIER | {str(each["_target_"]) for page in pages for each in _parts(page)}
     mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
     foreign = []
     tree = OmegaConf.to_container(config, resolve=True)

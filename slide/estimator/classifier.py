@@ -47,7 +47,6 @@ from slide.nn import SlideNetwork
 from slide.sampling import ActiveSampler
 from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.loop import start_biases
-from slide.training.selection import missing_tables
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.checks import NO_LITERAL, override_key
@@ -96,8 +95,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
             100,000 labels.
         sampler: how active sets are chosen: any ``sampler`` of the command line, such as
-            ``"uniform"``, ``"lsh"`` and ``"full"``; ``"auto"`` draws uniformly for a shared set.
-        active: outputs in an active set; None: a quarter of all labels, in [64, 2048].
+            ``"lsh"`` (hash tables), ``"sketch"``, ``"uniform"`` and ``"full"``.
+        active: outputs in an active set; None: a quarter of all labels, at least 64, and at most
+            128 for a group or a row and 2048 for a batch.
         ranker: ``"ensemble"``; ``"none"`` or None: the network alone, without held-out rows.
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
@@ -129,7 +129,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         random_state: None, a seed, or a generator of numpy.
         verbose: whether bars and notes appear on standard error.
         run_dir: folder for log, checkpoint and model of `fit`; None: a temporary one.
-        mode: ``"shared"``: one active set for the batch; ``"per_sample"``: one for each row.
+        mode: ``"grouped"``: one active set for each group of 16 similar rows; ``"per_sample"``: one
+            for each row; ``"shared"``: one for the batch.
         settings: further keys of ``python train.py --help`` with their values, such as
             ``{"hash.num_tables": 16}``, or ``{"hash.L": 16}`` by the letter of the papers, of all
             groups but dataset, transform and runtime.
@@ -220,8 +221,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                     f"{trainer.kind_choice.replace('trainer.kind=', 'kind=')}",
                     stacklevel=2,
                 )
-            for sentence in missing_tables(network):
-                warnings.warn(sentence, stacklevel=2)
             model = self._model(config, network, trainer.ranker, steps)
             model.optimizer = trainer.loop.optimizer
             # For a model that is saved, opened and learns on.

@@ -76,9 +76,9 @@ class HashTables:
         num_buckets: int,
         bucket_capacity: int | None = 128,
         bucket_policy: str = "reservoir",
-        growing: bool = False,
         seed: int = 0,
         num_codes: int | None = None,
+        growing: bool = False,
     ):
         checks.whole("num_tables", num_tables, 1)
         checks.whole("num_buckets", num_buckets, 1)
@@ -275,13 +275,10 @@ class HashTables:
         self.buckets = Buckets(*map(on_host, self.buckets))
         return self.buckets
 
-    def statistics(self, first: int = 0, most: int | None = None) -> dict[str, float]:
-        """Numbers for the log on the buckets from ``first`` on; see `slide.Proposer.statistics`.
-
-        most: look-ups pass over buckets with more ids.
-        """
-        seen = on_host(self.buckets.seen)[:, first:].astype(np.int64)
-        lost = seen[seen > most] if most is not None else (seen - self.capacity).clip(0)
+    def statistics(self) -> dict[str, float]:
+        """Numbers for the log; see `slide.Proposer.statistics`."""
+        seen = on_host(self.buckets.seen).astype(np.int64)
+        lost = (seen - self.capacity).clip(0)
         return {
             "tables/non_empty_share": float(np.mean(seen > 0)),
             "tables/largest_bucket": min(int(seen.max()), self.capacity),

@@ -25,6 +25,7 @@ from slide.sampling import (
     FullSampler,
     LSHProposer,
     Sampler,
+    SketchProposer,
     never,
 )
 from slide.utils import checks
@@ -278,8 +279,12 @@ def _taken_layer(
 _FAMILIES = {"simhash": SimHash, "dwta": DWTA}
 # What is built again, and from which numbers.
 _REBUILT = {
-    "lsh": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
+    "tables": (LSHProposer, ("hashes_per_table", "num_tables", "probes")),
+    "sketch": (SketchProposer, ()),
 }
+# In slide 0.1.0 one class had tables where a size of them was given, and else scanned sketches; and
+# lists of rows were an index that predictions do not need.
+_EARLIER = ("lsh", "index")
 
 
 def index_parts(sampler: Sampler | None) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
@@ -287,38 +292,47 @@ def index_parts(sampler: Sampler | None) -> tuple[dict[str, Any] | None, dict[st
 
     The rest of it follows from the weights.
     """
-    proposer = getattr(sampler, "proposer", None)
+    proposer: Any = getattr(sampler, "proposer", None)
     known = {made: kind for kind, (made, _) in _REBUILT.items()}
-    if type(sampler) is not ActiveSampler or type(proposer) not in known:
+    # Where sets hold all outputs there is no index.
+    if type(sampler) is not ActiveSampler or sampler.active >= sampler.out_features:
+        return None, {}
+    if type(proposer) not in known:
         return None, {}
     kind = known[type(proposer)]
     found = {name: getattr(proposer, name) for name in (*_REBUILT[kind][1], "seed")}
-    if not isinstance(proposer, LSHProposer):
-        return {"proposer": kind} | found, {}
-    family: Any = proposer.family
-    names = {made: name for name, made in _FAMILIES.items()}
-    name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
-    # Where sets hold all outputs there is no index.
-    if name is None or sampler.active >= sampler.out_features:
-        return None, {}
-    found |= {"family": name, "options": dict(options)}
-    return {"proposer": kind} | found, proposer.projection()
+    if isinstance(proposer, LSHProposer):
+        family: Any = proposer.family
+        names = {made: name for name, made in _FAMILIES.items()}
+        name, options = names.get(getattr(family, "func", family)), getattr(family, "keywords", {})
+        if name is None:
+            return None, {}
+        found |= {"family": name, "options": dict(options)}
+    return {"proposer": kind} | found, proposer.projection.tensors()
 
 
 def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampler:
     """A sampler for prediction; its index does not follow changes of the weights."""
-    kind, names = _REBUILT[stored.one_of("proposer", _REBUILT)]
+    kind = stored.one_of("proposer", (*_REBUILT, *_EARLIER))
+    if kind == "index":
+        return FullSampler(in_features, out_features)
+    if kind == "lsh":
+        given = any(stored.get(name) is not None for name in _REBUILT["tables"][1])
+        kind = "tables" if given else "sketch"
+    proposer, names = _REBUILT[kind]
     made = {name: stored.get(name) for name in names}
-    if kind is LSHProposer:
+    if kind == "tables":
         family = _FAMILIES[stored.one_of("family", _FAMILIES)]
         made["family"] = partial(family, **stored.mapping("options"))
     # No set is chosen: the size of a set must only be below the number of outputs.
     options = {"active": 1, "rebuild": never, "seed": stored.get("seed")}
-    sampler = ActiveSampler(in_features, out_features, partial(kind, **made), **options)
-    if isinstance(sampler.proposer, LSHProposer):
-        own = sampler.proposer.projection()
-        shapes = {name: Expected(tuple(each.shape), "float32") for name, each in own.items()}
-        sampler.proposer.project_by(**{n: stored.tensor(n, each) for n, each in shapes.items()})
+    sampler = ActiveSampler(in_features, out_features, partial(proposer, **made), **options)
+    index: Any = sampler.proposer
+    projection = index.projection
+    shapes = {
+        name: Expected(tuple(each.shape), "float32") for name, each in projection.tensors().items()
+    }
+    projection.take(**{name: stored.tensor(name, each) for name, each in shapes.items()})
     return sampler
 
 

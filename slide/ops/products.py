@@ -183,8 +183,8 @@ def sampled_product(
     """
     out = torch.empty(len(pattern.ids), dtype=vectors.dtype)
     if getattr(pattern, "groups", None) is not None and rows.dtype != torch.bfloat16:
-        added, arrays = _array_or_none(bias, vectors), map(array_view, (vectors, rows))
-        block_product_kernel(pattern.groups, pattern.indptr, *arrays, added, out.numpy())
+        added, x, weight = _array_or_none(bias, vectors), array_view(vectors), array_view(rows)
+        block_product_kernel(pattern.groups, pattern.indptr, x, weight, added, out.numpy())
         return out
     if not grouped and rows.dtype != torch.bfloat16:
         return entry_products(pattern.indptr, pattern.ids, vectors, rows, bias)

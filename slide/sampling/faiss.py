@@ -54,7 +54,8 @@ class FaissProposer(RankedProposer):
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, best=best, seed=seed)
-        self.factory = checks.filled_text("factory", factory)
+        checks.filled_text("factory", factory)
+        self.factory = factory
         self._index: Any = None
         self._empty()  # So that a bad string is an error here.
 
@@ -74,7 +75,7 @@ class FaissProposer(RankedProposer):
             return faiss.index_factory(width, self.factory, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
             raise ValueError(
-                f"factory must be a string of FAISS's index factory, such as 'IVF256,SQ8', for rows "
+                "factory must be a string of FAISS's index factory, such as 'IVF256,SQ8', for rows "
                 f"of {self.in_features + 1} numbers, not {self.factory!r}"
             ) from error
 

@@ -17,10 +17,7 @@ from slide.hashing.projection import Projection
 from slide.ops.buckets import SPARE
 from slide.ops.sketches import FIRST, LINE, largest_scores, sketches_of
 from slide.sampling.head import Head, bound_of
-from slide.sampling.protocol import (
-    Queries,
-    dense,
-)
+from slide.sampling.protocol import Queries, dense
 from slide.sampling.ranked import RankedProposer
 from slide.sampling.sketch import index_arrays
 from slide.sparse import Pattern

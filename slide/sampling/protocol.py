@@ -262,14 +262,11 @@ class Proposer:
 
         A name has one meaning in all proposers, and runs show these:
 
-        * ``look_up/rows_seen``: mean number of distinct rows that an input of the last look-up
-          looked at,
+        * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
         * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,
         * ``tables/largest_bucket``: number of ids that the fullest bucket holds,
         * ``tables/left_out_share``: share of the entries of tables that no look-up sees, because
-          too many ids are in their bucket,
-        * ``tables/found_share``: outputs that an input of the last look-up found in the tables, as
-          a share of those that are there, and ``tables/meant_share``: what it should find.
+          too many ids are in their bucket.
         """
         return {}
 
@@ -281,8 +278,7 @@ class Proposer:
         """Sizes of the index, also those that nobody gave, by name; runs show these:
 
         * ``directions``: number of directions on which rows and inputs are projected,
-        * ``num_tables``: L, 0 if there are no tables,
-        * ``hashes_per_table``: K, if there are tables.
+        * ``num_tables`` and ``hashes_per_table``: L and K, if there are hash tables.
         """
         return {}
 

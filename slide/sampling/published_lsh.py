@@ -103,8 +103,14 @@ class PublishedLSHProposer(Proposer):
         sizes = {"hashes_per_table": self.hashes_per_table, "num_tables": self.num_tables}
         self.hash = self._family(width, seed=self.seed, **sizes)
         codes, buckets = self.hash.num_buckets, bucket_count(self.hash.num_buckets, n)
-        shape = self.hash.num_tables, buckets, self._capacity, self._policy, self.seed
-        self.tables = HashTables(*shape, num_codes=codes)
+        self.tables = HashTables(
+            self.hash.num_tables,
+            buckets,
+            bucket_capacity=self._capacity,
+            bucket_policy=self._policy,
+            seed=self.seed,
+            num_codes=codes,
+        )
         self.codes: Any = np.empty((self.hash.num_tables, 0), np.int32)
         self.retrieved = 0.0
         self._scratch = Scratch()
@@ -209,7 +215,7 @@ class PublishedLSHProposer(Proposer):
 
     def description(self) -> str:
         """See `Proposer.description`."""
-        hashes, tables = self.hash.hashes_per_table, self.hash.num_tables
+        hashes, tables = self.hashes_per_table, self.num_tables
         return (
             f"{type(self.hash).__name__} tables as published (K {hashes}, L {tables}) over "
             f"{self.out_features:,} outputs"

@@ -23,10 +23,7 @@ from slide.ops.sketches import (
     torch_rank_all,
 )
 from slide.sampling.head import Head, bound_of, records
-from slide.sampling.protocol import (
-    Queries,
-    dense,
-)
+from slide.sampling.protocol import Queries, dense
 from slide.sampling.ranked import RankedProposer
 from slide.sparse import Pattern
 from slide.utils.array_checks import Expected, check_arrays
@@ -240,7 +237,7 @@ class SketchProposer(RankedProposer):
 
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`."""
-        return {"directions": self._numbers, "num_tables": 0}
+        return {"directions": self._numbers}
 
     def _settings(self) -> dict[str, Any]:
         """What sketches depend on."""

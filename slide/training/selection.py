@@ -31,7 +31,7 @@ _PHRASES = (
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
     "{rows_seen_share:.1%} of the rows looked at",
     "{directions}",
-    "{num_tables} (L){why}",
+    "{num_tables} (L)",
     "{hashes_per_table} in a code (K)",
     "{rebuilds} and upkeep {rebuild_seconds:.1f} s",
     "measurements took {measuring_seconds:.1f} s",
@@ -45,9 +45,9 @@ _NOUNS = {
 }
 # Fewer measurements than this do not show that a recall is no more than chance.
 _FEWEST = 5
-# Tables warn if an input finds less than this part of what it should, if its buckets hold more than
-# this share of all outputs there, or if look-ups pass over more than this share.
-_FEW, _MANY, _LOST = 0.2, 0.5, 0.5
+# Tables warn if an input looks at more than this share of all outputs, or if their buckets have
+# passed over more than this share of the outputs.
+_MANY, _LOST = 0.5, 0.5
 
 
 class Recall(NamedTuple):
@@ -130,54 +130,35 @@ def _proposer(network: SlideNetwork) -> Any:
 
 def selection_line(summary: Mapping[str, Any]) -> str:
     """The figures of a summary in one line."""
-    why = "" if summary.get("num_tables") else ": sketches rank the rows"
     known = {
         name: counted(summary[name], *noun) for name, noun in _NOUNS.items() if name in summary
     }
     said = []
     for phrase in _PHRASES:
         try:
-            said.append(phrase.format_map({**summary, **known, "why": why}))
+            said.append(phrase.format_map({**summary, **known}))
         except KeyError:  # A figure that is not known.
             continue
     return "; ".join(said)
 
 
-def missing_tables(network: SlideNetwork) -> list[str]:
-    """A sentence if sizes of hash tables were given and there are none, which no step changes."""
-    proposer = _proposer(network)
-    given = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables", "probes"))
-    tables = None if proposer is None else proposer.sizes().get("num_tables")
-    if tables != 0 or all(each is None for each in given):
-        return []
-    return [
-        "hash.hashes_per_table (K), hash.num_tables (L) and hash.probes have no effect: inputs "
-        "look at all outputs of a layer that has at most 4,096, or that is on another device "
-        "than the CPU, and there are no tables"
-    ]
-
-
 def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork) -> list[str]:
     """Sentences on look-ups that are of no use, and on the keys that help."""
-    found, late = missing_tables(network), _second_half(log)
-    shares = (_values(late, f"tables/{name}_share") for name in ("found", "meant", "left_out"))
-    several, meant, lost = (mean(each) if each else 0.0 for each in shares)
-    if lost > _LOST:
-        found.append(
-            f"{lost:.1%} of the entries of hash tables are in buckets with too many outputs, which "
-            "look-ups leave out: raise hash.hashes_per_table (K)"
-        )
-    elif several > _MANY:
-        found.append(
-            f"the buckets that an input reads hold {several:.1f} times the outputs of the hash "
-            "tables, so look-ups save little: raise hash.hashes_per_table (K) or lower "
-            "hash.num_tables (L)"
-        )
-    elif several < _FEW * meant:
-        found.append(
-            f"an input finds {several:.3%} of the outputs in hash tables, where {meant:.3%} are "
-            "meant: lower hash.hashes_per_table (K) or raise hash.num_tables (L)"
-        )
+    found, late = [], _second_half(log)
+    proposer = _proposer(network)
+    if proposer is not None and "num_tables" in proposer.sizes():
+        shares = (_values(late, name) for name in (_SEEN, "tables/left_out_share"))
+        seen, lost = (mean(each) if each else 0.0 for each in shares)
+        if lost > _LOST:
+            found.append(
+                f"{lost:.1%} of the entries of hash tables are in buckets with too many outputs, "
+                "which look-ups leave out: raise hash.hashes_per_table (K)"
+            )
+        elif seen > _MANY:
+            found.append(
+                f"an input looks at {seen:.1%} of the outputs, so look-ups save little: raise "
+                "hash.hashes_per_table (K) or lower hash.num_tables (L)"
+            )
     pairs = [(line[_RECALL], line[_CHANCE]) for line in late if _CANDIDATES in line]
     gains = [recall - chance for recall, chance in pairs]
     # Chance alone passes two standard errors in one of forty runs.
