@@ -409,6 +409,9 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
             config[group] = composed[group]
     if "prior_margin" not in config.network:
         config.network.prior_margin = 0.0
+    rebuild = OmegaConf.select(config, "sampler.rebuild")
+    if isinstance(rebuild, DictConfig) and rebuild.get("growth", 0) is None:
+        rebuild.growth = 0.7  # What null meant in slide 0.1.0.
     for override in overrides:
         key = override_key(override)
         if key in ("resume", "allow_targets"):

@@ -97,7 +97,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         sampler: how active sets are chosen: any ``sampler`` of the command line, such as
             ``"lsh"`` (hash tables), ``"sketch"``, ``"uniform"`` and ``"full"``.
         active: outputs in an active set; None: a quarter of all labels, at least 64, and at most
-            128 for a group or a row and 2048 for a batch.
+            192 for a group, 128 for a row and 2048 for a batch.
         ranker: ``"ensemble"``; ``"none"`` or None: the network alone, without held-out rows.
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The

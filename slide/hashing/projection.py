@@ -158,7 +158,7 @@ class Projection:
 
 def random_directions(in_features: int, number: int, seed: int) -> Tensor:
     """Orthonormal columns ``(D, number)`` float32, for the time before the first inputs."""
-    generator = torch.Generator().manual_seed(int(seed))
+    generator = torch.Generator().manual_seed(int(seed) % 2**64)
     drawn = torch.randn(in_features, number, generator=generator, dtype=torch.float32)
     # As a state has them: products of another layout differ in their last bits.
     return torch.linalg.qr(drawn).Q.contiguous()

@@ -86,8 +86,8 @@ def _key(ordered, row):
 def _is_new(keys, key, known, row):
     """Whether a row is neither among the keys nor left out."""
     found = True  # Without branches: the loops are short.
-    for i in range(len(keys)):
-        found &= keys[i] != key
+    for i in range(len(keys)):  # A head has scores of rounded inputs, so other keys of its rows.
+        found &= (keys[i] ^ key) & _ROWS != 0
     for i in range(len(known)):
         found &= known[i] != row
     return found

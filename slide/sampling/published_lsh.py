@@ -26,8 +26,6 @@ from slide.utils.tensor_folder import check_same_settings
 
 # Far below any other coordinate, and above none that is negative.
 _TINY = 1e-30
-# In a small layer an input is meant to find this share of the outputs, in others `fill`.
-_MEANT = 1 / 8
 
 
 released_hash = partial(DWTA, packing="released")
@@ -223,13 +221,7 @@ class PublishedLSHProposer(Proposer):
 
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`; rows that were seen are the rows of a set without the fill."""
-        n = self.out_features
-        return {
-            "look_up/rows_seen": self.retrieved,
-            "tables/found_share": self.retrieved / n,
-            "tables/meant_share": min(self.fill / n, _MEANT),
-            **self.tables.statistics(),
-        }
+        return {"look_up/rows_seen": self.retrieved, **self.tables.statistics()}
 
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`."""

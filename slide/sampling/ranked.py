@@ -130,12 +130,17 @@ class RankedProposer(Proposer):
 
     @profiled("look up")
     def _found(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
-        return self.find(dense(queries, type(self).__name__), labels, most)
+        x = dense(queries, type(self).__name__)
+        if not len(x) or not most:  # Kernels need an input, and a place for a row.
+            return torch.full((len(x), most), -1, dtype=torch.int32, device=x.device)
+        return self.find(x, labels, most)
 
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
         """Of the rows that are found those with the largest exact scores."""
         assert self._rows is not None, "a sampler calls rebuild first"
         ids = self._found(queries, labels, self.scored * most)
+        if not ids.numel():
+            return ids
         found: Tensor | RankedIds = ids
         if not uses_reference(ids):
             found = RankedIds(ids.numpy(), (ids >= 0).sum(1).numpy())

@@ -38,6 +38,9 @@ _COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds", "steps"
 # change in a step, and each by the gradients of more samples. Precision rises with the group, but
 # recall falls, so the group is small. Without candidates fewer negatives cost precision.
 _GROUP = 16
+# The share of the draws of a group that are labels of the batch: rows that the step reads anyway,
+# and outputs that are often wrong.
+_LABEL_DRAWS = 0.75
 _ASIDE = 2  # Part of the keys of sets that are not for training, which training must not repeat.
 _MOST_OUTPUTS = 2**31 - 1  # Their numbers are int32.
 
@@ -184,10 +187,11 @@ class ActiveSampler(Sampler):
             return f"sets of all {self.out_features:,} outputs"
         of = {"shared": "the batch", "per_sample": "a sample"}
         whom = of.get(self.mode, f"{self.group_size} samples")
-        # Without a share of candidates all that are found are in a set.
-        least = "at least " if self.proposer is not None and self.candidate_share is None else ""
-        sets = f"sets of {least}{self.active:,} outputs for {whom}"
-        if self.proposer is None or (self.mode == "grouped" and not self.lookups):
+        chosen = self.proposer is not None and (self.mode != "grouped" or self.lookups > 0)
+        # Without a share of candidates all that are found are in a set, but for a shared one.
+        every = chosen and self.candidate_share is None and self.mode != "shared"
+        sets = f"sets of {'at least ' if every else ''}{self.active:,} outputs for {whom}"
+        if self.proposer is None or not chosen:
             return f"{sets}; uniform draws from {self.out_features:,} outputs"
         schedule: Any = getattr(self.rebuild_due, "func", self.rebuild_due)
         name = getattr(schedule, "__name__", type(schedule).__name__).removeprefix("by_")
@@ -402,10 +406,13 @@ class ActiveSampler(Sampler):
             found = self.proposer.propose(some, own, np.full(len(asking), limit), draws)
             filled = self.proposer.filled
             proposed = _in_groups(found, division, self.lookups)
-        own = np.maximum(distinct + self._reserve, self.active)
-        most = distinct + self._reserve + on_host((proposed >= 0).sum(1))
-        sizes = np.minimum(np.maximum(own, most), self.out_features)
-        made = self._sets(queries, labels, division, proposed, sizes, key)
+        needed = distinct + self._reserve + on_host((proposed >= 0).sum(1))
+        sizes = np.minimum(np.maximum(needed, self.active), self.out_features)
+        chosen = proposed
+        if self.weighting == "none":
+            drawn = _drawn_labels(labels, _LABEL_DRAWS * (sizes - needed), key)
+            chosen = _side_by_side(proposed, drawn)
+        made = self._sets(queries, labels, division, chosen, sizes, key)
         self._chosen = _Chosen(made.known, int(distinct.sum()), filled, len(made.ids), sets)
         bounds_of_sets, set_of = row_bounds(sizes), np.empty(len(order), np.int64)
         set_of[order] = np.repeat(np.arange(sets), np.diff(bounds))
@@ -536,7 +543,7 @@ class ActiveSampler(Sampler):
             count = check_counter("the state of an ActiveSampler", name, state.get(name, 0))
             setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
-        self.scheduled = min(self.scheduled, self.rebuild_due(self.samples))
+        self.scheduled = min(self.scheduled, self.rebuild_due(self.progress()))
 
 
 class _Chosen(NamedTuple):
@@ -619,6 +626,21 @@ def _in_groups(found: RankedIds | Tensor, division: _Division, each: int) -> np.
     out = np.full((rows.size, width), -1, np.int32)
     out[rows.ravel()] = ids
     return out.reshape(len(rows), -1)
+
+
+def _drawn_labels(labels: Pattern, wanted: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Labels of the batch by their frequency there: ``wanted`` (S,) for each set, -1 after them."""
+    most = int(wanted.max(initial=0)) if len(labels.indices) else 0
+    draws = np.random.default_rng(int(random_key(int(key), 2)))
+    at = draws.integers(max(1, len(labels.indices)), size=(len(wanted), most), dtype=np.int32)
+    drawn = labels.indices[at] if most else at
+    return np.where(np.arange(most) < wanted[:, None], drawn, np.int32(-1))
+
+
+def _side_by_side(proposed: np.ndarray | Tensor, drawn: np.ndarray) -> np.ndarray | Tensor:
+    if isinstance(proposed, Tensor):
+        return torch.cat([proposed, on_device(drawn, proposed.device)], 1)
+    return np.concatenate([proposed, drawn], 1)
 
 
 def _repeated(

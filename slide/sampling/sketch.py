@@ -184,7 +184,7 @@ class SketchProposer(RankedProposer):
         self._take_head()
 
     def _take_head(self) -> None:
-        inside = [self._inside(some) for some in self.sketches.split(_BLOCK)]
+        inside = [self._inside(some) for some in self.sketches.split(_BLOCK) if len(some)]
         rows = np.flatnonzero(np.concatenate([np.zeros(0, bool), *inside])).astype(np.int32)
         self._head = Head(rows, self.sketches)
 

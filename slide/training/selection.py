@@ -146,7 +146,9 @@ def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork
     """Sentences on look-ups that are of no use, and on the keys that help."""
     found, late = [], _second_half(log)
     proposer = _proposer(network)
-    if proposer is not None and "num_tables" in proposer.sizes():
+    # Few outputs need no tables, and have them by default.
+    given = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables"))
+    if any(each is not None for each in given):
         shares = (_values(late, name) for name in (_SEEN, "tables/left_out_share"))
         seen, lost = (mean(each) if each else 0.0 for each in shares)
         if lost > _LOST:

@@ -10,6 +10,8 @@ import yaml
 from slide.utils import checks
 
 _MANY_LABELS = 100_000
+# Outputs in the set of a sample, of a group and of a batch, at most.
+_MOST_ACTIVE = {"per_sample": 128, "grouped": 192, "shared": 2048}
 # A search by an index saves little for fewer labels.
 _SEARCHED_LABELS = 20_000
 
@@ -66,9 +68,9 @@ def batch_size(num_rows: int) -> int:
 
 
 def active_outputs(num_labels: int, mode: str) -> int:
-    """Outputs in an active set: a quarter of all, at least 64; at most 128, for a batch 2048."""
+    """Outputs in an active set: a quarter of all, at least 64, and at most what a mode needs."""
     checks.whole("num_labels", num_labels, 1)
-    return min(max(num_labels // 4, 64), 2048 if mode == "shared" else 128)
+    return min(max(num_labels // 4, 64), _MOST_ACTIVE[mode])
 
 
 def hidden_width(num_labels: int) -> int:

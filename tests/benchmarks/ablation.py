@@ -66,7 +66,9 @@ NETWORK = {
     "six epochs, a rate that falls from the start": ["trainer.epochs=6"],
     "six epochs, a constant rate": ["trainer.epochs=6", "lr_schedule=constant"],
     "binary cross-entropy": ["loss=bce"],
-    "looked-up outputs in a quarter of the free places": ["sampler=lsh"],
+    "sets of groups without look-ups": ["sampler=uniform"],
+    "one set for the batch, uniform draws": ["sampler=uniform", "sampler.mode=shared"],
+    "biases from the prior scores themselves": ["network.prior_margin=0"],
     "uniform draws stand for the rest": ["sampler.weighting=stratified"],
 }
 WITHOUT = RANKER | NETWORK

@@ -32,7 +32,7 @@ SLOWER, LINES = 1.2, 5
 # The network is a key, so that lines of other networks are not compared.
 KEYS = ("machine", "threads", "commit", "case", "network")
 NETWORK = "{outputs:,} outputs, {features:,} features, {hidden} hidden units"
-STEPS = ("default", "lsh, shared", "lsh, per sample")
+STEPS = ("default", "uniform, batch", "lsh, sample")
 SEARCHES = ("exact", "index")
 
 
@@ -45,9 +45,8 @@ def parts(sizes: dict[str, int]) -> dict[str, Callable[[], object]]:
         made, rows = Sampled(size, config), config.trainer.batch_size
         batches = [draw(size, rows, rng) for _ in range(BATCHES)]
         found[f"step, {case}"] = taking_turns(made.step, batches)
-        if case == "lsh, shared":
-            found["rebuild"] = made.rebuild
         if case == "default":
+            found["rebuild"] = made.rebuild
             features = [(batch.features, 5) for batch in batches]
             for search in SEARCHES:
                 predict = partial(made.network.predict, search=search)

@@ -34,9 +34,9 @@ from sized import BATCHES, LABELS, NONZEROS, Size, settings
 BASE = Size()
 # Case: outputs beyond which it is not measured; a dense step takes seconds.
 LIMITS = {
-    "default": 2**24,
-    "lsh, shared": 2**22,
-    "lsh, per sample": 2**22,
+    "default": 2**22,
+    "uniform, batch": 2**24,
+    "lsh, sample": 2**22,
     "sampled softmax, PyTorch": 2**22,
     "dense PyTorch": 2**18,
 }

@@ -25,12 +25,11 @@ ALTERNATIONS, SECONDS = 5, 0.15
 QUIET = ["schedule=fixed", "schedule.every=0"]  # Rebuilds are timed by themselves.
 # Case: overrides of train.py, or the peer of plain_torch.py.
 CASES: dict[str, list[str] | str] = {
-    "default": ["sampler=uniform"],
-    "lsh, shared": ["sampler=lsh"],
-    "uniform, per sample": [
-        *("sampler=uniform", "sampler.mode=per_sample", "sampler.active=128"),
-    ],
-    "lsh, per sample": ["sampler=lsh", "sampler.mode=per_sample", "sampler.active=128"],
+    "default": ["sampler=lsh"],
+    "uniform, group": ["sampler=uniform"],
+    "uniform, batch": ["sampler=uniform", "sampler.mode=shared"],
+    "lsh, sample": ["sampler=lsh", "sampler.mode=per_sample"],
+    "uniform, sample": ["sampler=uniform", "sampler.mode=per_sample"],
     "sampled softmax, PyTorch": "sampled",
     "dense PyTorch": "dense",
 }
@@ -48,7 +47,8 @@ class Size(NamedTuple):
 def settings(case: str, outputs: int, hidden: int | None = None) -> DictConfig:
     """The configuration of train.py for a case; the width is the default one unless it is given."""
     chosen = CASES[case]
-    words = [*(["sampler=uniform"] if isinstance(chosen, str) else chosen), "ranker=none"]
+    shared = ["sampler=uniform", "sampler.mode=shared"]
+    words = [*(shared if isinstance(chosen, str) else chosen), "ranker=none"]
     words += QUIET if "sampler=lsh" in words else []
     words += [f"network.hidden=[{hidden}]"] if hidden else []
     config = read_config(words)
@@ -193,7 +193,7 @@ def measured(*size: Any, seconds: float = SECONDS) -> dict[str, Any]:
         },
         "product_ms": round(statistics.median(products), 3),
     }
-    if isinstance(made, Sampled) and size.case.startswith("lsh"):
+    if isinstance(made, Sampled) and made.network.output.sampler.proposer is not None:
         least = 3 if size.outputs < 2**20 else 1
         found["rebuild_ms"] = round(median(made.rebuild, 0, least), 1)
     touch(made.optimizer)

@@ -8,6 +8,8 @@ results/benchmarks/step.{json,md} and the table of the README.
 
 import argparse
 import gc
+import inspect
+import math
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from slide.sampling import schedules
 from slide.training.trainer import Trainer
 
 WARM_UP = 10
-# Steps between two rehashings of rows, at most, among the cases.
+# Steps whose changed rows move to their new buckets at a time.
 RUN = 8
 # Turns of each case, and steps in a turn.
 TURNS, REPEATS = 5, 2 * RUN
@@ -53,7 +55,7 @@ class Peer:
     """A network in plain PyTorch on the batches of a trainer of the default network."""
 
     def __init__(self, kind: str, trainer: Trainer):
-        data, config = trainer.data, read_config(["sampler=uniform", *DATA])
+        data, config = trainer.data, read_config(["sampler=uniform", "sampler.mode=shared", *DATA])
         fill_in(config, EPOCH, data.num_labels)
         network = NETWORKS[kind](data.num_features, data.num_labels, config)
         rates = config.optimizer.lr, config.optimizer.input_rate
@@ -153,6 +155,17 @@ def make_trainer(words: list[str], folder: str) -> Trainer:
     return trainer
 
 
+def steps_between_rebuilds(trainer: Trainer) -> float:
+    """By the default schedule, from what the steps so far have computed."""
+    sampler: Any = trainer.network.output.sampler
+    if sampler.proposer is None:
+        return math.inf
+    known = inspect.signature(schedules.by_updates).parameters
+    each = sampler.computed / max(1, sampler.steps)
+    updates = known["per_output"].default * sampler.out_features / each
+    return max(known["at_least"].default, updates)
+
+
 def measure_all(turns: int, repeats: int) -> dict[str, Any]:
     """A row for each of `CASES`, and what the network is."""
     runtime.set_threads(0)
@@ -160,7 +173,7 @@ def measure_all(turns: int, repeats: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     counts, dense_times = (turns, repeats), []
     with tempfile.TemporaryDirectory() as folder:
-        base = make_trainer(["sampler=uniform"], f"{folder}/base")
+        base = make_trainer(["sampler=uniform", "sampler.mode=shared"], f"{folder}/base")
         output, first = base.network.output, base.network.first
         dense = Peer("dense", base)
         dense.step()
@@ -176,7 +189,7 @@ def measure_all(turns: int, repeats: int) -> dict[str, Any]:
                 step, batch = our_step(trainer), trainer.options.batch_size
                 milliseconds(step, 0, WARM_UP)
                 rebuild = rebuild_milliseconds(trainer)
-                charged = schedules.backoff(EPOCH) / (EPOCH / batch) * rebuild
+                charged = rebuild / steps_between_rebuilds(trainer)
                 row, theirs = in_turns(step, batch, dense, counts, charged)
                 row["rebuild_ms"] = round(rebuild, 1)
                 row["parts_ms"] = milliseconds_by_part(step, 4 * repeats)
@@ -189,7 +202,7 @@ def measure_all(turns: int, repeats: int) -> dict[str, Any]:
             gc.collect()
         shape = (
             f"{first.in_features:,} features, 75 non-zeros a row, {output.in_features} hidden "
-            f"units, {output.out_features:,} outputs, {output.sampler.active:,} in a shared set"
+            f"units, {output.out_features:,} outputs"
         )
     middle = statistics.median(dense_times)
     speed = {"mean_ms": round(middle, 2), "samples_per_second": round(1e3 * dense.batch / middle)}
@@ -236,9 +249,8 @@ def page(found: dict[str, Any]) -> str:
         {"ms of a step": row["case"]} | {n: row["parts_ms"].get(n, "") for n in (*names, "rest")}
         for row in ours
     ]
-    counts = {"run": RUN, "rebuilds": schedules.backoff(EPOCH)}
     return (
-        prose("step", "about", **found, **counts)
+        prose("step", "about", **found, run=RUN)
         + table(main)
         + "\nWhere the time goes (steps of the same run, timed part by part):\n\n"
         + table(parts)
