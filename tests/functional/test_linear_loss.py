@@ -8,7 +8,7 @@ import torch
 from helpers.grids import pairs
 
 import slide
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Groups
 from slide.backend import uses_reference
 from slide.functional import active_linear, active_linear_loss, loss_on_active
 from slide.functional.losses import LOSSES, ActiveLoss
@@ -31,8 +31,15 @@ def draw_linear(mode, weighted, dtype):
     targets = Pattern(
         np.cumsum([0, *map(len, positions)]), np.concatenate(positions).astype(np.int32)
     )
+    groups = None
     if mode == "shared":
         ids, indptr = rng.permutation(N)[:9].astype(np.int32), None
+    elif mode == "grouped":
+        set_of = np.array([0, 1, 1, 0, 1, 1, 1])
+        sets = np.stack([rng.permutation(N)[:9] for _ in range(2)]).astype(np.int32)
+        ids, indptr = sets[set_of].flatten(), np.arange(8) * 9
+        order, bounds = np.argsort(set_of, kind="stable"), np.array([0, 2, 7])
+        groups = Groups(order, bounds, sets.flatten(), np.arange(3) * 9)
     else:
         ids = np.concatenate([rng.permutation(N)[:9] for _ in range(7)]).astype(np.int32)
         indptr = np.arange(8) * 9
@@ -41,7 +48,7 @@ def draw_linear(mode, weighted, dtype):
         # Targets, of which there are five positions, have weight 1.
         one = np.r_[np.zeros(5), rng.uniform(0, 2, 4)].astype(np.float32)
         log_weights = one if mode == "shared" else np.tile(one, 7)
-    return x, weight, bias, ActiveSet(N, ids, indptr, targets, log_weights)
+    return x, weight, bias, ActiveSet(N, ids, indptr, targets, log_weights, groups=groups)
 
 
 def loss_and_gradients(loss, x, weight, bias):
@@ -56,7 +63,7 @@ def loss_and_gradients(loss, x, weight, bias):
 
 @pairs(
     name=LOSSES,
-    mode=["shared", "per_sample"],
+    mode=["shared", "per_sample", "grouped"],
     weighted=[False, True],
     with_bias=[False, True],
     hard=[1.0, 0.3],

@@ -7,12 +7,15 @@ import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
 from helpers.grids import pairs
-from helpers.matrices import chi_square_p, rows_of
+from helpers.matrices import chi_square_p, make_pattern, rows_of
 
 from slide.backend import backend, uses_reference
 from slide.hashing import hash_tables
 from slide.hashing.hash_tables import HashTables
+from slide.ops.buckets import SPARE
 from slide.ops.random import random_below
+from slide.ops.sketches import LINE, PRIOR, no_keys
+from slide.sparse import Pattern
 from slide.utils.random_keys import random_key
 
 POLICIES = ["fifo", "reservoir"]
@@ -56,13 +59,13 @@ class Dictionaries:
         return [[table.get(c, []) for c in range(self.like.num_buckets)] for table in self.kept]
 
 
-@pairs(seed=[0, 1], capacity=[1, 4, 100, None], policy=POLICIES)
+@pairs(seed=[0, 1], capacity=[1, 4, 100, None], policy=POLICIES, growing=[False, True])
 class TestContents:
-    def test_insert_many_after_build(self, policy, capacity, seed):
+    def test_insert_many_after_build(self, policy, capacity, seed, growing):
         codes = as_codes(draw_codes(seed))
         ids = np.random.default_rng(seed).permutation(1_000)[:40].astype(np.int32)
         ids[:15] = np.arange(15)
-        tables = HashTables(3, 5, capacity, policy, seed)
+        tables = HashTables(3, 5, capacity, policy, seed, growing=growing)
         tables.build(codes[:, :15])
         tables.insert(ids[15:25], codes[:, 15:25])
         tables.insert(ids[25:], codes[:, 25:])
@@ -72,9 +75,42 @@ class TestContents:
         parts = [[buckets[table][c] for table, c in enumerate(own)] for own in asked.T]
         assert rows_of(tables.query(asked)) == [[i for ids in own for i in ids] for own in parts]
 
-    def test_move(self, policy, capacity, seed):
+    def test_build_in_an_order(self, policy, capacity, seed, growing):
+        """A full bucket has dropped the first ids of the order, or draws by it."""
+        codes, rng = as_codes(draw_codes(seed)), np.random.default_rng(seed)
+        tables = HashTables(3, 5, capacity, policy, seed, growing=growing)
+        for _ in range(2):  # A second build forgets the first one.
+            order = rng.permutation(40)
+            tables.build(codes, order)
+            twin = Dictionaries(tables, codes[:, order], order)
+            assert contents(tables) == twin.contents()
+        tables.insert(as_codes([90, 91]), codes[:, :2])
+        for i in range(2):
+            for table, code in enumerate(codes[:, i].tolist()):
+                twin.insert(90 + i, table, code)
+        assert contents(tables) == twin.contents()
+
+    def test_insert_where_codes_have_changed(self, policy, capacity, seed, growing):
+        """Ids stay in their old buckets, too."""
         old, new = (as_codes(draw_codes(seed + i)) for i in (0, 20))
-        tables = HashTables(3, 5, capacity, policy, seed)
+        ids = np.random.default_rng(seed).permutation(40)[:17].astype(np.int32)
+        for kind in (np.array, torch.tensor):
+            tables = HashTables(3, 5, capacity, policy, seed, growing=growing)
+            tables.build(old)
+            twin = Dictionaries(tables, old)
+            tables.insert(ids, kind(new[:, ids]), old[:, ids])
+            for i in ids.tolist():
+                for table in range(3):
+                    if old[table, i] != new[table, i]:
+                        twin.insert(i, table, int(new[table, i]))
+            assert contents(tables) == twin.contents()
+            now = contents(tables)
+            tables.insert(ids, new[:, ids], new[:, ids])
+            assert contents(tables) == now, "no code has changed"
+
+    def test_move(self, policy, capacity, seed, growing):
+        old, new = (as_codes(draw_codes(seed + i)) for i in (0, 20))
+        tables = HashTables(3, 5, capacity, policy, seed, growing=growing)
         tables.build(old)
         twin = Dictionaries(tables, old)
         ids = np.random.default_rng(seed).permutation(40)[:17].astype(np.int32)
@@ -122,17 +158,108 @@ def test_empty_tables():
 
 
 def test_statistics():
-    """Full buckets leave ids out, and look-ups pass over buckets of many ids."""
-    for capacity, options, expected in (
-        (2, {}, (5 / 8, 2, 3 / 10)),
-        (None, {"most": 3}, (5 / 8, 4, 4 / 10)),
-        (None, {"first": 1, "most": 2}, (4 / 6, 3, 3 / 6)),
-    ):
+    """Full buckets leave ids out."""
+    for capacity, expected in ((2, (5 / 8, 2, 3 / 10)), (None, (5 / 8, 4, 0))):
         tables = HashTables(2, 4, bucket_capacity=capacity)
         tables.build(as_codes([[0, 0, 0, 0, 3], [1, 1, 1, 2, 3]]))
-        found = tables.statistics(**options)
         names = "non_empty_share", "largest_bucket", "left_out_share"
-        assert found == {f"tables/{name}": n for name, n in zip(names, expected, strict=True)}
+        wanted = {f"tables/{name}": n for name, n in zip(names, expected, strict=True)}
+        assert tables.statistics() == wanted
+
+
+@pytest.mark.kernels_only
+class TestGrowing:
+    """Tables whose buckets have room for as many ids again, and for `SPARE` at least."""
+
+    @pytest.mark.parametrize("capacity", [None, 12])
+    def test_room_of_buckets(self, capacity):
+        codes = as_codes(draw_codes(0))
+        tables = HashTables(3, 5, capacity, growing=True)
+        tables.build(codes)
+        counts = np.array([np.bincount(own, minlength=5) for own in codes])
+        rooms = np.minimum(2 * counts + SPARE, capacity or 1000)
+        np.testing.assert_array_equal(tables.buckets.rooms, rooms)
+        np.testing.assert_array_equal(tables.buckets.starts, rooms.cumsum(1) - rooms)
+        assert tables.buckets.used.tolist() == rooms.sum(1).tolist()
+        assert tables.buckets.pool.shape == (3, 2 * 40 + SPARE * 5)
+
+    @pytest.mark.parametrize("growing", [True, False])
+    def test_buckets_stay_where_they_are_until_they_are_full(self, growing):
+        codes = as_codes(draw_codes(0))
+        tables = HashTables(3, 5, None, growing=growing)
+        tables.build(codes)
+        pool, starts = tables.buckets.pool, tables.buckets.starts.copy()
+        tables.insert(np.arange(40, 80, dtype=np.int32), codes)
+        more = as_codes(np.arange(5 * SPARE) % 5)
+        tables.insert(np.arange(80, 80 + len(more), dtype=np.int32), np.tile(more, (3, 1)))
+        same = tables.buckets.pool is pool and np.array_equal(tables.buckets.starts, starts)
+        assert same == growing
+        tables.insert(as_codes([200]), as_codes([[3]] * 3))
+        assert not np.array_equal(tables.buckets.starts, starts)
+        assert [table[3][-1] for table in contents(tables)] == [200] * 3
+
+    def test_a_state_restores_the_room(self):
+        tables, other = (HashTables(3, 5, 30, growing=True) for _ in range(2))
+        codes = as_codes(draw_codes(0))
+        tables.build(codes)
+        other.load_state_dict(tables.state_dict())
+        for each in (tables, other):
+            each.insert(np.arange(40, 80, dtype=np.int32), codes)
+        assert contents(other) == contents(tables)
+        np.testing.assert_array_equal(other.buckets.rooms, tables.buckets.rooms)
+
+
+def draw_sketched(rng, count):
+    """Sketches of rows without direction, so that priors, all different, are the scores."""
+    sketches = np.zeros((count, LINE), np.int8)
+    sketches.view(np.float32)[:, PRIOR] = rng.permutation(count)
+    return sketches
+
+
+class TestBest:
+    @pairs(way=["kernels", "torch"], probes=[0, 1], num_codes=[None, 2**20], growing=[False, True])
+    def test_of_the_buckets_of_a_query(self, way, probes, num_codes, growing):
+        """Without those left out, beside those found before, in tables of few codes and many."""
+        rng = np.random.default_rng(0)
+        codes = rng.integers(0, num_codes or 6, (4, 90), dtype=np.int32)
+        moved = rng.integers(0, num_codes or 6, (4, 20), dtype=np.int32)
+        codes[:, 40:60], ids = codes[:, :1], np.arange(20, dtype=np.int32)
+        tables = HashTables(4, 6, 8, "fifo", num_codes=num_codes, growing=growing)
+        asked = rng.choice(codes.flatten(), ((1 + probes) * 4, 7)).astype(np.int32)
+        queries, sketches = torch.randn(7, 5), draw_sketched(rng, 90)
+        left_out, keys = make_pattern(rng, rng.integers(0, 30, 7), 89), no_keys((7, 12))
+        scores = sketches.view(np.float32)[:, PRIOR]
+        keys[:, -1] = (np.int64(scores[89].view(np.int32)) << 32) | (0x7FFFFFFF - 89)
+        keys = np.sort(keys, 1)  # Row 89 was found before.
+        with backend(way):
+            tables.build(codes)
+            tables.insert(ids, moved, codes[:, :20])
+            found, scanned = tables.best(asked, queries, torch.from_numpy(sketches), left_out, keys)
+            read = rows_of(tables.query(asked))
+        assert (found.dtype, found.shape) == (torch.int32, (7, 12))
+        assert scanned == pytest.approx(np.mean([len(own) for own in read]))
+        for b, own in enumerate(rows_of(left_out)):
+            rows = {89, *read[b]} - {*own}
+            best = sorted(rows, key=lambda row: -scores[row])[:12]
+            assert found[b].tolist() == best + [-1] * (12 - len(best))
+
+    @pytest.mark.parametrize("way", ["kernels", "torch"])
+    def test_no_query_and_empty_tables(self, way):
+        tables = HashTables(2, 3)
+        sketches = torch.from_numpy(draw_sketched(np.random.default_rng(0), 5))
+        with backend(way):
+            for count in (0, 2):
+                given = torch.ones(count, 4), sketches, Pattern.from_lists([[]] * count)
+                asked = np.zeros((2, count), np.int32)
+                ids, scanned = tables.best(asked, *given, no_keys((count, 3)))
+                assert (ids.tolist(), scanned) == ([[-1] * 3] * count, 0)
+
+    def test_codes_must_fit(self):
+        tables, sketches = HashTables(2, 3), torch.zeros(5, LINE, dtype=torch.int8)
+        given = torch.ones(1, 4), sketches, Pattern.from_lists([[]]), no_keys((1, 3))
+        for codes, message in (([[3], [0]], r"lie in \[0, 3\)"), ([[0]] * 3, r"must be \(2, n\)")):
+            with pytest.raises(ValueError, match=message):
+                tables.best(as_codes(codes), *given)
 
 
 class TestFolding:

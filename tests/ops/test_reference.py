@@ -21,15 +21,14 @@ from slide.ops.label_clusters import halve_nodes, sum_rows
 from slide.ops.ragged import RowRoom, gather_entries
 from slide.ops.sketches import (
     CODES,
+    FIRST,
     LINE,
     NUMBERS,
     PRIOR,
-    REST,
     SCALE,
     WIDTH,
-    sketch_rows,
+    sketches_of,
     torch_rank_all,
-    torch_sketch_rows,
 )
 from slide.sparse import CSR, Pattern, as_csr
 
@@ -169,28 +168,30 @@ def test_ranking_of_all_rows(monkeypatch, count, at_a_time, most):
         assert found[b].tolist() == best + [-1] * (most - len(best))
 
 
-def test_sketches_of_rows():
+@pytest.mark.parametrize("width", [LINE, WIDTH])
+def test_sketches_of_rows(width):
     rng = np.random.default_rng(0)
     projected, offset = (rng.standard_normal(s).astype(np.float32) for s in ((50, 21), 21))
     projected[3, 2], projected[4, 20], projected[5] = np.nan, np.inf, offset
-    found = np.full((50, WIDTH), 7, np.int8)
-    sketch_rows(projected, offset, (found, found.view(np.float32)))
-    expected = torch_sketch_rows(tensor(projected), tensor(offset)).numpy()
+    given = tensor(projected), tensor(offset), width
+    found, expected = sketches_of.kernel(*given), sketches_of.reference(*given)
     # A quotient that is nearly half a number may be rounded to either side.
-    assert np.abs(found[:, NUMBERS].astype(int) - expected[:, NUMBERS]).max() <= 1
-    np.testing.assert_allclose(*(x.view(np.float32)[:, [SCALE, PRIOR]] for x in (found, expected)))
-    for each in found, expected:  # The rest is that of the own numbers.
-        rest = np.linalg.norm(each[:, LINE:].astype(float), axis=1)
-        np.testing.assert_allclose(each.view(np.float32)[:, REST], rest, rtol=1e-6)
+    assert (found[:, FIRST:].int() - expected[:, FIRST:].int()).abs().max() <= 1
+    scales = (each.view(torch.float32)[:, [SCALE, PRIOR]] for each in (found, expected))
+    torch.testing.assert_close(*scales)
 
 
 _ROWS, _WIDTH, _COLUMNS, _LABELS, _OUTPUTS = 12, 12, 30, 9, 40
 
 
 def _counts(rng):
-    ids = rng.integers(0, _OUTPUTS, 60).astype(np.int32)
-    distinct = count_distinct(ids, np.zeros(_OUTPUTS, np.uint8))
-    equal("the number of distinct ids", int(distinct), len(set(ids.tolist())))
+    """Of all samples, and of each one."""
+    ids = rng.integers(0, _OUTPUTS, (_ROWS, 5)).astype(np.int32)
+    labels, order = Pattern.from_padded(ids), rng.permutation(_ROWS)
+    for samples, groups in ((_ROWS, ids.reshape(1, -1)), (1, ids[order])):
+        bounds, found = np.arange(0, _ROWS + 1, samples), np.empty(len(groups), np.int64)
+        count_distinct(labels, order, bounds, np.zeros(_OUTPUTS, np.uint8), found)
+        equal("numbers of distinct ids", found.tolist(), [len(set(x)) for x in groups.tolist()])
 
 
 def _entries(rng):

@@ -96,21 +96,29 @@ def test_edited_hash_tables(capacity, name, change):
         HashTables(2, 5, bucket_capacity=capacity).load_state_dict(edited(state, name, change))
 
 
+PROJECTION = {
+    "offset": [lambda x: x[:2], at(0, np.nan)],
+    "recent": [lambda x: np.zeros((4, D + 1), np.float32), at((0, 0), np.inf)],
+    "mean_input": [lambda x: x[1:], lambda x: x.astype(float)],
+    "directions": [at((0, 0), np.inf), lambda x: x[:, :3]],
+    "variances": [at(0, -1), lambda x: x[:3]],
+}
+NOTED = [lambda x: np.array([N], np.int32), lambda x: np.array([-1], np.int32)]
+SKETCHES = [lambda x: x.astype(np.int16), lambda x: x[:3], lambda x: x[:, :-4]]
 PROPOSERS = {
     slide.LSHProposer: {
-        "noted": [lambda x: np.array([N], np.int32), lambda x: np.array([-1], np.int32)],
-        "_offset": [lambda x: x[:2], at(0, np.nan)],
-        "bounds": [lambda x: np.zeros(7, np.float32)],
-        "_recent": [lambda x: np.zeros((4, D + 1), np.float32)],
-        "directions": [at((0, 0), np.inf)],
-        "sketches": [lambda x: x.astype(np.int16), lambda x: x[:3]],
-        "rebuilds": [lambda x: -1],
+        **PROJECTION,
+        "noted": NOTED,
+        "sketches": SKETCHES,
+        "rebuilds": [lambda x: -1, lambda x: 0.5],
+    },
+    slide.SketchProposer: {
+        **PROJECTION,
+        "bound": [lambda x: np.zeros(7, np.float32)],
+        "noted": NOTED,
+        "sketches": SKETCHES,
     },
     slide.RecentProposer: {"pool": [lambda x: np.array([N], np.int32), lambda x: np.array([0.5])]},
-    slide.IndexProposer: {
-        "moved": [lambda x: np.array([N], np.int32)],
-        "steps": [lambda x: x[:3], lambda x: x.astype(np.int64)],
-    },
     PublishedLSHProposer: {
         "codes": [lambda x: x.astype(np.int64), lambda x: x + 2**20, at((0, 0), -1)],
         "samples": [lambda x: -4],

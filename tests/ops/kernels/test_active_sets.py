@@ -1,6 +1,7 @@
 """Proposed ids, and active sets from them; `slide.check` compares the draws of the fill."""
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from slide.hashing.hash_tables import HashTables
 from slide.ops import active_sets as kernels
 from slide.ops.active_sets import RankedIds
 from slide.ops.random import random_below
-from slide.sparse import Pattern
+from slide.sparse import Pattern, row_bounds
 from slide.utils.random_keys import random_key
 
 NUM_ROWS = 30
@@ -67,36 +68,163 @@ class TestAssembly:
             check_weights(logs[indptr[b] : indptr[b + 1]], num_known[b])
         assert not marks.any()
 
-    @pytest.mark.parametrize(
-        ("labels", "proposed", "size"),
-        [([2, 0, 3, 3], 6, 20), ([], 4, 9), ([0, 0], 0, 1), ([30, 1], 5, 30), ([1, 1], 30, 25)],
-    )
-    def test_shared(self, labels, proposed, size, seed):
-        rng = np.random.default_rng(seed)
-        known = make_pattern(rng, labels, NUM_ROWS)
-        row = rng.permutation(NUM_ROWS)[:proposed].astype(np.int32)
-        marks, slots = np.zeros(NUM_ROWS, np.uint8), np.full(NUM_ROWS, 77, np.int32)
-        ids, positions = np.full(size, -1, np.int32), np.full(len(known.indices), -1, np.int32)
-        logs = np.empty(size, np.float32)
-        key = random_key(seed)
-        num_known = kernels.assemble_shared(
-            known, row, NUM_ROWS, key, marks, slots, ids, positions, logs
-        )
-        assert ids[:num_known].tolist() == known_first(known.indices.tolist(), row.tolist(), size)
-        assert len({*ids.tolist()} & {*range(NUM_ROWS)}) == size
-        assert ids[positions].tolist() == known.indices.tolist()
-        assert not marks.any()
-        assert (slots[ids] == -1).all(), "the scratch is handed back as it was"
-        check_weights(logs, num_known)
 
-    def test_a_nearly_full_fill_walks_to_the_end(self, seed):
-        labels, none = Pattern(np.array([0, 2_998]), ALL_BUT_TWO), np.empty(0, np.int32)
-        ids, positions = np.empty(2_999, np.int32), np.empty(2_998, np.int32)
-        marks, slots = np.zeros(3_000, np.uint8), np.empty(3_000, np.int32)
-        key = random_key(seed)
-        kernels.assemble_shared(labels, none, 3_000, key, marks, slots, ids, positions, NO_LOGS)
-        assert ids[-1] in (5, 1_700)
-        assert not marks.any()
+def assemble(labels, order, bounds, proposed, sizes, key, *, runs=1, num_rows=NUM_ROWS, logs=True):
+    """Sets of groups, positions of labels, known ids, log weights; scratch must come back zero."""
+    marks, slots = np.zeros((runs, num_rows), np.uint8), np.full((runs, num_rows), 77, np.int32)
+    indptr = row_bounds(sizes)
+    ids, num_known = np.full(indptr[-1], -1, np.int32), np.full(len(sizes), -1, np.int64)
+    positions = np.full(len(labels.indices), -1, np.int32)
+    weights = np.full(len(ids) if logs else 0, np.nan, np.float32)
+    order, bounds = np.array(order, np.int64), np.array(bounds, np.int64)
+    proposed = np.array(proposed, np.int32)
+    kernels.assemble_groups(
+        *(labels, order, bounds, proposed, num_rows, key),
+        *(marks, slots, indptr, ids, positions, num_known, weights),
+    )
+    assert not marks.any()
+    return rows_of(Pattern(indptr, ids)), positions, num_known, weights
+
+
+def naive_set(known, size, key, stream):
+    """Known ids, then draws of a stream that are new; fewer than ``size`` if these do not do."""
+    own, missing = list(known), size - len(known)
+    for i in range(64 * missing):
+        candidate = int(random_below(key, (stream << 32) + i, NUM_ROWS))
+        if len(own) < size and candidate not in own:
+            own.append(candidate)
+    return own
+
+
+GROUPS = {
+    # Labels of each sample, samples of each group, ids that a group may be proposed, sizes of sets.
+    "some": ([2, 0, 3, 1, 4], [2, 3], 5, [12, 20]),
+    "samples alone": ([1, 3, 0], [1, 1, 1], 4, [6, 5, 9]),
+    "proposed ids do not fit": ([2, 2, 2, 2], [3, 1], 25, [9, 4]),
+    "labels fill the set": ([9, 9], [2], 3, [0]),
+    "all rows": ([30, 1], [1, 1], 6, [30, 30]),
+    "nobody is proposed": ([0, 2, 0], [2, 1], 0, [7, 3]),
+    "empty groups": ([1, 1], [0, 2, 0], 2, [3, 5, 0]),
+    "no groups": ([], [], 3, []),
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", GROUPS)
+def test_sets_of_groups(name, seed):
+    """Labels by first appearance, then proposed ids, then draws; labels know their places."""
+    (labels, samples, most, sizes), rng = GROUPS[name], np.random.default_rng(seed)
+    known, key = make_pattern(rng, labels, NUM_ROWS), random_key(seed)
+    order, bounds = rng.permutation(len(labels)), row_bounds(samples)
+    # An id may be proposed by several samples of a group, and be a label of another one.
+    proposed = rng.integers(-1, NUM_ROWS, (len(sizes), most))
+    rows, begins = rows_of(known), known.indptr
+    own_labels = [[i for b in order[a:z] for i in rows[b]] for a, z in pairwise(bounds)]
+    sizes = [max(n, len(set(own))) for n, own in zip(sizes, own_labels, strict=True)]
+    sets, positions, num_known, logs = assemble(
+        known, order, bounds, proposed, sizes, key, runs=1 + 2 * seed
+    )
+    logs = np.split(logs, row_bounds(sizes)[1:-1])
+    for s, own in enumerate(sets):
+        found = dict.fromkeys(own_labels[s] + [i for i in proposed[s].tolist() if i >= 0])
+        first = list(found)[: sizes[s]]
+        drawn = naive_set(first, sizes[s], key, s)
+        assert own[: len(drawn)] == drawn
+        assert num_known[s] == len(first)
+        assert len({*own} & {*range(NUM_ROWS)}) == len(own) == sizes[s]
+        check_weights(logs[s], len(first))
+        for b in order[bounds[s] : bounds[s + 1]]:
+            assert [own[i] for i in positions[begins[b] : begins[b + 1]]] == rows[b]
+
+
+def test_groups_have_draws_of_their_own_and_no_log_weights_if_none_are_wanted():
+    none, nobody = Pattern.from_lists([[], []]), np.empty((2, 0))
+    found = [
+        assemble(none, [1, 0], [0, 1, 2], nobody, [12, 12], random_key(3), runs=runs, logs=False)
+        for runs in (1, 2)
+    ]
+    (one, other), _, _, logs = found[0]
+    assert one != other
+    assert len(logs) == 0
+    assert found[1][0] == [one, other], "whatever thread makes them"
+
+
+def test_a_set_of_a_batch_is_that_of_one_group():
+    labels = Pattern.from_lists([[7, 2], [], [2, 9, 7]])
+    sets, positions, num_known, logs = assemble(
+        labels, [0, 1, 2], [0, 3], [[9, -1, 4, 4, 2]], [8], random_key(0)
+    )
+    assert sets[0][:4] == [7, 2, 9, 4]
+    assert positions.tolist() == [0, 1, 1, 2, 0]
+    assert num_known.tolist() == [4]
+    np.testing.assert_allclose(logs[4:], np.log((NUM_ROWS - 4) / 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_nearly_full_fill_walks_to_the_end(seed):
+    labels, key = Pattern(np.array([0, 2_998]), ALL_BUT_TWO), random_key(seed)
+    (own,), *_ = assemble(
+        labels, [0], [0, 1], np.empty((1, 0)), [2_999], key, num_rows=3_000, logs=False
+    )
+    assert own[-1] in (5, 1_700)
+
+
+def test_sets_are_repeated_for_the_samples_of_a_group():
+    sets, sizes = np.arange(100, 112, dtype=np.int32), [3, 0, 5, 4]
+    set_of, begins = np.array([2, 0, 0, 1, 3, 2]), row_bounds(sizes)
+    indptr = row_bounds([sizes[s] for s in set_of])
+    for kind in (np.int32, np.float32):
+        out = np.full(indptr[-1], -1, kind)
+        kernels.repeat_sets(set_of, begins, indptr, sets.astype(kind), out)
+        parts = [sets[begins[s] : begins[s + 1]] for s in set_of]
+        assert out.tolist() == np.concatenate(parts).tolist()
+
+
+class TestSimilarOrder:
+    @pairs(count=[0, 1, 7, 64, 101], levels=[0, 1, 4], kind=["normal", "few values"])
+    def test_each_level_halves_the_samples_by_a_direction(self, kind, levels, count):
+        rng, shape = np.random.default_rng(count), (count, max(levels, 1))
+        draws = rng.standard_normal(shape) if kind == "normal" else rng.integers(0, 3, shape)
+        order = kernels.similar_order(draws.astype(np.float32), levels)
+        assert sorted(order.tolist()) == list(range(count))
+        for level in range(levels):
+            ends = [part * count >> (level + 1) for part in range((2 << level) + 1)]
+            assert np.ptp(np.diff(ends)) <= 1, "halves are equal"
+            halves = [draws[order[a:z], level] for a, z in pairwise(ends)]
+            for low, high in zip(halves[::2], halves[1::2], strict=True):
+                assert max(low, default=-np.inf) <= min(high, default=np.inf)
+
+    def test_similar_samples_meet(self):
+        """In groups of 8 of 128 samples in 16 clusters most are of one cluster."""
+        rng = np.random.default_rng(0)
+        owner = rng.permutation(np.repeat(np.arange(16), 8))
+        centres = rng.standard_normal((16, 20))
+        x = centres[owner] + 0.05 * rng.standard_normal((128, 20))
+        shares = {"similar": [], "by chance": []}
+        for _ in range(20):
+            projections = (x @ rng.standard_normal((20, 4))).astype(np.float32)
+            order = kernels.similar_order(projections, 4)
+            for name, each in (("similar", order), ("by chance", rng.permutation(128))):
+                groups = owner[each].reshape(16, 8)
+                shares[name] += [np.bincount(group).max() / 8 for group in groups]
+        assert np.mean(shares["similar"]) > np.mean(shares["by chance"]) + 0.3
+
+    def test_samples_without_numbers_are_in_it_once(self):
+        projections = np.random.default_rng(0).standard_normal((50, 3)).astype(np.float32)
+        projections[::3], projections[1] = np.nan, np.inf
+        assert sorted(kernels.similar_order(projections, 3).tolist()) == list(range(50))
+
+
+@pytest.mark.parametrize("sizes", [[3, 0, 4], [7], [1] * 7, [0, 7]])
+def test_distinct_labels_of_groups(sizes):
+    rng = np.random.default_rng(0)
+    labels, bounds = make_pattern(rng, [4, 0, 3, 9, 1, 2, 2], 12), row_bounds(sizes)
+    order, marks = rng.permutation(7), np.zeros(12, np.uint8)
+    out, rows = np.full(len(sizes), -1, np.int64), rows_of(labels)
+    kernels.count_distinct(labels, order, bounds, marks, out)
+    groups = [order[a:z] for a, z in pairwise(bounds)]
+    assert out.tolist() == [len({i for b in group for i in rows[b]}) for group in groups]
+    assert not marks.any()
 
 
 def test_the_last_free_ids_are_drawn_uniformly():
