@@ -168,8 +168,27 @@ def check_active(
             raise ValueError(
                 f"indptr of active sets must rise from 0 to their number of ids, {count}"
             )
+    if active.groups is not None:
+        _check_groups(active, active.groups)
     if targets:
         _check_targets(active, num_samples)
+
+
+def _check_groups(active: ActiveSet, groups: Groups) -> None:
+    """Raise ValueError unless kernels can read groups: they are no view of ``ids``."""
+    order, bounds, ids, indptr = groups
+    assert active.indptr is not None
+    samples = len(active.indptr) - 1
+    fits = len(bounds) == len(indptr) and len(order) == samples
+    for starts, end in ((bounds, samples), (indptr, len(ids))):
+        fits = fits and len(starts) and starts[0] == 0 and starts[-1] == end
+        fits = fits and (np.diff(starts) >= 0).all()
+    fits = fits and np.array_equal(np.sort(order), np.arange(samples))
+    fits = fits and inside(ids, active.out_features)
+    if not fits or (
+        np.diff(active.indptr)[order] != np.repeat(np.diff(indptr), np.diff(bounds))
+    ).any():
+        raise ValueError(f"the groups of an active set must divide its {samples} samples")
 
 
 def _check_targets(active: ActiveSet, num_samples: int) -> None:

@@ -152,7 +152,8 @@ class Projection:
         for name, own in self.tensors().items():
             if given[name].shape != own.shape:
                 raise ValueError(f"{name} must be {tuple(own.shape)}, not {given[name].shape}")
-            setattr(self, name, given[name].float().clone())
+        for name, tensor in given.items():
+            setattr(self, name, tensor.float().clone())
         self._batches = [self.mean_input.new_empty(0, len(self.mean_input))]
 
 

@@ -261,3 +261,21 @@ def test_a_score_that_is_no_number_is_kept():
     with torch.no_grad():
         weight[active.ids[0]] = torch.nan
     assert active_linear_loss(x, weight, bias, active, "softmax").isnan()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ids": np.array([0, 9], np.int32)},
+        {"order": np.array([0, 0])},
+        {"bounds": np.array([0, 3])},
+        {"indptr": np.array([0, 1])},
+    ],
+)
+def test_groups_that_kernels_cannot_read_are_refused(change):
+    groups = Groups(np.arange(2), np.array([0, 2]), np.array([0, 1], np.int32), np.array([0, 2]))
+    ids, indptr = np.array([0, 1, 0, 1], np.int32), np.array([0, 2, 4])
+    active = ActiveSet(5, ids, indptr, groups=groups._replace(**change))
+    x, weight = torch.randn(2, 3), torch.randn(5, 3)
+    with pytest.raises(ValueError, match="groups of an active set must divide its 2 samples"):
+        active_linear(x, weight, None, active)
