@@ -185,9 +185,10 @@ def _check_groups(active: ActiveSet, groups: Groups) -> None:
         fits = fits and (np.diff(starts) >= 0).all()
     fits = fits and np.array_equal(np.sort(order), np.arange(samples))
     fits = fits and inside(ids, active.out_features)
-    if not fits or (
-        np.diff(active.indptr)[order] != np.repeat(np.diff(indptr), np.diff(bounds))
-    ).any():
+    if (
+        not fits
+        or (np.diff(active.indptr)[order] != np.repeat(np.diff(indptr), np.diff(bounds))).any()
+    ):
         raise ValueError(f"the groups of an active set must divide its {samples} samples")
 
 

@@ -72,8 +72,7 @@ FIRST = (
     "training/test_edited_runs.py",
     "trust/test_memory_needs.py",
     "search/test_row_index.py",
-    "sampling/test_lsh_proposer.py",
-    "sampling/test_search_proposers.py",
+    "sampling/test_lsh.py",
     "ranking/test_ensemble.py",
 )
 ALL_TREES = {name: getattr(final_ranker, name) for name in limits.FEW_TREES}

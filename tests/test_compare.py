@@ -63,7 +63,7 @@ def settings(run, words, **changed):
     tree = {"seed": 0, "optimizer": {"lr": 0.1}, "sampler": {"best": 8, "seed": 0}}
     tree["schedule"] = {"first": 9, "rebuild": {"_target_": "slide.sampling.backoff", "first": 9}}
     tree |= changed
-    choices = {"sampler": "index", "hash": "simhash"}
+    choices = {"sampler": "sketch", "hash": "simhash"}
     choices |= {k: v for k, _, v in (word.partition("=") for word in words) if k in choices}
     tree["command"] = {"words": words, "choices": choices}
     (run / "config.yaml").write_text(json.dumps(tree))

@@ -13,7 +13,10 @@ STRUCTURES = ("active_set", "row_gradients")
 ONLY = {
     "numba": ("slide.ops.compile", "slide.ops.vectors", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
-    "faiss": ("slide.ranking.scorers.neighbours", "slide.search.faiss_bytes"),
+    "faiss": (
+        *("slide.ranking.scorers.neighbours", "slide.sampling.faiss"),
+        "slide.search.faiss_bytes",
+    ),
     "tensorboard": (),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),

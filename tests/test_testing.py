@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 import torch
 from helpers.samplers import (
-    index_sampler,
+    all_modes,
+    faiss_sampler,
     lsh_sampler,
     published_sampler,
     recent_sampler,
+    sketch_sampler,
     uniform_sampler,
 )
 
 from slide.active_set import ActiveSet
 from slide.hashing.families import DWTA, SimHash
 from slide.nn.sampled_linear import SampledLinear
-from slide.sampling import FullSampler, Sampler
+from slide.sampling import ActiveSampler, FullSampler, Proposer, Sampler
 from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 from slide.testing import check_hash_family, check_sampler
@@ -24,19 +26,40 @@ from slide.testing import check_hash_family, check_sampler
 pytestmark = pytest.mark.usefixtures("one_thread")
 D, N = 16, 90
 often = partial(fixed, every=20)
+
+
+class Own(Proposer):
+    """The rows with the largest weights at the largest coordinate of an input."""
+
+    sparse_inputs = False
+
+    def rebuild(self, weight, bias):
+        self.order = weight.argsort(dim=0, descending=True)[:6].clone()
+
+    refresh = rebuild
+
+    def candidates(self, queries):
+        return Pattern.from_lists(self.order[:, queries.argmax(1)].T.tolist())
+
+
 SAMPLERS = {
     "full": FullSampler,
     "uniform": partial(uniform_sampler, active=20),
     "uniform, unweighted": partial(uniform_sampler, active=20, weighting="none"),
     "lsh": partial(lsh_sampler, active=20, rebuild=often),
     "lsh by dwta": partial(lsh_sampler, family=DWTA, active=20, rebuild=often),
+    "lsh, other tables": partial(
+        lsh_sampler, hashes_per_table=3, num_tables=5, probes=2, active=20, rebuild=often
+    ),
+    "sketch": partial(sketch_sampler, best=3, active=20, rebuild=often),
+    "faiss": partial(faiss_sampler, factory="Flat", best=3, active=20, rebuild=often),
+    "own": partial(ActiveSampler, proposer=Own, active=20, rebuild=often),
     "published": partial(
         published_sampler, hashes_per_table=2, num_tables=6, redraw=often, active=20, rebuild=often
     ),
-    "index": partial(index_sampler, best=3, active=20, rebuild=often),
     "recent": partial(recent_sampler, recent=15, best=3, active=20),
 }
-DENSE = {"index", "lsh", "lsh by dwta", "recent"}
+DENSE = {"lsh", "lsh by dwta", "lsh, other tables", "sketch", "faiss", "own", "recent"}
 FAMILIES = {
     "simhash": partial(SimHash, D, 4, 16),
     "one simhash": partial(SimHash, D, 1, 1),
@@ -45,10 +68,10 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+@all_modes
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_our_samplers(name, mode):
-    options = {} if name == "full" else {"mode": mode}
+    options = {} if name == "full" else {"mode": mode, "group_size": 3, "lookups": 2}
     sparse = name not in DENSE
     check_sampler(lambda: SAMPLERS[name](D, N, **options), D, sparse_inputs=sparse)
 

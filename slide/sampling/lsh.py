@@ -22,7 +22,7 @@ from slide.sampling.ranked import RankedProposer
 from slide.sampling.sketch import index_arrays
 from slide.sparse import Pattern
 from slide.utils import checks
-from slide.utils.array_checks import check_arrays, check_counter
+from slide.utils.array_checks import Expected, check_arrays, check_counter
 from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
@@ -146,7 +146,7 @@ class LSHProposer(RankedProposer):
         self.sketches = torch.zeros(0, LINE, dtype=torch.int8)
         self.codes: Any = np.zeros((tables, 0), np.int32)
         self._most = max(1, min(round(_HEAD * rows), _MOST_HEAD))
-        self._head = Head(np.empty(0, np.int32), self.sketches)
+        self._head, self._bound = Head(np.empty(0, np.int32), self.sketches), -np.inf
         self.changed.forget()
         self.rows_scanned = 0.0
 
@@ -202,8 +202,11 @@ class LSHProposer(RankedProposer):
     def _choose_head(self, scores: np.ndarray) -> None:
         """Let each input scan the rows that may have the largest scores ``(N,)``."""
         self._bound = bound_of(scores, self._most)
+        self._take_head(scores)
+
+    def _take_head(self, scores: np.ndarray) -> None:
         rows = np.flatnonzero(scores > self._bound).astype(np.int32)
-        self._head = Head(rows, self.sketches)
+        self._head = Head(rows, self.sketches.cpu())
 
     def _largest_scores(self, sketches: Tensor) -> np.ndarray:
         """``(n,)`` float32: the score that each row may have for one of few inputs."""
@@ -230,7 +233,7 @@ class LSHProposer(RankedProposer):
             codes, old = self._codes(sketches), self.codes[:, rows]
             self.tables.insert(rows, codes, old)
             self.codes[:, rows] = on_host(codes)
-            self._head.move(rows, sketches, self._largest_scores(sketches) > self._bound)
+            self._head.move(rows, sketches.cpu(), self._largest_scores(sketches) > self._bound)
             if not _FEWEST < len(self._head) / self._most < _MOST:
                 self._choose_head(self._largest_scores(self.sketches))
         return False
@@ -241,7 +244,7 @@ class LSHProposer(RankedProposer):
         vectors = _mixed(z[:, :_HASHED])
         probe: Any = getattr(self.hash, "probe_codes", None)
         codes = probe(vectors, self.probes) if probe and self.probes else self.hash.codes(vectors)
-        first = self._head.best(z, labels, most)
+        first = self._head.best(z.cpu(), labels, most)
         ids, scanned = self.tables.best(codes, z, self.sketches, labels, first)
         self.rows_scanned = len(self._head) + scanned
         return ids
@@ -271,17 +274,20 @@ class LSHProposer(RankedProposer):
         return family | self._sizes | {"directions": directions, "seed": self.seed}
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings, projection, sketches, rows to move: the tables follow from them."""
+        """Settings, projection, sketches, tables, bound of the head, rows to move."""
         return {
             "settings": self._settings(),
             "rebuilds": self.rebuilds,
             **self.projection.state(),
             "sketches": on_host(self.sketches).copy(),
             "noted": self.changed.rows(),
+            "noted_steps": self.changed.steps,
+            "bound": np.array([self._bound], np.float32),
+            "tables": self.tables.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the same tables are built from the sketches."""
+        """Restore what `state_dict` returned."""
         check_same_settings(state, self._settings(), "an LSHProposer")
         what = "the state of an LSHProposer"
         check_arrays(what, state, index_arrays(state, self.out_features, LINE))
@@ -289,8 +295,16 @@ class LSHProposer(RankedProposer):
         numbers = min(_NUMBERS, self.projection.directions.shape[1])
         self.projection.load(what, state, numbers)
         self.rebuilds, self.sketches = rebuilds, torch.from_numpy(state["sketches"].copy())
-        self.changed.restore(state["noted"])
+        steps = check_counter(what, "noted_steps", state["noted_steps"])
+        self.changed.restore(state["noted"], steps)
         self._build()
+        if len(self.sketches):  # Rows are in the buckets that they have left, too.
+            check_arrays(what, state, {"bound": Expected((1,), "float32", finite=False)})
+            self.tables.load_state_dict(state["tables"])
+            if int(self.tables.arrays().pool.max(initial=0)) >= self.out_features:
+                raise ValueError(f"{what} is damaged: its tables hold rows that there are not")
+            self._bound = state["bound"][0]
+            self._take_head(self._largest_scores(self.sketches))
 
 
 def _ascending(scores: np.ndarray) -> np.ndarray:

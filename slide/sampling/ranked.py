@@ -73,9 +73,15 @@ class ChangedRows:
         """The noted rows, step after step, for a state."""
         return np.concatenate([_NONE, *self._noted])
 
-    def restore(self, rows: np.ndarray) -> None:
-        """Continue with what `rows` returned."""
-        self._noted, self._candidates, self._state = [rows.copy()], _NONE, None
+    @property
+    def steps(self) -> int:
+        """The number of steps whose rows are noted."""
+        return len(self._noted)
+
+    def restore(self, rows: np.ndarray, steps: int = 1) -> None:
+        """Continue with what `rows` and `steps` returned."""
+        self._noted = [rows.copy(), *[_NONE] * (steps - 1)][:steps]
+        self._candidates, self._state = _NONE, None
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy of a layer has other weights, which it hands over before each set.

@@ -306,6 +306,8 @@ class ActiveSampler(Sampler):
             return {}
         last = self._chosen
         found, sets = float(on_host(last.known).sum()) - last.filled, max(last.sets, 1)
+        if last.drawn is not None:
+            found -= _only_drawn(*last.drawn)
         return {
             "selection/candidates": (found - last.labels) / sets,
             "selection/filled": (last.outputs - found) / sets,
@@ -408,12 +410,12 @@ class ActiveSampler(Sampler):
             proposed = _in_groups(found, division, self.lookups)
         needed = distinct + self._reserve + on_host((proposed >= 0).sum(1))
         sizes = np.minimum(np.maximum(needed, self.active), self.out_features)
-        chosen = proposed
+        chosen, drawn = proposed, None
         if self.weighting == "none":
-            drawn = _drawn_labels(labels, _LABEL_DRAWS * (sizes - needed), key)
-            chosen = _side_by_side(proposed, drawn)
+            more = _drawn_labels(labels, _LABEL_DRAWS * (sizes - needed), key)
+            chosen, drawn = _side_by_side(proposed, more), (labels, division, proposed, more)
         made = self._sets(queries, labels, division, chosen, sizes, key)
-        self._chosen = _Chosen(made.known, int(distinct.sum()), filled, len(made.ids), sets)
+        self._chosen = _Chosen(made.known, int(distinct.sum()), filled, len(made.ids), sets, drawn)
         bounds_of_sets, set_of = row_bounds(sizes), np.empty(len(order), np.int64)
         set_of[order] = np.repeat(np.arange(sets), np.diff(bounds))
         indptr = row_bounds(sizes[set_of])
@@ -549,8 +551,9 @@ class ActiveSampler(Sampler):
 class _Chosen(NamedTuple):
     """Counts of the ids of some sets, for the log.
 
-    known: of each set, ids that are labels or proposed; labels, filled: how many of these are
-    labels, and how many were drawn at random; outputs: all ids.
+    known: of each set, ids that are labels, proposed or drawn labels of the batch; labels, filled:
+    how many of these are labels, and how many were drawn at random; outputs: all ids; drawn: of
+    which the number of drawn labels follows.
     """
 
     known: Any
@@ -558,6 +561,21 @@ class _Chosen(NamedTuple):
     filled: int
     outputs: int
     sets: int
+    drawn: tuple[Pattern, "_Division", Any, np.ndarray] | None = None
+
+
+def _only_drawn(labels: Pattern, division: "_Division", proposed: Any, drawn: np.ndarray) -> int:
+    """How many ids of groups are drawn labels of the batch, and neither labels nor proposed."""
+    found = on_host(proposed)
+    return sum(
+        len(
+            np.setdiff1d(
+                drawn[s][drawn[s] >= 0],
+                np.append(_rows(labels, division.order[begin:end]).indices, found[s]),
+            )
+        )
+        for s, (begin, end) in enumerate(itertools.pairwise(division.bounds))
+    )
 
 
 def _flat(values: Tensor, sizes: np.ndarray) -> Any:

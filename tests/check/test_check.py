@@ -45,7 +45,10 @@ def test_wrong_operations_are_noticed(monkeypatch, name):
         return found
 
     monkeypatch.setattr(operation, "kernel", wrong)
-    monkeypatch.setattr(self_test, "SELF_TESTS", dict(list(SELF_TESTS.items())[:11]))
+    tests = dict(list(SELF_TESTS.items())[:12])
+    assert list(tests)[-1] == "hash tables"
+    tests["sketches of rows"] = SELF_TESTS["sketches of rows"]
+    monkeypatch.setattr(self_test, "SELF_TESTS", tests)
     assert any(said for *_, said in run_self_tests(0))
 
 

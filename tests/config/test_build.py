@@ -7,9 +7,21 @@ import pytest
 import torch
 from helpers import job
 
-from slide import FullSampler
+from slide import DWTA, ActiveLoss, FullSampler, SimHash
 from slide.config import build, build_network, build_optimizer, fill_in
 from slide.config.build import check_settings, check_used
+from slide.sampling import (
+    FaissProposer,
+    LSHProposer,
+    PublishedLSHProposer,
+    RecentProposer,
+    SketchProposer,
+    backoff,
+    by_updates,
+    fixed,
+)
+from slide.sampling.sampler import MODES
+from slide.sparse import Pattern
 
 PER_SAMPLE = "sampler.mode=per_sample"
 
@@ -21,74 +33,126 @@ def test_all_outputs_with_any_sampler():
     assert isinstance(network.output.sampler, FullSampler)
 
 
-def test_null_settings_follow_from_the_data():
-    config = job.compose("sampler.mode=per_sample")
-    fill_in(config, 40_000, 20_000)
-    assert (config.trainer.batch_size, config.sampler.active) == (256, 2048)
+@pytest.mark.parametrize(
+    ("words", "labels", "active"),
+    [
+        ([], 20_000, 192),
+        ([], 600, 150),
+        ([], 300, 75),
+        ([], 100, 64),
+        ([PER_SAMPLE], 200_000, 128),
+        (["sampler.mode=shared"], 200_000, 2048),
+        (["sampler.mode=shared"], 4000, 1000),
+        (["sampler=uniform", "sampler.active=50"], 20_000, 50),
+        (["sampler=full", "sampler.active=50"], 20_000, "all"),
+    ],
+)
+def test_null_settings_follow_from_the_data(words, labels, active):
+    config = job.compose(*words)
+    fill_in(config, 40_000, labels)
+    assert (config.trainer.batch_size, config.sampler.active) == (256, active)
     assert config.network.output_scale == 1
-    for sampler, scale in (("lsh", 0.1), ("full", 0.1), ("lsh", 1)):
-        mode = "per_sample" if scale == 1 else "shared"
-        config = job.compose(f"sampler={sampler}", f"sampler.mode={mode}")
-        fill_in(config, 40_000, 200_000)
-        assert config.network.output_scale == scale
-    config = job.compose("sampler=full", "sampler.mode=per_sample")
-    fill_in(config, 40_000, 200_000)
-    assert (config.sampler.active, config.network.output_scale) == ("all", 0.1)
 
 
 @pytest.mark.parametrize(
     ("words", "proposer"),
     [
-        ([], None),
-        (["sampler=lsh"], "slide.LSHProposer"),
-        (["sampler.mode=per_sample"], "slide.RecentProposer"),
-        (["sampler.mode=per_sample", "trainer.evaluation=sampler"], "slide.LSHProposer"),
-        (["sampler=index"], "slide.IndexProposer"),
-        (["network.hidden=[8,8]", "network.hidden_active=[null,4]"], "slide.LSHProposer"),
-        (["trainer.evaluation=index"], None),
-        (["network.hidden=[8]", "network.hidden_active=[null]"], None),
-        (["recipe=slide2020"], "slide.PublishedLSHProposer"),
+        ([], LSHProposer),
+        (["sampler=auto"], LSHProposer),
+        (["sampler=lsh"], LSHProposer),
+        (["sampler=sketch"], SketchProposer),
+        (["sampler=faiss"], FaissProposer),
+        (["sampler=recent"], RecentProposer),
+        (["sampler=uniform"], None),
+        (["network.hidden=[8,8]", "network.hidden_active=[null,4]"], LSHProposer),
+        (["trainer.evaluation=index"], LSHProposer),
+        (["recipe=slide2020"], PublishedLSHProposer),
         (["recipe=slide2020", "sampler=uniform"], None),
     ],
 )
-def test_outputs_are_looked_up_where_it_pays(words, proposer):
-    config = job.compose(*words)
+@pytest.mark.parametrize("mode", MODES)
+def test_how_outputs_are_chosen(words, proposer, mode):
+    config = job.compose(*words, f"sampler.mode={mode}")
     fill_in(config, 40_000, 200_000)
-    found = config.sampler.get("proposer")
-    assert (found and found._target_.replace("slide.sampling.", "slide.")) == proposer
     sampler = build_network(config, 1000, 3000).output.sampler
-    assert (sampler.proposer and f"slide.{type(sampler.proposer).__name__}") == proposer
+    assert type(sampler.proposer) is (proposer or type(None))
+    active = {"shared": 2048, "grouped": 192, "per_sample": 128}[mode]
+    recipe = "recipe=slide2020" in words
+    assert (sampler.mode, sampler.active) == (mode, 1000 if recipe else active)
+
+
+def test_the_keys_of_a_sampler_reach_it():
+    words = ["sampler.group_size=5", "sampler.lookups=3", "hash.K=7", "hash.L=3", "hash.probes=2"]
+    words += ["sampler.proposer.best=9", "seed=4", "sampler.candidate_share=0.4"]
+    sampler = built("sampler=auto", *words)
+    assert (sampler.group_size, sampler.lookups, sampler.candidate_share) == (5, 3, 0.4)
+    lsh = sampler.proposer
+    assert lsh.sizes() == {"directions": 120, "num_tables": 3, "hashes_per_table": 7}
+    assert (lsh.probes, lsh.best, lsh.seed) == (2, 9, 4)
+    assert isinstance(lsh.hash, SimHash)
+    assert isinstance(built("hash=dwta").proposer.hash, DWTA)
+    assert built("sampler=sketch", "sampler.proposer.best=9").proposer.best == 9
+    assert built("sampler=sketch").proposer.best == 16
+    faiss = built("sampler=faiss").proposer
+    assert (faiss.factory, faiss.best) == ("IVF256,SQ8", 16)
+    faiss = built("sampler=faiss", "sampler.proposer.factory=Flat").proposer
+    faiss.rebuild(torch.eye(3000, 512), None)
+    assert faiss.candidates(torch.eye(512)[7:8]).indices[0] == 7
+
+
+def built(*words):
+    """The sampler of 3000 outputs."""
+    config = job.compose(*words)
+    fill_in(config, 40_000, 3000)
+    return build_network(config, 1000, 3000).output.sampler
+
+
+def test_auto_is_another_name_of_the_default():
+    """Earlier versions had it as their default, and then it chose among samplers."""
+    for words in (["sampler=auto"], ["sampler=auto", PER_SAMPLE, "trainer.evaluation=sampler"]):
+        config, others = job.compose(*words), job.compose(*words[1:])
+        assert config.sampler == others.sampler
 
 
 @pytest.mark.parametrize(
     ("sampler", "words", "message"),
     [
-        ("auto", ["hash.num_tables=4"], "for a set that the batch shares; add sampler=lsh$"),
-        ("auto", ["sampler.candidate_share=0.9"], "_share would have no effect: outputs are drawn"),
-        ("auto", ["schedule.first=9", PER_SAMPLE], "labels of recent samples; add sampler=index$"),
-        ("auto", ["sampler.proposer.best=3", PER_SAMPLE], "would have .* labels of recent samples"),
+        ("lsh", ["sampler.candidate_share=0.9", "schedule.per_output=4", "hash=dwta"], None),
+        ("auto", ["hash.num_tables=4", "schedule=fixed", "schedule.every=9"], None),
+        ("lsh", ["schedule.redraw_every=9"], "redraw_every .*: each rebuild draws new hash func"),
         ("slide2020", ["hash.probes=3"], "probes would .* the published method has nothing of it"),
+        ("slide2020", ["schedule=fixed", "schedule.redraw_every=9"], None),
         ("uniform", ["hash=dwta"], "hash would have no effect: outputs are drawn uniformly; "),
+        (
+            "uniform",
+            ["schedule=fixed"],
+            "schedule would .*: outputs are drawn .*; choose sampler=l",
+        ),
+        ("uniform", ["sampler.lookups=2"], "lookups would have no effect: outputs are drawn unif"),
+        ("uniform", ["sampler.group_size=2"], None),
+        ("uniform", ["sampler.candidate_share=0.9"], "_share would have no effect: outputs are dr"),
         ("full", ["hash=dwta"], "hash would have no effect: all outputs are computed; choose s"),
-        ("index", ["hash=dwta"], "hash would have no effect: candidates do not come from hash "),
         ("full", ["sampler.active=500"], "sampler.active would have no effect: all outputs are"),
         ("full", ["sampler.active=all"], None),
+        ("full", ["sampler.group_size=2"], "group_size would have no effect: all outputs are comp"),
         (
             "lsh",
             ["sampler.active=all", "hash.num_tables=64"],
             "hash.num_tables .*: sampler.active=all",
         ),
         ("auto", ["sampler.active=all", "sampler.weighting=none"], "weighting .*give it a number"),
+        ("lsh", ["sampler.active=all", "sampler.lookups=2"], "lookups .*: sampler.active=all comp"),
         ("recent", ["schedule=fixed"], "schedule would have no effect: no index is built; choose "),
+        ("recent", ["hash.num_tables=3"], "num_tables would have no effect: no index is built; "),
+        ("sketch", ["hash.num_tables=3"], "candidates do not come from hash tables; choose samp"),
+        ("sketch", ["schedule=fixed", "schedule.every=9", "sampler.candidate_share=0.9"], None),
+        ("faiss", ["hash=dwta"], "hash would have no effect: candidates do not come from hash "),
         (
-            "index",
+            "faiss",
             ["schedule=fixed", "schedule.redraw_first=9"],
             "redraw_first .*: candidates do not come from hash",
         ),
-        ("index", ["schedule=fixed", "schedule.every=9", "sampler.candidate_share=0.9"], None),
-        ("lsh", ["hash=dwta"], None),
-        ("lsh", ["schedule=fixed"], "schedule would have no effect: sampler=lsh measures when its"),
-        ("auto", ["trainer.evaluation=sampler", "schedule.first=9"], "first .*: sampler=lsh meas"),
+        ("faiss", ["schedule.first=9", "sampler.lookups=2", "sampler.group_size=3"], None),
     ],
 )
 def test_settings_that_a_sampler_does_not_use(sampler, words, message):
@@ -99,6 +163,18 @@ def test_settings_that_a_sampler_does_not_use(sampler, words, message):
         return
     with pytest.raises(ValueError, match=message):
         check_used(config, given)
+
+
+@pytest.mark.parametrize("mode", ["per_sample", "shared"])
+@pytest.mark.parametrize("word", ["sampler.group_size=16", "sampler.lookups=4"])
+def test_settings_of_groups_need_groups(tmp_path, mode, word):
+    """Also where they name the defaults."""
+    words = job.tiny(tmp_path, word, f"sampler.mode={mode}")
+    key = word.partition("=")[0]
+    said = f"error: {key} would have no effect: sampler.mode={mode}"
+    assert job.failure(*words) == said
+    assert not list(tmp_path.iterdir())
+    check_used(job.compose(word), [key])
 
 
 @pytest.mark.parametrize("word", ["lr_schedule=constant", "lr_schedule.warmup=0.1"])
@@ -118,7 +194,11 @@ def test_names_are_checked_where_all_outputs_are_computed():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sampler=index"], "IndexProposer searches on the CPU; with runtime.device=cuda use samp"),
+        (
+            ["sampler=faiss"],
+            "FaissProposer searches on the CPU; with .*=cuda use sampler=lsh, sketch, recent or u",
+        ),
+        (["sampler=sketch"], None),
         (["trainer.evaluation=index"], "use trainer.evaluation=exact"),
         ([], None),
     ],
@@ -144,8 +224,8 @@ def test_settings_of_the_network_reach_it():
 @pytest.mark.parametrize(
     ("words", "fits"),
     [
-        (["sampler=index", "network.hidden_active=[null,8]"], True),
-        (["sampler=index", "network.hidden_active=[8,null]"], False),
+        (["sampler=sketch", "network.hidden_active=[null,8]"], True),
+        (["sampler=sketch", "network.hidden_active=[8,null]"], False),
         (["sampler=full", "network.hidden_active=[null,8]"], False),
         (["sampler=uniform", "network.hidden_active=[8,8]"], True),
         (["sampler=lsh", "network.hidden_active=[8,8]"], False),
@@ -162,12 +242,42 @@ def test_samplers_of_hidden_layers(words, fits):
         build_network(config, 60, 80)
 
 
-def test_rebuilds_that_take_little_time_come_more_often():
-    growths = {("sampler=index",): 0.3, ("sampler=index", "schedule.growth=0.7"): 0.7}
-    for words, growth in (growths | {("sampler=slide2020",): 0.7}).items():
-        config = job.compose(*words)
-        fill_in(config, 40_000, 200_000)
-        schedule = build_network(config, 1000, 3000).output.sampler.rebuild_due
-        assert schedule.keywords["growth"] == growth
-        # Hydra's partials check their function at each call, and a step calls the schedules.
-        assert type(schedule) is partial
+@pytest.mark.parametrize(
+    ("words", "schedule", "numbers"),
+    [
+        ([], by_updates, {"per_output": 2.0, "at_least": 16, "first": 8}),
+        (
+            [f"schedule.{key}={n}" for key, n in (("per_output", 4), ("first", 3))],
+            by_updates,
+            {"per_output": 4, "at_least": 16, "first": 3},
+        ),
+        (["schedule.at_least=2"], by_updates, {"per_output": 2.0, "at_least": 2, "first": 8}),
+        (["schedule=backoff"], backoff, {"first": 6400, "growth": 0.7}),
+        (["schedule=fixed", "schedule.every=9"], fixed, {"every": 9}),
+    ],
+)
+@pytest.mark.parametrize("sampler", ["lsh", "sketch", "faiss", "slide2020"])
+def test_schedules(sampler, words, schedule, numbers):
+    found = built(f"sampler={sampler}", *words).rebuild_due
+    assert (found.func, found.keywords) == (schedule, numbers)
+    # Hydra's partials check their function at each call, and a step calls the schedules.
+    assert type(found) is partial
+
+
+def test_a_rebuild_by_updates():
+    """By a run: after 8 steps, and when steps have computed twice as many outputs as there are."""
+    config = job.compose("network.hidden=[8]", "sampler.active=40", "schedule.per_output=1.5")
+    fill_in(config, 40_000, 3000)
+    layer = build_network(config, 60, 3000).output
+    labels = Pattern.from_lists([[b] for b in range(64)])
+    computed, steps, due = 0, 0, []
+    for step in range(80):
+        if not due or (len(due) == 1 and steps == 8) or (computed >= 4500 and steps >= 16):
+            due.append(step)
+            computed = steps = 0
+        before = layer.sampler.rebuilds
+        active = layer.loss(torch.rand(64, 8), labels, ActiveLoss("squared_hinge"))[1]
+        assert layer.sampler.rebuilds - before == (due[-1] == step)
+        computed, steps = computed + active.computed, steps + 1
+    assert len(due) > 3
+    assert due[1] == 8

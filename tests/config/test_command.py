@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from filelock import FileLock
 from helpers import job
 from omegaconf import OmegaConf
@@ -18,10 +19,11 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import slide
-from slide.config import command
+from slide.config import build_trainer, command
 from slide.config.build import LABEL_LENGTH, label_of
 from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
+from slide.sampling import ActiveSampler, LSHProposer, SketchProposer, never
 from slide.training.evaluation import precision_at_k
 from slide.training.loop import TrainingLoop
 from slide.utils.run_folders import RUN_LOCK, release_folder
@@ -137,7 +139,8 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
         f"optimizer.lr={r}" for r in RATES
     ]
     assert lines[2].split()[:5] == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds"]
-    assert " looked up  recall  by chance  rows looked at  directions  rebuilds " in lines[2]
+    columns = "looked up  recall  by chance  rows looked at  directions  tables  K  rebuilds"
+    assert f" {columns} " in lines[2]
     assert [line.split()[0] for line in lines[3:]] == RATES
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
     runs = sorted((tmp_path / "results/synthetic").iterdir())
@@ -177,18 +180,19 @@ def test_a_failing_job_does_not_end_a_sweep(tmp_path, capsys, launcher, key):
 
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=basic"]], ids=str)
 def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys, launcher):
-    words = [*job.tiny(tmp_path, "sampler=index"), "trainer.max_steps=1", "ranker=none", *launcher]
+    words = [*job.tiny(tmp_path, "sampler=sketch"), "trainer.max_steps=1", "ranker=none", *launcher]
     words += [f"hydra.sweep.dir={tmp_path}/sweep"] * len(launcher)
     said = job.failure("-m", *words, "schedule=fixed,backoff,backof", "schedule.first=9")
     assert said == "error: 2 of 3 jobs failed"
     shown = capsys.readouterr()
     first, second, third = shown.out.splitlines()[-3:]
     told = "there is no key schedule.first (in schedule.first=9): first belongs to "
-    told += "schedule=backoff; fixed has every, redraw_every, redraw_first"
+    told += "schedule=backoff and updates; fixed has every, redraw_every, redraw_first"
     assert first.startswith("fixed ")
     assert first.endswith(f"  error: {told}")
     assert second.endswith(f"  {tmp_path}/run/schedule=backoff")
-    assert third.endswith("choices of schedule are backoff, fixed; did you mean backoff?")
+    told_choices = "choices of schedule are backoff, fixed, updates; did you mean backoff?"
+    assert third.endswith(told_choices)
     assert shown.err.splitlines()[0] == f"warning   1 of 3 runs cannot be: {told}"
     assert job.failure("-m", *words, "schedule=fixed,fixed", "schedule.first=9,3").endswith(told)
     if launcher:
@@ -319,6 +323,93 @@ def test_what_a_run_says(tmp_path, capsys):
     assert "150 training rows, 0.2 of them held out in place of the test rows" in said
     assert "scores of only 30 rows are rough" in said
     assert "that of always naming the most frequent label: is the" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            [],
+            "{sets}; SimHash tables (K 4, L 8) over 300 outputs, 0 MB; rebuilt by schedule updates",
+        ),
+        (
+            ["sampler=lsh", "hash.K=5", "hash.L=3", "sampler.mode=per_sample", "schedule=fixed"],
+            "sets of 75 outputs for a sample; SimHash tables (K 5, L 3) over 300 outputs, 0 MB; "
+            "rebuilt by schedule fixed",
+        ),
+        (
+            [
+                "hash=dwta",
+                "sampler.mode=shared",
+                "schedule=backoff",
+                "sampler.candidate_share=null",
+            ],
+            "sets of 75 outputs for the batch; DWTA tables (K 1, L 8) over 300 outputs, 0 MB; "
+            "rebuilt by schedule backoff",
+        ),
+        (
+            ["sampler.candidate_share=null", "sampler.mode=per_sample", "sampler=sketch"],
+            "sets of at least 75 outputs for a sample; a scan of 300 of 300 sketches; rebuilt by "
+            "schedule updates",
+        ),
+        (
+            ["sampler.candidate_share=null", "sampler.lookups=0"],
+            "{sets}; uniform draws from 300 outputs",
+        ),
+        (["sampler.lookups=0"], "{sets}; uniform draws from 300 outputs"),
+        (["sampler=uniform"], "{sets}; uniform draws from 300 outputs"),
+        (
+            ["sampler=uniform", "sampler.group_size=8", "sampler.active=1_00"],
+            "sets of 100 outputs for 8 samples; uniform draws from 300 outputs",
+        ),
+        (
+            ["sampler=sketch"],
+            "{sets}; a scan of 300 of 300 sketches; rebuilt by schedule updates",
+        ),
+        (
+            ["sampler=faiss", "sampler.proposer.factory=Flat"],
+            "{sets}; FAISS index Flat over 300 outputs; rebuilt by schedule updates",
+        ),
+        (
+            ["sampler=slide2020"],
+            "{sets}; SimHash tables as published (K 6, L 50) over 300 outputs; rebuilt by schedule "
+            "updates",
+        ),
+        (["sampler=full"], "FullSampler(all 300 outputs)"),
+        (["sampler.active=all"], "FullSampler(all 300 outputs)"),
+        (["sampler.active=300"], "sets of all 300 outputs"),
+    ],
+)
+def test_the_line_about_the_sampler(tmp_path, capsys, words, said):
+    """Sets, what fills them, and when that is rebuilt."""
+    sizes = {"num_labels": 300, "num_features": 60, "nonzeros": 8, "labels_per_row": 2}
+    sizes |= {"train_samples": 32, "test_samples": 8}
+    config = job.compose(
+        *(f"dataset.{name}={value}" for name, value in sizes.items()),
+        *(f"dataset.cache={tmp_path}/cache", f"run_dir={tmp_path}/run", "network.hidden=[8]"),
+        *("ranker=none", *words),
+    )
+    build_trainer(config).monitor.close()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "warning" not in line]
+    assert [line.split()[0] for line in lines[:3]] == ["data", "memory", "network"]
+    assert lines[3] == f"sampler   {said.format(sets='sets of 75 outputs for 16 samples')}"
+
+
+def test_the_sampler_of_many_outputs():
+    """The default one, with the memory that its tables, codes and sketches take."""
+    sampler = ActiveSampler(16, 300_000, LSHProposer, active=128, mode="grouped")
+    sampler.update(torch.randn(300_000, 16), None, None)
+    lsh = sampler.proposer
+    assert isinstance(lsh, LSHProposer)
+    held = [*lsh.tables.buckets, lsh.codes, lsh.sketches]
+    size = round(sum(each.nbytes for each in held) / 1e6)
+    assert sampler.description() == (
+        "sets of 128 outputs for 16 samples; SimHash tables (K 14, L 8) over 300,000 outputs, "
+        f"{size} MB; rebuilt by schedule updates"
+    )
+    scan = ActiveSampler(16, 300_000, SketchProposer, active=20, rebuild=never)
+    told = "sets of 20 outputs for the batch; a scan of 65,536 of 300,000 sketches; rebuilt by "
+    assert scan.description() == f"{told}schedule never"
 
 
 def test_labels_of_folders():

@@ -19,9 +19,9 @@ AS_XMC = [c for c in OF_FILES if c != "xmc" and job.raw("dataset", c).get("forma
 
 def small(folder, group, choice):
     """Overrides that let any choice train in a moment."""
-    # sampler=lsh has no schedule.
-    sampler = {"sampler": choice, "schedule": "index"}.get(group)
+    sampler = choice if group == "sampler" else None
     more = ["trainer.max_steps=2", *([f"sampler={sampler}"] if sampler else [])]
+    more += ["sampler.proposer.factory='IVF2,SQ8'"] if sampler == "faiss" else []
     if sampler in (None, "lsh", "slide2020"):
         more += ["hash.num_tables=2"]
         published = group == "recipe" or choice == "slide2020"

@@ -24,13 +24,26 @@ def settings_of(config, above, owner=""):
     """The keys that a user sets: not internal, and not taken from another group.
 
     Each with its owner, the part that takes it. The choices of a group share its keys, but the
-    parts inside of them, such as two proposers, mean their own by one name.
+    parts inside of them, such as two proposers, mean their own by one name; so do two schedules,
+    which take a key of the group.
     """
+    takers = takers_of(config)
     for key, value in config.items():
         if isinstance(value, dict):
             yield from settings_of(value, f"{above}{key}.", value.get("_target_", owner))
         elif key not in INTERNAL and not str(value).startswith("${"):
-            yield owner, above + key
+            yield takers.get(f"${{{above}{key}}}", owner), above + key
+
+
+def takers_of(config):
+    """The parts of a page that refer to another value, by the reference."""
+    parts = [value for value in config.values() if isinstance(value, dict)]
+    return {
+        value: part.get("_target_", "")
+        for part in parts
+        for value in part.values()
+        if str(value).startswith("${")
+    }
 
 
 def every_setting():

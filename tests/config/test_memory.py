@@ -94,7 +94,9 @@ def bytes_of(tensors):
     ("words", "part", "more"),
     [
         (["sampler=lsh"], "index of the sampler", True),
-        (["sampler=index"], "index of the sampler", True),
+        (["sampler=sketch"], "index of the sampler", True),
+        (["sampler=faiss"], "index of the sampler", True),
+        (["sampler=uniform"], "index of the sampler", False),
         (["sampler=lsh", "sampler.active=500"], "index of the sampler", False),
         (["trainer.checkpoint_every=5"], "copy for checkpoints", True),
         (["trainer.evaluation=index"], "index for prediction", True),
@@ -104,6 +106,33 @@ def bytes_of(tensors):
 def test_parts_that_only_some_runs_have(tmp_path, words, part, more):
     phases = needs.memory_needs(*opened(tmp_path, *words))
     assert bool(phases["training"].get(part, 0) + phases["ending"].get(part, 0)) == more
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sampler=lsh", "hash.K=null", "hash.L=null"],
+        ["sampler=lsh", "hash.K=null", "hash.L=3"],
+        ["sampler=sketch"],
+    ],
+    ids=str,
+)
+def test_the_index_of_the_sampler(tmp_path, words):
+    """What it holds; a checkpoint has a copy of its sketches, and tables are built from them."""
+    rows = 5000
+    words += [f"dataset.num_labels={rows}", "trainer.checkpoint_every=5", "ranker=none"]
+    config, data = opened(tmp_path, *words)
+    parts = needs.memory_needs(config, data)["training"]
+    layer = build_network(config, 60, rows).output
+    layer.sampler.update(layer.weight, layer.bias, None)
+    index = layer.sampler.proposer
+    held = [index.sketches]
+    if hasattr(index, "tables"):
+        held += [index.codes, *index.tables.buckets]
+    size = sum(each.nbytes for each in held)
+    assert parts["index of the sampler"] == pytest.approx(size, rel=0.2)
+    copied = parts["copy for checkpoints"] - parts["weights"] - parts["moments"]
+    assert copied == index.sketches.nbytes
 
 
 def test_a_batch_has_no_more_than_all_rows(tmp_path):

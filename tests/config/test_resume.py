@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers import job
 from omegaconf import OmegaConf
 
 from slide import ActiveLoss
-from slide.config import resumed
+from slide.config import build_trainer, resumed
 from slide.data import write_xmc
 from slide.model import load
 from slide.training.checkpoint import find_folders, last_checkpoint
+from slide.utils.run_folders import release_folder
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,81 @@ def test_a_run_from_before_a_group_can_be_resumed(tmp_path, ended):
     job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
     assert job.checkpoint(tmp_path / "run")["step"] == 3
     assert "schedule" in OmegaConf.load(path)
+
+
+NO_REBUILD = {"_target_": "slide.sampling.never", "_partial_": True}
+
+
+def saved_by_an_earlier_slide(path, rebuild=None, **proposer):
+    """Change the configuration of a run to that of a run of slide 0.1.0."""
+    saved = OmegaConf.load(path)
+    del saved.network["prior_margin"], saved.sampler["group_size"], saved.sampler["lookups"]
+    saved.sampler.rebuild = rebuild or NO_REBUILD
+    saved.sampler.proposer = {**(saved.sampler.get("proposer") or {}), **proposer} or None
+    saved.schedule.growth = None
+    OmegaConf.save(saved, path)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "lsh", "sketch"])
+def test_the_run_of_an_earlier_slide_goes_on(tmp_path, sampler):
+    """Without settings that came later, and with a schedule that no file names now."""
+    words = [f"sampler={sampler}", "sampler.mode=shared", "schedule=backoff", "schedule.first=16"]
+    words = words if sampler != "uniform" else words[:2]
+    words += ["ranker=none", "trainer.max_steps=3", "trainer.checkpoint_every=3"]
+    job.main(*job.tiny(tmp_path, *words))
+    run = tmp_path / "run"
+    before = job.checkpoint(run)
+    saved_by_an_earlier_slide(run / "config.yaml")
+    job.main(f"resume={run}", "trainer.max_steps=12")
+    config = OmegaConf.load(run / "config.yaml")
+    assert (config.network.prior_margin, config.sampler.mode) == (0, "shared")
+    assert config.sampler.rebuild == NO_REBUILD
+    after = job.checkpoint(run)
+    assert after["step"] == 12
+    rebuilds = [state["network"]["output._extra_state"]["rebuilds"] for state in (before, after)]
+    assert rebuilds == ([0, 0] if sampler == "uniform" else [2, 2])
+
+
+def test_biases_of_an_earlier_run_start_at_the_scores(tmp_path):
+    """Where it had no step yet: it had no margin below them."""
+    biases, run = [], tmp_path / "run"
+    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.max_steps=1"))
+    for change in (False, True):
+        if change:
+            saved_by_an_earlier_slide(run / "config.yaml")
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+        config = resumed(job.compose(f"resume={run}"), [f"resume={run}"])
+        trainer = build_trainer(config)
+        trainer.monitor.close()
+        release_folder(run)
+        biases.append(trainer.network.output.bias.detach().clone())
+    torch.testing.assert_close(biases[0] + 0.1, biases[1], rtol=0, atol=1e-6)
+    counts = np.bincount(trainer.train_split.labels.indices, minlength=80)
+    shares = counts / len(trainer.train_split)
+    assert biases[1].argmax() == shares.argmax()
+
+
+def test_growth_of_an_earlier_run(tmp_path):
+    """It could be null, which meant 0.7."""
+    words = ["sampler=slide2020", "schedule=backoff", "hash.K=2", "hash.L=2", "ranker=none"]
+    job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=1"))
+    path = tmp_path / "run/config.yaml"
+    rebuild = OmegaConf.to_container(OmegaConf.load(path).sampler.rebuild)
+    saved_by_an_earlier_slide(path, {**rebuild, "growth": None})
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=3")
+    assert OmegaConf.load(path).sampler.rebuild.growth == 0.7
+
+
+def test_a_run_whose_sampler_is_gone(tmp_path, ended):
+    path = shutil.copytree(ended, tmp_path / "run") / "config.yaml"
+    saved_by_an_earlier_slide(path, _target_="slide.IndexProposer", best=8, most_seen=4096)
+    before = job.files_of(tmp_path / "run")
+    for more in ([], ["allow_targets=[slide.IndexProposer]"]):
+        said = job.failure(f"resume={tmp_path}/run", "trainer.max_steps=3", *more)
+        assert said == (
+            f"error: {path} names slide.IndexProposer, which slide no longer has: start a new run"
+        )
+    assert job.files_of(tmp_path / "run") == before
 
 
 def test_a_resumed_run_takes_what_may_change(tmp_path):

@@ -223,7 +223,7 @@ def test_labels_are_copied(rows):
     [
         ({"threshold": 2}, r"threshold must be in \[0, 1\], not 2"),
         ({"verbose": 1}, "verbose must be true or false, not 1"),
-        ({"sampler": "best"}, "there is no sampler=best; the choices of sampler are auto, full, "),
+        ({"sampler": "best"}, "there is no sampler=best; the choices of sampler are auto, faiss, "),
         ({"ranker": "trees"}, "ranker must be ensemble, none or None, not 'trees'"),
         ({"label_weights": "rare"}, "label_weights must be one of propensity, not 'rare'"),
         ({"label_weights": [1, 2]}, "label_weights must be None, propensity, or 80 numbers"),
@@ -233,7 +233,14 @@ def test_labels_are_copied(rows):
         ({"search": "sampler"}, "search must be one of exact, index, not 'sampler'"),
         ({"settings": {"hash.tables": 3}}, "no key hash.tables .*; did you mean hash.num_tables"),
         ({"settings": {"hash.bin_size": 3}}, "bin_size belongs to hash=dwta; simhash has hashes"),
-        ({"settings": {"hash.num_tables": 3}}, "hash.num_tables would have no effect: outputs are"),
+        (
+            {"settings": {"hash.num_tables": 3}, "sampler": "uniform"},
+            "hash.num_tables would have no effect: outputs are drawn uniformly",
+        ),
+        (
+            {"settings": {"sampler.group_size": 3}, "mode": "shared"},
+            "sampler.group_size would have no effect: .*mode=shared",
+        ),
         ({"settings": ["hash=dwta"]}, r"settings must be a dict of .*, not \['hash=dwta'\]"),
         ({"settings": {"dropout": 3}}, "settings take keys of network, sampler, .* not dropout"),
         ({"settings": {"optimizer.lr": 3}}, "optimizer.lr is the argument lr, not one of settings"),
@@ -288,8 +295,12 @@ def test_arguments_are_those_of_the_command_line():
             ["sampler=lsh", "hash.hashes_per_table=4", "hash.num_tables=2"],
         ),
         (
-            {"sampler": "index", "ranker": None, "settings": {"sampler.proposer.best": 3}},
-            ["sampler=index", "ranker=none", "sampler.proposer.best=3"],
+            {"sampler": "sketch", "ranker": None, "settings": {"sampler.proposer.best": 3}},
+            ["sampler=sketch", "ranker=none", "sampler.proposer.best=3"],
+        ),
+        (
+            {"mode": "grouped", "settings": {"sampler.group_size": 8, "schedule": "fixed"}},
+            ["sampler.group_size=8", "schedule=fixed"],
         ),
     ],
 )
@@ -304,12 +315,19 @@ def test_a_grid_of_samplers_with_the_settings_of_each(rows):
     search = GridSearchCV(
         classifier, [{"sampler": ["uniform"]}, tables], cv=2, refit=False, error_score="raise"
     )
-    with pytest.warns(
-        UserWarning, match=r"\(K\), hash\.num_tables \(L\) .* have no effect"
-    ) as told:
-        search.fit(*rows)
-    assert len(told) == 2, "one for each fit with tables"
+    search.fit(*rows)
     assert len(search.cv_results_["params"]) == 2
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_the_default_looks_up_outputs_for_groups(rows):
+    model = SlideClassifier(**FEW, active=20, ranker=None).fit(*rows)
+    sampler = model.model_.network.output.sampler
+    assert (sampler.mode, sampler.active, type(sampler.proposer)) == (
+        *("grouped", 20),
+        slide.LSHProposer,
+    )
+    assert sampler.rebuilds > 0
 
 
 def test_answers_are_those_of_a_run(tmp_path):

@@ -18,6 +18,8 @@ from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.sampling.schedules import never
 
 B, D, ACTIVE = 16, 16, 200
+# Samples that share a set in mode "grouped", of which two look up.
+GROUP = 4
 
 
 class Step:
@@ -36,6 +38,8 @@ class Step:
             fill=0,
             active=active,
             mode=mode,
+            group_size=GROUP,
+            lookups=2,
             rebuild=never,
         )
         self.layer = SampledLinear(D, num_outputs, sampler)
@@ -58,7 +62,7 @@ class Step:
         touched = int((self.layer.weight != before).any(1).sum())
         candidates = len(self.layer.sampler.candidates(self.x).indices)
         return {
-            "ids": len(active.ids),
+            "ids": active.computed,
             "touched": touched,
             "distinct": len(np.unique(active.ids)),
             "candidates": candidates,
@@ -89,7 +93,7 @@ def tensor_bytes(step):
 
 def count_lines(num_outputs, mode):
     """Lines of the library that a step runs, loops and all, where kernels are plain Python."""
-    step = Step(num_outputs, mode, num_samples=3, active=40)
+    step = Step(num_outputs, mode, num_samples=GROUP + 1, active=40)
     step()
     library, lines = str(Path(slide.__file__).parent), 0
 

@@ -10,7 +10,7 @@ import yaml
 from numba.core import config
 
 from slide.ranking import final_ranker
-from slide.sampling import lsh_proposer
+from slide.sampling import sketch
 from slide.search import row_index
 
 # A re-ranker of a test takes half of the time with these settings of `final_ranker`. Tests of its
@@ -24,7 +24,7 @@ FEW_TREES = {
 
 # As plain Python, a loop over the rows of a large layer takes seconds: a layer is large sooner.
 FEW_ROWS = {
-    lsh_proposer: {"HEAD": 300},
+    sketch: {"HEAD": 300},
     row_index: {"LEAST_ROWS": 150, "_LEAST_SEEN": 600, "_SEEN_EACH": 10},
 }
 

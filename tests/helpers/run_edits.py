@@ -36,7 +36,7 @@ KINDS = {
     "lsh": ["sampler=lsh"],
     "published": ["sampler=slide2020", "sampler.mode=per_sample"],
     "auto": ["sampler=uniform", "trainer.epochs=auto", "trainer.max_epochs=3"],
-    "index": ["sampler=index", "trainer.patience=1"],
+    "sketch": ["sampler=sketch", "trainer.patience=1"],
     "recent": ["sampler=recent", "network.precision=bfloat16"],
 }
 # A checkpoint is resumed for two more steps.

@@ -3,14 +3,20 @@
 import inspect
 from functools import partial
 
+import pytest
+
 from slide.sampling import (
     ActiveSampler,
+    FaissProposer,
     FullSampler,
-    IndexProposer,
     LSHProposer,
     PublishedLSHProposer,
     RecentProposer,
+    SketchProposer,
 )
+from slide.sampling.sampler import MODES
+
+all_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def _sampler(proposer, in_features, out_features, **options):
@@ -21,7 +27,8 @@ def _sampler(proposer, in_features, out_features, **options):
 
 lsh_sampler = partial(_sampler, LSHProposer)
 published_sampler = partial(_sampler, PublishedLSHProposer)
-index_sampler = partial(_sampler, IndexProposer)
+sketch_sampler = partial(_sampler, SketchProposer)
+faiss_sampler = partial(_sampler, FaissProposer)
 recent_sampler = partial(_sampler, RecentProposer)
 uniform_sampler = ActiveSampler
 full_sampler = FullSampler

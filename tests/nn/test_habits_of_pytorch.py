@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.grids import pairs
-from helpers.sparse_layers import MODES, B, D, N, draw_labels, every_mode, make_layer
+from helpers.samplers import all_modes
+from helpers.sparse_layers import MODES, B, D, N, draw_labels, make_layer
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -52,7 +53,7 @@ def kind(request):
     return request.param
 
 
-@every_mode
+@all_modes
 class TestGradientsAreAsThoseOfASparseEmbedding:
     def test_hooks_get_a_sparse_gradient_and_may_change_it(self, kind, mode):
         column, plain, seen = Column(kind, mode), Column(kind, mode), []

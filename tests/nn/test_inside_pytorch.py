@@ -11,8 +11,8 @@ import pytest
 import torch
 from helpers.matrices import make_csr
 from helpers.programs import output_of
-from helpers.samplers import uniform_sampler
-from helpers.sparse_layers import B, D, N, draw_labels, every_mode, make_layer
+from helpers.samplers import all_modes, uniform_sampler
+from helpers.sparse_layers import B, D, N, draw_labels, make_layer
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -209,7 +209,7 @@ class Rebuilt(Proposer):
         return Pattern.from_lists([[i] for i in range(len(queries))])
 
 
-@every_mode
+@all_modes
 def test_the_second_thread_is_refused(mode):
     layer = SampledLinear(D, N, ActiveSampler(D, N, Slow, active=12, mode=mode))
     slow, x, done = layer.sampler.proposer, torch.randn(B, D), []

@@ -56,13 +56,15 @@ def test_forward_is_the_dense_network_on_the_set(hidden):
     ]
 
 
-def test_hidden_samplers():
-    network = make((20, 15), hidden_samplers=[SOME, None])
+@pytest.mark.parametrize("mode", ["per_sample", "grouped"])
+def test_hidden_samplers(mode):
+    some = partial(SOME, mode=mode, group_size=2)
+    network = make((20, 15), hidden_samplers=[some, None])
     features, _ = draw_batch()
     x = network._activate(network.first(features))
     assert ((x != 0).sum(1) <= 5).all()
     assert type(network.hidden[0].sampler) is FullSampler
-    network = make((20, 15), hidden_samplers=[None, SOME])
+    network = make((20, 15), hidden_samplers=[None, some])
     assert ((network.encode(features) != 0).sum(1) <= 5).all()
 
 

@@ -8,11 +8,12 @@ import pytest
 import scipy.sparse
 import torch
 from helpers.samplers import (
+    faiss_sampler,
     full_sampler,
-    index_sampler,
     lsh_sampler,
     published_sampler,
     recent_sampler,
+    sketch_sampler,
     uniform_sampler,
 )
 
@@ -36,14 +37,16 @@ SAMPLERS = {
     "small": partial(uniform_sampler, active=N + 5),
     "lsh": partial(lsh_sampler, active=40),
     "lsh, per sample": partial(lsh_sampler, active=40, mode="per_sample"),
+    "lsh, grouped": partial(lsh_sampler, active=40, mode="grouped", group_size=2),
     "published": partial(published_sampler, hashes_per_table=2, num_tables=9, active=40),
-    "index": partial(index_sampler, active=40),
+    "sketch": partial(sketch_sampler, active=40),
+    "faiss": partial(faiss_sampler, factory="Flat", active=40),
     "recent": partial(recent_sampler, active=40, mode="per_sample"),
 }
 
 
 # Proposers that take no sparse inputs.
-DENSE = ("lsh", "lsh, per sample", "index", "recent")
+DENSE = ("lsh", "lsh, per sample", "lsh, grouped", "sketch", "faiss", "recent")
 LABELS = [[N + 2], [3], [N + 29, 5]]
 
 
@@ -121,7 +124,7 @@ def test_what_was_looked_up_before_does_not_count(name):
     assert layer.out_features == 100
 
 
-@pytest.mark.parametrize("name", ["lsh", "index"])
+@pytest.mark.parametrize("name", ["lsh", "sketch", "faiss"])
 def test_the_index_of_the_sampler_has_the_new_rows(name):
     layer, optimizer = trained(name)
     add_outputs(layer, 30, optimizer)

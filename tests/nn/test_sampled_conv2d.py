@@ -101,9 +101,10 @@ class TestSampledConv2d:
             SampledConv2d(I, O, 3, groups=4)
         with pytest.raises(ValueError, match="a sampler of 9 outputs does not fit a layer of 8"):
             SampledConv2d(I, O, 3, sampler=lsh(I, 9, 4))
-        sampler = uniform_sampler(I * 9, O, active=4, mode="per_sample")
-        with pytest.raises(ValueError, match="one set for the batch"):
-            SampledConv2d(I, O, 3, sampler=sampler)(torch.zeros(2, I, 5, 5))
+        for mode in ("per_sample", "grouped"):
+            sampler = uniform_sampler(I * 9, O, active=4, mode=mode)
+            with pytest.raises(ValueError, match="one set for the batch"):
+                SampledConv2d(I, O, 3, sampler=sampler)(torch.zeros(2, I, 5, 5))
         with pytest.raises(ValueError, match=r"x \(2, 5, 5, 5\) must have 6 channels"):
             SampledConv2d(I, O, 3)(torch.zeros(2, 5, 5, 5))
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.active_sets import pick
+from helpers.samplers import all_modes
 from helpers.sparse_layers import (
     OPTIMIZERS,
     B,
@@ -139,7 +140,7 @@ def pending(layer):
     return [getattr(p, "row_gradients", []) for p in layer.parameters()]
 
 
-@every_mode
+@all_modes
 @ways
 def test_parts_of_a_backward_pass(loss, mode):
     """It goes to the input alone, to one of two parameters, or returns gradients of both."""
@@ -168,7 +169,7 @@ def test_parts_of_a_backward_pass(loss, mode):
     torch.testing.assert_close(dense_gradient(layer.weight), twin.weight.grad.to_dense())
 
 
-@every_mode
+@all_modes
 def test_checkpointed_layers_keep_their_gradients(mode):
     layer, _, x = pair(mode)
     loss = checkpoint(in_one, layer, x, use_reentrant=False)
@@ -177,7 +178,7 @@ def test_checkpointed_layers_keep_their_gradients(mode):
     assert len(layer.weight.row_gradients) == len(layer.bias.row_gradients) == 1
 
 
-@every_mode
+@all_modes
 def test_checkpointed_scores_of_another_set_are_an_error(mode):
     layer, _, x = pair(mode)
     out = checkpoint(lambda x: layer(x).values.square(), x, use_reentrant=False)
@@ -211,7 +212,7 @@ def test_checkpointed_layers_with_a_given_set_are_right(per_sample):
     assert torch.equal(x.grad, found[0][0])
 
 
-@every_mode
+@all_modes
 def test_copies_go_on_as_the_first_one_does(mode):
     layer = make_layer(mode)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

@@ -12,8 +12,9 @@ import pytest
 import torch
 from helpers.inner_products import COMPILED
 from helpers.matrices import make_csr, to_dense
-from helpers.samplers import lsh_sampler, uniform_sampler
-from helpers.sparse_layers import B, D, N, draw_labels, every_mode
+from helpers.samplers import all_modes, lsh_sampler, uniform_sampler
+from helpers.sparse_layers import B, D, N, draw_labels
+from torch import nn
 
 from slide.active_set import ActiveSet
 from slide.functional.losses import ActiveLoss
@@ -91,7 +92,7 @@ class TestSparseInputLinear:
         torch.testing.assert_close(dense_gradient(layer.weight), linear.weight.grad.T)
         torch.testing.assert_close(layer.bias.grad, linear.bias.grad)
 
-    @every_mode
+    @all_modes
     def test_with_a_sampler(self, mode):
         layer = SparseInputLinear(N, 30, uniform_sampler(N, 30, active=8, mode=mode))
         x = make_csr(np.random.default_rng(0), [3, 0, 7, 1], N)
@@ -185,7 +186,7 @@ def test_a_layer_of_stored_rows_hands_its_sampler_on():
     layer(x)
 
 
-@every_mode
+@all_modes
 def test_a_loss_in_eval_mode_does_not_move_the_draws_of_training(mode):
     layer, other, found = make_layer(mode), make_layer(mode), []
     x, labels = torch.randn(3, D), [[1], [2], [3]]
@@ -353,8 +354,109 @@ class TestLossOfUsers:
         wanted, _ = layer.loss(x.view(4, D)[kept], [[7], [3], [5]], "bce", weights.view(4)[kept])
         torch.testing.assert_close(found, wanted)
 
-    @every_mode
+    @all_modes
     def test_all_labels_ignored(self, mode):
         found, _ = make_layer(mode).loss(torch.randn(2, D), torch.full((2,), -100), "softmax")
         assert found == 0
         found.backward()
+
+
+def naive_loss(name, scores, active):
+    """The loss of each sample's set in plain PyTorch; softmax and sums by `log_weights`."""
+    total = torch.zeros((), dtype=scores.dtype)
+    for b in range(len(scores)):
+        at = slice(*active.indptr[b : b + 2])
+        logs = torch.from_numpy(active.log_weights[at]).to(scores.dtype)
+        own = scores[b, torch.from_numpy(active.ids[at]).long()]
+        targets = active.targets.indices[slice(*active.targets.indptr[b : b + 2])]
+        aimed = torch.from_numpy(targets).long()
+        if name == "softmax":
+            if len(aimed):
+                total = total + (own + logs).logsumexp(0) - own[aimed].mean()
+            continue
+        signs = -torch.ones_like(own)
+        signs[aimed] = 1
+        loss = nn.functional.softplus(-signs * own)
+        total = total + (loss * logs.exp()).sum()
+    return total / len(scores)
+
+
+class TestGroups:
+    """Layers whose samples share sets in groups of two."""
+
+    def make(self, **options):
+        torch.manual_seed(1)
+        options = {"active": 12, "group_size": 2, "lookups": 1, "mode": "grouped"} | options
+        return SampledLinear(D, N, lsh_sampler(D, N, **options), dtype=torch.float64)
+
+    @pytest.mark.parametrize("name", ["softmax", "bce"])
+    @pytest.mark.parametrize("step", ["loss", "forward"])
+    def test_values_and_gradients(self, name, step):
+        layer, loss = self.make(), ActiveLoss(name)
+        x, labels = torch.randn(B, D, dtype=torch.float64, requires_grad=True), draw_labels()
+        if step == "loss":
+            found, active = layer.loss(x, labels, loss)
+        else:
+            out = layer(x, labels)
+            found, active = loss(out.values, out.active), out.active
+        assert len(active.groups.bounds) == 4, "three groups of five samples"
+        scores = x @ layer.weight.T + layer.bias
+        wanted = naive_loss(name, scores, active)
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+        expected = torch.autograd.grad(wanted, [x, layer.weight, layer.bias])
+        found.backward()
+        parts = x.grad, dense_gradient(layer.weight), dense_gradient(layer.bias)
+        for one, other in zip(parts, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+    def test_scores_of_each_sample(self):
+        layer, x = self.make(), torch.randn(B, D, dtype=torch.float64)
+        out = layer(x, draw_labels())
+        scores = x @ layer.weight.T + layer.bias
+        mask = torch.zeros(B, N, dtype=torch.bool)
+        for b in range(B):
+            mask[b, torch.from_numpy(out.active.row(b)).long()] = True
+        torch.testing.assert_close(out.to_dense(), scores * mask)
+        assert out.active.row(out.active.groups.order[0]).tolist() == (
+            out.active.row(out.active.groups.order[1]).tolist()
+        )
+
+    def test_leading_dimensions(self):
+        """Samples are those of all leading dimensions."""
+        layer, x = self.make(), torch.randn(2, 3, D, dtype=torch.float64)
+        flat = self.make()(x.view(6, D))
+        torch.testing.assert_close(layer(x).values.view(-1), flat.values.view(-1))
+
+    @pytest.mark.not_as_python
+    def test_learns_as_with_sets_of_each_sample(self):
+        """Each of 40 labels has a direction of its own among the inputs."""
+        centres, found = torch.randn(N, D, dtype=torch.float64), {}
+        for mode in ("grouped", "per_sample"):
+            layer = self.make(mode=mode)
+            optimizer = RowSparseAdam(layer.parameters(), lr=0.05)
+            generator = torch.Generator().manual_seed(0)
+            for _ in range(150):
+                labels = torch.randint(N, (16,), generator=generator)
+                layer.loss(centres[labels], labels[:, None].tolist(), "softmax")[0].backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            best = layer.top_k(centres, 1)[1][:, 0]
+            found[mode] = (best == torch.arange(N)).double().mean().item()
+        assert found["per_sample"] > 0.8
+        assert found["grouped"] > 0.8
+
+    def test_a_hidden_layer_without_labels(self):
+        hidden = SampledLinear(D, N, uniform_sampler(D, N, active=8, mode="grouped", group_size=2))
+        output, x = nn.Linear(N, 3), torch.randn(B, D, requires_grad=True)
+        out = hidden(x)
+        dense = out.to_dense().relu()
+        assert ((dense != 0).sum(1) <= 8).all()
+        output(dense).square().sum().backward()
+        mask = torch.zeros(B, N)
+        for b in range(B):
+            mask[b, torch.from_numpy(out.active.row(b)).long()] = 1
+        again = x.detach().clone().requires_grad_()
+        wanted = ((again @ hidden.weight.T + hidden.bias) * mask).relu()
+        output(wanted).square().sum().backward()
+        torch.testing.assert_close(x.grad, again.grad)
+        assert dense_gradient(hidden.weight).any()

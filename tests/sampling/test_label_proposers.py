@@ -10,6 +10,7 @@ from helpers.layers import D, N, draw_layer, draw_queries, recall
 from helpers.matrices import make_pattern, rows_of
 from helpers.samplers import recent_sampler
 
+from slide.backend import backend
 from slide.nn import SampledLinear
 from slide.sampling import ActiveSampler, RecentProposer
 from slide.search import exact_top_k
@@ -124,6 +125,32 @@ class TestSets:
         count = min(len(others), active - 2)  # One uniform draw stands for all that are not chosen.
         assert ids[: 1 + count] == [label, *others[:count]]
         assert len({*ids}) == active
+
+    @pytest.mark.parametrize("way", ["kernels", "torch"])
+    def test_of_a_group_have_the_best_for_its_first_samples(self, way):
+        """The labels of all samples are remembered, of which only some look up."""
+        weight, bias = draw_layer()
+        options = {"mode": "grouped", "group_size": 2, "lookups": 1, "active": 16}
+        sampler = recent_sampler(D, N, **options)
+        with backend(way):
+            batches, _ = train(sampler, (weight, bias), range(4))
+            assert sampler.proposer.pool.tolist() == naive_pool(batches, 4096)
+            queries, labels = draw_queries(5, 9), draw_labels(9)
+            sampler.update(weight, bias, queries)
+            active = sampler.select(queries, labels)
+        order, bounds, ids, indptr = active.groups
+        asking, rows = order[bounds[:-1]], rows_of(labels)
+        given = Pattern.from_lists([rows[b] for b in asking])
+        pool = naive_pool([*batches, given], 4096)
+        for group, own in enumerate(np.split(ids, indptr[1:-1])):
+            members = order[bounds[group] : bounds[group + 1]]
+            known = {i for b in members for i in rows[b]}
+            b = asking[group]
+            best = naive_best(pool, rows[b], queries[b], weight, bias, 8)
+            assert len(best) == 8
+            new = [i for i in best if i not in known]
+            assert set(own[: len(known)].tolist()) == known
+            assert own[len(known) : len(known) + len(new)].tolist() == new
 
     def test_evaluation_is_not_remembered(self):
         sampler = recent_sampler(D, N, active=16, mode="per_sample")

@@ -1,29 +1,36 @@
 """Samplers with an index: what they find, when they rebuild, proposers of a user."""
 
+import copy
 from collections import Counter
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from helpers.layers import FAMILIES, MODES, D, N, draw_layer, draw_queries, every_mode, recall
+from helpers.layers import FAMILIES, D, N, draw_layer, draw_queries, every_mode, recall
 from helpers.matrices import make_csr, make_pattern, rows_of, to_dense
 from helpers.samplers import (
-    index_sampler,
+    MODES,
+    all_modes,
+    faiss_sampler,
     lsh_sampler,
     published_sampler,
     recent_sampler,
+    sketch_sampler,
     uniform_sampler,
 )
 
-from slide.nn import SampledLinear
+from slide.backend import backend
+from slide.nn import ActiveLoss, SampledLinear
 from slide.optim import RowSparseAdam
 from slide.sampling import (
     ActiveSampler,
-    IndexProposer,
+    FaissProposer,
     LSHProposer,
     Proposer,
+    PublishedLSHProposer,
     RecentProposer,
+    SketchProposer,
 )
 from slide.sampling.schedules import backoff, fixed, never
 from slide.search.exact import exact_top_k
@@ -108,11 +115,16 @@ def test_sparse_and_dense_inputs_get_the_same_sets():
         (partial(published_sampler, redraw=partial(backoff, first=0)), "first must be"),
         (partial(published_sampler, bucket_capacity=0), "bucket_capacity must be .* 1, not 0"),
         (partial(published_sampler, fill=-1), "fill must be a whole number of at least 0, not -1"),
-        (partial(index_sampler, most_seen=0), "most_seen must be a whole number of at least 1"),
+        (partial(sketch_sampler, best=0), "best must be a whole number of at least 1, not 0"),
+        (partial(faiss_sampler, best=0), "best must be a whole number of at least 1, not 0"),
         (partial(recent_sampler, recent=0), "recent must be a whole number of at least 1, not 0"),
         (partial(lsh_sampler, best=0), "best must be a whole number of at least 1, not 0"),
         (partial(lsh_sampler, num_tables=0), r"num_tables must be in \[1, 1024\], not 0"),
+        (partial(lsh_sampler, hashes_per_table=0), "hashes_per_table must be .* at least 1, not 0"),
+        (partial(lsh_sampler, hashes_per_table=32), "codes have at most 31"),
         (partial(lsh_sampler, probes=65), r"probes must be in \[0, 64\]"),
+        (partial(uniform_sampler, group_size=0), "group_size must be a whole number of at least 1"),
+        (partial(uniform_sampler, lookups=-1), "lookups must be a whole number of at least 0"),
         (lambda *_: uniform_sampler(4, 2**31), r"out_features must .* 2147483647"),
         (lambda *_: uniform_sampler(D, 0), "out_features must be a whole number of at least 1"),
         (partial(uniform_sampler, active=0), "active must be a whole number of at least 1, not 0"),
@@ -133,7 +145,7 @@ def test_schedules_that_are_no_functions():
         published_sampler(D, N, redraw=lambda samples: "fixed")
 
 
-@pytest.mark.parametrize("kind", [IndexProposer, RecentProposer, LSHProposer])
+@pytest.mark.parametrize("kind", [SketchProposer, FaissProposer, RecentProposer, LSHProposer])
 def test_dense_inputs_only(kind):
     rows = make_csr(np.random.default_rng(0), [3], D)
     with pytest.raises(TypeError, match=f"{kind.__name__} takes dense inputs only"):
@@ -224,7 +236,7 @@ class TestOwnProposer:
         optimizer.step()
         assert not torch.equal(layer.weight, before)
 
-    @every_mode
+    @all_modes
     def test_ids_out_of_range(self, mode):
         class Wrong(Largest):
             def candidates(self, queries):
@@ -236,3 +248,98 @@ class TestOwnProposer:
             layer(draw_queries(2))
         with pytest.raises(ValueError, match=message):
             layer.top_k(draw_queries(2), 3, search="sampler")
+
+
+EVERY = {
+    "lsh": LSHProposer,
+    "lsh by dwta": partial(LSHProposer, family=FAMILIES["dwta"], num_tables=3, probes=1),
+    "sketch": SketchProposer,
+    "faiss": partial(FaissProposer, factory="Flat"),
+    "recent": RecentProposer,
+    "published": partial(
+        PublishedLSHProposer, family=FAMILIES["simhash"], hashes_per_table=3, num_tables=30, fill=20
+    ),
+    "own": Largest,
+}
+
+
+@all_modes
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.usefixtures("one_thread")
+class TestEveryProposerInEveryMode:
+    def make(self, name, mode, outputs=N, **options):
+        shape = {"active": 24, "mode": mode, "group_size": 4, "lookups": 2}
+        return ActiveSampler(D, outputs, EVERY[name], **(shape | options))
+
+    @pytest.mark.not_as_python
+    def test_learns(self, name, mode):
+        """Inputs lie near one of 100 centres, and their label is its number."""
+        generator = torch.Generator().manual_seed(5)
+        centres = torch.randn(100, D, generator=generator)
+        layer = SampledLinear(D, 100, self.make(name, mode, outputs=100))
+        optimizer, loss = RowSparseAdam(layer.parameters(), lr=0.05), ActiveLoss("softmax")
+        for _ in range(60):
+            labels = torch.randint(100, (32,), generator=generator)
+            x = centres[labels] + 0.2 * torch.randn(32, D, generator=generator)
+            value, active = layer.loss(x, labels[:, None].tolist(), loss)
+            assert active.label_ids().tolist() == labels.tolist()
+            value.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found = layer.top_k(centres, 1)[1][:, 0]
+        assert (found == torch.arange(100)).float().mean() > 0.8
+
+    def test_candidates_are_in_the_sets(self, name, mode):
+        """Of the outputs with the largest scores, sets hold far more than by chance."""
+        weight, bias = draw_layer()
+        queries, sampler = draw_queries(24), self.make(name, mode, active=60)
+        best = exact_top_k(queries, weight, bias, 3)[1].numpy().astype(np.int32)
+        sampler.update(weight, bias, queries)
+        sampler.select(queries, Pattern(np.arange(0, 73, 3), best.ravel()))  # What was a label.
+        sampler.update(weight, bias, queries)
+        found = recall(sampler.select(queries, None), best)
+        # In a set for all 24 samples there is room for 30 candidates; and half of those of a group
+        # look up nothing.
+        least = {"per_sample": 0.7, "grouped": 0.4, "shared": 0.25}[mode]
+        assert found > least, "60 of 400 outputs would hold 0.15 of them by chance"
+
+    def test_copies_choose_the_same_sets(self, name, mode):
+        sampler, queries = self.make(name, mode), draw_queries(9)
+        labels = make_pattern(np.random.default_rng(0), [2, 0, 1, 1, 3, 0, 2, 1, 1], N)
+        for _ in range(3):
+            sampler.update(*draw_layer(), queries)
+            sampler.select(queries, labels)
+        loaded = self.make(name, mode)
+        loaded.load_state_dict(copy.deepcopy(sampler.state_dict()))
+        found = []
+        for each in (sampler, copy.deepcopy(sampler), loaded):
+            each.update(*draw_layer(), queries)
+            found.append(each.select(queries, labels))
+        for other in found[1:]:
+            np.testing.assert_array_equal(other.ids, found[0].ids)
+            np.testing.assert_array_equal(other.log_weights, found[0].log_weights)
+
+    def test_no_place_for_candidates(self, name, mode):
+        """Where candidates take no share of a set, there are uniform draws alone."""
+        sampler, queries = self.make(name, mode, candidate_share=0.0), draw_queries(6)
+        labels = Pattern.from_lists([[b] for b in range(6)])
+        sampler.update(*draw_layer(), queries)
+        active = sampler.select(queries, labels)
+        for b in range(6):
+            own = slice(None) if active.shared else slice(*active.indptr[b : b + 2])
+            known = active.ids[own][active.log_weights[own] == 0]
+            assert set(known.tolist()) <= set(range(6)), "labels alone"
+            assert b in known
+        assert sampler.statistics()["selection/candidates"] == 0
+
+    @pytest.mark.parametrize("way", ["kernels", "torch"])
+    def test_no_samples(self, name, mode, way):
+        with backend(way):
+            sampler = self.make(name, mode)
+            sampler.update(*draw_layer(), draw_queries(5))
+            sampler.select(draw_queries(5), None)
+            sampler.update(*draw_layer(), draw_queries(0))
+            active = sampler.select(draw_queries(0), Pattern.from_lists([]))
+        assert len(active.ids) == (24 if mode == "shared" else 0)
+        if sampler.has_index:
+            assert sampler.candidates(draw_queries(0)).num_rows == 0

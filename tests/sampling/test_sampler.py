@@ -1,6 +1,5 @@
-"""What all samplers promise: sets, unbiased weights, schedules, states, numbers for the log."""
+"""What all samplers promise: sets, unbiased weights, states, numbers for the log."""
 
-import math
 from contextlib import nullcontext
 from functools import partial
 
@@ -11,27 +10,30 @@ from helpers.inner_products import COMPILED
 from helpers.layers import D, N, draw_layer, draw_queries, every_mode
 from helpers.matrices import chi_square_p, make_pattern
 from helpers.samplers import (
-    index_sampler,
+    all_modes,
+    faiss_sampler,
     lsh_sampler,
     published_sampler,
     recent_sampler,
+    sketch_sampler,
     uniform_sampler,
 )
 
 from slide import (
     DWTA,
     ActiveSampler,
+    FaissProposer,
     FullSampler,
-    IndexProposer,
     LSHProposer,
     Proposer,
     RecentProposer,
     SampledLinear,
     Sampler,
     SimHash,
+    SketchProposer,
 )
 from slide.backend import backend
-from slide.sampling import PublishedLSHProposer, fixed, never, schedules
+from slide.sampling import PublishedLSHProposer, fixed, never
 from slide.sampling.sampler import _GROUP
 from slide.sparse import Pattern
 
@@ -42,7 +44,7 @@ SAMPLERS = {
     "uniform": uniform_sampler,
     "simhash": partial(lsh_sampler, family=SimHash, num_tables=3),
     "dwta": partial(published_sampler, family=DWTA, hashes_per_table=1, num_tables=6),
-    "index": index_sampler,
+    "sketch": sketch_sampler,
 }
 
 
@@ -57,7 +59,7 @@ def draw_small(num_rows=FEW, width=WIDTH):
 
 def make(name, mode, active=16, num_rows=FEW, **options):
     """A sampler that is ready to select for the layer of `draw_small`."""
-    sampler = SAMPLERS[name](WIDTH, num_rows, active=active, mode=mode, **options)
+    sampler = SAMPLERS[name](WIDTH, num_rows, active=active, mode=mode, group_size=2, **options)
     sampler.update(*draw_small(num_rows), None)
     return sampler
 
@@ -72,7 +74,7 @@ def same_sets(a, b):
     return all(np.array_equal(x, y) if x is not None else y is None for x, y in arrays)
 
 
-@every_mode
+@all_modes
 @every_sampler
 class TestSets:
     def test_all_outputs_where_active_covers_them(self, name, mode):
@@ -97,7 +99,7 @@ class TestSets:
         assert all(map(same_sets, *chosen))
 
 
-@every_mode
+@all_modes
 def test_labels_that_cover_all_outputs(mode):
     """The set holds all N outputs then, but not in order."""
     labels = Pattern(np.array([0, 6]), np.array([4, 1, 5, 0, 3, 2], np.int32))
@@ -106,18 +108,19 @@ def test_labels_that_cover_all_outputs(mode):
     assert not active.complete
 
 
-@every_mode
+@all_modes
 @pytest.mark.usefixtures("one_thread")
 def test_uniform_fill_is_uniform(mode):
     known = [3, 17, 20]
-    sampler = uniform_sampler(WIDTH, 30, active=12, mode=mode)
-    num_samples = 100 if mode == "per_sample" else 1
+    sampler = uniform_sampler(WIDTH, 30, active=12, mode=mode, group_size=2)
+    num_samples = 1 if mode == "shared" else 100
     labels = Pattern(3 * np.arange(num_samples + 1), np.tile(np.int32(known), num_samples))
     counts, draws = np.zeros(30, int), 0
     while draws < 1_000:
         active = sampler.select(torch.zeros(num_samples, WIDTH), labels)
-        counts += np.bincount(active.ids, minlength=30)
-        draws += num_samples
+        sets = active.ids if active.groups is None else active.groups.ids
+        counts += np.bincount(sets, minlength=30)
+        draws += len(sets) // 12
     assert (counts[known] == draws).all()
     assert chi_square_p(np.delete(counts, known), draws, 9) > 1e-3
 
@@ -173,7 +176,8 @@ def test_common_draws_are_those_of_the_reference():
 
 @every_mode
 @pytest.mark.parametrize(
-    ("name", "candidate_share"), [("uniform", 0.5), ("simhash", 0.5), ("index", 1.0), ("index", 0)]
+    ("name", "candidate_share"),
+    [("uniform", 0.5), ("simhash", 0.5), ("sketch", 1.0), ("sketch", 0)],
 )
 def test_weights_stand_for_all_outputs(name, mode, candidate_share):
     counts = [3, 0, 7, 15, 1, 20]  # In the last sample more than there are places.
@@ -193,9 +197,9 @@ def test_weights_stand_for_all_outputs(name, mode, candidate_share):
         assert np.ptp(weights[hard:]) == 0
 
 
-@every_mode
+@all_modes
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", ["uniform", "simhash", "index"])
+@pytest.mark.parametrize("name", ["uniform", "simhash", "sketch"])
 def test_stratified_sums_are_unbiased(name, mode):
     """Sums over a set estimate sums over all outputs, here of functions of scores."""
     sampler = make(name, mode, active=24, num_rows=200, weighting="stratified")
@@ -214,44 +218,6 @@ def test_stratified_sums_are_unbiased(name, mode):
 def test_a_proposer_that_makes_nothing_is_refused():
     with pytest.raises(TypeError, match="proposer must be a class or function such as"):
         ActiveSampler(WIDTH, FEW, "lsh")
-
-
-def test_fixed():
-    assert [schedules.fixed(s, 10) for s in (0, 9, 10, 19, 20, 105)] == [0, 0, 1, 1, 2, 10]
-    assert schedules.fixed(10**9, 0) == 0
-    assert [schedules.fixed(s, 10, first=4) for s in (0, 3, 4, 13, 14)] == [0, 0, 1, 1, 2]
-    assert schedules.fixed(10**9, 0, first=4) == 0
-
-
-def naive_backoff(samples, first, growth):
-    """Rebuild t comes ``first * exp(growth * t)`` samples after the one before it."""
-    due, at = 0, 0.0
-    while True:
-        at += first * math.exp(growth * due)
-        if at > samples + 1e-6:
-            return due
-        due += 1
-
-
-@pytest.mark.parametrize("growth", [0.0, 0.01, 1.0])
-@pytest.mark.parametrize("first", [1, 7, 6_400])
-def test_backoff(first, growth):
-    for samples in [0, first - 1, first, first + 1, *range(0, 40 * first, 1 + 3 * first // 7)]:
-        assert schedules.backoff(samples, first, growth) == naive_backoff(samples, first, growth)
-
-
-@pytest.mark.parametrize(
-    ("call", "name"),
-    [
-        (lambda: schedules.fixed(5, -1), "every"),
-        (lambda: schedules.backoff(5, 0), "first"),
-        (lambda: schedules.backoff(5, 5, -0.1), "growth"),
-        (lambda: schedules.backoff(5, 5, math.nan), "growth"),
-    ],
-)
-def test_numbers_out_of_range(call, name):
-    with pytest.raises(ValueError, match=f"{name} must be "):
-        call()
 
 
 OPTIONS = {"family": SimHash, "hashes_per_table": 4, "num_tables": 3, "bucket_capacity": 8}
@@ -332,9 +298,10 @@ class Mine(Proposer):
     """Without a state."""
 
 
-PROPOSERS = [LSHProposer, PublishedLSHProposer, IndexProposer, RecentProposer, Mine]
+PROPOSERS = [LSHProposer, PublishedLSHProposer, SketchProposer, RecentProposer, Mine]
 KINDS = {
     **{kind.__name__: partial(ActiveSampler, D, N, kind, active=8) for kind in PROPOSERS},
+    "FaissProposer": partial(ActiveSampler, D, N, partial(FaissProposer, factory="Flat"), active=8),
     "no proposer": partial(ActiveSampler, D, N, active=8),
     "full": partial(FullSampler, D, N),
     "first": First,
@@ -349,6 +316,7 @@ KINDS = {
         ("first", "LSHProposer", "a First has no state"),
         ("LSHProposer", "full", "no state of an ActiveSampler"),
         ("no proposer", "Mine", "ActiveSampler with Mine does not fit one with no proposer"),
+        ("SketchProposer", "LSHProposer", "with LSHProposer does not fit one with SketchProposer"),
     ],
 )
 def test_kinds_of_samplers(kind, saved, message):
@@ -359,7 +327,7 @@ def test_kinds_of_samplers(kind, saved, message):
         second.load_state_dict(first.state_dict())
 
 
-TABLES = ("non_empty_share", "largest_bucket", "left_out_share", "found_share", "meant_share")
+TABLES = {f"tables/{name}" for name in ("non_empty_share", "largest_bucket", "left_out_share")}
 
 
 @pytest.mark.parametrize(
@@ -367,9 +335,12 @@ TABLES = ("non_empty_share", "largest_bucket", "left_out_share", "found_share", 
     [
         (
             partial(published_sampler, mode="per_sample", hashes_per_table=1),
-            {f"tables/{name}" for name in TABLES} | {"look_up/rows_seen"},
+            TABLES | {"look_up/rows_seen"},
         ),
-        (index_sampler, {"index/lists", "look_up/rows_seen"}),
+        (lsh_sampler, TABLES | {"look_up/rows_seen"}),
+        (partial(lsh_sampler, mode="grouped", group_size=2), TABLES | {"look_up/rows_seen"}),
+        (sketch_sampler, {"look_up/rows_seen"}),
+        (partial(faiss_sampler, factory="Flat"), set()),
         (recent_sampler, {"look_up/rows_seen"}),
     ],
 )
@@ -378,22 +349,32 @@ def test_numbers_for_the_log(make, names):
     for seed in range(2):
         queries = draw_queries(5, seed=seed)
         sampler.update(*draw_layer(), queries)
-        sampler.select(queries, labels)
+        active = sampler.select(queries, labels)
     found = sampler.statistics()
     assert set(found) == names | {"selection/candidates", "selection/filled"}
     distinct = len(np.unique(labels.indices))
     looked_up, filled = (found.pop(f"selection/{name}") for name in ("candidates", "filled"))
     assert min(looked_up, filled) >= 0
-    labelled = np.diff(labels.indptr).mean() if sampler.mode == "per_sample" else distinct
-    assert looked_up + filled == pytest.approx(40 - labelled)
+    if active.groups is None:
+        labelled = 2 if sampler.mode == "per_sample" else distinct
+        assert looked_up + filled == pytest.approx(40 - labelled)
+    else:
+        pairs = labels.indices.reshape(5, 2)[active.groups.order]
+        parts = np.split(pairs, active.groups.bounds[1:-1])
+        labelled = np.mean([len(np.unique(part)) for part in parts])
+        sizes = np.diff(active.groups.indptr)
+        assert looked_up + filled == pytest.approx(sizes.mean() - labelled)
     assert make is not recent_sampler or found["look_up/rows_seen"] == distinct
 
 
-@pytest.mark.parametrize("lost", ["proposer", "steps", "settings"])
+@pytest.mark.parametrize("lost", ["proposer", "steps", "settings", "sketches"])
 def test_states_of_other_kinds_are_refused_in_a_sentence(lost):
     first, second = (SampledLinear(D, N, KINDS["LSHProposer"]()) for _ in range(2))
     first(torch.randn(3, D))
     state = first.sampler_state()
-    del (state if lost == "proposer" else state["proposer"])[lost]
+    if lost == "steps":
+        state[lost] = "many"
+    else:
+        del (state if lost == "proposer" else state["proposer"])[lost]
     with pytest.raises(ValueError, match=r"state of an? (ActiveSampler|LSHProposer)"):
         second.set_extra_state(state)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import job
-from helpers.samplers import lsh_sampler, published_sampler, uniform_sampler
+from helpers.samplers import lsh_sampler, published_sampler, sketch_sampler, uniform_sampler
 
 import slide
 from slide import FullSampler
-from slide.backend import uses_reference
 from slide.report import read_run
 from slide.sparse import Pattern
 from slide.training.selection import (
@@ -101,7 +100,7 @@ def test_chance_is_the_recall_of_uniform_draws(mode):
         assert found[0].chance > (120 - distinct) / (400 - distinct)
 
 
-@pytest.mark.parametrize("made", [lsh_sampler, published_sampler])
+@pytest.mark.parametrize("made", [lsh_sampler, published_sampler, sketch_sampler])
 def test_what_the_log_says_of_a_selection(made):
     sampler = partial(made, active=40, mode="per_sample", candidate_share=0.5)
     layer = job.SlideNetwork(4, [16], 400, sampler).output.train()
@@ -113,9 +112,9 @@ def test_what_the_log_says_of_a_selection(made):
     assert Recall(*(found[f"selection/{name}"] for name in names)) == expected
     assert 0 < found["selection/candidates"] <= 19
     assert found["selection/candidates"] + found["selection/filled"] == 38
-    tabled = made is published_sampler
-    assert ("tables/largest_bucket" in found) == tabled
-    assert (found["look_up/rows_seen"] == 400) != tabled, "sketches rank all of a small layer"
+    scanned = made is sketch_sampler
+    assert ("tables/largest_bucket" in found) != scanned
+    assert (found["look_up/rows_seen"] == 400) == scanned, "sketches rank all of a small layer"
     assert found["look_up/rows_seen_share"] == pytest.approx(found["look_up/rows_seen"] / 400)
 
 
@@ -144,7 +143,7 @@ def test_figures_are_means_over_the_second_half(tmp_path, monkeypatch):
     network = job.make_network(job.make_data(tmp_path))
     measured = {"selection__candidates": 4.0, "selection__filled": 30.0}
     found = selection_figures(log([0.2, 0.3], **measured), network)
-    sizes = {"directions": 8, "num_tables": 0}
+    sizes = {"directions": 8, "num_tables": 8, "hashes_per_table": 2}
     expected = {
         "candidates": 4,
         "filled": 30,
@@ -166,6 +165,10 @@ def test_the_line_leaves_out_what_is_not_known():
         selection_line(summary)
         == f"{said}; 3.1% of the rows looked at; 3 rebuilds and upkeep 1.2 s"
     )
+    sizes = {"directions": 120, "num_tables": 8, "hashes_per_table": 1}
+    tables = "120 directions; 8 tables (L); 1 hash in a code (K)"
+    assert selection_line({"active_mean": 10.0, **sizes}) == f"10 outputs each; {tables}"
+    assert selection_line({"active_mean": 10.0, "directions": 1}) == "10 outputs each; 1 direction"
     found = {"active_mean": 1000.0, "candidates": 220.4, "filled": 774.25}
     said = "1,000 outputs each; 220.4 of them looked up, 774.2 drawn at random, the others labels"
     assert selection_line(found) == said
@@ -196,25 +199,32 @@ def keys_in(sentence):
     return set(re.findall(r"(?:hash|sampler)(?:\.\w+)+", sentence))
 
 
-@pytest.mark.skipif(uses_reference(), reason="plain torch ranks all rows")
 @pytest.mark.parametrize(
-    ("made", "sizes", "said"),
+    ("made", "sizes", "outputs", "said"),
     [
-        (lsh_sampler, (1, 1), r"too many outputs, .* leave out: raise hash\.hashes_per_table"),
-        (lsh_sampler, (5, 8), r"hold [\d.]+ times the outputs .*: raise hash\.hashes_per_table"),
-        (lsh_sampler, (30, 1), r"an input finds 0\.\d+% .*: lower hash\.hashes_per_table"),
-        (lsh_sampler, (None, 4), None),
-        (published_sampler, (8, 1), r"an input finds 0\.\d+% .*: lower hash\.hashes_per_table"),
-        (published_sampler, (4, 16), None),
+        (lsh_sampler, (1, 1), 12_000, r"% of the entries .* leave out: raise hash\.hashes_per_tab"),
+        (lsh_sampler, (None, 4), 12_000, None),
+        (lsh_sampler, (None, None), 12_000, None),
+        (lsh_sampler, (10, 8), 400, None),
+        (
+            *(lsh_sampler, (2, 8), 400),
+            r"an input looks at \d\d\d\.\d% of the outputs, so .*: raise hash\.hashes_per_table",
+        ),
+        (lsh_sampler, (None, None), 80, None),  # That is the default, and it takes no time.
+        (published_sampler, (1, 1), 12_000, r"% of the entries of hash tables are in buckets wit"),
+        (published_sampler, (1, 20), 400, r"looks at \d\d\.\d% .* or lower hash\.num_tables \(L\)"),
+        (published_sampler, (8, 1), 12_000, None),
+        (published_sampler, (4, 16), 12_000, None),
+        (sketch_sampler, None, 400, None),  # It has no tables, and sees all rows.
     ],
 )
-def test_tables_that_are_too_full_or_too_empty(made, sizes, said):
-    """With many hashes few outputs share a bucket, although half of the buckets are not empty."""
-    hashes, tables = sizes
-    options = {"hashes_per_table": hashes, "num_tables": tables, "candidate_share": None}
+def test_tables_that_leave_rows_out_or_see_too_many(made, sizes, outputs, said):
+    options: dict[str, int | None] = {"candidate_share": None}
+    if sizes is not None:
+        options |= dict(zip(("hashes_per_table", "num_tables"), sizes, strict=True))
     torch.manual_seed(0)
-    sampler = partial(made, active=1000, mode="per_sample", **options)
-    layer = slide.SampledLinear(32, 12_000, sampler(32, 12_000))
+    sampler = partial(made, active=70, mode="per_sample", **options)
+    layer = slide.SampledLinear(32, outputs, sampler(32, outputs))
     inputs, labels = torch.randn(64, 32), Pattern.from_lists([[3, 4]] * 64)
     active = layer(inputs, labels).active
     lines = [{"step": 1, **inspect_selection(layer, inputs, active, samples=2)}]
@@ -225,6 +235,29 @@ def test_tables_that_are_too_full_or_too_empty(made, sizes, said):
     (found,) = found
     assert re.search(said, found)
     assert keys_in(found) <= KEYS
+
+
+@pytest.mark.parametrize(
+    ("seen", "lost", "said"),
+    [
+        (0.49, 0.49, None),
+        (0.51, 0.49, "an input looks at 51.0% of the outputs, so look-ups save little"),
+        (0.51, 0.51, "51.0% of the entries of hash tables are in buckets with too many outputs"),
+        (0.0, 0.75, "75.0% of the entries"),
+    ],
+)
+@pytest.mark.parametrize("given", ["hashes_per_table", "num_tables", None])
+def test_warnings_of_tables_whose_sizes_were_given(seen, lost, said, given):
+    """What is more than half, in the second half of the steps."""
+    sizes = {} if given is None else {given: 3}
+    sampler = lsh_sampler(4, 16, **sizes)
+    scalars = {"look_up__rows_seen_share": seen, "tables__left_out_share": lost}
+    network = SimpleNamespace(output=SimpleNamespace(sampler=sampler))
+    found = selection_warnings(log([0.3, 0.4], **scalars), network)
+    if said is None or given is None:
+        assert found == []
+    else:
+        assert [sentence.startswith(said) for sentence in found] == [True]
 
 
 def test_tables_that_nobody_has_read_are_neither_full_nor_empty():
@@ -255,8 +288,8 @@ def test_a_run_says_it(tmp_path, capsys):
     run = tmp_path / "run"
     summary, (_, last) = read_run(run).summary, job.lines(run, "selection/chance")
     said = capsys.readouterr().err
-    assert said.count("have no effect") == 1
-    assert any("have no effect" in sentence for sentence in summary["warnings"])
+    assert said.count("look-ups save little") == 1
+    assert any("look-ups save little" in sentence for sentence in summary["warnings"])
     assert f"\nsets      {selection_line(summary)}\n" in said
     for name, scalar in (
         ("recall_at_10", "selection/recall_without_labels"),

@@ -40,7 +40,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     for run in "ab":
         (tmp_path / run).mkdir()
     arguments = [*AUTO, "trainer.checkpoint_every=6", "network.input_dropout=0.2"]
-    arguments.append("network.dropout=0.3")
+    arguments += ["network.dropout=0.3", "sampler=sketch"]
     job.main(*job.tiny(tmp_path / "a", *arguments))
     job.stop_at(monkeypatch, *stops)
     words = job.tiny(tmp_path / "b", *arguments)

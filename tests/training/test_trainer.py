@@ -21,6 +21,7 @@ from slide.model import Model
 from slide.nn import ActiveLoss, add_outputs
 from slide.ranking import EnsembleRanker
 from slide.sampling import ActiveSampler
+from slide.sampling.sampler import MODES
 from slide.sparse import Pattern
 from slide.training import evaluate
 from slide.training import trainer as trainer_module
@@ -29,26 +30,41 @@ from slide.training.loop import start_biases
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+EVERY = ("schedule=fixed", "schedule.every=96")  # Every sixth step.
+FEW = ("schedule.per_output=1000", "schedule.first=1000")  # Only before the first step.
 CASES = {
     "lsh shared, skipped steps": (
         *("sampler=lsh", "sampler.weighting=stratified", "optimizer.correct_skipped=true"),
-    ),
-    "published fifo": (
-        *("sampler=slide2020", "hash.hashes_per_table=3", "hash.num_tables=4"),
-        *("sampler.proposer.bucket_capacity=4", "sampler.mode=per_sample"),
+        *("sampler.mode=shared", *EVERY),
     ),
     "lsh in two layers": (
         *("network.hidden=[16,8]", "network.hidden_active=[null,4]", "sampler.mode=per_sample"),
-        *("sampler=lsh", "runtime.threads=0"),
+        *("sampler=lsh", "runtime.threads=0", *EVERY),
+    ),
+    **{f"lsh {mode}": ("sampler=lsh", f"sampler.mode={mode}", *EVERY) for mode in MODES},
+    **{f"lsh {mode}, few": ("sampler=lsh", f"sampler.mode={mode}", *FEW) for mode in MODES},
+    "lsh by default": ("schedule.per_output=2",),
+    "lsh with dwta": ("sampler=lsh", "hash=dwta", *EVERY),
+    **{f"sketch {mode}": ("sampler=sketch", f"sampler.mode={mode}", *EVERY) for mode in MODES},
+    **{f"sketch {mode}, few": ("sampler=sketch", f"sampler.mode={mode}", *FEW) for mode in MODES},
+    "sketch by updates": ("sampler=sketch", "schedule.per_output=1", "schedule.at_least=2"),
+    "published fifo": (
+        *("sampler=slide2020", "hash.hashes_per_table=3", "hash.num_tables=4"),
+        *("sampler.proposer.bucket_capacity=4", "sampler.mode=per_sample"),
+        # New hash functions with every second rebuild.
+        *("schedule=fixed", "schedule.every=32", "schedule.redraw_every=64"),
     ),
     "uniform hidden layers": (
         *("network.hidden=[16,8]", "network.hidden_active=[8,4]", "sampler=uniform"),
         "sampler.mode=per_sample",
     ),
-    "index per sample": ("sampler=index", "sampler.mode=per_sample"),
+    "uniform grouped": ("sampler=uniform", "sampler.group_size=3"),
     "recent per sample": ("sampler=recent", "sampler.mode=per_sample"),
     "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
 }
+# The state of hash tables has neither the buckets that rows have left, nor how many steps ago the
+# last rows moved.
+INEXACT = pytest.mark.xfail(strict=True, reason="tables are built anew from sketches")
 
 
 def without_times(lines):
@@ -70,7 +86,9 @@ def runs(tmp_path):
     return tmp_path / "a", tmp_path / "b"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[INEXACT] * case.startswith("lsh")) for case in CASES]
+)
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case):
     whole, broken = runs
     arguments = [
@@ -78,14 +96,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case
         *("trainer.log_every=1", "trainer.recall_every=4", "trainer.eval_every=6"),
         *CASES[case],
     ]
-    arguments += [] if case.startswith("lsh shared") else job.UNRANKED
-    kind = case.split()[0]
-    if kind in ("published", "index"):  # A rebuild every second step.
-        arguments += ["schedule=fixed", "schedule.every=32"]
-        # New hash functions with every second rebuild.
-        arguments += ["schedule.redraw_every=64"] if kind == "published" else []
-    elif kind == "lsh":
-        arguments += ["sampler.rebuild._target_=slide.sampling.fixed", "+sampler.rebuild.every=32"]
+    arguments += [] if case.endswith("skipped steps") else job.UNRANKED
     job.main(*job.tiny(whole, *arguments))
     job.stop_at(monkeypatch, 7, 13)  # In the middle of both epochs, and after a checkpoint.
     assert "after step 7" in job.failure(*job.tiny(broken, *arguments))
@@ -98,20 +109,31 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case
     expected, found = (job.checkpoint(folder / "run") for folder in runs)
     assert (expected["step"], expected["samples"]) == (16, 240)
     output = expected["network"]["output._extra_state"]
-    if "lsh" in case:
-        assert output["rebuilds"] == output["proposer"]["rebuilds"] == 8
+    wanted = 3 if "schedule=fixed" in arguments else 1 if FEW[0] in arguments else None
+    if "published" in case:
+        assert output["proposer"]["draw"] == 3
+        wanted = 8
+    if wanted is not None:
+        assert output["rebuilds"] == wanted
         for each in (expected, found):
             assert 0 < each["rebuild_seconds"] < each["network_seconds"]
-    elif "published" in case:
-        assert (output["rebuilds"], output["proposer"]["draw"]) == (8, 3)
-    elif "index" in case:
-        assert output["rebuilds"] == 8
+    elif "updates" in case:
+        assert output["rebuilds"] > 3
     job.assert_same(found, expected)
     one, other = (without_times(job.lines(folder / "run")) for folder in runs)
     assert one == other
     one, other = map(summary_of, runs)
     for key in ("p_at_1", "psp_at_5", "active_mean", "steps", "samples", "epochs"):
         assert one[key] == other[key]
+
+
+def test_an_index_that_is_not_saved_is_made_again(tmp_path):
+    """That of FAISS, when a run is resumed; it goes on with the next random draws."""
+    words = ["sampler=faiss", "sampler.proposer.factory=Flat", *FEW, *job.UNRANKED]
+    job.main(*job.tiny(tmp_path, *words, "trainer.max_steps=5"))
+    job.main(f"resume={tmp_path}/run", "trainer.max_steps=9")
+    state = job.checkpoint(tmp_path / "run")["network"]["output._extra_state"]
+    assert (state["rebuilds"], state["samples"], state["selections"]) == (2, 136, 9)
 
 
 def test_another_seed_makes_another_run(tmp_path):
@@ -190,8 +212,36 @@ def test_biases_start_where_the_loss_says():
     network = slide.SlideNetwork(6, [4], 5, slide.FullSampler)
     start_biases(network, lambda values, active: values.mean(), labels)
     assert not network.output.bias.any()
-    start_biases(network, slide.ActiveLoss("squared_hinge"), labels)
+    loss = slide.ActiveLoss("squared_hinge")
+    start_biases(network, loss, labels)
     assert network.output.bias.argmax() == 1
+    expected = loss.prior_scores(labels, 5)
+    np.testing.assert_array_equal(network.output.bias.detach(), expected)
+    start_biases(network, loss, labels, 0.25)
+    np.testing.assert_allclose(network.output.bias.detach(), expected - 0.25, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softmax", "bce", "decoupled_softmax"])
+def test_a_loss_without_a_margin_has_none_below_its_first_biases(name):
+    labels, biases = Pattern.from_lists([[0, 1], [1]]), []
+    for margin in (0.0, 0.25):
+        network = slide.SlideNetwork(6, [4], 5, slide.FullSampler)
+        start_biases(network, slide.ActiveLoss(name), labels, margin)
+        biases.append(network.output.bias.detach())
+    assert torch.equal(*biases)
+
+
+@pytest.mark.parametrize(("margin", "least", "most"), [(0.0, 0.4, 1.0), (0.1, 0.0, 0.01)])
+def test_first_biases_and_outputs_without_a_label(tmp_path, margin, least, most):
+    """At the margin of a loss, -1 here, many negatives have a gradient; below it, hardly any."""
+    data = job.make_data(tmp_path, num_labels=400)
+    network = slide.SlideNetwork(60, [512], 400, slide.FullSampler, init_scale=0.05).eval()
+    labels = data.train.labels
+    start_biases(network, ActiveLoss("squared_hinge"), labels, margin)
+    unknown = np.bincount(labels.indices, minlength=400) == 0
+    assert unknown.sum() > 100
+    scores = network(data.train.features).detach().numpy()
+    assert least <= np.mean(scores[:, unknown] > -1) <= most
 
 
 def test_rows_without_any_label(tmp_path):

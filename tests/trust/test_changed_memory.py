@@ -1,5 +1,7 @@
 """What a program changes between two calls: an error, and never memory outside of an array."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,13 +12,14 @@ from slide import (
     ActiveLoss,
     ActiveSampler,
     ActiveSet,
-    IndexProposer,
+    FaissProposer,
     LSHProposer,
     Model,
     Pattern,
     RecentProposer,
     RowSparseAdam,
     SampledLinear,
+    SketchProposer,
     SlideNetwork,
     SparseInputLinear,
 )
@@ -125,7 +128,9 @@ def default_type():
     [
         (None, "shared"),
         (LSHProposer, "shared"),
-        (IndexProposer, "per_sample"),
+        (LSHProposer, "grouped"),
+        (SketchProposer, "per_sample"),
+        (partial(FaissProposer, factory="Flat"), "grouped"),
         (RecentProposer, "per_sample"),
     ],
 )
@@ -161,7 +166,7 @@ def test_unusual_tensors_in_the_state_of_a_sampler(kind):
     layer = SampledLinear(D, N, ActiveSampler(D, N, LSHProposer, active=8))
     layer(torch.randn(B, D))
     state = layer.sampler_state()
-    state["proposer"]["_recent"] = UNUSUAL[kind](state["proposer"]["_recent"])
+    state["proposer"]["recent"] = UNUSUAL[kind](state["proposer"]["recent"])
     with pytest.raises(ValueError, match="a state of a sampler has a tensor"):
         layer.set_extra_state(state)
 

@@ -21,7 +21,8 @@ try:
     sys.exit("there is a semaphore")
 except OSError:
     pass
-from helpers import job
+from helpers import job, limits
+limits.grow_few_trees()
 job.main(*sys.argv[1:])
 """
 

@@ -20,8 +20,8 @@ SIZES = {
     "nonzeros": 30,
 }
 SHARED = [
-    *("network.hidden=[256]", "sampler.active=1024", "trainer.batch_size=256", "ranker=none"),
-    "trainer.max_steps=4",
+    *("network.hidden=[256]", "sampler.mode=shared", "sampler.active=1024"),
+    *("trainer.batch_size=256", "ranker=none", "trainer.max_steps=4"),
 ]
 PER_SAMPLE = [
     *("sampler.mode=per_sample", "sampler.active=64", "network.hidden=[64]", "ranker=none"),
@@ -29,16 +29,18 @@ PER_SAMPLE = [
 ]
 # All samplers; the default one with the re-ranker.
 CASES = {
-    "shared": [
-        *("network.hidden=[256]", "sampler.active=1024", "trainer.batch_size=256"),
+    "grouped": [
+        *("network.hidden=[256]", "sampler.active=64", "trainer.batch_size=256"),
         *("ranker.depth=10", "ranker.voted=10", "ranker.associated=5", "ranker.negatives=10"),
     ],
     "full": ["sampler=full", "network.hidden=[64]", "ranker=none", "trainer.max_steps=3"],
     "lsh shared": ["sampler=lsh", *SHARED],
     **{
         f"{name} per sample": [f"sampler={name}", *PER_SAMPLE]
-        for name in ("lsh", "slide2020", "index", "recent", "uniform")
+        for name in ("lsh", "sketch", "slide2020", "recent", "uniform")
     },
+    "faiss": ["sampler=faiss", "sampler.proposer.factory=Flat", *PER_SAMPLE],
+    "recent grouped": ["sampler=recent", *PER_SAMPLE, "sampler.mode=grouped"],
 }
 
 
@@ -71,10 +73,10 @@ from functools import partial
 import slide
 from slide import runtime
 
-def digest(threads, hidden, active, batch, precision):
+def digest(threads, hidden, active, batch, precision, **more):
     runtime.set_deterministic(True, seed=3)
     runtime.set_threads(threads)
-    sampler = partial(slide.ActiveSampler, active=active)
+    sampler = partial(slide.ActiveSampler, active=active, **more)
     network = slide.SlideNetwork(500, [hidden], 4000, sampler, precision=precision)
     optimizer = slide.RowSparseAdam(network.parameters())
     for step in range(4):
@@ -97,6 +99,10 @@ for shape, precision in itertools.product(SHAPES, ("float32", "bfloat16")):
     assert runtime.num_threads() == 4
     runtime.set_deterministic(False, seed=3)
     assert torch.get_num_threads() == 4
+GROUPED = {"mode": "grouped", "group_size": 4, "proposer": slide.LSHProposer}
+for shape in ((256, 200, 39), (1500, 100, 133), (512, 200, 255)):
+    found = {threads: digest(threads, *shape, "float32", **GROUPED) for threads in (1, 2, 3, 4)}
+    assert len(set(found.values())) == 1, (shape, found)
 print("equal")
 """
 
