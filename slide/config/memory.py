@@ -35,8 +35,9 @@ from slide.utils.resources import free_memory, in_gib, resident_memory
 MIB = 1 << 20
 LIBRARIES = 75 * MIB  # Python, libraries that are imported later, and compiled kernels.
 LIBRARIES_OF_RANKER = 100 * MIB
-# Bytes of an output: of its sketch, with and without hash tables, and in each hash table.
-SKETCH, SHORT_SKETCH, TABLE_ENTRY = 128, 64, 18
+# Bytes of an output: of its sketch, without and with hash tables, and in each table, with its part
+# of the buckets by default; and bytes of a bucket.
+SKETCH, SHORT_SKETCH, TABLE_ENTRY, BUCKET = 128, 64, 18, 44
 ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
 # Bytes of a true label that the linear model of the final ranker learns from: its numbers and those
 # of 20 wrong candidates, 550 bytes each.
@@ -75,9 +76,12 @@ def memory_needs(
     if active < labels and getattr(kind, "holds_vectors", False):
         always["index of the sampler"] = 12 * labels * (widths[-2] + 1)  # And room for more.
     elif active < labels and "num_tables" in proposer:
-        tables = proposer.get("num_tables") or NUM_TABLES
-        always["index of the sampler"] = labels * (SHORT_SKETCH + TABLE_ENTRY * tables)
-        copied = labels * SHORT_SKETCH  # From which the tables are built again.
+        tables, entry = proposer.get("num_tables") or NUM_TABLES, TABLE_ENTRY
+        if hashes := proposer.get("hashes_per_table"):
+            buckets = min(config.hash.get("bin_size", 2) ** hashes, 2 * labels)
+            entry = 12 + BUCKET * buckets // labels
+        always["index of the sampler"] = labels * (SHORT_SKETCH + entry * tables)
+        copied = labels * (SHORT_SKETCH + (entry - 4) * tables)  # All but the codes.
     elif active < labels and kind is SketchProposer:
         always["index of the sampler"] = copied = labels * SKETCH
     step = (4 + runtime.num_threads()) * labels

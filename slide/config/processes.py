@@ -287,7 +287,7 @@ class FolderNote:
                 self.path.unlink(missing_ok=True)
 
     def _said(self) -> str | None:
-        return json.loads(self.path.read_text())["folder"] if self.path.exists() else None
+        return json.loads(read_text(self.path))["folder"] if self.path.exists() else None
 
 
 def restarted(

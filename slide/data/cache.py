@@ -130,12 +130,13 @@ def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, in
     Whoever wrote them, kernels may read the arrays: columns are below ``sizes``, bounds rise,
     values are finite.
     """
-    found = (path for path in folder.rglob("[!.]*") if not path.is_dir())
-    there = {path.relative_to(folder).as_posix() for path in found}
+    paths = [path for path in folder.rglob("[!.]*") if path.is_symlink() or not path.is_dir()]
+    there = {path.relative_to(folder).as_posix() for path in paths}
     wanted = {f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS}
     odd = there - files.keys() - {_META} | wanted - files.keys()
     odd |= {name for name in files if name not in there and (folder / name).exists()}
-    odd |= {name for name in there if not (folder / name).is_file()}
+    # A link may lead to any file that this user can read.
+    odd |= {name for name in there if (folder / name).is_symlink() or not (folder / name).is_file()}
     if odd:
         raise ValueError(
             f"{folder / min(odd)} is no file of the folder, or {_META} does not name it"

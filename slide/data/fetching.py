@@ -119,6 +119,8 @@ def check_folders(**folders: object) -> None:
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[bool]:
     """Waits for the lock of a file, which the system releases if its process is killed."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):  # A pipe would be waited for.
+        raise ValueError(f"{path} must be a file, and no link: remove it")
     path.open("ab").close()  # Errors of the folder are raised here, and errors of its locks below.
     # A soft lock is a file that stays after a crash: no lock at all is better.
     lock, held = FileLock(path, fallback_to_soft=False), True

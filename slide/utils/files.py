@@ -4,6 +4,7 @@ import hashlib
 import json
 import operator
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -99,10 +100,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a list or a configuration; ValueError if it is of more than 64 MiB."""
-    if path.stat().st_size > _LONGEST_TEXT:
-        raise ValueError(f"it has more than {_LONGEST_TEXT:,} bytes")
-    return path.read_text(encoding="utf-8")
+    """The text of a list or a configuration; ValueError for more than 64 MiB, or no file.
+
+    A pipe would be waited for, and a device such as ``/dev/zero`` has no end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is no file")
+    found = bytearray()
+    with path.open("rb", buffering=0) as file:
+        for piece in pieces(file):
+            found += piece
+            if len(found) > _LONGEST_TEXT:
+                raise ValueError(f"it has more than {_LONGEST_TEXT:,} bytes")
+    return found.decode("utf-8")
 
 
 def json_digest(content: Mapping[str, Any]) -> str:

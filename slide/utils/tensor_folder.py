@@ -140,7 +140,7 @@ def share_files(lists: Iterable[Path]) -> None:
     """Let equal files of folders with these lists be one file on the disk, if it has hard links."""
     known: dict[tuple[int, str], Path] = {}
     for path in lists:
-        files = json.loads(path.read_text())["files"] if path.exists() else {}
+        files = json.loads(read_text(path))["files"] if path.exists() else {}
         for name, said in files.items():
             file = path.with_name(name)
             first = known.setdefault((said["bytes"], said["sha256"]), file)

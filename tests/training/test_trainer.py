@@ -62,9 +62,6 @@ CASES = {
     "recent per sample": ("sampler=recent", "sampler.mode=per_sample"),
     "full": ("sampler=full", "sampler.active=all", "lr_schedule=linear", "lr_schedule.warmup=0.3"),
 }
-# The state of hash tables has neither the buckets that rows have left, nor how many steps ago the
-# last rows moved.
-INEXACT = pytest.mark.xfail(strict=True, reason="tables are built anew from sketches")
 
 
 def without_times(lines):
@@ -86,9 +83,7 @@ def runs(tmp_path):
     return tmp_path / "a", tmp_path / "b"
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[INEXACT] * case.startswith("lsh")) for case in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, monkeypatch, case):
     whole, broken = runs
     arguments = [
