@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from slide.active_set import ActiveSet
+from slide.active_set import ActiveSet, Groups
 from slide.ops.scratch import Scratch
 from slide.sparse import Pattern
 
@@ -24,6 +24,21 @@ class TestActiveSet:
         assert ActiveSet(3, np.arange(3, dtype=np.int32)).complete
         assert not ActiveSet(3, np.array([2, 0, 1], np.int32)).complete
         assert not ActiveSet(3, np.arange(3, dtype=np.int32), np.array([0, 3])).complete
+
+    def test_sizes(self):
+        """Of a group the set is computed once, and each of its samples has all of it."""
+        ids = np.array([4, 1, 5], np.int32)
+        alone, shared = ActiveSet(6, ids, np.array([0, 2, 2, 3])), ActiveSet(6, ids)
+        assert (alone.computed, alone.mean_size()) == (3, 1)
+        assert (shared.computed, shared.mean_size()) == (3, 3)
+        groups = Groups(np.array([2, 0, 1]), np.array([0, 2, 3]), ids, np.array([0, 2, 3]))
+        several = np.array([4, 1, 5, 4, 1], np.int32)
+        grouped = ActiveSet(6, several, np.array([0, 2, 3, 5]), groups=groups)
+        assert (grouped.computed, grouped.mean_size()) == (3, 5 / 3)
+        assert [grouped.row(b).tolist() for b in range(3)] == [[4, 1], [5], [4, 1]]
+        assert not grouped.shared
+        nobody = ActiveSet(6, ids[:0], np.array([0]))
+        assert (nobody.computed, nobody.mean_size()) == (0, 0)
 
 
 # Scratch arrays: made once, clean, and not shared by copies.

@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from helpers.samplers import full_sampler, lsh_sampler, uniform_sampler
+from helpers.samplers import full_sampler, lsh_sampler, sketch_sampler, uniform_sampler
 
 from slide.functional.losses import LOSSES
 from slide.nn import ActiveLoss, SampledLinear
@@ -19,8 +19,12 @@ D, N = 6, 20
 SAMPLERS = {
     "uniform shared": partial(uniform_sampler, mode="shared"),
     "uniform per sample": partial(uniform_sampler, mode="per_sample"),
+    "uniform grouped": partial(uniform_sampler, mode="grouped", group_size=2),
     "tables shared": partial(lsh_sampler, mode="shared"),
     "tables per sample": partial(lsh_sampler, mode="per_sample"),
+    "tables grouped": partial(lsh_sampler, mode="grouped", group_size=2, lookups=1),
+    "sketches shared": partial(sketch_sampler, mode="shared"),
+    "sketches grouped": partial(sketch_sampler, mode="grouped", weighting="none"),
     "all": lambda inputs, outputs, active: full_sampler(inputs, outputs),
 }
 
@@ -87,7 +91,7 @@ class TestLabels:
         assert sorted(active.row(0).tolist()) == [0, 1, 2]
 
     def test_one_row_one_output_one_input(self, name, kind):
-        layer = make_layer(kind, inputs=1 if "tables" not in kind else 2, outputs=1)
+        layer = make_layer(kind, inputs=2 if "tables" in kind else 1, outputs=1)
         x = torch.full((1, layer.in_features), 0.5)
         for lists in ([[0]], [[]]):
             active = assert_step_is_right(layer, x, Pattern.from_lists(lists), name)

@@ -14,6 +14,10 @@ from slide.utils import checks
 from slide.utils.profiling import profiled
 
 
+# With fewer rows, 256 lists have no 40 rows each.
+_FEW = 40 * 256
+
+
 class FaissProposer(RankedProposer):
     """Proposes the rows with the largest inner products that an index of FAISS finds.
 
@@ -24,7 +28,8 @@ class FaissProposer(RankedProposer):
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
         factory: a string of FAISS's index factory, such as ``"IVF1024,SQ8"``, ``"HNSW32"``,
-            ``"LSH"`` or ``"Flat"``; lists need about 40 rows each.
+            ``"LSH"`` or ``"Flat"``; lists need about 40 rows each. None: ``"IVF256,SQ8"``, and
+            ``"Flat"`` for fewer than 10,240 outputs.
         best: largest number of candidates of a sample; twice as many are scored exactly.
         seed: not used; other proposers have this argument, too.
 
@@ -49,14 +54,14 @@ class FaissProposer(RankedProposer):
         in_features: int,
         out_features: int,
         *,
-        factory: str = "IVF256,SQ8",
+        factory: str | None = None,
         best: int = 16,
         seed: int = 0,
     ):
         super().__init__(in_features, out_features, best=best, seed=seed)
-        checks.filled_text("factory", factory)
-        self.factory = factory
-        self._index: Any = None
+        if factory is not None:
+            checks.filled_text("factory", factory)
+        self._given, self._index = factory, None
         self._empty()  # So that a bad string is an error here.
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,6 +83,12 @@ class FaissProposer(RankedProposer):
                 "factory must be a string of FAISS's index factory, such as 'IVF256,SQ8', for rows "
                 f"of {self.in_features + 1} numbers, not {self.factory!r}"
             ) from error
+
+    @property
+    def factory(self) -> str:
+        """The string of the index factory."""
+        few = self.out_features < _FEW
+        return self._given or ("Flat" if few else "IVF256,SQ8")
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:

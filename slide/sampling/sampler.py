@@ -192,7 +192,11 @@ class ActiveSampler(Sampler):
         every = chosen and self.candidate_share is None and self.mode != "shared"
         sets = f"sets of {'at least ' if every else ''}{self.active:,} outputs for {whom}"
         if self.proposer is None or not chosen:
-            return f"{sets}; uniform draws from {self.out_features:,} outputs"
+            grouped = self.mode == "grouped" and self.weighting == "none"
+            draws = f"{'labels of the batch and ' if grouped else ''}uniform draws"
+            return f"{sets}; {draws} from {self.out_features:,} outputs"
+        if not self.has_index:
+            return f"{sets}; {self.proposer.description()}"
         schedule: Any = getattr(self.rebuild_due, "func", self.rebuild_due)
         name = getattr(schedule, "__name__", type(schedule).__name__).removeprefix("by_")
         return f"{sets}; {self.proposer.description()}; rebuilt by schedule {name}"

@@ -103,18 +103,18 @@ class Progress(int):
         return made
 
 
-def by_updates(progress: int, per_output: float = 2.0, at_least: int = 16, first: int = 8) -> int:
+def by_updates(progress: int, per_output: float = 2.0, at_least: int = 16, early: int = 8) -> int:
     """The number of rebuilds due if they follow the updates of the outputs.
 
     One is due when the steps since the last rebuild have computed ``per_output`` outputs for each
     output of the layer: then its rows have moved, and its inputs vary in other directions. Another
-    one is due after the first ``first`` steps, before which there were few inputs.
+    one is due after the first ``early`` steps, before which there were few inputs.
 
     Args:
         progress: a `Progress`; a plain number of samples has no rebuild due.
         per_output: outputs computed for each output of the layer.
         at_least: steps between two rebuilds, at least.
-        first: steps between the first rebuild and the second one.
+        early: steps between the first rebuild and the second one.
 
     Raises:
         ValueError: for a number out of range.
@@ -128,12 +128,12 @@ def by_updates(progress: int, per_output: float = 2.0, at_least: int = 16, first
     """
     checks.positive("per_output", per_output)
     checks.whole("at_least", at_least, 1)
-    checks.whole("first", first, 1)
+    checks.whole("early", early, 1)
     if not isinstance(progress, Progress):
         return 0
     moved = progress.computed >= per_output * progress.out_features
-    early = progress.rebuilds == 1 and progress.steps >= first
-    return progress.scheduled + (early or (moved and progress.steps >= at_least))
+    second = progress.rebuilds == 1 and progress.steps >= early
+    return progress.scheduled + (second or (moved and progress.steps >= at_least))
 
 
 Schedule = Callable[[int], int]

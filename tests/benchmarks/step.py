@@ -221,6 +221,7 @@ def summary(found: dict[str, Any]) -> str:
             "P@1": f"{100 * row['p_at_1']:.1f} %" if "p_at_1" in row else "",
         }
         for row in found["rows"]
+        if row["case"] not in ("uniform, group", "uniform, sample")
     ]
     return f"{found['shape']}; on {found['machine']}:\n\n{table(rows)}"
 

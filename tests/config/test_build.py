@@ -94,7 +94,7 @@ def test_the_keys_of_a_sampler_reach_it():
     assert built("sampler=sketch", "sampler.proposer.best=9").proposer.best == 9
     assert built("sampler=sketch").proposer.best == 16
     faiss = built("sampler=faiss").proposer
-    assert (faiss.factory, faiss.best) == ("IVF256,SQ8", 16)
+    assert (faiss.factory, faiss.best) == ("Flat", 16)
     faiss = built("sampler=faiss", "sampler.proposer.factory=Flat").proposer
     faiss.rebuild(torch.eye(3000, 512), None)
     assert faiss.candidates(torch.eye(512)[7:8]).indices[0] == 7
@@ -152,7 +152,7 @@ def test_auto_is_another_name_of_the_default():
             ["schedule=fixed", "schedule.redraw_first=9"],
             "redraw_first .*: candidates do not come from hash",
         ),
-        ("faiss", ["schedule.first=9", "sampler.lookups=2", "sampler.group_size=3"], None),
+        ("faiss", ["schedule.early=9", "sampler.lookups=2", "sampler.group_size=3"], None),
     ],
 )
 def test_settings_that_a_sampler_does_not_use(sampler, words, message):
@@ -245,13 +245,13 @@ def test_samplers_of_hidden_layers(words, fits):
 @pytest.mark.parametrize(
     ("words", "schedule", "numbers"),
     [
-        ([], by_updates, {"per_output": 2.0, "at_least": 16, "first": 8}),
+        ([], by_updates, {"per_output": 2.0, "at_least": 16, "early": 8}),
         (
-            [f"schedule.{key}={n}" for key, n in (("per_output", 4), ("first", 3))],
+            [f"schedule.{key}={n}" for key, n in (("per_output", 4), ("early", 3))],
             by_updates,
-            {"per_output": 4, "at_least": 16, "first": 3},
+            {"per_output": 4, "at_least": 16, "early": 3},
         ),
-        (["schedule.at_least=2"], by_updates, {"per_output": 2.0, "at_least": 2, "first": 8}),
+        (["schedule.at_least=2"], by_updates, {"per_output": 2.0, "at_least": 2, "early": 8}),
         (["schedule=backoff"], backoff, {"first": 6400, "growth": 0.7}),
         (["schedule=fixed", "schedule.every=9"], fixed, {"every": 9}),
     ],

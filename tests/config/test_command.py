@@ -187,7 +187,7 @@ def test_a_combination_that_cannot_be_does_not_end_a_sweep(tmp_path, capsys, lau
     shown = capsys.readouterr()
     first, second, third = shown.out.splitlines()[-3:]
     told = "there is no key schedule.first (in schedule.first=9): first belongs to "
-    told += "schedule=backoff and updates; fixed has every, redraw_every, redraw_first"
+    told += "schedule=backoff; fixed has every, redraw_every, redraw_first"
     assert first.startswith("fixed ")
     assert first.endswith(f"  error: {told}")
     assert second.endswith(f"  {tmp_path}/run/schedule=backoff")
@@ -354,13 +354,14 @@ def test_what_a_run_says(tmp_path, capsys):
         ),
         (
             ["sampler.candidate_share=null", "sampler.lookups=0"],
-            "{sets}; uniform draws from 300 outputs",
+            "{sets}; labels of the batch and uniform draws from 300 outputs",
         ),
-        (["sampler.lookups=0"], "{sets}; uniform draws from 300 outputs"),
-        (["sampler=uniform"], "{sets}; uniform draws from 300 outputs"),
+        (["sampler.lookups=0"], "{sets}; labels of the batch and uniform draws from 300 outputs"),
+        (["sampler=uniform"], "{sets}; labels of the batch and uniform draws from 300 outputs"),
         (
             ["sampler=uniform", "sampler.group_size=8", "sampler.active=1_00"],
-            "sets of 100 outputs for 8 samples; uniform draws from 300 outputs",
+            "sets of 100 outputs for 8 samples; labels of the batch and uniform draws from 300 "
+            "outputs",
         ),
         (
             ["sampler=sketch"],

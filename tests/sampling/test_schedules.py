@@ -52,7 +52,7 @@ def test_backoff(first, growth):
         (lambda: by_updates(5, per_output=0), "per_output"),
         (lambda: by_updates(5, per_output=math.nan), "per_output"),
         (lambda: by_updates(5, at_least=0), "at_least"),
-        (lambda: by_updates(5, first=0), "first"),
+        (lambda: by_updates(5, early=0), "early"),
     ],
 )
 def test_numbers_out_of_range(call, name):
@@ -82,7 +82,7 @@ class TestByUpdates:
         assert by_updates(progress(rebuilds=1, steps=7)) == 3
         assert by_updates(progress(rebuilds=1, steps=8)) == 4
         assert by_updates(progress(rebuilds=2, steps=8)) == 3
-        assert by_updates(progress(rebuilds=1, steps=8), first=9) == 3
+        assert by_updates(progress(rebuilds=1, steps=8), early=9) == 3
 
     def test_a_number_of_samples_alone_says_nothing(self):
         assert [by_updates(samples) for samples in (0, 10**9)] == [0, 0]
@@ -121,7 +121,7 @@ def naive_rebuilds(sizes, outputs, per_output, at_least, first):
 @pytest.mark.parametrize(("per_output", "at_least", "first"), [(1.0, 2, 5), (0.1, 4, 3)])
 def test_a_sampler_is_rebuilt_by_updates(mode, per_output, at_least, first):
     """Each set counts once, whether one sample has it, or several."""
-    schedule = partial(by_updates, per_output=per_output, at_least=at_least, first=first)
+    schedule = partial(by_updates, per_output=per_output, at_least=at_least, early=first)
     sampler = ActiveSampler(D, N, Counted, active=40, mode=mode, group_size=2, rebuild=schedule)
     counts = [5, 1, 7, 2, 5, 5, 3, 1, 1, 8, 4, 4, 2, 6, 1, 9, 9, 5, 3, 3]
     for seed, count in enumerate(counts):
@@ -170,7 +170,7 @@ def test_progress_goes_on_in_copies(mode, way):
     make = partial(
         published_sampler, D, N, hashes_per_table=1, num_tables=2, fill=0, active=40, mode=mode
     )
-    schedule = partial(by_updates, per_output=0.5, at_least=3, first=2)
+    schedule = partial(by_updates, per_output=0.5, at_least=3, early=2)
     sampler, rebuilds = make(rebuild=schedule), []
 
     def step(each, seed):
