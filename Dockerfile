@@ -1,6 +1,7 @@
 # Training:  docker build -t slide . && docker run --rm -v "$PWD/runs:/runs" slide dataset=synthetic
 # Serving:   docker run --rm -p 8000:8000 -v "$PWD/runs:/runs" --entrypoint slide-serve slide \
 #                my/model --host 0.0.0.0 --port 8000
+# Clients that call the server by a name need --allow-host NAME.
 # Data sets, caches and runs are in /runs. A container with the user's own number needs no root:
 # add -u "$(id -u):$(id -g)".
 FROM python:3.12-slim AS build

@@ -16,8 +16,10 @@ from slide.report.run_files import (
     terminal_width,
     text_table,
 )
-from slide.utils.checks import override_key, printable, typed_key
+from slide.utils.checks import override_key, typed_key
 from slide.utils.commands import command_parser, ending_errors
+from slide.utils.files import write_atomic
+from slide.utils.progress_bar import show
 
 _ABOUT = """\
 Compares runs of slide-train: the settings that differ, precision, what the look-ups found, time and
@@ -59,9 +61,12 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     with ending_errors():
         runs = [read_run(folder) for folder in find_runs(map(Path, options.runs))]
-        print(printable(compare(runs)), flush=True)
+        show(compare(runs))
         if options.plot is not None:
-            draw_comparison(runs, names_of(runs)).savefig(Path(options.plot), dpi=150)
+            figure, path = draw_comparison(runs, names_of(runs)), Path(options.plot)
+            path = path if path.suffix else path.with_suffix(".png")
+            kind = path.suffix[1:]
+            write_atomic(path.resolve(), lambda file: figure.savefig(file, dpi=150, format=kind))
 
 
 def find_runs(folders: Any) -> list[Path]:

@@ -309,13 +309,14 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
 
     Args:
         labels: `Pattern` (not copied); or label numbers: a list (or array, or set) of them for each
-            row, or one for each row ``(B,)``; or a matrix ``(B, N)``, sparse or dense, whose
-            non-zeros are the labels.
+            row, or one for each row ``(B,)``; or a matrix ``(B, N)`` of zeros and ones, sparse or
+            dense.
         num_columns: N, number of labels.
         name: what the columns are, for messages.
 
     Raises:
-        ValueError: for another shape, or a number beyond int32.
+        ValueError: for another shape, a number beyond int32, or a matrix with other values than 0
+            and 1.
         TypeError: for label numbers that are not whole, or another kind of object.
 
     Example:
@@ -330,11 +331,11 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
     if isinstance(labels, Pattern):
         return labels if _is_exact(labels) else Pattern(*_indexes(labels, name))
     if not isinstance(labels, CSR):
-        labels = _csr_or_array(labels, num_columns, name, _marks)
+        labels = _csr_or_array(labels, num_columns, name, _finite)
     elif not _is_exact(labels):
-        labels = CSR(*_indexes(labels, name), _marks(labels.values, name))
+        labels = CSR(*_indexes(labels, name), _finite(labels.values, name))
     if isinstance(labels, CSR):
-        return _nonzeros(labels)
+        return marked(labels, name)
     if isinstance(labels, np.ndarray) and labels.dtype != object:
         return _from_array(labels, num_columns, name)
     if isinstance(labels, Iterable) and not isinstance(labels, str | bytes | dict):
@@ -422,10 +423,10 @@ def _values(values: Any, name: str) -> np.ndarray:
     return found
 
 
-def _marks(values: Any, name: str) -> np.ndarray:
-    """Whether values are not zero, which may be in float32; they are such as `_values` takes."""
+def _finite(values: Any, name: str) -> np.ndarray:
+    """The same values, if `_values` takes them: in float32 one near 0 or 1 would be 0 or 1."""
     _values(values, name)
-    return np.asarray(values) != 0
+    return np.asarray(values)
 
 
 def _on_host(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -538,10 +539,20 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
     return found.without_zeros()  # Of numbers that are zero in float32.
 
 
-def _nonzeros(matrix: CSR) -> Pattern:
-    """The entries of a matrix that are not zero."""
-    entries = Pattern(matrix.indptr, matrix.indices)
-    return entries if matrix.values.all() else entries.keep(matrix.values != 0)
+def marked(matrix: CSR, name: str = "labels") -> Pattern:
+    """The entries of a matrix of zeros and ones that are 1; ValueError for any other value."""
+    entries, ones = Pattern(matrix.indptr, matrix.indices), matrix.values == 1
+    if ones.all():
+        return entries
+    if (other := ~ones & (matrix.values != 0)).any():
+        at = int(other.argmax())
+        row = int(np.searchsorted(matrix.indptr, at, side="right")) - 1
+        raise ValueError(
+            f"a matrix of {name} must hold zeros and ones only, and row {row} has "
+            f"{matrix.values[at]} in column {matrix.indices[at]}: give matrix != 0 where each "
+            "entry is a label, or matrix > 0"
+        )
+    return entries.keep(ones)
 
 
 def _from_array(array: np.ndarray, num_columns: int, name: str) -> Pattern:
@@ -551,7 +562,7 @@ def _from_array(array: np.ndarray, num_columns: int, name: str) -> Pattern:
         numbers = _whole(array, np.int32, name)
         return Pattern(np.arange(len(numbers) + 1), numbers)
     if array.ndim == 2 and array.shape[1] == num_columns:
-        return _nonzeros(_from_dense(array, num_columns, name, _marks))
+        return marked(_from_dense(array, num_columns, name, _finite), name)
     raise ValueError(
         f"{name} of shape {array.shape} are neither one number for each row, (B,), nor a matrix "
         f"(B, {num_columns}) with a column for each; several numbers for each row go as lists"

@@ -22,7 +22,7 @@ def test_they_import_and_their_settings_exist(bench):
     assert len(names) <= 30
     for name in names:
         assert bench(name).__doc__
-    cases = [*bench("ablation").WITHOUT.values(), *bench("look_up").SAMPLERS.values()]
+    cases = [*bench("ablation").WITHOUT.values(), *bench("look_up").CASES.values()]
     cases += [bench("step").DATA, *bench("prediction").GENERATED.values()]
     cases += [case for case in bench("sized").CASES.values() if not isinstance(case, str)]
     for case in cases:
@@ -42,7 +42,7 @@ def test_a_size_is_measured(bench, monkeypatch):
     sized = bench("sized")
     monkeypatch.setattr(sized, "ALTERNATIONS", 1)
     monkeypatch.setattr(sized, "BATCHES", 2)
-    size = sized.Size("lsh, per sample", outputs=600, features=300, hidden=8)
+    size = sized.Size("lsh, sample", outputs=600, features=300, hidden=8)
     with job.global_state_put_back():
         found = sized.measured(*size, seconds=0)
     assert set(found["spread_ms"]) == set(found["ms"]) >= {"1"}

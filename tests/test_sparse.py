@@ -131,6 +131,7 @@ MANY = np.zeros(512, int), np.full(512, 4)
 )
 def test_sums_of_short_types_do_not_wrap_around(form, kind):
     ones = np.ones(512, kind) if kind in ("bool", "uint8") else np.full(512, 100, kind)
+    # Wrapped around, some of these sums would be 0 or 1.
     matrix = {
         "coo": lambda: scipy.sparse.coo_array((ones, MANY), (1, 9)),
         "csr": lambda: scipy.sparse.csr_array((ones, MANY[1], [0, 512]), (1, 9)),
@@ -139,16 +140,22 @@ def test_sums_of_short_types_do_not_wrap_around(form, kind):
         ),
     }[form]()
     assert as_csr(matrix).values.tolist() == [512.0 * float(ones[0])]
-    assert as_pattern(matrix, 9).indices.tolist() == [4]
+    with pytest.raises(ValueError, match=rf"row 0 has {512 * int(ones[0])}(\.0)? in column 4"):
+        as_pattern(matrix, 9)
     assert str(matrix.dtype).removeprefix("torch.") == kind, "the user's matrix has changed"
 
 
-def test_a_label_may_have_a_value_that_is_zero_in_float32():
-    dense = np.array([[1e-50, 0, 1], [0, -1e-300, 0]])
+@pytest.mark.parametrize("value", [-1, 0.5, 2, 1e-50, 1 + 1e-9])
+def test_a_matrix_of_labels_holds_zeros_and_ones_only(value):
+    """Every value but 0 was a label. In float32 the last two are 0 and 1."""
+    dense = np.array([[0, 0, 1], [1, value, 0]])
     csr = scipy.sparse.csr_array(dense)
-    for labels in (dense, csr, CSR(csr.indptr, csr.indices, csr.data)):
-        found = as_pattern(labels, 3)
-        assert (found.indptr.tolist(), found.indices.tolist()) == ([0, 2, 3], [0, 2, 1])
+    forms = [dense, csr, CSR(csr.indptr, csr.indices, csr.data), csr.tocoo(), torch.tensor(dense)]
+    said = rf"labels must hold zeros and ones only, and row 1 has {value}(\.0)? in column 1: give "
+    for labels in (*forms, torch.tensor(dense).to_sparse()):
+        with pytest.raises(ValueError, match=said):
+            as_pattern(labels, 3)
+    assert as_pattern(csr != 0, 3).indices.tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -185,12 +192,12 @@ LABELS = {
     "arrays": [np.array(row, int) for row in ROWS],
     "tensors": [torch.tensor(row, dtype=torch.int64) for row in ROWS],
     "objects": np.array([np.array(row, int) for row in ROWS], dtype=object),
-    "matrix": scipy.sparse.csr_array(DENSE),
+    "matrix": scipy.sparse.csr_array(DENSE != 0).astype(float),
     "coo": scipy.sparse.coo_matrix(DENSE != 0),
     "indicator": (DENSE != 0).astype(int),
     "bool tensor": torch.from_numpy(DENSE != 0),
-    "torch csr": FORMS["torch csr"],
-    "CSR": as_csr(DENSE),
+    "torch coo": torch.from_numpy(DENSE != 0).to_sparse_coo().double(),
+    "CSR": as_csr(DENSE != 0),
     "Pattern of int64": Pattern(np.array([0, 2, 2, 4]), np.array([1, 2, 0, 3])),
 }
 
@@ -210,7 +217,7 @@ def test_one_label_for_each_row(one):
 
 
 def test_stored_zeros_are_no_labels():
-    matrix = scipy.sparse.csr_array(DENSE)
+    matrix = scipy.sparse.csr_array((DENSE != 0).astype(int))
     matrix.data[1] = 0
     assert as_pattern(matrix, 4).indptr.tolist() == [0, 1, 1, 3]
     assert as_pattern(matrix, 4).indices.tolist() == [1, 0, 3]

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from slide.check.self_test import run_self_tests
 from slide.runtime import num_threads, versions
 from slide.utils.checks import counted
 from slide.utils.commands import command_parser
-from slide.utils.progress_bar import until_reader_goes
+from slide.utils.progress_bar import fail, show, until_reader_goes
 from slide.utils.resources import free_memory, in_gib, memory_limit, peak_memory_mb
 
 
@@ -62,19 +61,17 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print what the machine has, then the outcome of each test."""
     command_parser("check", "Compares the kernels with their references.").parse_args(words)
     for name, found in describe_machine().items():
-        print(f"{name}: {found}")
-    print("\nkernels against their references:")
+        show(f"{name}: {found}")
+    show("\nkernels against their references:")
     wrong = 0
     for name, trials, error in run_self_tests():
         wrong += error is not None
         outcome = (
             f"WRONG  {name}: {error}" if error else f"right  {name} ({counted(trials, 'trial')})"
         )
-        print(f"  {outcome}", flush=True)
+        show(f"  {outcome}")
     if wrong:
-        sys.exit(
-            f"error: wrong on this machine: {counted(wrong, 'kernel')}; results cannot be trusted"
-        )
+        fail(f"wrong on this machine: {counted(wrong, 'kernel')}; results cannot be trusted")
 
 
 if __name__ == "__main__":

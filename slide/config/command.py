@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from slide.config.build import build_trainer, folder_parent, label_of, open_dataset
 from slide.config.compose import (
     CONFIG,
-    as_dict,
     asked_for,
     combinations,
     memory_errors,
@@ -72,7 +71,7 @@ from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
 from slide.utils.profiling import tell_first
-from slide.utils.progress_bar import log
+from slide.utils.progress_bar import fail, log, show
 from slide.utils.resources import reset_peak_memory
 from slide.utils.run_folders import resume_word
 from slide.utils.sizes import find_conf
@@ -112,7 +111,7 @@ def train() -> None:
     if flag := next((word for word in words if word in ("-h", "--help")), None):
         asked = words[words.index(flag) + 1 :]
         with user_errors():
-            print("\n".join(map(help_on, asked)) or train_help(_programs()[0]), end="")
+            show("\n".join(map(help_on, asked)) or train_help(_programs()[0]), end="")
     elif not options:
         _compose_and_run(words)
     else:
@@ -122,9 +121,7 @@ def train() -> None:
         sweeps = bool({"-m", "--multirun"} & set(options))
         with one_voice():
             if sweeps and find_rank_info().size > 1:
-                sys.exit(
-                    "error: torchrun starts the processes of one run, and a sweep (-m) has many"
-                )
+                fail("torchrun starts the processes of one run, and a sweep (-m) has many")
             with user_errors():
                 own = [word for word in keys if _of_hydra(word)]
                 runs = combinations([word for word in keys if word not in own], sweeps)
@@ -193,7 +190,7 @@ def _run(
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:
-        raise LostExit(f"error: {error}") from error
+        raise LostExit(f"error: {error_message(error)}") from error
     try:
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
@@ -202,9 +199,9 @@ def _run(
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
-        sys.exit(f"error: {error_message(error)}")
+        fail(error_message(error))
     except LostProcessError as error:
-        raise LostExit(f"error: {error}; {_advice(trainer)}") from error
+        raise LostExit(f"error: {error_message(error)}; {_advice(trainer)}") from error
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
@@ -214,7 +211,7 @@ def _run(
             log(f"warning   {sentence}")
         shown = (_PRECISION | KIND_METRICS).items()
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
-        print(*swept, f"{scores}  {trainer.folder}", sep="  ")
+        show("  ".join([*swept, scores, str(trainer.folder)]))
     return summary, str(trainer.folder)
 
 
@@ -234,7 +231,7 @@ def write_run_model(trainer: Trainer) -> None:
         network,
         trainer.ranker,
         data.steps,
-        settings=as_dict(cast(DictConfig, OmegaConf.load(folder / CONFIG))),
+        settings=cast(dict, OmegaConf.to_container(OmegaConf.load(folder / CONFIG))),
         name=data.name,
         label_names=data.label_names,
         feature_names=data.feature_names,
@@ -310,7 +307,7 @@ def _outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str
     except SystemExit as end:
         said = str(end)
     except Exception as error:  # A bug; the other jobs may still be worth their time.
-        traceback.print_exc()
+        log(traceback.format_exc())
         said = f"{type(error).__name__}: {error}"
     log(said)
     return Outcome(words, None, said)
@@ -340,13 +337,13 @@ class Sweep:
                 self.outcomes.append(_outcome_of(number, words, job))
         except Interrupted:
             if self.outcomes:
-                print(self.table())
+                show(self.table())
             raise
 
     def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
         """Let a launcher of Hydra run the jobs that can be built; of others it would refuse all."""
         if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
-            sys.exit(f"error: {chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
+            fail(f"{chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
         mistakes = [mistake(run) for run in runs]
         there = [run for run, said in zip(runs, mistakes, strict=True) if said is None]
         with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
@@ -355,7 +352,7 @@ class Sweep:
             try:
                 config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
             except HydraException as error:
-                sys.exit(f"error: {' '.join(str(error).split())}")
+                fail(" ".join(str(error).split()))
             launcher = Plugins.instance().instantiate_launcher(
                 hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
                 task_function=self._launched,
@@ -380,10 +377,10 @@ class Sweep:
 
     def finish(self) -> None:
         """Print the table; ends the process with a message if a job failed."""
-        print(self.table())
+        show(self.table())
         failed = sum(outcome.summary is None for outcome in self.outcomes)
         if failed:
-            sys.exit(f"error: {failed} of {counted(len(self.outcomes), 'job')} failed")
+            fail(f"{failed} of {counted(len(self.outcomes), 'job')} failed")
 
     def table(self) -> str:
         """A line for each job: its settings, scores, what its look-ups found, and its folder."""
@@ -404,20 +401,20 @@ def data() -> None:
     words = sys.argv[1:]
     if not words or {"-h", "--help"} & set(words):
         train, own = _programs()
-        print(DATA_USAGE.format(train=train, data=own), end="")
+        show(DATA_USAGE.format(train=train, data=own), end="")
         return
     command, *overrides = words
     if command not in DATA_COMMANDS:
-        sys.exit(f"error: the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")
+        fail(f"the command must be {' or '.join(DATA_COMMANDS)}, not {command!r}")
     others = [word for word in overrides if not word.lstrip("+~").startswith(DATA_KEYS)]
     if others:
-        sys.exit(
-            f"error: {others[0]}: {command} takes keys of dataset and transform, recipe and seed, "
+        fail(
+            f"{others[0]}: {command} takes keys of dataset and transform, recipe and seed, "
             "such as dataset=table dataset.path=reviews.csv"
         )
     try:
         with user_errors(overrides):
-            print(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
+            show(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
     except KeyboardInterrupt as error:
         _stop("interrupted", error)
 

@@ -23,10 +23,12 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
+from slide.ranking.base_scorer import BaseScorer
+from slide.sampling import Proposer, Sampler
 from slide.utils import checks
 from slide.utils.checks import override_key, typed_key
 from slide.utils.files import read_text
-from slide.utils.progress_bar import log
+from slide.utils.progress_bar import fail, log
 from slide.utils.run_folders import check_links, check_plain_yaml
 from slide.utils.sizes import find_conf, flat
 
@@ -58,7 +60,10 @@ _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
 _SYNONYMS |= {"k": "hashes_per_table", "l": "num_tables"}
-# Rooms whose classes the configuration of a resumed run may name.
+# A text that stands for another value, or that makes Hydra build something.
+_REFERENCE = re.compile(r"\$\{|^\?\?\?$")
+_CODE = re.compile(rf"{_REFERENCE.pattern}|\b_(target|args|partial|recursive|convert)_\b")
+# Rooms whose names the configuration of a resumed run may use.
 _ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 # What a run notes of its command line.
 _NOTED = ("words", "choices")
@@ -88,17 +93,17 @@ def user_errors(overrides: Sequence[str] = ()) -> Iterator[None]:
         cause = error.__cause__ if isinstance(error, InstantiationException) else error
         if str(error).startswith("Error locating target"):
             first, *_ = str(error).splitlines()
-            sys.exit(f"error: {first} (modules are looked for on PYTHONPATH)")
+            fail(f"{first} (modules are looked for on PYTHONPATH)")
         if cause is None:
-            sys.exit(f"error: {' '.join(str(error).split())}")
+            fail(" ".join(str(error).split()))
         if not isinstance(cause, USER_ERRORS):
             raise
         said = checks.error_message(cause, overrides).partition("\nfull_key:")[0]
         if isinstance(cause, OmegaConfBaseException):  # Lines follow that tell where.
             said = said.partition("\n")[0]
-        sys.exit(f"error: {said}")
+        fail(said)
     except ConfigAttributeError as error:
-        sys.exit(f"error: the configuration has no {error.full_key}; was it removed with ~?")
+        fail(f"the configuration has no {error.full_key}; was it removed with ~?")
 
 
 @contextmanager
@@ -126,13 +131,13 @@ def memory_errors(advice: Callable[[], str] | None = None) -> Iterator[None]:
             what = f"{needed[1]} were asked for at once on the device"
         else:
             raise
-        said = f"error: there is not enough memory ({what}): lower"
+        said = f"there is not enough memory ({what}): lower"
         if advice is None:
             keys = "network.hidden, dataset.num_features, sampler.active, hash.num_tables"
-            sys.exit(f"{said} {keys} or trainer.batch_size")
+            fail(f"{said} {keys} or trainer.batch_size")
         # A resumed run may not change the others.
         new = "a smaller network.hidden, hash.num_tables or trainer.batch_size"
-        sys.exit(f"{said} sampler.active, or begin a new run with {new}; {advice()}")
+        fail(f"{said} sampler.active, or begin a new run with {new}; {advice()}")
 
 
 def read_config(overrides: Sequence[str]) -> DictConfig:
@@ -217,6 +222,32 @@ def _parsed(override: str, sweeps: bool = False) -> Override:
 def as_dict(config: DictConfig) -> dict[str, Any]:
     """A configuration as Python's own objects, with all values resolved."""
     return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+
+
+def texts_in(tree: object) -> Iterator[str]:
+    """All texts in nested values, keys as well."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for pair in tree.items():
+            yield from texts_in(pair)
+    elif isinstance(tree, list | tuple | set):
+        for each in tree:
+            yield from texts_in(each)
+
+
+def code_in(tree: object) -> str | None:
+    """The first text in nested values by which a configuration would run something; or None."""
+    return next(filter(_CODE.search, texts_in(tree)), None)
+
+
+def _without_references(tree: object) -> DictConfig:
+    """A configuration in which nothing is resolved any more: what it says once, it says always."""
+    if any(map(_REFERENCE.search, texts_in(tree))):
+        raise ValueError("it refers to other values")
+    if not isinstance(tree, dict):
+        raise ValueError("it has no keys")
+    return OmegaConf.create(tree)
 
 
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
@@ -429,13 +460,15 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
         OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
     config.allow_targets = composed.allow_targets  # Who resumes decides, not the folder.
+    # Groups that the folder lacks, and words, refer to values that change before they are used.
+    config = _without_references(as_dict(config))
     for target in foreign_targets(config):
         if target in _GONE:
             raise ValueError(f"{path} names {target}, which slide no longer has: start a new run")
         if target not in composed.allow_targets:
             raise ValueError(
-                f"{path} names {target}, which is no part of slide and would run: if you trust "
-                f"this folder, allow it by allow_targets=[{target}]"
+                f"{path} names {target}, which is no part of slide's runs and would run: if you "
+                f"trust this folder, allow it by allow_targets=[{target}]"
             )
     _check_places(path, config, {override_key(word) for word in overrides})
     return config
@@ -446,11 +479,8 @@ def _saved(path: Path) -> DictConfig:
     try:
         text = read_text(path)
         check_plain_yaml(text)
-        if "${" in text:  # Also to variables of this environment.
-            raise ValueError("it refers to other values")
-        config = OmegaConf.create(text)
-        if not isinstance(config, DictConfig):
-            raise ValueError("it has no keys")
+        # As parsed: YAML has escapes for each character. No variable of this environment is read.
+        config = _without_references(OmegaConf.to_container(OmegaConf.create(text)))
         _check_command(config.get("command") or {"words": [], "choices": {}})
     except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
         said = str(error).partition("\n")[0]
@@ -486,6 +516,8 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
             )
 
 
+# Base classes of the parts that a run has several kinds of.
+_ROLES = (Sampler, Proposer, BaseScorer)
 # What configurations of slide 0.1.0 name, and no page does now; and what there is no more.
 _EARLIER = {"slide.sampling.never"}
 _GONE = {"slide.IndexProposer"}
@@ -497,11 +529,27 @@ def _pages() -> list[Any]:
     return [OmegaConf.to_container(OmegaConf.load(path)) for path in find_conf().rglob("*.yaml")]
 
 
+@cache
+def _known() -> dict[str, Any]:
+    """What the files of ``conf/`` build, by name."""
+    names = _EARLIER | {str(each["_target_"]) for page in _pages() for each in _parts(page)}
+    return {name: _exported(name) for name in names}
+
+
+def _exported(target: str) -> Any:
+    """What slide exports by this name; None: nothing."""
+    room, _, name = target.rpartition(".")
+    return getattr(import_module(room), name, None) if room in _ROOMS else None
+
+
 def foreign_targets(config: DictConfig) -> list[str]:
-    """What a configuration names that is neither in ``conf/`` nor a class that slide exports."""
-    pages = _pages()
-    known = _EARLIER | {str(each["_target_"]) for page in pages for each in _parts(page)}
-    mirrors = [page["fetch"] for page in pages if isinstance(page, dict) and page.get("fetch")]
+    """What a configuration names that is not a part of runs, as slide offers them.
+
+    Parts are in ``conf/``, or of the same base class as one that is (`_ROLES`); the rest of what
+    slide exports may write files.
+    """
+    known = _known()
+    mirrors = [page["fetch"] for page in _pages() if isinstance(page, dict) and page.get("fetch")]
     foreign = []
     tree = OmegaConf.to_container(config, resolve=True)
     assert isinstance(tree, dict)
@@ -510,15 +558,15 @@ def foreign_targets(config: DictConfig) -> list[str]:
         sources.append(sources[0].get("fetch"))
     for part in _parts(tree):
         target = str(part["_target_"])
-        room, _, name = target.rpartition(".")
-        if room == "slide.data" and not any(part is each for each in sources):
+        if target.startswith("slide.data.") and not any(part is each for each in sources):
             ours = False  # Else it would read and write where another part of a run tells it to.
         elif target in known:
             # What it fetches may be written anywhere, by another dataset.root.
             ours = target != "slide.data.download" or part in mirrors
         else:
-            found = getattr(import_module(room), name, None) if room in _ROOMS else None
-            ours = isinstance(found, type) and found.__module__.startswith("slide.")
+            found = _exported(target)
+            ours = not {*_ROLES}.isdisjoint(getattr(found, "__mro__", ()))
+            ours |= found is not None and any(found is each for each in known.values())
         if not ours:
             foreign.append(target)
     return foreign

@@ -36,7 +36,7 @@ from slide.distributed.launch import (
 )
 from slide.utils import checks
 from slide.utils.checks import override_key
-from slide.utils.files import write_json
+from slide.utils.files import read_text, write_json
 from slide.utils.progress_bar import log, silence
 from slide.utils.resources import core_limit
 from slide.utils.run_folders import comes_in_sight

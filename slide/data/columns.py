@@ -1,29 +1,38 @@
 """The columns of a table: which hold texts, numbers and labels, and what rows they make."""
 
-import ast
-import json
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from slide.data.bins import MOST_BINNED, bin_edges, bin_features, bin_names, num_bins
+from slide.data.cells import (
+    decimal_sign,
+    is_missing,
+    is_plain,
+    label_separator,
+    labels_of,
+    number_of,
+    says_nothing,
+)
 from slide.utils import checks
 from slide.utils.array_checks import Stored
-from slide.utils.checks import NO_LITERAL
 from slide.utils.names import Names
 
-# Characters that part the labels of a cell, the least ambiguous first.
-_SEPARATORS = ("|", ";", ",")
 # Names that columns of labels have, the most usual first.
 _LABELS = ("labels", "label", "tags", "tag", "topics", "topic", "categories", "category")
 _LABELS += ("classes", "class", "targets", "target", "y")
 # Names of columns that number rows: no features.
-_IDS = ("id", "index", "uid", "uuid", "guid", "")
+_IDS = ("id", "index", "uid", "uuid", "guid", "rownames", "row.names", "...1", "")
+# The index of a frame without a name, in files that pandas and others write.
+_INDEX = re.compile(r"__index_level_\d+__")
+# Cells of a column of texts among which numbers are looked for.
+_SCANNED = 1000
 # Names of columns in a sentence: 100 are a page.
 _SHOWN = 100
 # Begins the name of a feature of a column of numbers. No word has a colon.
@@ -51,68 +60,6 @@ class Row(NamedTuple):
         return self
 
 
-def likely_separator(cells: Iterable[str]) -> str | None:
-    """The character that parts the names in cells, if there are fewer parts than cells."""
-    distinct = set(cells)
-    for separator in _SEPARATORS:
-        lists = [cell for cell in distinct if separator in cell]
-        parts = {part.strip() for cell in distinct for part in cell.split(separator)}
-        if len(lists) > 2 and 3 * len(lists) >= len(distinct) > len(parts):
-            return separator
-    return None
-
-
-def is_gap(cell: Any) -> bool:
-    """Whether a cell is None, NaN, or one of the missing values of pandas."""
-    nan = isinstance(cell, float | np.floating) and math.isnan(cell)
-    return cell is None or nan or type(cell).__name__ in ("NAType", "NaTType")
-
-
-def is_missing(cell: Any) -> bool:
-    """Whether a cell is empty: a gap, or white space."""
-    return is_gap(cell) or (isinstance(cell, str) and not cell.strip())
-
-
-def number_of(cell: Any) -> float | None:
-    """A cell as a number, NaN if it is empty, infinite beyond float64; None: it is no number."""
-    if is_missing(cell):
-        return math.nan
-    try:
-        numeric = isinstance(cell, str | int | float | np.number | Decimal)
-        return float(cell) if numeric else None
-    except OverflowError:
-        return math.inf
-    except ValueError:
-        return None
-
-
-def labels_of(cell: Any, separator: str | None) -> list[str]:
-    """The names in a cell: a list, a list as Python or JSON writes it, or separated text."""
-    if isinstance(cell, str) and cell.strip().startswith("[") and cell.strip().endswith("]"):
-        for read in (json.loads, ast.literal_eval):
-            try:
-                cell = read(cell)
-                break
-            except NO_LITERAL:
-                continue
-    if isinstance(cell, np.ndarray):
-        cell = cell.tolist()
-    if isinstance(cell, str) and separator is not None:
-        cell = cell.split(separator)
-    cells = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
-    return list(dict.fromkeys(_name(each) for each in cells if not is_missing(each)))
-
-
-def _name(cell: Any) -> str:
-    """The name of a label; columns of whole numbers with gaps are floats in pandas."""
-    cell = cell.item() if isinstance(cell, np.generic) else cell
-    if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)
-    if not isinstance(cell, str | int | float) or cell in (math.inf, -math.inf):
-        raise ValueError(f"{cell!r:.60} is no name of a label: it must be text or a number")
-    return str(cell).strip()
-
-
 @dataclass(frozen=True)
 class Columns:
     """What the columns of a table are, and how they become rows.
@@ -127,6 +74,8 @@ class Columns:
             it, and none where a cell is empty.
         means, scales: with more than 32 columns, as of an embedding, a number has the one feature
             ``(value - mean) / scale`` instead, and 0 where a cell is empty.
+        commas: those of the ``numbers`` whose decimal sign is a comma.
+        row_names: names of columns that tell rows apart, such as id, and are no features.
         notes: further sentences about the table, for people.
     """
 
@@ -137,6 +86,8 @@ class Columns:
     edges: tuple[tuple[float, ...], ...] = ()
     means: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
+    commas: tuple[str, ...] = ()
+    row_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -148,7 +99,7 @@ class Columns:
         """The row of some cells, by the names of their columns."""
         numbers = []
         for name in self.numbers:
-            found = number_of(cells.get(name))
+            found = number_of(cells.get(name), name in self.commas)
             if found is None or math.isinf(found):
                 raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r:.60}")
             numbers.append(found)
@@ -178,8 +129,8 @@ class Columns:
 
     def named(self, place: str, cells: Mapping[str, Any]) -> str:
         """A row's ``place``, and its cells of columns such as id, which are no features."""
-        ids = [name for name in cells if _is_id(name) and name.strip() and name not in self.names]
-        said = ", ".join(f"{name} {cells[name]}" for name in ids if name != self.labels)
+        ids = [name for name in self.row_names if name.strip() and name in cells]
+        said = ", ".join(f"{name} {cells[name]}" for name in ids)
         return f"{place} ({said})" if said else place
 
     def number_names(self) -> list[str]:
@@ -187,7 +138,14 @@ class Columns:
         if self.scales:
             return [_NUMBER + name for name in self.numbers]
         pairs = zip(self.numbers, self.edges, strict=True)
-        return [each for name, edges in pairs for each in bin_names(_NUMBER + name, edges)]
+        found = [each for name, edges in pairs for each in bin_names(_NUMBER + name, edges)]
+        # A fine bin may be a coarse one, too; and of "x" and "x above 1" some bins read the same.
+        times = Counter[str]()
+        for number, name in enumerate(found):
+            times[name] += 1
+            if times[name] > 1:
+                found[number] = f"{name} ({times[name]})"
+        return found
 
     def usual_numbers(self) -> dict[str, float]:
         """A usual number of each column: its median, or its mean where there are no bins."""
@@ -239,6 +197,8 @@ class Columns:
             edges=edges,
             means=tuple(kept.list_of("means", scaled)),
             scales=tuple(scales),
+            commas=tuple(kept.texts("commas")),
+            row_names=tuple(kept.texts("row_names")),
             notes=tuple(kept.texts("notes")),
         )
 
@@ -249,10 +209,12 @@ class Columns:
             parted = f"separated by {self.separator!r}"
         said = [("labels", f"{self.labels} ({parted})")]
         if self.text:
-            said.append(("texts", ", ".join(self.text)))
+            said.append(("texts", _listed(self.text)))
         if self.numbers:
             how = "brought to mean 0 and deviation 1" if self.scales else "in bins by quantiles"
-            said.append(("numbers", f"{', '.join(self.numbers)} ({how})"))
+            said.append(("numbers", f"{_listed(self.numbers)} ({how})"))
+        if self.commas:
+            said.append(("", f"with decimal commas: {_listed(self.commas)}"))
         return [*said, *(("", note) for note in self.notes)]
 
 
@@ -278,44 +240,115 @@ def _text(cell: Any) -> str:
     return str(cell)
 
 
+@dataclass
+class _Seen:
+    """What the cells of a column have been so far."""
+
+    kind: str = ""  # "text", "other" or "number", or as yet nothing of them.
+    numbers: int = 0
+    texts: int = 0
+    words: int = 0  # That stand for no number, such as n/a.
+    points: int = 0
+    commas: int = 0
+    first_text: tuple[str, Any] = ("", None)
+    # The first word of these, and the first number that is not as Python writes it.
+    odd: dict[bool, tuple[str, Any]] = field(default_factory=dict)
+    odd_numbers: int = 0
+
+    def add(self, cell: Any, place: str) -> None:
+        kind = _kind(cell)
+        self.kind = kind if kind and self.kind in ("", "number") else self.kind
+        if kind == "text":
+            self.first_text = self.first_text if self.texts else (place, cell)
+            self.texts += 1
+        elif kind == "number":
+            self.numbers += 1
+            sign = decimal_sign(cell)
+            self.points, self.commas = self.points + (sign == "."), self.commas + (sign == ",")
+        elif says_nothing(cell):
+            self.words += 1
+        if self.texts == 0 and not is_plain(cell):
+            self.odd.setdefault(kind == "number", (place, cell))
+            self.odd_numbers += kind == "number"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more cells say nothing new of a column."""
+        return self.kind == "other" or self.texts > self.numbers + _SCANNED
+
+    def told(self, name: str) -> list[str]:
+        """What of a column should not go unsaid."""
+        if self.kind == "text" and self.numbers > self.texts:
+            place, cell = self.first_text
+            return [
+                f"{name} counts as text: {place} has {cell!r:.40}, the first of "
+                f"{checks.counted(self.texts, 'cell')} that are no numbers beside {self.numbers:,} "
+                f"that are (dataset.numbers=[{name}] makes such cells an error)"
+            ]
+        if self.kind != "number" or not self.odd:
+            return []
+        comma, said = self.commas > self.points, []
+        if False in self.odd:
+            place, cell = self.odd[False]
+            count = checks.counted(self.words, "cell")
+            said.append(f"nothing in {count} such as {cell!r:.40} ({place})")
+        if True in self.odd:
+            place, cell = self.odd[True]
+            count = checks.counted(self.odd_numbers, "cell")
+            said.append(f"{number_of(cell, comma):.10g} for {cell!r:.40} ({place}), one of {count}")
+        return [f"{name} has {' and '.join(said)}"]
+
+
 def understood(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[tuple[str, Mapping[str, Any]]],
     *,
     labels: str | None = None,
     separator: str | None = "auto",
     text: Sequence[str] | None = None,
     numbers: Sequence[str] | None = None,
     without: Iterable[str] = (),
+    index: Collection[str] = (),
 ) -> tuple[Columns, int]:
-    """Finds out what the columns of a table hold, and counts its rows; see `slide.data.table`."""
-    kinds: dict[str, str] = {}
+    """Finds out what the columns of a table hold, and counts its rows; see `slide.data.table`.
+
+    Rows come with their positions; ``index`` are the columns that were the index of a frame.
+    """
+    seen: dict[str, _Seen] = {}
     cells: dict[str, set[str]] = {}
     count = 0
-    for row in rows:
+    for place, row in rows:
         count += 1
         for name, cell in row.items():
-            if kinds.setdefault(name, "") in ("", "number"):
-                kinds[name] = _kind(cell) or kinds[name]
+            own = seen.get(name)
+            if own is None:
+                _check_text(name)
+                own = seen[name] = _Seen()
+            if not own.is_settled:
+                own.add(cell, place)
             if name in cells or name.lower() in _LABELS or name == labels:
-                own = cells.setdefault(name, set())
-                if isinstance(cell, str) and len(own) < 10_000:
-                    own.add(cell)
+                known = cells.setdefault(name, set())
+                if isinstance(cell, str) and len(known) < 10_000:
+                    known.add(cell)
     if not count:
         raise ValueError("the table has no rows")
+    # Words such as n/a alone are texts: no number tells that they mean one.
+    kinds = {n: each.kind or ("text" if each.words else "") for n, each in seen.items()}
     listed = _listed(kinds)
     Names.of(kinds, "names of columns")  # They are written into models and messages.
     if labels is None:
-        known = {name.lower(): name for name in reversed(list(kinds))}
-        labels = next((known[name] for name in _LABELS if name in known), None)
+        lower = {name.lower(): name for name in reversed(list(kinds))}
+        labels = next((lower[name] for name in _LABELS if name in lower), None)
         if labels is None:
             raise ValueError(f"labels must name the column of labels, one of {listed}")
     for name in (labels, *(text or ()), *(numbers or ()), *without):
         if name not in kinds:
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
-    notes, out = [], {labels, *without}
+    out = {labels, *without}
     asked = {*out, *(text or ()), *(numbers or ())}
-    ids = {name: None for name in kinds if _is_id(name) and name not in asked}
-    free = [name for name in kinds if name not in out and name not in ids]
+    of_frame = [name for name in kinds if name not in asked and (name in index or is_index(name))]
+    ids = [n for n in kinds if n not in asked and _is_id(n) and n not in of_frame]
+    left_out = {*out, *ids, *of_frame}
+    free = [name for name in kinds if name not in left_out]
     if numbers is None:
         numbers = [n for n in free if kinds[n] == "number" and n not in (text or ())]
     if text is None:
@@ -323,15 +356,37 @@ def understood(
         text = [n for n in free if kinds[n] == "text" and n not in taken]
     taken = {*text, *numbers}
     left = [name for name in free if name not in taken]
-    if ids or left:
-        notes.append(f"left out: {_listed([*ids, *left])}")
+    reasons = {"": ids, ", as the index of a frame": of_frame, ", as no texts or numbers": left}
+    notes = [f"left out{why}: {_listed(names)}" for why, names in reasons.items() if names]
+    notes += [note for name in seen if name in taken for note in seen[name].told(name)]
     if not (text or numbers):
         raise ValueError(f"no column of texts or numbers is left; the columns are {listed}")
     if separator == "auto":
-        names = [cell for cell in cells.get(labels, ()) if not cell.strip().startswith("[")]
-        separator = likely_separator(names)
-    found = Columns(labels, separator, tuple(text), tuple(numbers), notes=tuple(notes))
+        separator = label_separator(cells.get(labels, ()))
+    found = Columns(
+        labels,
+        separator,
+        tuple(text),
+        tuple(numbers),
+        commas=tuple(name for name in numbers if seen[name].commas > seen[name].points),
+        row_names=(*of_frame, *ids),
+        notes=tuple(notes),
+    )
     return found, count
+
+
+def is_index(name: str) -> bool:
+    """Whether a name is that of the index of a frame which has none."""
+    return _INDEX.fullmatch(name) is not None
+
+
+def _check_text(name: Any) -> None:
+    """Raise ValueError for the name of a column that is no text, as frames may have numbers."""
+    if not isinstance(name, str):
+        raise ValueError(
+            f"names of columns must be texts, not {name!r}: for a frame of pandas, "
+            "frame.rename(columns=str)"
+        )
 
 
 def _kind(cell: Any) -> str:
@@ -340,7 +395,7 @@ def _kind(cell: Any) -> str:
         return "text" if all(isinstance(each, str) for each in cell) else "other"
     if isinstance(cell, dict | np.ndarray):
         return "other"
-    if is_missing(cell):
+    if is_missing(cell) or says_nothing(cell):
         return ""
     return "text" if number_of(cell) is None else "number"
 
@@ -348,9 +403,11 @@ def _kind(cell: Any) -> str:
 def _listed(names: Collection[str]) -> str:
     """The names in a sentence, of very many the first ones."""
     more = len(names) - _SHOWN
-    return ", ".join(islice(names, _SHOWN)) + (f" and {more:,} more" if more > 0 else "")
+    shown = (checks.printable(name, "") for name in islice(names, _SHOWN))
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _is_id(name: str) -> bool:
     short = name.lower().strip()
-    return short in _IDS or short.endswith(("_id", " id")) or short.startswith("unnamed:")
+    ending = short.endswith(("_id", " id"))
+    return short in _IDS or ending or short.startswith("unnamed:") or is_index(short)

@@ -6,6 +6,7 @@ import numpy as np
 
 from slide.data.dataset import SparseDataset
 from slide.data.transforms import rows_with_each
+from slide.utils.checks import printable
 
 # Each is the count of a label, never a value between two counts.
 QUANTILES = {"least": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "most": 1.0}
@@ -41,7 +42,7 @@ def describe(data: SparseDataset) -> str:
     shown = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}" for a, b, c in rows)
     told = [] if data.columns is None else [("", ""), *data.columns.told()]
     lines = [*shown, *(f"{name:<{widths[0]}}  {sentence}" for name, sentence in told)]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(printable(line.rstrip(), "") for line in lines) + "\n"
 
 
 def folder_bytes(folder: Path | None) -> int:

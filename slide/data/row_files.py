@@ -17,6 +17,7 @@ from slide.data.table_files import open_text
 from slide.ops import text_rows as kernel
 from slide.sparse import CSR, Pattern, check_scipy
 from slide.utils import checks
+from slide.utils.checks import printable
 from slide.utils.files import write_atomic
 from slide.utils.progress_bar import ProgressBar, counted_bytes
 
@@ -233,7 +234,7 @@ def _raise_bad_line(
 def _shown_text(text: bytes) -> str:
     shown = text[: 8 * SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
     shown = shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "..."
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
+    return printable(shown, "")
 
 
 def read_npz_sizes(features: Path, labels: Path) -> Sizes:
@@ -248,7 +249,7 @@ def read_npz_sizes(features: Path, labels: Path) -> Sizes:
 
 
 def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
-    """All rows of two matrices of any sparse kind; non-zeros of ``labels`` are labels."""
+    """All rows of two matrices of any sparse kind; the ones of ``labels`` are labels."""
     if labels is None:
         read_npz_shape(features)
         rows = _read_matrix(features)
@@ -295,7 +296,7 @@ def read_npz_shape(path: Path) -> tuple[int, int]:
 
 
 def _read_matrix(path: Path, marks: bool = False) -> CSR:
-    """A matrix with values of float32; as ``marks``, only whether they are zero."""
+    """A matrix with values of float32; ``marks`` of labels are zeros and ones only."""
     from scipy import sparse  # Imported here: it takes long, and few files need it.
 
     with _opened_matrix(path) as file:
@@ -315,7 +316,14 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
     for at in np.flatnonzero(~np.isfinite(values)):
         value, entry = matrix.data[at], _entry(matrix, at)
         raise DataError(f"{path}: value {value} at {entry} is not a finite float32")
-    matrix.data = matrix.data != 0 if marks else values
+    if marks:
+        for at in np.flatnonzero((matrix.data != 0) & (matrix.data != 1)):
+            value, entry = matrix.data[at], _entry(matrix, at)
+            raise DataError(
+                f"{path}: value {value} at {entry} is neither 0 nor 1: save matrix != 0 where each "
+                "entry is a label, or matrix > 0"
+            )
+    matrix.data = values
     _check_distinct(path, matrix)
     indices = matrix.indices.astype(np.int32, copy=False)
     rows = CSR(matrix.indptr.astype(np.int64, copy=False), indices, matrix.data)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 
 from slide.config import build_network, build_optimizer, fill_in
 from slide.config.build import build_loss, check_used, put_together
-from slide.config.compose import as_dict, choose, plain_errors
+from slide.config.compose import as_dict, choose, code_in, plain_errors
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import StepOptions, count_steps
 from slide.estimator.targets import (
@@ -81,6 +81,13 @@ _STEPS = ("tf_idf", "standardize", "l2_norm")
 # Groups of the command line that have a meaning here.
 _GROUPS = ("network", "sampler", "hash", "schedule", "loss", "optimizer", "lr_schedule")
 _GROUPS += ("ranker", "recipe", "trainer")
+
+
+@dataclass(frozen=True)
+class Untrusted:
+    """In place of a parameter of a folder by which a configuration would run something."""
+
+    error: str
 
 
 @dataclass(eq=False, repr=False)  # scikit-learn reads the parameters from the constructor.
@@ -303,19 +310,27 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def load(cls, path: str | Path, verify: bool = True) -> "SlideClassifier":
         """Open what `save` or `slide.save` wrote, or a ``run_dir``, as the classifier that it was.
 
-        A classifier that was saved with a vectorizer takes texts instead of rows.
+        A classifier that was saved with a vectorizer takes texts instead of rows. Parameters of the
+        folder that name code, such as ``{"loss._target_": "mine.Loss"}``, have to be set again
+        before it is fitted.
         A model that no classifier wrote is a ValueError: `slide.load` opens it.
         """
         model = load(path, verify)
         kept = model.settings.get("classifier")
         if not isinstance(kept, dict):
             raise ValueError(f"{path} is a model of no SlideClassifier: slide.load opens it")
-        own = {}
+        own, file = {}, Path(path) / MODEL_FILE
         for name in cls().get_params().keys() - {"run_dir"}:
             with suppress(*NO_LITERAL):  # Such as a generator of draws.
                 own[name] = ast.literal_eval(str(model.settings.get(name)))
+            if (code := code_in(own.get(name))) is not None:
+                own[name] = Untrusted(
+                    f"{name} in {file} holds {checks.shortened(repr(code))}, which would be looked "
+                    "up or run: if you trust this folder, set it again by "
+                    f"set_params({name}=...)"
+                )
         found: Any = cls(**own)
-        stored = Stored(kept, {}, f"{Path(path) / MODEL_FILE}", prefix="settings.classifier.")
+        stored = Stored(kept, {}, f"{file}", prefix="settings.classifier.")
         found.model_, found.multilabel_ = model, stored.flag("multilabel")
         found._take_features()
         names = range(model.num_labels) if model.label_names is None else model.label_names
@@ -355,6 +370,9 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
 
     def _config(self) -> Any:
         """The configuration of the command line that the parameters stand for, once checked."""
+        for value in self.get_params().values():
+            if isinstance(value, Untrusted):
+                raise ValueError(value.error)
         checks.within("threshold", self._plain("threshold"), 0, 1)
         checks.flag("verbose", self._plain("verbose"))
         StepOptions(**{name: self._plain(name) for name in _STEPS})

@@ -15,8 +15,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from slide.data import Split
-from slide.data.columns import is_gap, likely_separator
-from slide.sparse import CSR, Pattern, as_csr, as_pattern, without_frame
+from slide.data.cells import is_gap, likely_separator
+from slide.sparse import CSR, Pattern, as_csr, marked, without_frame
 from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.names import Names, check_columns
@@ -224,8 +224,10 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
         width = int(matrix.indices.max(initial=-1)) + 1 if classes is None else len(classes)
     else:
         matrix, width = as_csr(y, name="labels"), y.shape[1]
-    if not np.isin(matrix.values, (0, 1)).all():
-        raise ValueError("Unknown label type: a matrix of labels must hold zeros and ones only")
+    try:
+        marks = marked(matrix)
+    except ValueError as error:  # In the words of scikit-learn.
+        raise ValueError(f"Unknown label type: {error}") from error
     if classes is not None and len(classes) != width:
         raise ValueError(
             f"a list of {checks.counted(len(classes), 'class', 'classes')} does not fit a matrix "
@@ -233,7 +235,7 @@ def _from_matrix(y: Any, classes: Any) -> Targets:
         )
     found = np.arange(width) if classes is None else name_array(classes)
     # A re-ranker keeps the labels, and the arrays of y are the caller's, who may change them.
-    return Targets(Pattern(*map(np.copy, as_pattern(matrix, width))), found, True)
+    return Targets(Pattern(*map(np.copy, marks)), found, True)
 
 
 def _from_names(

@@ -24,6 +24,8 @@ from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
 from slide.utils.commands import add_model, command_parser, ending_errors
 from slide.utils.files import replacing
+from slide.utils.progress_bar import log
+from slide.utils.run_folders import is_of_folder
 
 # Metrics are of the first 1, 3 and 5 answers.
 _CUTOFFS = (1, 3, 5)
@@ -110,7 +112,9 @@ class AnswerWriter:
         if self.format == "xmc":
             return " ".join(f"{label}:{score}" for label, score in zip(labels, shown, strict=True))
         answer = {"labels": labels.tolist(), "scores": [*map(float, shown)]}
-        return json.dumps(answer, ensure_ascii=False)
+        line = json.dumps(answer, ensure_ascii=False)
+        # Standard output may be a terminal. JSON spells what one would obey, and it means the same.
+        return line if line.isprintable() else json.dumps(answer)
 
     def close(self) -> None:
         """Write what needs the number of all rows."""
@@ -133,13 +137,14 @@ def main(words: Sequence[str] | None = None) -> None:
         scores = predict_file(options)
     if scores:
         said = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        print(said.replace("ndcg_at_", "nDCG@").replace("p_at_", "P@"), file=sys.stderr)
+        log(said.replace("ndcg_at_", "nDCG@").replace("p_at_", "P@"))
 
 
 def predict_file(options: argparse.Namespace) -> dict[str, float]:
     """Read, predict, write; returns the metrics, none if no row has labels."""
     if options.k < 1:
         raise ValueError(f"-k must be at least 1, not {options.k}")
+    _check_outputs(options)
     runtime.set_threads(options.threads)
     model = load(options.model, options.verify)
     if options.restrict is not None:
@@ -171,7 +176,7 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
             writer.write(ids, found)
         writer.close()
     if not writer.rows:
-        print(f"warning   no rows in {_shown_input(options.input)}", file=sys.stderr)
+        log(f"warning   no rows in {_shown_input(options.input)}")
     means = scores.means()
     if options.metrics is not None:
         with _output(options.metrics) as file:
@@ -205,6 +210,23 @@ def _parser() -> argparse.ArgumentParser:
         help="how outputs are found (exact; index for more than 20,000 labels and a re-ranker)",
     )
     return parser
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Raise ValueError for a file to write that would take the place of one that is needed."""
+    model = Path(options.model).resolve()
+    files = {"INPUT": options.input, "--labels": options.labels, "--restrict": options.restrict}
+    files |= {"--output": options.output, "--metrics": options.metrics}
+    files = {name: Path(file) for name, file in files.items() if file not in (None, "-")}
+    for name in ("--output", "--metrics"):
+        path = files.pop(name, None)
+        if path is None or (path.exists() and not path.is_file()):  # A device, or a pipe.
+            continue
+        if is_of_folder(path.resolve(), model):
+            raise ValueError(f"{name} {path} would replace a file of the model: name another one")
+        for other, file in files.items():
+            if path.resolve() == file.resolve() and (name, other) != ("--output", "INPUT"):
+                raise ValueError(f"{name} {path} would replace the file of {other}: name another")
 
 
 def _shown_input(path: str) -> str:

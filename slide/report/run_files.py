@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from slide.utils.checks import shortened, typed_value
+from slide.utils.checks import printable, shortened, typed_value
 from slide.utils.files import read_text
 from slide.utils.run_folders import check_plain_yaml, read_log
 from slide.utils.sizes import find_conf, flat
@@ -198,6 +198,7 @@ def text_table(columns: Sequence[Sequence[str]], width: int, repeated: int = 1) 
     Where this is wider than ``width``, the table goes on below, with the first ``repeated`` columns
     at the beginning of each part.
     """
+    columns = [[printable(cell, "") for cell in cells] for cells in columns]
     padded = [[cell.ljust(max(map(len, cells))) for cell in cells] for cells in columns]
     parts = [padded[:repeated]]
     for column in padded[repeated:]:

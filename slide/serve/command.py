@@ -7,15 +7,17 @@ import faulthandler
 import math
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from slide import runtime
 from slide.model import Model, load
 from slide.serve.batcher import Limits
+from slide.serve.hosts import Hosts
 from slide.utils import checks
 from slide.utils.commands import add_model, command_parser
+from slide.utils.progress_bar import fail
 
 # Bytes of an answer that a client reads within the time-out, unless fewer are left: 64 KiB.
 _LEAST_READ = 1 << 16
@@ -43,7 +45,11 @@ def check_installed() -> None:
 
 
 def create_app(
-    model: Model, limits: Limits | None = None, threads: int = 0, search: str | None = None
+    model: Model,
+    limits: Limits | None = None,
+    threads: int = 0,
+    search: str | None = None,
+    hosts: Iterable[str] | None = None,
 ) -> Any:
     """The server of a model, for uvicorn or another ASGI server.
 
@@ -57,13 +63,17 @@ def create_app(
             None: `slide.Model.search`. What it needs is made when the server starts; an index that
             a request asks for otherwise is made then. In an application that is mounted in another
             one, the first request makes what it needs.
+        hosts: names by which requests may call the server, besides localhost and the address at
+            which they arrive; ``"0.0.0.0"``: also by all addresses; None, or ``"*"`` among them:
+            by all names.
 
     Returns:
         An application of FastAPI.
 
     Raises:
         ImportError: if a package is missing that a server needs.
-        ValueError: for a limit or a number of threads out of range, or another search.
+        ValueError: for a limit or a number of threads out of range, another search, or a host that
+            is no name.
 
     Example:
         >>> import slide
@@ -78,7 +88,7 @@ def create_app(
 
     search = model.search if search is None else search
     checks.one_of("search", search, ("exact", "index"))
-    return make_app(model, (limits or Limits()).checked(), threads, search)
+    return make_app(model, (limits or Limits()).checked(), threads, search, Hosts(hosts))
 
 
 def impatient(protocol: Any, seconds: float) -> Any:
@@ -162,7 +172,7 @@ def main(words: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(0)
     except (ImportError, ValueError, OSError) as error:
-        sys.exit(f"error: {checks.error_message(error)}")
+        fail(checks.error_message(error))
     if not server.started:
         sys.exit(3)  # uvicorn has said why.
 
@@ -188,7 +198,8 @@ def make_server(options: argparse.Namespace) -> Any:
     _allow_files(2 * options.max_connections + _OTHER_FILES)
     runtime.set_threads(options.threads)
     model = load(options.model, options.verify)
-    app = create_app(model, limits, options.threads, options.search)
+    hosts = [options.host, *options.allow_host]
+    app = create_app(model, limits, options.threads, options.search, hosts)
     config = uvicorn.Config(
         app,
         host=options.host,
@@ -225,6 +236,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
     add("--host", "127.0.0.1", "address to listen at; 0.0.0.0: all")
     add("--port", 8000, "port; 0: any that is free")
+    about = "a name by which requests may call the server, besides localhost and the address it "
+    about += "listens at; may be given several times; *: any"
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=about)
     about = "how labels are found if a request does not say it (exact; index for more than "
     about += "20,000 labels and a re-ranker)"
     parser.add_argument("--search", choices=("exact", "index"), help=about)

@@ -44,6 +44,7 @@ from slide.predict.rows import (
 )
 from slide.serve.batcher import Batcher, Limits, Overloaded
 from slide.serve.docs_page import docs_page
+from slide.serve.hosts import Hosts
 from slide.sparse import CSR, stacked
 from slide.utils import checks
 
@@ -59,7 +60,7 @@ _ROWS = tuple(2.0**power for power in range(11))
 # 400 characters of a sentence are shown: it may hold a name from the request.
 _LONGEST = 400
 _ROW_FORMS = 'one of {"text": "..."}, {"features": {"name": 1}}, {"indices": [3], "values": [1]}'
-_CODES = (400, 408, 413, 422, 503, 504)
+_CODES = (400, 408, 413, 421, 422, 503, 504)
 # A body of 65,536 bytes, which takes about a millisecond, is parsed in a thread beside the event
 # loop, and so is a larger one.
 _LARGE_BODY = 1 << 16
@@ -364,10 +365,16 @@ class _Refused(Exception):
 
 
 class Guard:
-    """ASGI middleware: an application gets a request when its whole body is there."""
+    """ASGI middleware: an application gets a request when its whole body is there.
 
-    def __init__(self, app: Any, limits: Limits, metrics: Metrics, paths: Collection[str]):
-        self.app, self.limits, self.metrics, self.paths = app, limits, metrics, paths
+    A request that calls the server by a wrong name gets a 421.
+    """
+
+    def __init__(
+        self, app: Any, limits: Limits, metrics: Metrics, paths: Collection[str], hosts: Hosts
+    ):
+        self.app, self.limits, self.metrics = app, limits, metrics
+        self.paths, self.hosts = paths, hosts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -385,6 +392,8 @@ class Guard:
             return waiting.pop() if waiting else await receive()
 
         try:
+            if (sentence := self.hosts.refusal(scope)) is not None:
+                raise _Refused(421, sentence)
             body = await self._read(scope, receive)
             waiting.append({"type": "http.request", "body": body, "more_body": False})
             begin = time.perf_counter()
@@ -432,7 +441,7 @@ def _own_path(scope: Any) -> str:
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
-def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI:
+def make_app(model: Model, limits: Limits, threads: int, search: str, hosts: Hosts) -> FastAPI:
     """See `slide.serve.create_app`."""
     metrics = Metrics(lambda: batcher.waiting)
 
@@ -539,7 +548,7 @@ def make_app(model: Model, limits: Limits, threads: int, search: str) -> FastAPI
     app.add_exception_handler(HTTPError, _refused)
     app.add_exception_handler(Exception, _failed)
     paths = {route.path for route in app.routes}  # type: ignore[attr-defined]
-    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=paths)
+    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=paths, hosts=hosts)
     return app
 
 

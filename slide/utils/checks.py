@@ -174,10 +174,10 @@ def encodable(name: str, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def printable(text: str) -> str:
-    """A text for a terminal: escape sequences and other control characters are spelt out."""
+def printable(text: str, kept: str = "\n\t") -> str:
+    """A text for a terminal: control characters are spelt out, but for the ``kept`` ones."""
     return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode()
+        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode()
         for each in text
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slide.utils.checks import error_message
-from slide.utils.progress_bar import until_reader_goes
+from slide.utils.progress_bar import fail, log, until_reader_goes
 
 
 def command_parser(name: str, about: str) -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def ending_errors() -> Iterator[None]:
         with until_reader_goes():
             yield
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        log("interrupted")
         sys.exit(128 + signal.SIGINT)
     except (ValueError, TypeError, OSError) as error:
-        sys.exit(f"error: {error_message(error)}")
+        fail(error_message(error))

@@ -5,6 +5,7 @@ import json
 import operator
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,6 +22,8 @@ _LARGE = 64 << 20
 # 64 MiB: lists and configurations have some KiB. Zeros at the end of a file may take no room on the
 # disk, and do in memory.
 _LONGEST_TEXT = 64 << 20
+# Characters of a file in the name of its temporary file: systems take 255 bytes.
+_NAMED = 40
 # Four threads at most: the system keeps the memory of each.
 _READERS = 4
 
@@ -35,12 +38,24 @@ def write_atomic(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise OSError(f"cannot write {path}: {error}; {kept}") from error
 
 
+def beside(path: Path) -> Path:
+    """A name in the folder of ``path`` that no other file has, for what is to replace it."""
+    return path.with_name(f"{path.name[:_NAMED]}-{uuid.uuid4().hex[:16]}.tmp")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A temporary file that replaces ``path`` after a block without an error."""
-    temporary = path.with_name(path.name + ".tmp")
+    """A temporary file that replaces ``path`` after a block without an error.
+
+    It belongs to this call alone: of several that write one path at once, the last one stays.
+    """
+    temporary = beside(path)
     try:
-        with temporary.open("wb") as file:
+        file = temporary.open("xb")
+    except OSError as error:  # The caller has not named this one.
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    try:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())

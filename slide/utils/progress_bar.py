@@ -1,4 +1,7 @@
-"""Progress bars and log lines on standard error; without a terminal, lines instead of bars."""
+"""What is printed: results, log lines, errors, and bars; without a terminal, lines instead of bars.
+
+All commands print here and nowhere else, so that no name in a file is a command to the terminal.
+"""
 
 import os
 import sys
@@ -6,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from tqdm import tqdm
 from tqdm.utils import CallbackIOWrapper
@@ -35,6 +38,7 @@ class ProgressBar(tqdm):
     def __str__(self) -> str:
         """The bar; figures behind a sentence are whole or left out, as half of one misleads."""
         values: dict[str, Any] = {**self.format_dict}
+        values["prefix"] = printable(values["prefix"] or "", "")  # It may be the name of a file.
         unbounded: dict[str, Any] = {**values, "ncols": None}
         width = values["ncols"]
         if self.bar_format and width and len(self.format_meter(**unbounded)) > width:
@@ -85,6 +89,16 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
     """The same file, with a bar of the bytes that are read from it."""
     with ProgressBar(desc=name, total=size, unit="B", unit_scale=True) as bar:
         yield CallbackIOWrapper(bar.update, file, "read")
+
+
+def show(text: str, end: str = "\n") -> None:
+    """Write a result to standard output."""
+    print(printable(text), end=end, flush=True)
+
+
+def fail(sentence: str) -> NoReturn:
+    """End the process with an error."""
+    sys.exit(f"error: {printable(sentence)}")
 
 
 def log(sentence: str) -> None:

@@ -5,6 +5,7 @@ import os
 import shlex
 import time
 from contextlib import suppress
+from fnmatch import fnmatch
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,9 @@ from filelock import FileLock, Timeout
 RUN_LOCK = "run.lock"
 # What a new run must not find in its folder: that of a run, and last that of a saved model.
 RUN_MARKS = ("config.yaml", "checkpoints", "model.json")
+# What else runs and models keep in their folders.
+_KEPT = (*RUN_MARKS, RUN_LOCK, "best", "new_files", "summary.json", "metrics.jsonl", "report.html")
+_KEPT_PATTERNS = ("*.safetensors", "events.out.tfevents*")
 # A lock that nothing refers to is released.
 _HELD: set[FileLock] = set()
 # Seconds after which a file that one machine wrote is seen by all others: network file systems may
@@ -53,6 +57,16 @@ def check_run_dir(run_dir: object) -> None:
         raise ValueError(f"run_dir={folder} holds a model: name a new folder")
     if found:
         raise ValueError(f"run_dir={folder} holds a run: {resume_word(folder)} goes on with it")
+
+
+def is_of_folder(path: Path, folder: Path) -> bool:
+    """Whether a resolved path is, or would be, a file that a run or a model keeps in its folder."""
+    if not path.is_relative_to(folder):
+        return False
+    first = path.relative_to(folder).parts[:1]
+    return any(
+        name in _KEPT or any(fnmatch(name, each) for each in _KEPT_PATTERNS) for name in first
+    )
 
 
 def check_links(folder: Path) -> None:

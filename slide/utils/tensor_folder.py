@@ -19,6 +19,7 @@ from slide.runtime import VERSION, versions
 from slide.utils.checks import shortened
 from slide.utils.files import (
     alone_in,
+    beside,
     json_digest,
     pieces,
     read_text,
@@ -144,14 +145,14 @@ def share_files(lists: Iterable[Path]) -> None:
         for name, said in files.items():
             file = path.with_name(name)
             first = known.setdefault((said["bytes"], said["sha256"]), file)
-            new = path.with_name(f"{name}.tmp")
+            new = beside(file)
             if first.samefile(file):  # A link in the place of another link would be left.
                 continue
             try:
-                new.unlink(missing_ok=True)
                 new.hardlink_to(first)
                 new.replace(file)
             except OSError:
+                new.unlink(missing_ok=True)
                 return
 
 

@@ -115,7 +115,7 @@ def of_peer(peer: peers.Peer, method: str, words: list[str], _: Row) -> Row:
 
 
 def requests_of(search: str) -> list[bytes]:
-    head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     rng, found = np.random.default_rng(0), []
     for _ in range(BODIES):
         indices = np.sort(rng.choice(FEATURES, NONZEROS, False)).tolist()

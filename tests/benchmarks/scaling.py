@@ -37,7 +37,7 @@ LIMITS = {
     "default": 2**22,
     "uniform, batch": 2**24,
     "lsh, sample": 2**22,
-    "sampled softmax, PyTorch": 2**22,
+    "sampled softmax, PyTorch": 2**20,
     "dense PyTorch": 2**18,
 }
 PICTURE, MORE = "scaling.png", "scaling_more.png"
@@ -89,7 +89,8 @@ def in_words(case: str) -> str:
     """A case with its batch and the size of its sets."""
     config = settings(case, BASE.outputs)
     active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
-    each = "for each sample" if config.sampler.mode == "per_sample" else "for the batch"
+    of = {"grouped": "for 16 samples", "per_sample": "for each sample", "shared": "for the batch"}
+    each = of[config.sampler.mode]
     return f"{case}: batch {config.trainer.batch_size}, {active} {each}"
 
 

@@ -298,8 +298,8 @@ def test_the_folder_of_a_stranger_runs_nothing(tmp_path, key):
     said = job.failure(f"resume={run}")
     target = "subprocess.getoutput" if key == "dataset.x" else FOREIGN[key]["_target_"]
     assert said == (
-        f"error: {run}/config.yaml names {target}, which is no part of slide and would run: if you "
-        f"trust this folder, allow it by allow_targets=[{target}]"
+        f"error: {run}/config.yaml names {target}, which is no part of slide's runs and would run: "
+        f"if you trust this folder, allow it by allow_targets=[{target}]"
     )
     assert job.files_of(run) == before
 

@@ -403,7 +403,7 @@ def assert_fails(paths, at, message):
 def test_any_kind_is_read(tmp_path, kind):
     rng = np.random.default_rng(0)
     dense = rng.standard_normal((12, 8)) * (rng.random((12, 8)) < 0.3)
-    flags = (rng.random((12, 6)) < 0.2) * rng.integers(-2, 3, (12, 6))
+    flags = (rng.random((12, 6)) < 0.2).astype(int)
     assert (flags.any(1) == 0).any(), "no row without labels"
     paths = tmp_path / "x.npz", tmp_path / "y"
     save(paths[0], sparse.csr_array(dense).asformat(kind))
@@ -430,12 +430,18 @@ def test_entries_keep_their_order(tmp_path, paths):
 
 
 def test_stored_zeros_are_neither_features_nor_labels(paths):
-    stored = sparse.csr_matrix(([0.0, 2.0, 0.0], [1, 0, 2], [0, 1, 3]), shape=(2, 3))
-    for path in paths:
-        save(path, stored)
+    for path, value in zip(paths, (2.0, 1.0), strict=True):
+        values = [0.0, value, 0.0]
+        save(path, sparse.csr_matrix((values, [1, 0, 2], [0, 1, 3]), shape=(2, 3)))
     assert read_matrices(*paths) == [([], []), ([0], [(0, 2.0)])]
-    save(paths[1], sparse.csr_array([[0, 1e-50, 1], [0, 0, 0]]))  # Zero in float32 alone.
-    assert [labels for labels, _ in read_matrices(*paths)] == [[1, 2], []]
+
+
+@pytest.mark.parametrize("value", [-1, 0.5, 2, 1e-50, 1 + 1e-9])
+def test_values_of_labels_are_zeros_and_ones(paths, value):
+    """Every value but 0 was a label. In float32 the last two are 0 and 1."""
+    save(paths[1], sparse.csr_array([[0, 1.0, 1], [0, 0, value]]))
+    shown = re.escape(f"{float(value)} at (1, 2)")
+    assert_fails(paths, 1, f"value {shown} is neither 0 nor 1: save matrix != 0 where each")
 
 
 def test_values_that_are_not_finite_are_named(paths):
@@ -556,7 +562,7 @@ def test_a_set_of_four_files(open_matrices, tmp_path):
         assert (len(data.train), data.num_features, data.num_labels) == (3, 5, 4)
         expected = [([0], [(0, 1.0)]), ([1], [(1, 1.0)])]
         assert to_lists(data.test.features, data.test.labels) == expected
-    save(tmp_path / "files/Y.tst.npz", sparse.csr_matrix(2 * np.eye(2, 4)[::-1]))
+    save(tmp_path / "files/Y.tst.npz", sparse.csr_matrix(np.eye(2, 4)[::-1]))
     assert open_matrices().test.labels.indices.tolist() == [1, 0]
     save(tmp_path / "files/Y.tst.npz", sparse.csr_matrix((2, 7)))
     with pytest.raises(DataError, match=r"Y.tst.npz: file has 7 labels, but 4 are in .*X.trn.npz"):

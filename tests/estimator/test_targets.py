@@ -198,8 +198,9 @@ def test_one_column_of_a_frame_is_one_label_or_list_for_each_row():
 
 def test_frames_are_matrices():
     assert as_pattern(DataFrame(FLAGS, columns=NAMES), 3).indices.tolist() == [0, 1, 2, 0, 1]
-    mixed = DataFrame(np.array([[True, 2], [False, 0.5]], object), columns=["a", "b"])
+    mixed = DataFrame(np.array([[True, 1], [False, 1.0]], object), columns=["a", "b"])
     assert as_pattern(mixed, 2).indices.tolist() == [0, 1, 1]
+    mixed = DataFrame(np.array([[True, 2], [False, 0.5]], object), columns=["a", "b"])
     assert as_csr(mixed, 2).values.tolist() == [1, 2, 0.5]
     assert as_pattern(Series([[0, 2], [1]]), 3).indices.tolist() == [0, 2, 1]
 

@@ -164,6 +164,60 @@ def test_a_file_of_answers_stays_if_the_new_one_fails(folder, tmp_path):
     assert Path("/dev/null").is_char_device()
 
 
+def test_two_programs_that_write_one_file_leave_the_whole_file_of_one(folder, tmp_path):
+    """Their lines were mixed, and a file of the user by the name of the temporary one was lost."""
+    (tmp_path / "same.jsonl.tmp").write_text("mine")
+    begun = [tmp_path / f"begun{n}" for n in range(2)]
+    code = (
+        "import os, pathlib, sys, time\n"
+        "from slide.predict import command\n"
+        "read = command.read_rows\n"
+        "def slow(*given):\n"
+        "    pathlib.Path(sys.argv.pop()).touch()\n"
+        "    while len([*pathlib.Path('.').glob('begun?')]) < 2: time.sleep(0.01)\n"
+        "    return read(*given)\n"
+        "command.read_rows = slow\n"
+        "command.main(sys.argv[1:-1])\n"
+    )
+    words = [folder / "plain", folder / "rows.txt", "-o", "same.jsonl", "--metrics", "m.json"]
+    together = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words), "-k", str(2 + n), str(begun[n])],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(job.ROOT)},
+        )
+        for n in range(2)
+    ]
+    assert [each.wait(120) for each in together] == [0, 0]
+    lines = [json.loads(line) for line in (tmp_path / "same.jsonl").read_text().splitlines()]
+    assert len(lines) == 40
+    assert len({len(line["labels"]) for line in lines}) == 1
+    assert json.loads((tmp_path / "m.json").read_text())
+    left = sorted(each.name for each in tmp_path.iterdir() if "begun" not in each.name)
+    assert left == ["m.json", "same.jsonl", "same.jsonl.tmp"]
+    assert (tmp_path / "same.jsonl.tmp").read_text() == "mine"
+
+
+@pytest.mark.parametrize("option", ["-o", "--metrics"])
+@pytest.mark.parametrize("name", ["model.json", "network.safetensors", "best/model.json", "link"])
+def test_files_of_the_model_are_not_replaced(folder, tmp_path, option, name):
+    """The answers took their place, and the model was gone."""
+    place = tmp_path / "m"
+    shutil.copytree(folder / "plain", place)
+    (place / "link").symlink_to("model.json")
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    said = failure(place, folder / "rows.txt", option, place / name, "--to", "jsonl")
+    option = {"-o": "--output"}.get(option, option)
+    assert (
+        said
+        == f"error: {option} {place / name} would replace a file of the model: name another one"
+    )
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    for _ in range(2):  # Answers may be kept beside the model.
+        command.main([str(place), str(folder / "rows.txt"), option, str(place / "a.jsonl")])
+    load(place)
+
+
 def test_unknown_labels_count_as_misses_and_unknown_words_are_left_out(folder, tmp_path, capsys):
     row = {"features": {"word 3": 1, "strange": 5}, "labels": ["label 1", "new", "newer"]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
@@ -212,7 +266,12 @@ def test_rows_that_cannot_be_read(folder, tmp_path, name, text, message):
         (["{m}/named", "{m}/rows.txt", "--restrict", "{m}/rows.txt"], "the model has no label "),
         (["{m}/bare", "{m}/rows.txt", "--search", "sampler"], "needs a sampler with an index"),
         (["{m}/plain", "{m}/rows.txt", "-o", "a.csv"], "a.csv: answers are jsonl, xmc, npz, which"),
-        (["{m}/plain", "{m}/rows.txt", "-o", "{m}/no/a"], "No such file or directory"),
+        (["{m}/plain", "{m}/rows.txt", "-o", "{m}/no/a"], "/no/a: No such file or directory"),
+        (["{m}/plain", "{m}/rows.txt", "-o", "{m}/x", "--metrics", "{m}/./x"],
+         "/x would replace the file of --metrics: name another"),
+        (["{m}/plain", "{m}/rows.npz", "--labels", "{m}/labels.npz", "-o", "{m}/labels.npz"],
+         "would replace the file of --labels"),
+        (["{m}/plain", "{m}/rows.txt", "--metrics", "{m}/rows.txt"], "the file of INPUT"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be(folder, words, message):

@@ -18,6 +18,7 @@ from helpers.serving import running
 
 from slide import FullSampler, Model, SlideNetwork
 from slide.serve import command
+from slide.serve.hosts import Hosts
 
 ROOT = Path(__file__).parents[2]
 JSON = {"Content-Type": "application/json"}
@@ -48,7 +49,7 @@ def test_a_stopped_server_answers_what_is_under_way(folder):
     try:
         address = "127.0.0.1", int(await_line(r"127\.0\.0\.1:(\d+)")[1])
         body = json.dumps({"rows": [{"indices": [1]}], "k": 2}).encode()
-        head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(address, timeout=30) as asking:
             asking.sendall(head.encode() + body[:5])
@@ -79,8 +80,8 @@ def test_connections_without_a_request_keep_nobody_out(folder):
         with requests.Session() as session, contextlib.ExitStack() as stack:
             assert session.get(f"{root}/health", timeout=30).ok
             silent = [stack.enter_context(socket.create_connection(address, 5)) for _ in range(3)]
-            silent[1].sendall(b"POST /predict HTTP/1.1\r\nHost: a\r\n")
-            silent[2].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            silent[1].sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+            silent[2].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             while not silent[2].recv(1000).endswith(b"}"):
                 pass
             silent[2].sendall(b"GET /health HTTP/1.1\r\n")
@@ -98,7 +99,7 @@ def test_who_does_not_read_an_answer_does_not_keep_it_in_memory(tmp_path):
     words = [str(tmp_path / "model"), "--port", "0", "--timeout", "0.6", "--threads", "1"]
     config = command.make_server(command.parse(words)).config
     body = json.dumps({"rows": [{"indices": [1]}] * 100, "k": 12}).encode()
-    asked = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    asked = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     asked += b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     with running(config.app, http=config.http) as root, contextlib.ExitStack() as stack:
         address, received = root.removeprefix("http://").split(":"), []
@@ -137,7 +138,7 @@ def test_connections_beyond_twice_as_many_as_said_are_closed(folder):
         opened = [stack.enter_context(socket.create_connection(address, 5)) for _ in range(9)]
         with contextlib.suppress(ConnectionResetError):
             assert opened[-1].recv(10) == b""
-        opened[0].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        opened[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert opened[0].recv(1000).startswith(b"HTTP/1.1 503")
 
 
@@ -178,3 +179,52 @@ def test_options_reach_the_server(folder):
     assert config.timeout_graceful_shutdown == 4
     assert (config.ws, config.backlog) == ("none", command._BACKLOG)
     assert "H11Protocol" in str(config.http.__mro__)  # Whatever else is installed.
+
+
+def answer_to(root, host, path="/health"):
+    return requests.get(root + path, headers={"Host": host}, timeout=30, allow_redirects=False)
+
+
+def test_a_page_elsewhere_does_not_reach_the_server_by_a_name_of_its_own(folder):
+    """DNS rebinding: its name is looked up as this machine, and the browser asks by that name."""
+    words = ["--port", "0", "--threads", "1", "--allow-host", "Models.example:81"]
+    config = command.make_server(command.parse([str(folder), *words])).config
+    with running(config.app, http=config.http) as root:
+        port = root.rpartition(":")[2]
+        good = ["localhost", f"LOCALHOST.:{port}", f"127.0.0.1:{port}", "127.1.2.3", "[::1]:80"]
+        for host in (*good, "models.example", "models.example:8000"):
+            assert answer_to(root, host).json()["status"] == "ok", host
+            assert answer_to(root, host, "/health/").headers["Location"] == f"http://{host}/health"
+        bad = ["evil.example", "models.example.evil", "10.0.0.1", "localhost.evil:8000", "0.0.0.0"]
+        odd = ["localhost:80@evil", "localhost%2eevil", "localhost/evil", "[::1].evil", "a b"]
+        for host in (*bad, *odd):
+            for path in ("/health", "/health/", "/docs", "/nowhere"):
+                answer = answer_to(root, host, path)
+                assert (answer.status_code, "Location" in answer.headers) == (421, False), host
+        said = answer_to(root, bad[0]).json()["error"]
+        assert said.endswith("not called evil.example: slide-serve --allow-host evil.example")
+        assert "is no name and no address" in answer_to(root, odd[0]).json()["error"]
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=30) as asking:
+            asking.sendall(b"GET /health HTTP/1.0\r\n\r\n")  # No browser leaves the host out.
+            assert b" 200 OK" in asking.recv(1000)
+
+
+def refused(hosts, asked, server="127.0.0.1"):
+    scope = {"server": (server, 8000), "headers": [(b"host", asked.encode())]}
+    return Hosts(hosts).refusal(scope) is not None
+
+
+def test_hosts_of_a_server_that_listens_elsewhere():
+    assert not refused(["192.168.1.5"], "192.168.1.5:8000")
+    assert not refused(["mine"], "192.168.1.5:8000", "192.168.1.5")
+    assert not refused(["fe80::1%eth0"], "[FE80::1]:8000", "fe80::1%eth0")
+    assert not refused(["::"], "192.168.1.5:8000", "::ffff:192.168.1.5")
+    # The address of a container or behind a router is another one; a name may be anybody's.
+    for everywhere in ("0.0.0.0", "::"):
+        assert not refused([everywhere], "192.168.1.5:8000", "172.17.0.2")
+        assert refused([everywhere], "evil.example:8000", "172.17.0.2")
+    for hosts in (None, ["127.0.0.1", "*"]):
+        assert not refused(hosts, "any.example")
+        assert refused(hosts, "a@b")
+    with pytest.raises(ValueError, match="a host must be a name or an address, not 'http://a'"):
+        Hosts(["http://a"])

@@ -31,7 +31,7 @@ from slide.training.loop import start_biases
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 EVERY = ("schedule=fixed", "schedule.every=96")  # Every sixth step.
-FEW = ("schedule.per_output=1000", "schedule.first=1000")  # Only before the first step.
+FEW = ("schedule.per_output=1000", "schedule.early=1000")  # Only before the first step.
 CASES = {
     "lsh shared, skipped steps": (
         *("sampler=lsh", "sampler.weighting=stratified", "optimizer.correct_skipped=true"),

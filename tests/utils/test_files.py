@@ -50,6 +50,29 @@ def test_a_failing_writer_leaves_the_old_file(tmp_path, old, error):
     assert old is None or path.read_bytes() == old
 
 
+def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
+    """They wrote into one file, which then had a part of each, or was gone."""
+    path, name = tmp_path / "x", tmp_path / ("ä" * 120)
+    path.with_name("x.tmp").write_text("a user's own")
+    with files.replacing(path) as one, files.replacing(path) as other:
+        one.write(b"one" * 9)
+        other.write(b"other")
+    assert path.read_bytes() == b"one" * 9
+    files.write_text(name, "the name takes 240 bytes")
+    assert names(tmp_path) == ["x", "x.tmp", name.name]
+    assert path.with_name("x.tmp").read_text() == "a user's own"
+    if os.name == "posix":
+        old = os.umask(0o077)
+        try:
+            files.write_text(path, "")
+        finally:
+            os.umask(old)
+        assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileNotFoundError) as caught, files.replacing(tmp_path / "none/x"):
+        pass
+    assert caught.value.filename == str(tmp_path / "none/x")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
 def test_a_process_that_was_forked_meanwhile_does_not_keep_a_folder(tmp_path):
     with files.alone_in(tmp_path):

@@ -8,8 +8,8 @@
   comment. A line that is empty, or a comment, is not a row; one of white space alone is a row
   without labels and features. Unless the numbers of columns are given, the largest numbers in both
   files determine them.
-* npz: SciPy's sparse matrices of any kind, with features and labels in separate files. An entry
-  that is not zero is a label.
+* npz: SciPy's sparse matrices of any kind, with features and labels in separate files. That of the
+  labels holds zeros and ones.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -144,7 +144,9 @@ def _open_files(
     key = {"reader": "xmc", "format": format, "variant": variant, "lenient": train.lenient}
     if test is train:
         key["set aside"] = _ASIDE
-    if variant is not None and not variant.header:
+    if variant is None:
+        key["labels"] = "zeros and ones"  # Caches of slide 0.1.0 may have others, such as -1.
+    elif not variant.header:
         # The expected columns are part of the result, as the files do not name their number.
         key["expected"] = [train.expected, test.expected]
     return cached(
