@@ -13,7 +13,6 @@ from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.profiling import profiled
 
-
 # With fewer rows, 256 lists have no 40 rows each.
 _FEW = 40 * 256
 
@@ -61,7 +60,8 @@ class FaissProposer(RankedProposer):
         super().__init__(in_features, out_features, best=best, seed=seed)
         if factory is not None:
             checks.filled_text("factory", factory)
-        self._given, self._index = factory, None
+        self._given = factory
+        self._index: Any = None
         self._empty()  # So that a bad string is an error here.
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.families import MOST_PROBES, MOST_TABLES
@@ -40,8 +41,9 @@ _CAPACITY = 128
 # The largest score that a row may have: its score for the mean input, and 3 standard deviations of
 # its score over recent inputs.
 _DEVIATIONS = 3.0
-# Steps whose rows move at a time: one step's rows cost nearly as much, and teach no more.
-_STEPS = 8
+# Steps whose rows move at a time: one step's rows cost nearly as much, and teach no more. Rows
+# change less and less, so it is an eighth of all steps so far, within these bounds.
+_STEPS, _MOST_STEPS = 8, 64
 # Rows that are projected at a time.
 _BLOCK = 16_384
 
@@ -54,10 +56,11 @@ class LSHProposer(RankedProposer):
     there. An input reads its bucket in each table. Sketches, which are the projected rows rounded
     to 8 bits, rank the rows in the buckets; the best ones are scored with the weights.
 
-    The rows that a step changed most, its labels and candidates, move to their new buckets before
-    the next step. A rebuild finds the directions of recent inputs, draws new hash functions, and
-    hashes all rows. (Chen et al. 2020, "SLIDE: in defense of smart algorithms over hardware
-    acceleration", section 3.1; `slide.sampling.PublishedLSHProposer` is the published version.)
+    The rows that steps changed most, their labels and candidates, move to their new buckets every 8
+    steps, and later every 64. A rebuild finds the directions of recent inputs, draws new hash
+    functions, and hashes all rows. (Chen et al. 2020, "SLIDE: in defense of smart algorithms over
+    hardware acceleration", section 3.1; `slide.sampling.PublishedLSHProposer` is the published
+    version.)
 
     Args:
         in_features: D, length of the inputs.
@@ -114,7 +117,7 @@ class LSHProposer(RankedProposer):
         if probes is not None:
             checks.whole_within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
-        self.family, self.rebuilds = family, 0
+        self.family, self.rebuilds, self.steps = family, 0, 0
         self.projection = Projection(in_features, seed)
         self._size()
 
@@ -219,6 +222,11 @@ class LSHProposer(RankedProposer):
         known = min(_HASHED, self.projection.directions.shape[1])
         return self.hash.codes(_mixed(sketches[:, FIRST : FIRST + known].float()))
 
+    def touched(self, active: ActiveSet) -> None:
+        """Note the labels and the candidates of a training step."""
+        super().touched(active)
+        self.steps += 1
+
     @profiled("follow rows")
     def refresh(self, weight: Tensor, bias: Tensor | None) -> bool:
         """Move the rows that steps changed to their new buckets."""
@@ -226,7 +234,8 @@ class LSHProposer(RankedProposer):
         if self.sketches.device != weight.device:
             self.rebuild(weight, bias)
             return True
-        rows = self.changed.take(weight, bias, least=_STEPS)
+        least = min(max(_STEPS, self.steps // 8), _MOST_STEPS)
+        rows = self.changed.take(weight, bias, least=least)
         if len(rows):
             # They stay in their old buckets, too: sketches rank them as they are now.
             sketches = self._sketch(weight, bias, rows)
@@ -278,6 +287,7 @@ class LSHProposer(RankedProposer):
         return {
             "settings": self._settings(),
             "rebuilds": self.rebuilds,
+            "steps": self.steps,
             **self.projection.state(),
             "sketches": on_host(self.sketches).copy(),
             "noted": self.changed.rows(),
@@ -292,6 +302,7 @@ class LSHProposer(RankedProposer):
         what = "the state of an LSHProposer"
         check_arrays(what, state, index_arrays(state, self.out_features, LINE))
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
+        self.steps = check_counter(what, "steps", state["steps"])
         numbers = min(_NUMBERS, self.projection.directions.shape[1])
         self.projection.load(what, state, numbers)
         self.rebuilds, self.sketches = rebuilds, torch.from_numpy(state["sketches"].copy())

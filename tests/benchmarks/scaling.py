@@ -35,7 +35,7 @@ BASE = Size()
 # Case: outputs beyond which it is not measured; a dense step takes seconds.
 LIMITS = {
     "default": 2**22,
-    "uniform, batch": 2**24,
+    "uniform, batch": 2**22,
     "lsh, sample": 2**22,
     "sampled softmax, PyTorch": 2**20,
     "dense PyTorch": 2**18,
