@@ -23,7 +23,7 @@ _NOTHING |= {"n/a", "na", "n.a.", "n. a.", "n.a", "missing", "unknown", "not ava
 _NOTHING |= {"nan", "-nan", "+nan", "null", "(null)", "none", "nil", "nat", "<na>", "\\n"}
 _NOTHING |= {"#n/a", "#n/a n/a", "#na", "#null!", "#value!", "#ref!", "#div/0!", "#num!", "#name?"}
 _NOTHING |= {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
-# Longer texts are no numbers.
+# Longer texts are no numbers, unless Python reads them.
 _LONGEST_NUMBER = 400
 # What parts thousands beside a point or a comma.
 _GAPS = "' \N{RIGHT SINGLE QUOTATION MARK}\N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}"
@@ -113,14 +113,12 @@ def is_plain(cell: Any) -> bool:
 def _read_number(text: str, comma: bool) -> float | None:
     """A text as a number with this decimal sign; None: it is none."""
     text = text.strip()
-    if len(text) > _LONGEST_NUMBER:
-        return None
     if not comma or "." not in text:
         try:
             return float(text)
         except ValueError:
             pass
-    match = _form(comma).fullmatch(text)
+    match = _form(comma).fullmatch(text) if len(text) <= _LONGEST_NUMBER else None
     if match is None:
         return None
     digits = "".join(each for each in match["whole"] if each.isdigit())
@@ -154,13 +152,14 @@ def likely_separator(cells: Iterable[str]) -> str | None:
 def label_separator(cells: Iterable[str]) -> str | None:
     """`likely_separator` of cells of labels, some of which may write lists of their own."""
     distinct = set(cells)
-    names = [cell for cell in distinct if not _writes_list(cell)]
+    names = [cell for cell in distinct if not writes_list(cell)]
     if names and len(names) < len(distinct) and all(cell.strip()[:1] == "[" for cell in names):
         return ","  # A list of one word, as in [draft], may be a name elsewhere.
     return likely_separator(names)
 
 
-def _writes_list(cell: str) -> bool:
+def writes_list(cell: str) -> bool:
+    """Whether a text is a list, or one that cannot be read."""
     try:
         return list_of(cell) is not None
     except ValueError:  # The reader of its row says so.

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -276,27 +277,31 @@ class _Seen:
         """Whether more cells say nothing new of a column."""
         return self.kind == "other" or self.texts > self.numbers + _SCANNED
 
-    def told(self, name: str) -> list[str]:
-        """What of a column should not go unsaid."""
-        if self.kind == "text" and self.numbers > self.texts:
-            place, cell = self.first_text
-            return [
-                f"{name} counts as text: {place} has {cell!r:.40}, the first of "
-                f"{checks.counted(self.texts, 'cell')} that are no numbers beside {self.numbers:,} "
-                f"that are (dataset.numbers=[{name}] makes such cells an error)"
-            ]
-        if self.kind != "number" or not self.odd:
+    @property
+    def has_commas(self) -> bool:
+        """Whether the decimal sign is a comma, where a text can be read in both ways."""
+        return self.commas > self.points
+
+    def told_as_text(self, name: str) -> list[str]:
+        """Which cell has made a column of numbers one of texts."""
+        if self.kind != "text" or self.numbers <= self.texts:
             return []
-        comma, said = self.commas > self.points, []
-        if False in self.odd:
-            place, cell = self.odd[False]
-            count = checks.counted(self.words, "cell")
-            said.append(f"nothing in {count} such as {cell!r:.40} ({place})")
-        if True in self.odd:
-            place, cell = self.odd[True]
-            count = checks.counted(self.odd_numbers, "cell")
-            said.append(f"{number_of(cell, comma):.10g} for {cell!r:.40} ({place}), one of {count}")
-        return [f"{name} has {' and '.join(said)}"]
+        place, cell = self.first_text
+        return [
+            f"{name} is text, not numbers: {Path(place).name} has {cell!r:.40}, no number "
+            f"({checks.counted(self.texts, 'such cell')}, {self.numbers:,} others; "
+            f"dataset.numbers=[{name}] makes it an error)"
+        ]
+
+    def told_as_numbers(self, name: str) -> list[str]:
+        """How words for nothing, and numbers as Python does not write them, are read."""
+        said = []
+        for is_number, (place, cell) in self.odd.items():
+            found = number_of(cell, self.has_commas)
+            meant = f"{found:.10g}" if is_number else "no number"
+            count = checks.counted(self.odd_numbers if is_number else self.words, "such cell")
+            said.append(f"{cell!r:.40} ({Path(place).name}) is {meant} ({count})")
+        return [f"{name}: {'; '.join(said)}"] if said else []
 
 
 def understood(
@@ -358,7 +363,8 @@ def understood(
     left = [name for name in free if name not in taken]
     reasons = {"": ids, ", as the index of a frame": of_frame, ", as no texts or numbers": left}
     notes = [f"left out{why}: {_listed(names)}" for why, names in reasons.items() if names]
-    notes += [note for name in seen if name in taken for note in seen[name].told(name)]
+    notes += [note for name in numbers for note in seen[name].told_as_numbers(name)]
+    notes += [note for name in text if name not in asked for note in seen[name].told_as_text(name)]
     if not (text or numbers):
         raise ValueError(f"no column of texts or numbers is left; the columns are {listed}")
     if separator == "auto":
@@ -368,7 +374,7 @@ def understood(
         separator,
         tuple(text),
         tuple(numbers),
-        commas=tuple(name for name in numbers if seen[name].commas > seen[name].points),
+        commas=tuple(name for name in numbers if seen[name].has_commas),
         row_names=(*of_frame, *ids),
         notes=tuple(notes),
     )
@@ -409,5 +415,4 @@ def _listed(names: Collection[str]) -> str:
 
 def _is_id(name: str) -> bool:
     short = name.lower().strip()
-    ending = short.endswith(("_id", " id"))
-    return short in _IDS or ending or short.startswith("unnamed:") or is_index(short)
+    return short in _IDS or short.endswith(("_id", " id")) or short.startswith("unnamed:")

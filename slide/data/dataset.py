@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -167,7 +168,7 @@ class SparseDataset:
             for name in ("train", "test"):
                 object.__setattr__(self, name, getattr(self, name).without_zeros())
 
-    @property
+    @cached_property
     def feature_names(self) -> Names | None:
         """The words of texts, and after them the bins of numbers; None: there are no names."""
         terms = None if self.vectorizer is None else self.vectorizer.terms

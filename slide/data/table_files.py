@@ -64,13 +64,34 @@ def read_table(source: Any, encoding: str = "utf-8") -> Iterator[tuple[str, Cell
             yield f"row {number}", row
         return
     path = Path(source)
-    with open_text(path) as file:
-        beginning = file.readline(1 << 16)
-    if beginning.startswith(b"PAR1"):
+    if _is_parquet(path):
         yield from _parquet_rows(path)
         return
     with counted_lines(path) as lines:
         yield from read_lines(lines, str(path), encoding)
+
+
+def index_columns(source: Any) -> list[str]:
+    """The columns that were the index of a frame of pandas, as Parquet and pyarrow note them."""
+    if not isinstance(source, str | Path):
+        schema = getattr(source, "schema", None)
+    elif not _is_parquet(Path(source)):
+        return []
+    else:
+        with _reading_parquet(Path(source)) as parquet:
+            schema = parquet.read_schema(source)
+    noted = getattr(schema, "metadata", None)
+    noted = noted.get(b"pandas") if isinstance(noted, dict) else None
+    try:
+        found = json.loads(noted or b"{}")["index_columns"]
+        return [each for each in found if isinstance(each, str)]  # A range is no column.
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []  # Of another program.
+
+
+def _is_parquet(path: Path) -> bool:
+    with open_text(path) as file:
+        return file.read(4) == b"PAR1"
 
 
 @contextmanager
@@ -130,7 +151,7 @@ def names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _twice(names: list[str]) -> str:
+def _twice(names: list[Any]) -> Any:
     """The first of the names that stand there more than once."""
     counts = Counter(names)
     return next(name for name in names if counts[name] > 1)
@@ -208,32 +229,50 @@ def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
         yield rest
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
+@contextmanager
+def _reading_parquet(path: Path) -> Iterator[Any]:
+    """pyarrow's module of Parquet, whose errors are those of the file."""
     try:
-        from pyarrow import ArrowException  # pyright: ignore[reportMissingImports]
-        from pyarrow.parquet import ParquetFile  # pyright: ignore[reportMissingImports]
+        from pyarrow import ArrowException, parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         said = f"{path} is Parquet, which pyarrow reads: pip install pyarrow, or slide-xmc[table]"
         raise ValueError(said) from error
-    number = 0
     try:
-        with ParquetFile(path) as file, ProgressBar(desc=f"reading {path}", unit=" rows") as bar:
-            bar.total = file.metadata.num_rows
-            for batch in file.iter_batches(_PARQUET_ROWS):
-                step = max(1, len(batch) * _CONVERTED // max(batch.nbytes, _CONVERTED))
-                for part in (batch.slice(at, step) for at in range(0, len(batch), step)):
-                    if part.nbytes > LONGEST_LINE:
-                        raise ValueError(f"row {number} has more than {LONGEST_LINE:,} bytes")
-                    for row in part.to_pylist():
-                        yield f"{path}: row {number}", row
-                        number += 1
-                bar.update(len(batch))
+        yield parquet
     except (ArrowException, OSError, ValueError, OverflowError) as error:
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
 
 
+def _parquet_rows(path: Path) -> Iterator[tuple[str, Cells]]:
+    number = 0
+    with (
+        _reading_parquet(path) as parquet,
+        parquet.ParquetFile(path) as file,
+        ProgressBar(desc=f"reading {path}", unit=" rows") as bar,
+    ):
+        _check_distinct(file.schema_arrow.names)
+        bar.total = file.metadata.num_rows
+        for batch in file.iter_batches(_PARQUET_ROWS):
+            step = max(1, len(batch) * _CONVERTED // max(batch.nbytes, _CONVERTED))
+            for part in (batch.slice(at, step) for at in range(0, len(batch), step)):
+                if part.nbytes > LONGEST_LINE:
+                    raise ValueError(f"row {number} has more than {LONGEST_LINE:,} bytes")
+                for row in part.to_pylist():
+                    yield f"{path}: row {number}", row
+                    number += 1
+            bar.update(len(batch))
+
+
+def _check_distinct(names: Iterable[Any]) -> None:
+    """Raise ValueError for two columns of one name: of cells by name, one would be lost."""
+    names = list(names)
+    if len(set(names)) < len(names):
+        raise ValueError(f"two columns are called {_twice(names)!r:.60}")
+
+
 def _memory_rows(source: Any) -> Iterator[Cells]:
     if hasattr(source, "iloc"):  # pandas
+        _check_distinct(source.columns)
         for start in range(0, len(source), _ROWS):
             yield from source.iloc[start : start + _ROWS].to_dict("records")
         return
@@ -241,6 +280,7 @@ def _memory_rows(source: Any) -> Iterator[Cells]:
         yield from source.iter_rows(named=True)
         return
     if hasattr(source, "to_batches"):  # pyarrow
+        _check_distinct(source.schema.names)
         for batch in source.to_batches(max_chunksize=_ROWS):
             yield from batch.to_pylist()
         return

@@ -151,10 +151,10 @@ class TextVectorizer:
         except DataError:  # A row that cannot be read.
             raise
         except ValueError as error:  # scikit-learn names its own arguments.
-            raise ValueError(
-                f"no word is in {checks.counted(options.min_rows, 'training row')}: lower "
-                "dataset.min_rows"
-            ) from error
+            said = "no training row has a word of two characters or more"
+            if options.min_rows > 1:
+                said = f"no word is in {options.min_rows:,} training rows: lower dataset.min_rows"
+            raise ValueError(said) from error
         terms = Names.of(found.get_feature_names_out().tolist())
         return cls(options, terms, found.idf_)
 

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from slide.data import Split
-from slide.data.cells import is_gap, likely_separator
+from slide.data.cells import is_gap, likely_separator, writes_list
 from slide.sparse import CSR, Pattern, as_csr, marked, without_frame
 from slide.utils import checks
 from slide.utils.array_checks import Stored
@@ -66,11 +66,16 @@ def one_label_each(classes: np.ndarray) -> None:
     """Warn of names that look like lists of names."""
     names = [name for name in classes.tolist() if isinstance(name, str)]
     found = likely_separator(names)
-    if found is not None:
+    # Python writes intervals as it does lists of numbers.
+    example = next((n for n in names if ("'" in n or '"' in n) and writes_list(n)), None)
+    way = ""
+    if example is None and found is not None:
         example = next(name for name in names if found in name)
+        way = f", [text.split({found!r}) for text in y]"
+    if example is not None:
         warnings.warn(
-            f"labels such as {example!r} count as one label each: for several labels of a row give "
-            f"lists, [text.split({found!r}) for text in y]",
+            f"labels such as {example!r:.60} count as one label each: for several labels of a row "
+            f"give lists{way}",
             stacklevel=4,
         )
 

@@ -50,6 +50,28 @@ def test_few_different_numbers_have_a_bin_each_and_gaps_none():
     assert len(set(names)) == len(names) == 100 + 13
 
 
+@pytest.mark.parametrize("different", range(1, 131))
+def test_names_of_bins_are_distinct(different):
+    """With 9, 17, ... 121 different numbers the last fine bin is a coarse one, too."""
+    numbers = np.arange(260.0) % different
+    found, column = binned(numbers)
+    names = column.number_names()
+    assert len(set(names)) == len(names) == found.shape[1]
+    if different == 9:
+        assert names[-3:] == ["column:x above 7", "column:x up to 7", "column:x above 7 (2)"]
+
+
+def test_a_table_whose_bins_read_the_same_is_trained_on(tmp_path):
+    """The run ended without a model, after all training."""
+    rows = [
+        {"x": n % 9, "x above 7": n % 17 + 7, "label": "odd" if n % 2 else "even"}
+        for n in range(400)
+    ]
+    data = table(path=rows, cache=None)
+    names = list(data.feature_names or ())
+    assert len(set(names)) == len(names) == data.num_features
+
+
 def test_of_many_columns_each_number_is_scaled():
     numbers = np.random.default_rng(0).normal(1e3, 5, (50, 33))
     numbers[:, 1], numbers[3, 2], numbers[:, 3] = 7, math.nan, math.nan

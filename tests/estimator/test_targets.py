@@ -408,6 +408,12 @@ def test_lists_in_one_text_are_warned_of(separator, warned):
         )
 
 
+def test_texts_that_write_lists_are_warned_of():
+    y = [f"['{'abcd'[n % 4]}' '{'xyz'[n % 3]}']" for n in range(48)]
+    with pytest.warns(UserWarning, match=r"labels such as \"\['a' 'x'\]\" count as one label each"):
+        SlideClassifier(**FEW, ranker=None).fit(np.eye(12)[np.arange(48) % 12], y)
+
+
 @pytest.mark.parametrize(("ranker", "classes"), [("ensemble", 4), (None, 2)])
 def test_scores_of_few_classes_are_dense(ranker, classes):
     rng = np.random.default_rng(0)

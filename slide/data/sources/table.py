@@ -26,7 +26,7 @@ from slide.data.columns import Columns, Row, understood
 from slide.data.dataset import PROPENSITY, Block, SparseDataset, Split, draw_rows
 from slide.data.errors import DataError
 from slide.data.fetching import check_folders, ensure_parts
-from slide.data.table_files import counted_lines, json_rows, read_table
+from slide.data.table_files import counted_lines, index_columns, json_rows, read_table
 from slide.data.text_vectorizer import TextOptions, TextVectorizer
 from slide.sparse import CSR, Pattern, as_csr, stacked
 from slide.utils import checks
@@ -35,7 +35,7 @@ from slide.utils.names import Names
 from slide.utils.progress_bar import log
 
 # Parts of the cache's keys. Increase one when the same arguments give other rows.
-_VERSION, _DOCUMENTS_VERSION = 4, 1
+_VERSION, _DOCUMENTS_VERSION = 5, 1
 # Texts that become rows at a time.
 _ROWS = 4096
 # Numbers of which quantiles are taken, at most: 128 MB.
@@ -82,8 +82,9 @@ def table(
         separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
             into fewer names than there are cells; None: a cell has one label, or is a list.
         text: columns of texts, or one; None: all that hold anything else than numbers.
-        numbers: columns of numbers, or one; None: all that hold nothing else. Names of rows, such
-            as id, are left out of both unless they are asked for.
+        numbers: columns of numbers, or one; None: all that hold nothing else, or words such as n/a
+            for none. Names of rows, such as id, and the index of a frame of pandas are left out of
+            both unless they are asked for.
         split: column that tells test rows, by ``test_value``; None: a share is drawn.
         test_share, seed: share of the rows, in (0, 1), that become test rows without ``split`` and
             ``test_path``, and the seed of that choice.
@@ -123,6 +124,9 @@ def table(
             "it: 'dataset.separator=\";\"'"
         )
     text, numbers = ([each] if isinstance(each, str) else each for each in (text, numbers))
+    for key, column in (("labels", labels), ("split", split)):
+        if not isinstance(column, str | None):
+            raise ValueError(f"{key} must be the name of a column, a text, not {column!r}")
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
     for each in map(Path, files):
         checks.encodable("path", each)
@@ -136,8 +140,8 @@ def table(
     def found() -> tuple[Columns, np.ndarray | None]:
         """The columns, and which rows are drawn for testing."""
         without = () if split is None else (split,)
-        rows = (cells for _, cells in read_table(path, encoding))
-        columns, count = understood(rows, without=without, **find)
+        rows, index = read_table(path, encoding), index_columns(path)
+        columns, count = understood(rows, without=without, index=index, **find)
         chosen, note = None, None
         if test_path is None and split is not None:
             note = f"test rows: {test_value!r} in the column {split}"
@@ -186,20 +190,29 @@ def table(
     elif cache is not None:
         check_folders(cache=cache)
     state = {"files": [file_state(Path(each)) for each in files]}
-    data = texts_and_labels(
-        rows_of,
-        options,
-        lambda: found()[0],
-        str(path) if isinstance(path, str | Path) else "the table",
-        name=name,
-        cache=cache,
-        key=arguments,
-        state=state,
-        propensity=propensity,
-    )
-    if test_path is None and split is None and data.columns is not None:
-        log(data.columns.notes[-1])
+    try:
+        data = texts_and_labels(
+            rows_of,
+            options,
+            lambda: found()[0],
+            str(path) if isinstance(path, str | Path) else "the table",
+            name=name,
+            cache=cache,
+            key=arguments,
+            state=state,
+            propensity=propensity,
+        )
+    except ValueError:
+        if found.cache_info().currsize:  # What the columns were taken for tells what is wrong.
+            _log(found()[0])
+        raise
+    _log(data.columns)
     return data
+
+
+def _log(columns: Columns | None) -> None:
+    for heading, sentence in [] if columns is None else columns.told():
+        log(f"{heading:<9} {sentence}")
 
 
 def documents(
@@ -374,13 +387,18 @@ def texts_and_labels(
         )
         assert found.folder is not None
         own = _opened(found.folder, options)
-    return replace(
+    found = replace(
         found,
         label_names=own.labels,
         vectorizer=own.vectorizer,
         columns=own.columns,
         test_row_names=own.test_rows,
     )
+    # Made now, since a model needs them after hours of training.
+    names = found.feature_names
+    assert names is not None
+    assert len(names) == found.num_features
+    return found
 
 
 def _count(rows: Rows, options: TextOptions, columns: Columns | None, source: str) -> _Counted:

@@ -23,7 +23,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 import slide
 from slide.data import documents, errors, table, transform, xmc
-from slide.data.columns import Columns, labels_of, likely_separator, number_of, understood
+from slide.data.cells import labels_of, likely_separator, number_of
+from slide.data.columns import Columns, understood
 from slide.data.describe import describe
 from slide.data.errors import DataError
 from slide.data.table_files import read_lines, read_table
@@ -258,9 +259,9 @@ def test_very_many_columns_take_time_in_proportion_and_a_short_sentence():
     cells = {f"{kind}{number}": kind for number in range(5000) for kind in "1a"}
     cells |= {f"{number}_id": "1" for number in range(5000)}
     with pytest.raises(ValueError, match=r"one of 10, a0, 11, .* and 14,900 more$") as caught:
-        understood([cells])
+        understood([("row 0", cells)])
     assert len(str(caught.value)) < 1000
-    columns, count = understood([{**cells, "label": "x"}])
+    columns, count = understood([("row 0", {**cells, "label": "x"})])
     assert (len(columns.numbers), len(columns.text), count) == (5000, 5000, 1)
     assert re.fullmatch(r"left out: 0_id, .* and 4,900 more", columns.notes[0])
     assert columns.found_in(cells) is cells
@@ -363,6 +364,33 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
         ("['a', 'b, c']", None, ["a", "b, c"]),
         ('["a"]', ",", ["a"]),
         ("[draft]", None, ["[draft]"]),
+        ("['a' 'b c']", None, ["a", "b c"]),
+        ("['a'\n 'b']", ",", ["a", "b"]),
+        ("array(['a', 'b'],\n      dtype='<U1')", None, ["a", "b"]),
+        ("[np.str_('a'), np.int64(3)]", None, ["a", "3"]),
+        ("('a', 'b')", ",", ["a", "b"]),
+        ("('a',)", None, ["a"]),
+        ("{'a', 'b'}", None, ["a", "b"]),
+        ("frozenset({'a'})", None, ["a"]),
+        ("set()", None, []),
+        ("Index(['a', 'b'], dtype='object')", None, ["a", "b"]),
+        ('c("a", "b")', None, ["a", "b"]),
+        ("{a,b}", None, ["a", "b"]),
+        ('{a,"b c",NULL}', None, ["a", "b c"]),
+        ("{a}", None, ["a"]),
+        ("[a, b]", None, ["a", "b"]),
+        ("[1 2. nan]", None, ["1", "2"]),
+        ("(1, 2)", None, ["1", "2"]),
+        ("['a', nan]", None, ["a"]),
+        ('["it\'s" None]', None, ["it's"]),
+        ("['\\u00e9']", None, ["é"]),
+        ("(draft)", None, ["(draft)"]),
+        ("(Paris, France)", None, ["(Paris, France)"]),
+        ("('a') or ('b')", None, ["('a') or ('b')"]),
+        ("[a] and [b]", None, ["[a] and [b]"]),
+        ("f(a)", None, ["f(a)"]),
+        ({"b", "a"}, None, ["a", "b"]),
+        ({"b": 1, "a": 2}.keys(), None, ["a", "b"]),
         (3.0, None, ["3"]),
         (np.array(["x", "y"]), None, ["x", "y"]),
         ((1, None, float("nan")), None, ["1"]),
@@ -372,6 +400,208 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
 )
 def test_labels_of_a_cell(cell, separator, names):
     assert labels_of(cell, separator) == names
+
+
+CUT = "a list of labels is cut, .* write array.tolist"
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("['a' 'b' ... 'z']", CUT),
+        ("[1 2 ... 9]", CUT),
+        ("['a', 'b", "the list of labels .* cannot be read: write"),
+        ("['a''b']", "the list of labels .* cannot be read: write"),
+        ("['a', 'b'] and ['c']", "the list of labels .* cannot be read: write"),
+        ("['a', ['b']]", r"\['b'\] is no name of a label"),
+        ("[('a', 1)]", r"\('a', 1\) is no name of a label"),
+        ("{'a': 1}", "{'a': 1} is no name of a label"),
+        ("[b'a']", "b'a' is no name of a label"),
+        ({"a": 1}, "{'a': 1} is no name of a label"),
+    ],
+)
+@pytest.mark.parametrize("separator", [None, ","])
+def test_lists_of_labels_that_cannot_be_read(cell, separator, message, tmp_path):
+    """Each was one label, or labels that nobody has written."""
+    with pytest.raises(ValueError, match=message):
+        labels_of(cell, separator)
+    rows = [{"n": n % 2, "label": cell if n == 7 else "a"} for n in range(9)]
+    with pytest.raises(DataError, match=f"row 7: {message}"):
+        table(path=rows, separator=separator)
+    if isinstance(cell, str):
+        write_csv(tmp_path / "rows.csv", rows)
+        with pytest.raises(DataError, match=rf"rows\.csv:9: {message}"):
+            table(path=tmp_path / "rows.csv", separator=separator)
+
+
+@pytest.mark.parametrize("form", ["['{0}' 'x']", "('{0}', 'x')", "{{{0},x}}", "['{0}'\n 'x']"])
+def test_a_column_of_lists_as_other_programs_write_them(form, tmp_path):
+    """Their labels were one, or the whole cell was."""
+    rows = [{"n": n % 3, "labels": form.format(WORDS[n % 4])} for n in range(40)]
+    data = table(path=write_csv(tmp_path / "rows.csv", rows))
+    assert list(data.label_names) == [*sorted(WORDS), "x"]
+    assert set(np.diff(data.train.labels.indptr)) == {2}
+
+
+def test_lists_of_one_word_among_lists_of_several():
+    cells = ["[a]", "[b]", "[a, b]", "[c]"] * 3
+    data = table(path=[{"n": n % 2, "label": cell} for n, cell in enumerate(cells)])
+    assert list(data.label_names) == ["a", "b", "c"]
+    data = table(path=[{"n": n % 2, "label": cell} for n, cell in enumerate([*cells, "d"])])
+    assert list(data.label_names) == ["[a]", "[b]", "[c]", "a", "b", "d"]
+
+
+@pytest.mark.parametrize("named", [None, "user"])
+@pytest.mark.parametrize("kind", ["file", "pyarrow"])
+def test_the_index_of_a_frame_is_no_feature(kind, named, tmp_path, capsys):
+    """Sorted by label, it told the label; and rows to come were refused without it."""
+    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    rows = sorted(flat(), key=lambda row: row["tags"])
+    index = pandas.Index(range(100, 160), name=named)
+    frame = pandas.DataFrame(rows, index=index).sample(frac=1, random_state=0)
+    if kind == "file":
+        frame.to_parquet(source := tmp_path / "rows.parquet")
+    else:
+        source = arrow.Table.from_pandas(frame)
+    column = named or "__index_level_0__"
+    data = table(path=source, cache=tmp_path / "c", **OPTIONS)
+    expected = table(path=frame.reset_index(drop=True), **OPTIONS)
+    assert_same_rows(data, expected)
+    assert data.columns is not None
+    assert data.columns.names == ("title", "body", "price")
+    assert f"left out, as the index of a frame: {column}" in capsys.readouterr().err
+    assert data.test_row_names is not None
+    assert re.search(rf"row \d+ \({column} 1\d\d, id r\d+\)$", data.test_row_names[0])
+    asked = table(path=source, numbers=[column, "price"], **OPTIONS).columns
+    assert asked is not None
+    assert asked.numbers == (column, "price")
+    model = slide.Model(
+        slide.SlideNetwork(data.num_features, [4], data.num_labels, slide.FullSampler),
+        vectorizer=data.vectorizer,
+        feature_names=data.feature_names,
+        settings={"columns": data.columns.settings()},
+    )
+    assert model.predict(rows[:3], k=1).labels.shape == (3, 1)
+
+
+def test_names_of_the_index_are_known_without_notes_of_pandas():
+    rows = [{"__index_level_0__": n, "n": n % 3, "label": "ab"[n % 2]} for n in range(9)]
+    columns = table(path=rows).columns
+    assert columns is not None
+    assert columns.numbers == ("n",)
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([(n % 3, n % 2, "a") for n in range(9)], columns=["n", "n", "label"])
+    with pytest.raises(ValueError, match="two columns are called 'n'"):  # The last one was read.
+        table(path=frame)
+
+
+def test_notes_of_pandas_that_are_none(tmp_path):
+    arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    rows = arrow.Table.from_pylist([{"n": n % 3, "label": "ab"[n % 2]} for n in range(9)])
+    for notes in (b"", b"{", b"[" * 9999, b"[1]", b'{"index_columns": [{"a": 1}, 3, "n", "x"]}'):
+        parquet.write_table(rows.replace_schema_metadata({b"pandas": notes}), tmp_path / "a")
+        if notes.endswith(b"}"):
+            with pytest.raises(ValueError, match="no column of texts or numbers is left"):
+                table(path=tmp_path / "a")
+        else:
+            assert table(path=tmp_path / "a").columns.numbers == ("n",)
+
+
+def prices(cell, text=True):
+    """A column of prices in which one is ``cell``."""
+    rows = [{"price": f"{n * 7 % 50}.5", "label": "ab"[n % 2]} for n in range(40)]
+    rows[3]["price"] = cell
+    return [{**row, "text": "a red car"} for row in rows] if text else rows
+
+
+NUMBERS = {"3,5": 3.5, "1,234": 1234, "1,234.5": 1234.5, "1 234": 1234, "12 %": 0.12}
+NUMBERS |= dict.fromkeys(["n/a", "-", "?", "#N/A"], math.nan)
+
+
+@pytest.mark.parametrize("text", [True, False])
+@pytest.mark.parametrize(("cell", "number"), NUMBERS.items())
+def test_usual_forms_of_numbers_are_no_words(cell, number, text, capsys):
+    """One of them made the column one of texts, without a line."""
+    data = table(path=prices(cell, text), min_rows=1)
+    columns = data.columns
+    assert columns is not None
+    assert (columns.numbers, columns.text) == (("price",), ("text",) if text else ())
+    meant = "no number" if math.isnan(number) else f"{number:.10g}"
+    said = f"price: {cell!r} (row 3) is {meant} (1 such cell)"
+    assert capsys.readouterr().err.count(said) == 1
+    row = columns.row({"price": cell, "label": "a", "text": ""})
+    np.testing.assert_equal(row.numbers, [number])
+
+
+def test_the_decimal_sign_is_that_of_the_column(tmp_path):
+    """Of 1,234 alone nobody knows it; a model keeps what its column has said."""
+    rows = [{**row, "price": row["price"].replace(".", ",")} for row in prices("1.234")]
+    path = write_csv(tmp_path / "rows.csv", rows)
+    for _ in range(2):  # Read, and from the cache.
+        data = table(path=path, cache=tmp_path / "c", min_rows=1)
+        assert data.columns is not None
+        columns = Columns.restored(json.loads(json.dumps(data.columns.settings())))
+        assert columns == data.columns
+        assert columns.commas == ("price",)
+        for cell, number in (("1.234", 1234), ("1,234", 1.234), ("2.5", 2.5), (7, 7)):
+            assert columns.row({"price": cell, "text": ""}).numbers == [number]
+    assert "with decimal commas: price" in describe(data)
+    earlier = {n: v for n, v in columns.settings().items() if n not in ("commas", "row_names")}
+    assert Columns.restored(earlier).commas == ()
+
+
+def test_the_cell_that_makes_numbers_a_text_is_named(tmp_path, capsys):
+    path = write_csv(tmp_path / "rows.csv", prices("cheap"))
+    data = table(path=path, min_rows=1)
+    assert data.columns is not None
+    assert data.columns.text == ("price", "text")
+    said = (
+        "price is text, not numbers: rows.csv:5 has 'cheap', no number (1 such cell, 39 others; "
+        "dataset.numbers=[price] makes it an error)"
+    )
+    assert said in capsys.readouterr().err
+    assert said in describe(data)
+    with pytest.raises(
+        DataError, match=r"rows\.csv:5: the column price must hold numbers, not 'che"
+    ):
+        table(path=path, numbers="price", min_rows=1)
+    rows = [{"size": "SML"[n % 3], "label": "ab"[n % 2]} for n in range(9)]
+    with pytest.raises(ValueError, match="no training row has a word of two characters or more"):
+        table(path=rows, min_rows=1)
+    assert "texts     size" in capsys.readouterr().err
+    # Without a number, words for none are words.
+    words = table(path=[{"grade": "na", "label": "ab"[n % 2]} for n in range(9)], min_rows=1)
+    assert list(words.feature_names) == ["na"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "sign", "number"),
+    [
+        ("1.234", ",", 1234),
+        ("0.125", ",", 0.125),
+        ("1.234.567,5", ".", 1234567.5),
+        ("\N{MINUS SIGN}5", ".", -5),
+        ("1'234.5", ".", 1234.5),
+        ("-1,5e3", ".", -1500),
+        (",5", ".", 0.5),
+        ("1_000", ".", 1000),
+        ("1,23,456", ".", None),
+        ("1.2.3", ",", None),
+        ("12 red", ".", None),
+        ("9" * 500, ",", math.inf),
+        ("1," * 500, ".", None),
+    ],
+)
+def test_numbers_of_a_cell(cell, sign, number):
+    assert number_of(cell, sign == ",") == number
+
+
+def test_names_of_columns_that_are_numbers_are_refused_by_name():
+    rows = [{0: "a red car", "label": "ab"[n % 2]} for n in range(9)]
+    with pytest.raises(ValueError, match="names of columns must be texts, not 0: for a frame"):
+        table(path=rows)
+    with pytest.raises(ValueError, match="labels must be the name of a column, a text, not 1"):
+        table(path=rows, labels=1)
 
 
 def test_separators_are_guessed_where_parts_repeat():
