@@ -3,6 +3,7 @@
 `slide.RowSparseAdam` takes them from there. Parameters have two marks, too; see the last functions.
 """
 
+import gc
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,8 +24,10 @@ from slide.active_set import Transposed
 from slide.backend import array_view, on_device, uses_reference
 from slide.ops.products import total_rows, weighted_sum_kernel
 
-# Programs rarely accumulate 1,000 gradients. Probably no `RowSparseAdam` updates the weight.
-MANY_PENDING = 1_000
+# So many gradients of a weight are added up, or fewer that take more memory than the weight.
+MANY_PENDING = 16
+# Programs rarely accumulate 1,000 gradients. Probably the optimizer of the weight makes no step.
+_MANY_PASSES = 1_000
 # The optimizers that take row gradients.
 takers: WeakSet[torch.optim.Optimizer] = WeakSet()
 # Of weights with row gradients: the optimizer of the last step, and the ``grad`` that it used.
@@ -92,6 +95,12 @@ class FactoredRowGradient:
 AnyRowGradient = RowGradient | FactoredRowGradient
 
 
+class _Pending(list[AnyRowGradient]):
+    """The gradients that wait on a weight; ``passes`` counts the backward passes that left them."""
+
+    passes = 0
+
+
 def hand_over(
     ctx: Any,
     parameter: torch.Tensor,
@@ -104,7 +113,8 @@ def hand_over(
 
     ``loss.backward()`` leaves it on the parameter, for `slide.RowSparseAdam`, and autograd gets
     None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. A
-    parameter that is not among the ``inputs`` of the backward pass gets none.
+    parameter that is not among the ``inputs`` of the backward pass gets none, nor does one in
+    ``eval()`` (``ctx.predicts``) that no `slide.RowSparseAdam` has, if the inputs get one.
     """
     if ctx.sparse_grad:
         return to_sparse(parameter, gradient if factor is None else gradient.scaled(factor, True))
@@ -114,7 +124,10 @@ def hand_over(
         return to_sparse(parameter, gradient.scaled(1, copy=True))
     try:
         if _is_accumulated(ctx, parameter):
-            add_row_gradient(parameter, gradient)
+            if getattr(ctx, "predicts", False) and _passes_by(ctx, parameter):
+                _note_left_out(parameter)
+            else:
+                add_row_gradient(parameter, gradient)
     except RuntimeError:  # PyTorch's answer where `torch.autograd.grad` asks for this gradient.
         # A copy: the caller may change it in place, and the backward pass may run again.
         return to_sparse(parameter, gradient.scaled(1, copy=True))
@@ -125,8 +138,29 @@ def _is_accumulated(ctx: Any, parameter: torch.Tensor) -> bool:
     """Whether the running backward pass adds the gradient of a leaf to its ``grad``."""
     for node, _ in ctx.next_functions:
         if getattr(node, "variable", None) is parameter:
-            return torch._C._will_engine_execute_node(node)  # pyright: ignore[reportAttributeAccessIssue]
+            return _is_executed(node)
     return True
+
+
+def _is_executed(node: Any) -> bool:
+    return torch._C._will_engine_execute_node(node)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _passes_by(ctx: Any, parameter: torch.Tensor) -> bool:
+    """Whether a backward pass goes on to the inputs, and nobody takes the gradient of the weight.
+
+    So do saliency and a head that is not trained. Without inputs, the gradient is all there is.
+    """
+    node, _ = ctx.next_functions[0]
+    if node is None or getattr(node, "variable", None) is parameter or not _is_executed(node):
+        return False
+    return _taker_of(parameter) is None
+
+
+def _taker_of(parameter: torch.Tensor) -> torch.optim.Optimizer | None:
+    """The optimizer that takes the row gradients of a parameter; None: there is none."""
+    found = (taker for taker in list(takers) for taken in _parameters(taker) if taken is parameter)
+    return next(found, None)
 
 
 def to_sparse(parameter: torch.Tensor, gradient: AnyRowGradient) -> torch.Tensor:
@@ -150,18 +184,66 @@ def _row_ids(gradient: AnyRowGradient, p: torch.Tensor, device: torch.device) ->
 def add_row_gradient(parameter: torch.Tensor, gradient: AnyRowGradient) -> None:
     """Add a gradient to the list that `slide.RowSparseAdam` takes from ``parameter``."""
     pending = getattr(parameter, "row_gradients", None)
-    if pending is None:
-        pending = parameter.row_gradients = []  # type: ignore[attr-defined]
+    if not isinstance(pending, _Pending):
+        pending = parameter.row_gradients = _Pending(pending or ())  # type: ignore[attr-defined]
     if not pending:
         _watch()
         parameter.shape_of_rows = tuple(parameter.shape)  # type: ignore[attr-defined]
     pending.append(gradient)
-    if len(pending) == MANY_PENDING:
+    pending.passes += 1
+    many = len(pending) == MANY_PENDING or sum(map(_entries, pending)) > parameter.numel()
+    if many and len(pending) > 1 and _shape_of_rows(parameter) == tuple(parameter.shape):
+        pending[:] = [_of_distinct_rows(add_up(pending, parameter))]
+    if pending.passes == MANY_PENDING and _taker_of(parameter) is None:
         warnings.warn(
-            f"{MANY_PENDING} backward passes left gradients on a weight {tuple(parameter.shape)}, "
-            "and no RowSparseAdam took them; other optimizers need sparse_grad=True",
+            f"{pending.passes} backward passes left gradients on {_name_of(parameter)}, and no "
+            "RowSparseAdam took them: add it to the parameters of one; if it is not trained, "
+            "requires_grad_(False) saves the work; other optimizers need sparse_grad=True. After "
+            "load_state_dict(assign=True) an optimizer made before has the old weights",
             stacklevel=2,
         )
+    elif pending.passes == _MANY_PASSES:
+        warnings.warn(
+            f"{pending.passes} backward passes left gradients on {_name_of(parameter)}, and its "
+            "RowSparseAdam made no step: they add up until step() or zero_grad()",
+            stacklevel=2,
+        )
+
+
+def _entries(gradient: AnyRowGradient) -> int:
+    """The numbers that a gradient keeps."""
+    if isinstance(gradient, RowGradient):
+        return gradient.rows.numel()
+    return len(gradient.coefficients) + gradient.vectors.size
+
+
+def _of_distinct_rows(gradient: AnyRowGradient) -> AnyRowGradient:
+    """The same gradient, which keeps each row once; on another device this waits for it."""
+    if not isinstance(gradient, RowGradient) or gradient.first is None:
+        return gradient
+    return RowGradient(gradient.ids[gradient.first], gradient.rows[gradient.first])
+
+
+def _shape_of_rows(parameter: torch.Tensor) -> tuple[int, ...]:
+    """The shape that a parameter had when the first of its row gradients came."""
+    return getattr(parameter, "shape_of_rows", tuple(parameter.shape))
+
+
+def _note_left_out(parameter: torch.Tensor) -> None:
+    """Note that a gradient was left out: an optimizer that has the weight is warned of it."""
+    _watch()
+    parameter.left_out_rows = True  # type: ignore[attr-defined]
+
+
+def _name_of(parameter: torch.Tensor) -> str:
+    """What a module calls a parameter, such as ``head.weight of Net (20000, 64)``."""
+    found = ""
+    for each in gc.get_objects():  # Parameters do not know their modules.
+        if issubclass(type(each), torch.nn.Module):
+            for name, own in list(each.named_parameters()):
+                if own is parameter and len(name) > len(found.partition(" ")[0]):
+                    found = f"{name} of {type(each).__name__}"
+    return f"{found or 'a weight'} {tuple(parameter.shape)}"
 
 
 @cache
@@ -219,10 +301,10 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for p in _parameters(optimizer):
         if p.grad is not None and hasattr(p, "row_gradients"):
             _stepped[p] = ref(optimizer), ref(p.grad), p.grad._version
-        if not getattr(p, "row_gradients", ()) or (warned and p.grad is None):
+        left_out = vars(p).pop("left_out_rows", False)
+        if not (left_out or getattr(p, "row_gradients", ())) or (warned and p.grad is None):
             continue
-        owners = (taker for taker in list(takers) for taken in _parameters(taker) if taken is p)
-        owner = next(owners, None)
+        owner = _taker_of(p)
         if owner is not None and p.grad is not None and optimizer not in takers:
             raise _two_owners(p, optimizer, owner)
         if owner is None and not warned:
@@ -249,7 +331,7 @@ def take_row_gradients(parameter: torch.Tensor, factor: float = 1.0) -> AnyRowGr
     if gradients:
         parameter.row_gradients = []  # type: ignore[attr-defined]
     grad = parameter.grad
-    shapes = [getattr(parameter, "shape_of_rows", tuple(parameter.shape))] if gradients else []
+    shapes = [_shape_of_rows(parameter)] if gradients else []
     for shape in shapes if grad is None else [*shapes, tuple(grad.shape)]:
         if shape != tuple(parameter.shape):
             raise ValueError(

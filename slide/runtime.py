@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import metadata
 
@@ -132,6 +133,39 @@ def set_deterministic(deterministic: bool, seed: int) -> None:
         torch.use_deterministic_algorithms(deterministic)
     if changed or deterministic:  # The program may have set the flag itself.
         torch.set_num_threads(openmp_threads())
+
+
+# What this thread draws on the CPU from; None: the generator of torch.
+_generator: ContextVar[torch.Generator | None] = ContextVar("generator", default=None)
+
+
+@contextmanager
+def own_draws(seed: int) -> Iterator[None]:
+    """First weights and dropout of this thread are drawn from a seed, and not as torch's draws.
+
+    The numbers are those that follow ``torch.manual_seed(seed)``, whose generator stays as it is:
+    it belongs to the program, and all of its threads.
+    """
+    token = _generator.set(torch.Generator().manual_seed(seed))
+    try:
+        yield
+    finally:
+        _generator.reset(token)
+
+
+def generator(device: torch.device | str = "cpu") -> torch.Generator | None:
+    """What draws on a device come from, for operations of torch; None: the generator of torch."""
+    return _generator.get() if torch.device(device).type == "cpu" else None
+
+
+def get_draws() -> torch.Tensor:
+    """The state of the generator that this thread draws on the CPU from."""
+    return (_generator.get() or torch.default_generator).get_state()
+
+
+def set_draws(state: torch.Tensor) -> None:
+    """Restore what `get_draws` returned."""
+    (_generator.get() or torch.default_generator).set_state(state)
 
 
 def start_threads() -> bool:

@@ -159,6 +159,26 @@ def test_one_thread_within_a_block(monkeypatch):
     assert threads == [3, 1, 3, 1, 3]
 
 
+def test_draws_of_a_thread_are_those_of_the_seed():
+    def drawn():
+        network = slide.SlideNetwork(9, [8], 7, slide.FullSampler, dropout=0.5)
+        kept = runtime.get_draws()
+        found = [network.encode(torch.eye(9)) for _ in range(2)]
+        runtime.set_draws(kept)
+        assert torch.equal(network.encode(torch.eye(9)), found[0])
+        return [p.detach() for p in network.parameters()] + found
+
+    torch.manual_seed(3)
+    expected, before = drawn(), torch.get_rng_state()
+    with runtime.own_draws(3):
+        found = drawn()
+        with runtime.own_draws(4):
+            assert not torch.equal(drawn()[0], found[0])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(map(torch.equal, found, expected))
+    assert runtime.generator("meta") is None
+
+
 def test_one_thread_in_deterministic_mode_whoever_set_it():
     threads = torch.get_num_threads()
     try:

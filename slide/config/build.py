@@ -296,7 +296,7 @@ def build_network(
         with torch.no_grad():
             for layer in made.layers():
                 assert layer.bias is not None
-                layer.bias.normal_(0, scale)
+                layer.bias.normal_(0, scale, generator=runtime.generator())
     return made.to(run_device(config))  # Drawn on the CPU: the first weights are the same anywhere.
 
 

@@ -19,6 +19,7 @@ from slide.functional.linear import DTYPES, check_linear
 from slide.nn import Activation, ActiveLoss, SampledLinear
 from slide.nn.network import SamplerFactory
 from slide.row_gradients import mark_shared
+from slide.runtime import own_draws
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.sparse import Pattern, as_csr, as_pattern, check_labels, check_pattern, row_bounds
 from slide.utils import checks
@@ -138,8 +139,7 @@ class ShardedOutputLinear(nn.Module):
         self.shares, self.group = shares, group
         chosen = _own_sampler(sampler, in_features, len(shares), group) if sampler else None
         options["init_scale"] = init_scale
-        # Its first rows are drawn on the generator of torch, and replaced.
-        with torch.random.fork_rng(devices=[]):
+        with own_draws(0):  # Its first rows are replaced.
             self.local = SampledLinear(in_features, len(shares), chosen, **options)
         bound = init_scale / math.sqrt(in_features)
         rows = uniform_rows(int(random_key(seed)), shares.ids, in_features, bound)

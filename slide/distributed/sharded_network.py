@@ -14,6 +14,7 @@ from slide.distributed.sharded_layers import ShardedInputLinear, ShardedOutputLi
 from slide.distributed.shares import Shares, uniform_rows
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
+from slide.runtime import own_draws
 from slide.sampling import FullSampler
 from slide.sparse import CSR, as_csr
 from slide.utils.random_keys import random_key
@@ -75,7 +76,7 @@ class ShardedNetwork(SlideNetwork):
         features = Shares("features", in_features, group.rank, group.size, feature_counts)
         labels = Shares("labels", out_features, group.rank, group.size, label_counts)
         # Made with one feature and one output; the layers with the rows of this rank follow.
-        with torch.random.fork_rng(devices=[]):
+        with own_draws(0):
             super().__init__(1, hidden, 1, FullSampler, **options)
         self.group, self.seed = group, seed
         self.first = ShardedInputLinear(  # type: ignore[assignment]

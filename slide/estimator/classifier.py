@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -44,6 +43,7 @@ from slide.estimator.targets import (
 from slide.model import Model, Predicted, load
 from slide.model.folder import MODEL_FILE, write_model
 from slide.nn import SlideNetwork
+from slide.runtime import own_draws
 from slide.sampling import ActiveSampler
 from slide.sparse import CSR, as_csr, as_wide, hits, row_bounds
 from slide.training.loop import start_biases
@@ -211,8 +211,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         # The last evaluation of a trainer needs a row; nothing is chosen by it.
         held = train.slice(0, 1)
         data = SparseDataset("classifier", train, held, *sizes, steps=(steps,))
-        with _seeded(self._seed()) as seed, _folder(self.run_dir) as folder:
-            config.seed = seed
+        config.seed = self._seed()
+        with own_draws(config.seed), _folder(self.run_dir) as folder:
             fill_in(config, len(train), split.num_labels)
             with silenced(not self.verbose):
                 with plain_errors():
@@ -273,7 +273,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         config.seed = seed = self._seed()
         fill_in(config, len(split), split.num_labels)
         # Each call has draws of its own, or dropout would leave the same units out for ever.
-        with _seeded((seed + (0 if first else self.model_.passes)) % 2**63):
+        with own_draws((seed + (0 if first else self.model_.passes)) % 2**63):
             if first:
                 with plain_errors():
                     network = build_network(config, split.num_features, split.num_labels)
@@ -647,14 +647,6 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         kept = {"multilabel": self.multilabel_, "classes": str(classes.dtype)}
         self.model_.settings["classifier"] = kept
         self.model_.rename_labels(label_names(classes))
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[int]:
-    """Draws of torch begin at a seed, and go on as before afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield seed
 
 
 @contextmanager

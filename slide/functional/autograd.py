@@ -3,7 +3,8 @@
 import functools
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,19 @@ from torch.nn.parallel import DistributedDataParallel
 from slide.backend import CPU, on_device
 from slide.row_gradients import hand_over
 from slide.utils.profiling import untraced_twin
+
+# Whether operations are those of a layer in ``eval()``; see `slide.row_gradients.hand_over`.
+_predicts = ContextVar("predicts", default=False)
+
+
+@contextmanager
+def in_eval(predicts: bool) -> Iterator[None]:
+    """Operations in the block are those of a layer that is in ``eval()``, or is not."""
+    token = _predicts.set(predicts)
+    try:
+        yield
+    finally:
+        _predicts.reset(token)
 
 
 class FirstDerivatives(torch.autograd.Function):
@@ -38,6 +52,7 @@ class FirstDerivatives(torch.autograd.Function):
         out = super().apply(*inputs)
         node = out.grad_fn  # type: ignore[union-attr]
         if node is not None:  # It is the context of the backward pass.
+            node.predicts = _predicts.get()
             node.sources = [_edge(each) for each in inputs if _learns(each)]
             node.numbering = _numbering(node.sources)
         return out

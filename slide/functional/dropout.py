@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slide import ops
+from slide import ops, runtime
 from slide.backend import KERNEL_DTYPES, array_view
 from slide.functional.autograd import FirstDerivatives
 from slide.sparse import CSR
@@ -36,7 +36,8 @@ def relu_dropout(x: Tensor, p: float, generator: torch.Generator | None = None) 
         return torch.relu(x)
     if x.dtype not in KERNEL_DTYPES:  # Kernels do not read other types.
         return relu_dropout(x.float(), p, generator).to(x.dtype)
-    key = int(torch.randint(2**62, (), generator=generator, device="cpu"))
+    draws = runtime.generator() if generator is None else generator
+    key = int(torch.randint(2**62, (), generator=draws, device="cpu"))
     return _ReluDropout.apply(x, p, key)  # type: ignore[return-value]
 
 
@@ -74,6 +75,7 @@ def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) ->
     checks.share("p", p)
     if not p:
         return x
-    kept = array_view(torch.rand(len(x.indices), generator=generator, device="cpu")) >= p
+    draws = runtime.generator() if generator is None else generator
+    kept = array_view(torch.rand(len(x.indices), generator=draws, device="cpu")) >= p
     left = x.keep(kept)
     return left._replace(values=left.values * x.values.dtype.type(1 / (1 - p)))

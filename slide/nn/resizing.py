@@ -13,6 +13,7 @@ from slide.nn.sampled_linear import SampledLinear
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.optim import resize_rows
 from slide.optim.row_sparse_adam import check_has
+from slide.runtime import generator
 from slide.utils import checks
 
 # New outputs begin with a bias that this share of the outputs is below: that of rare labels.
@@ -77,7 +78,8 @@ def add_outputs(
     with changing(layer):
         bound = init_scale / math.sqrt(layer.in_features)
         weight = layer.weight.detach()
-        added = weight.new_empty(count, layer.in_features).uniform_(-bound, bound)
+        added = weight.new_empty(count, layer.in_features)
+        added.uniform_(-bound, bound, generator=generator(weight.device))
         if layer.bias is not None:
             known = layer.bias.detach().float()
             low = float(known.kthvalue(max(1, round(_RARE * len(known)))).values)
@@ -158,7 +160,8 @@ def add_features(
     if getattr(layer.sampler, "proposer", None) is not None:
         raise ValueError("the sampler of the layer hashes its features, so they cannot become more")
     scale = init_scale / math.sqrt(layer.out_features)
-    added = layer.weight.detach().new_empty(count, layer.out_features).normal_(0, scale)
+    added = layer.weight.detach().new_empty(count, layer.out_features)
+    added.normal_(0, scale, generator=generator(added.device))
     with changing(layer):
         resize_rows(layer.weight, None, added, optimizer)
         layer.in_features += count

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from slide import functional as F
 from slide.active_set import ActiveSet
 from slide.backend import KERNEL_DTYPES, on_device, on_host
-from slide.functional.autograd import outside_autocast
+from slide.functional.autograd import in_eval, outside_autocast
 from slide.functional.convolution import (
     Channels,
     IntPair,
@@ -20,7 +20,8 @@ from slide.functional.convolution import (
     check_convolution,
     input_ids,
 )
-from slide.nn.sampled_linear import Activation, EveryOutput, SampledLayer, check_dtype
+from slide.nn.sampled_linear import Activation, EveryOutput, SampledLayer, check_dtype, learns
+from slide.runtime import generator
 from slide.sampling import Sampler
 from slide.utils import checks
 from slide.utils.profiling import untraced
@@ -101,7 +102,9 @@ class SampledConv2d(SampledLayer):
         bound = 1 / math.sqrt(per_output)
         options = {"device": device, "dtype": dtype}
         weight = torch.empty(out_channels, in_channels // groups, *self.kernel_size, **options)
-        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        self.weight = nn.Parameter(
+            weight.uniform_(-bound, bound, generator=generator(weight.device))
+        )
         self.bias = nn.Parameter(torch.zeros(out_channels, **options)) if bias else None
 
     def _apply(self, fn: Callable, recurse: bool = True) -> "SampledConv2d":
@@ -133,18 +136,19 @@ class SampledConv2d(SampledLayer):
                 "a convolution needs one set for the batch, from a sampler of mode='shared'"
             )
         active = _ascending(active)  # Here the host waits for ids that another device drew.
-        values = F.active_conv2d(
-            x,
-            self.weight,
-            self.bias,
-            in_channels=in_channels,
-            out_channels=None if active.complete else active.ids,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups,
-            sparse_grad=self.sparse_grad,
-        )
+        with in_eval(not learns(self)):
+            values = F.active_conv2d(
+                x,
+                self.weight,
+                self.bias,
+                in_channels=in_channels,
+                out_channels=None if active.complete else active.ids,
+                stride=self.stride,
+                padding=self.padding,
+                dilation=self.dilation,
+                groups=self.groups,
+                sparse_grad=self.sparse_grad,
+            )
         return self._activation(values, active, (len(x),))
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from slide import functional as F
 from slide.active_set import ActiveSet, check_active
 from slide.backend import on_host
-from slide.functional.autograd import check_takes_rows, outside_autocast
+from slide.functional.autograd import check_takes_rows, in_eval, outside_autocast
 from slide.functional.linear import (
     DTYPES,
     PRECISIONS,
@@ -26,6 +26,7 @@ from slide.functional.linear import (
     linear_on_set,
 )
 from slide.functional.losses import ActiveLoss
+from slide.runtime import generator
 from slide.sampling import ActiveSampler, FullSampler, Sampler
 from slide.search import RowIndex, exact_top_k, index_top_k
 from slide.search.row_index import LazyRowIndex
@@ -398,7 +399,9 @@ class SampledLinear(SampledLayer):
         self.precision = precision
         bound = init_scale / math.sqrt(in_features)
         weight = torch.empty(out_features, in_features, dtype=dtype, device=device)
-        self.weight = nn.Parameter(weight.uniform_(-bound, bound))
+        self.weight = nn.Parameter(
+            weight.uniform_(-bound, bound, generator=generator(weight.device))
+        )
         zeros = torch.zeros(out_features, dtype=dtype, device=device) if bias else None
         self.bias = None if zeros is None else nn.Parameter(zeros)
         self._index = LazyRowIndex()
@@ -452,7 +455,7 @@ class SampledLinear(SampledLayer):
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
         x, lead = _in_rows(x)
         labels = _flat(labels, lead)
-        with outside:
+        with outside, in_eval(not learns(self)):
             active = self._active_set(x, labels)
             values = linear_on_set(x, self.weight, self.bias, active, precision, self.sparse_grad)
         return self._activation(values, active, lead)
@@ -497,7 +500,7 @@ class SampledLinear(SampledLayer):
             raise TypeError("weights of samples need an ActiveLoss")
         x, labels, weights = _as_samples(x, labels, weights, ignore_index)
         x, precision, outside = outside_autocast(x, self.weight, self.precision)
-        with outside:
+        with outside, in_eval(not learns(self)):
             active = self._active_set(x, labels, targets=isinstance(loss, ActiveLoss))
             if not isinstance(loss, ActiveLoss):
                 values = linear_on_set(

@@ -17,6 +17,7 @@ from slide.nn.sampled_linear import (
     check_module,
     new_linear,
 )
+from slide.runtime import generator
 from slide.sampling import Sampler
 from slide.sparse import CSR, as_csr
 from slide.utils import checks
@@ -80,7 +81,8 @@ class SparseInputLinear(SampledLayer):
         checks.positive("init_scale", init_scale)
         check_dtype(dtype, KERNEL_DTYPES)
         weight = torch.empty(in_features, out_features, dtype=dtype, device=device)
-        self.weight = nn.Parameter(weight.normal_(0, init_scale / math.sqrt(out_features)))
+        scale = init_scale / math.sqrt(out_features)
+        self.weight = nn.Parameter(weight.normal_(0, scale, generator=generator(weight.device)))
         self.bias = nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device))
 
     @classmethod

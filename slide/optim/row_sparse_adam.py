@@ -42,6 +42,13 @@ _UNWRAPPED = {
     name: inspect.unwrap(getattr(torch.optim.Optimizer, name))
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 }
+# Options of PyTorch's optimizers, with the value that leaves them out, or does what is done here.
+_FOREIGN = {
+    **dict.fromkeys(("amsgrad", "maximize", "foreach", "fused", "capturable"), False),
+    **dict.fromkeys(("differentiable", "nesterov", "momentum", "dampening"), False),
+    "decoupled_weight_decay": True,
+}
+_FLAGS = {"correct_skipped", "rowwise", "every_row"}
 _LEAST_EPS = 1e-37  # A much smaller number is 0 in float32.
 _LARGEST_RATE = 1e38  # Ten times as much is infinite in float32.
 
@@ -86,7 +93,6 @@ class RowSparseAdam(torch.optim.Optimizer):
         tensor([False,  True, False,  True])
     """
 
-    add_param_group = untraced(_UNWRAPPED["add_param_group"])
     state_dict = untraced(_UNWRAPPED["state_dict"])
 
     def __init__(
@@ -104,12 +110,18 @@ class RowSparseAdam(torch.optim.Optimizer):
         _check_numbers(lr, betas, eps, weight_decay)
         numbers = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         flags = {"correct_skipped": correct_skipped, "rowwise": rowwise, "every_row": every_row}
-        for name, value in flags.items():
-            checks.flag(name, value)
+        _check_options(flags)
         super().__init__(params, numbers | flags)
         for group in self.param_groups:  # Whose numbers may be others.
             _check_numbers(*(group[name] for name in numbers))
         self.__setstate__({})  # What is no part of its state.
+
+    @untraced
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with options of their own; ValueError for one that this Adam lacks."""
+        if isinstance(param_group, dict):  # Else the base class raises an error.
+            _check_options(param_group, self.defaults)
+        _UNWRAPPED["add_param_group"](self, param_group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -155,6 +167,7 @@ class RowSparseAdam(torch.optim.Optimizer):
         """
         with self._user:
             for group in self.param_groups:  # Before any row changes.
+                _check_options(group)
                 _check_numbers(group["lr"], group["betas"], group["eps"], group["weight_decay"])
             loss, shown, factor = None, self.__dict__.pop("_shown", ()), self._scale_factor()
             if factor is not None:
@@ -240,6 +253,7 @@ class RowSparseAdam(torch.optim.Optimizer):
             # Copied and loaded optimizers have "differentiable"; earlier states lack "every_row".
             names = set(self.defaults) - {"differentiable", "every_row"}
             _check_names("its groups lack", names, group)
+            _check_options(group)
             if not all(isinstance(each, int) for each in group["params"]):
                 raise ValueError(f"params must be numbers of parameters, not {group['params']!r}")
         saved = [(i, group["betas"][0] != 0) for group in groups for i in group["params"]]
@@ -260,6 +274,26 @@ class RowSparseAdam(torch.optim.Optimizer):
                     self.state[p][name] = value.detach().to(
                         p.device, dtype, copy=True, memory_format=torch.contiguous_format
                     )
+
+
+def _check_options(group: dict[str, Any], known: Iterable[str] = ()) -> None:
+    """Raise ValueError for an option that changes a step elsewhere, and would not here.
+
+    Other names, such as those that schedules and users note, stay; but not a near miss of a
+    ``known`` one.
+    """
+    for name in _FOREIGN.keys() & group.keys():
+        if group[name] not in (None, _FOREIGN[name]):
+            raise ValueError(
+                f"{name}={group[name]!r} is no option of RowSparseAdam: leave it out of the "
+                "parameter group"
+            )
+    for name in _FLAGS & group.keys():
+        checks.flag(name, group[name])
+    names = list(known)
+    for name in group.keys() - {"params", *names} if names else ():
+        if near := checks.near_word(str(name), names, cutoff=0.8):
+            raise ValueError(f"{name} is no option of RowSparseAdam{near}")
 
 
 def _check_numbers(lr: Any, betas: Any, eps: Any, weight_decay: Any) -> None:

@@ -18,7 +18,7 @@ from slide.distributed.sharded_network import single_name
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SampledLayer
 from slide.optim import RowSparseAdam
-from slide.runtime import versions
+from slide.runtime import get_draws, set_draws, versions
 from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
@@ -85,7 +85,7 @@ class Checkpoint:
             self._release = weakref.finalize(self, release_folder, run)
         self._parts = {  # Besides network and counters: how to get the state, and to load it.
             "optimizer": (optimizer.state_dict, self._load_optimizer),
-            "random": (torch.get_rng_state, torch.set_rng_state),
+            "random": (get_draws, set_draws),
         }
         if schedule is not None:  # Checkpoints call it the plan.
             self._parts["plan"] = (schedule.state_dict, schedule.load_state_dict)

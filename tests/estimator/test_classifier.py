@@ -1,6 +1,7 @@
 """`SlideClassifier` on small data: what it trains, what it answers, and what it refuses."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -109,6 +110,30 @@ def test_one_label_for_each_row(rows):
     assert set(found) <= set(names)
     assert model.score(X, names) == pytest.approx(np.mean(found == names))
     assert model.score(X, names, sample_weight=found == names) == 1
+
+
+@pytest.mark.parametrize("ranker", [None, "ensemble"])
+def test_fits_of_threads_are_those_of_one_after_another(rows, ranker):
+    """They seeded the generator of the process, each in the middle of the others."""
+    X, Y = rows
+    options, before = {**FEW, "ranker": ranker}, torch.get_rng_state()
+
+    def fit(_):
+        model = SlideClassifier(**options).fit(X, Y)
+        scores = model.decision_function(X, top_k=80)
+        model.partial_fit(X, Y)
+        parameters = model.model_.network.parameters()
+        return [scores.data.tobytes(), *(p.detach().numpy().tobytes() for p in parameters)]
+
+    alone = fit(0)
+    with ThreadPoolExecutor(4) as pool:
+        found = pool.map(fit, range(4))
+        torch.manual_seed(3)  # The program draws meanwhile.
+        drawn = [torch.rand(1).item() for _ in range(2000)]
+        assert all(each == alone for each in found)
+    torch.manual_seed(3)
+    assert drawn == [torch.rand(1).item() for _ in range(2000)]
+    torch.set_rng_state(before)
 
 
 def test_equal_seeds_and_the_state_around(rows):

@@ -296,6 +296,45 @@ def test_options_out_of_range(option, value):
     assert torch.equal(weight, before)
 
 
+FOREIGN = {"amsgrad": True, "maximize": True, "foreach": True, "fused": True, "momentum": 0.9}
+FOREIGN |= {"decoupled_weight_decay": False, "capturable": True}
+
+
+@pytest.mark.parametrize(("option", "value"), FOREIGN.items())
+def test_options_of_other_optimizers_in_a_group(option, value):
+    """They were taken, and had no effect."""
+    said = f"{option}={value} is no option of RowSparseAdam: leave it out of the parameter group"
+    weight = torch.nn.Parameter(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match=said):
+        RowSparseAdam([{"params": [weight], option: value}])
+    optimizer, trained_weight = trained()
+    with pytest.raises(ValueError, match=said):
+        optimizer.add_param_group({"params": [weight], option: value})
+    optimizer.load_state_dict(optimizer.state_dict())
+    before, state = trained_weight.detach().clone(), optimizer.state_dict()
+    state["param_groups"][0][option] = value
+    with pytest.raises(ValueError, match=said):
+        optimizer.load_state_dict(state)
+    optimizer.param_groups[0][option] = value
+    with pytest.raises(ValueError, match=said):
+        step(optimizer, trained_weight, [0])
+    assert torch.equal(trained_weight, before)
+
+
+def test_what_else_a_group_may_hold():
+    """Options that are off, as in groups of AdamW, and notes of schedules and users."""
+    weight = torch.nn.Parameter(torch.zeros(3, 2))
+    groups = torch.optim.AdamW([weight]).param_groups
+    optimizer = RowSparseAdam([{**groups[0], "name": "head", "initial_lr": 0.1, "lr_scale": 2}])
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=9)
+    copy.deepcopy(optimizer).add_param_group({"params": [nn.Parameter(torch.zeros(2, 2))]})
+    for option, near in (("weight_decai", "weight_decay"), ("beta", "betas")):
+        with pytest.raises(ValueError, match=f"{option} is no option of .*; did you mean {near}"):
+            RowSparseAdam([{"params": [weight], option: 0.1}])
+    with pytest.raises(ValueError, match="rowwise must be true or false, not 'no'"):
+        RowSparseAdam([{"params": [weight], "rowwise": "no"}])
+
+
 def test_the_largest_rate_of_a_group_and_the_least_eps():
     weight = torch.nn.Parameter(torch.zeros(1, 1))
     # As of a first layer, whose rate is a multiple of that of the others.
