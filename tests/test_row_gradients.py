@@ -94,7 +94,8 @@ def test_gradients_that_nobody_takes_are_bounded_and_said(active, way, kind):
     for p in (net.head.weight, net.head.bias):
         assert len(p.row_gradients) < row_gradients.MANY_PENDING
         assert entries(p) <= 2 * p.numel()
-    said = sorted(str(each.message) for each in caught)
+    # As plain Python, random bits overflow with a warning of NumPy.
+    said = sorted(str(each.message) for each in caught if "overflow" not in str(each.message))
     assert len(said) == 2
     parts = ("bias", "weight"), ((OUTPUTS,), (OUTPUTS, D)), said
     for name, shape, message in zip(*parts, strict=True):
