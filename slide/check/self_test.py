@@ -263,15 +263,10 @@ def _tables(rng: np.random.Generator) -> Found:
     queries = rng.integers(0, 16, (3, 7)).astype(np.int32)
     for capacity in (4, 60, None):
         tables = HashTables(3, 16, capacity)
-        codes, new = (rng.integers(0, 16, (3, 60)).astype(np.int32) for _ in range(2))
+        codes = rng.integers(0, 16, (3, 60)).astype(np.int32)
         tables.build(codes[:, :40])
         tables.insert(np.arange(40, 60, dtype=np.int32), codes[:, 40:])
-        full = tables.query(queries)
-        found[f"what queries find, {capacity=}"] = _sorted(full)
-        if capacity != 4:  # Full buckets lose the order in which their ids came.
-            ids = rng.permutation(60)[:20].astype(np.int32)
-            tables.move(ids, codes[:, ids], new[:, ids])
-            found[f"after moves, {capacity=}"] = _sorted(tables.query(queries))
+        found[f"what queries find, {capacity=}"] = _sorted(tables.query(queries))
     return found
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from slide.backend import array_view, device_of, on_device, on_host, uses_reference
 from slide.ops import buckets as kernels
 from slide.ops import fold as fold
-from slide.ops.buckets import Buckets, torch_build, torch_insert, torch_look_up, torch_remove
+from slide.ops.buckets import Buckets, torch_build, torch_insert, torch_look_up
 from slide.ops.sketches import (
     FIRST,
     LINE,
@@ -129,55 +129,32 @@ class HashTables:
     def insert(self, ids: Any, codes: Any, old: Any = None) -> None:
         """Add ids ``(n,)`` int32 with codes ``(L, n)`` int32.
 
-        old: codes of the same shape; where they are the same, an id is not added to a table.
+        old: codes of the same shape; where they lead to the same bucket, an id is not added.
         """
         self._check_ids(ids, codes)
-        buckets = self.buckets_of(codes)
+        device, added = device_of(codes), self.buckets_of(codes)
         if old is not None:
-            buckets = np.where(on_host(old) == on_host(codes), np.int32(-1), on_host(buckets))
-            buckets = on_device(buckets, device_of(codes)) if uses_reference(codes) else buckets
-        self._insert(ids, buckets)
-
-    def _insert(self, ids: Any, codes: Any) -> None:
+            added, held = on_host(added), on_host(self.buckets_of(old))
+            added = np.where(held == added, np.int32(-1), added)
         if uses_reference(codes):
-            device = device_of(codes)
-            ids, codes = on_device(ids, device), on_device(codes, device)
+            ids, added = on_device(ids, device), on_device(added, device)
             buckets = self.tensors(device)
-            self.buckets = torch_insert(buckets, ids, codes, self.capacity, *self._policy())
+            self.buckets = torch_insert(buckets, ids, added, self.capacity, *self._policy())
             return
         buckets, ids = self.arrays(), on_host(ids)
-        codes = np.ascontiguousarray(on_host(codes))
+        codes = np.ascontiguousarray(on_host(added))
         done = np.zeros(self.num_tables, np.int64)
         while True:
             kernels.insert(buckets, ids, codes, self.capacity, *self._policy(), done)
             if (done == len(ids)).all():
                 return
-            # Buckets that moved have left room behind, which the new pool does without. It has
-            # space for the bucket that did not fit, and for as many ids as there are.
+            # Buckets that outgrew their room have left it behind, which the new pool does without.
+            # It has space for the bucket that did not fit, and for as many ids as there are.
             held = int(np.minimum(buckets.seen, buckets.rooms).sum(1).max())
             room = max(4, 2 * int(buckets.rooms.max()))
             pool = np.zeros((self.num_tables, 2 * held + room), np.int32)
             kernels.compact(buckets, pool)
             self.buckets = buckets = buckets._replace(pool=pool)
-
-    def move(self, ids: Any, old: Any, new: Any) -> None:
-        """Move ids from buckets ``old`` to buckets ``new``.
-
-        ids (n,) int32, distinct, all in the tables; old, new (L, n) int32 codes.
-        """
-        self._check_ids(ids, old)
-        self._check_ids(ids, new)
-        old, new = self.buckets_of(old), self.buckets_of(new)
-        if uses_reference(old):
-            device = device_of(old)
-            ids, old, new = (on_device(each, device) for each in (ids, old, new))
-            gone, come = (torch.where(old == new, -1, each) for each in (old, new))
-            self.buckets = torch_remove(self.tensors(device), ids, gone, self.capacity)
-        else:
-            ids, old, new = map(on_host, (ids, old, new))
-            gone, come = np.ascontiguousarray(np.where(old == new, -1, (old, new)))
-            kernels.remove(self.arrays(), ids, gone, self.capacity)
-        self._insert(ids, come)
 
     def query(self, codes: Any) -> Pattern:
         """The ids in the buckets of each query, table after table.

@@ -148,32 +148,6 @@ def compact(buckets, pool):
 
 
 @parallel
-def remove(buckets, ids, codes, capacity):
-    """Remove ``ids[i]`` from bucket ``codes[l, i]`` of each table l; a negative code is skipped.
-
-    The last id of the bucket moves to the free position. If the bucket did not keep the id, only
-    its count falls. A full bucket that loses an id no longer counts the ids that it did not keep,
-    and loses the order in which its ids came.
-    """
-    for l in prange(codes.shape[0]):
-        starts, seen, pool = buckets.starts[l], buckets.seen[l], buckets.pool[l]
-        for i in range(len(ids)):
-            c = codes[l, i]
-            if c < 0:
-                continue
-            kept = min(seen[c], capacity)
-            last = starts[c] + kept - 1
-            p = starts[c]
-            while p <= last and pool[p] != ids[i]:
-                p += 1
-            if p <= last:
-                pool[p] = pool[last]
-                seen[c] = kept - 1
-            elif seen[c] > capacity:
-                seen[c] -= 1
-
-
-@parallel
 def bucket_lengths(buckets, codes, capacity, out):
     """Write the total number of ids in the buckets of each query to ``out`` ``(B,)`` int64."""
     num_tables = buckets.starts.shape[0]
@@ -273,19 +247,6 @@ def torch_insert(
     every = torch.cat([held.ids, ids[kept]])[order][last]
     seen = seen + at.bincount(minlength=len(seen))
     return _packed(shape, seen, Entries(places[last] >> 32, every))
-
-
-def torch_remove(buckets: Buckets, ids: Tensor, codes: Tensor, capacity: int) -> Buckets:
-    """See the kernel; but the other ids of a bucket stay in their order."""
-    (held, _), lost = _entries(buckets), _numbered(buckets, ids, codes)
-    seen = buckets.seen.flatten().long()
-    gone = torch.isin((held.at << 32) + held.ids, (lost.at << 32) + lost.ids)
-    removed = held.at[gone].bincount(minlength=len(seen))
-    # A full bucket counts ids that it did not keep, until it loses one that it kept.
-    dropped = lost.at.bincount(minlength=len(seen)) - removed
-    others = torch.where(seen > capacity, (seen - dropped).clamp(min=capacity), seen)
-    seen = torch.where(removed > 0, seen.clamp(max=capacity) - removed, others)
-    return _packed(buckets.seen.shape, seen, Entries(held.at[~gone], held.ids[~gone]))
 
 
 def torch_look_up(buckets: Buckets, codes: Tensor, most: int) -> Tensor:

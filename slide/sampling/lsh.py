@@ -2,24 +2,22 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
 from slide.hashing.families import MOST_PROBES, MOST_TABLES
 from slide.hashing.hash_tables import bucket_count
-from slide.hashing.projection import Projection
 from slide.ops.buckets import SPARE
-from slide.ops.sketches import FIRST, LINE, largest_scores, sketches_of
+from slide.ops.sketches import FIRST, LINE
 from slide.sampling.head import Head, bound_of
-from slide.sampling.protocol import Queries, dense
-from slide.sampling.ranked import RankedProposer
+from slide.sampling.ranked import BLOCK, SketchedProposer, blocks
 from slide.sampling.sketch import index_arrays
 from slide.sparse import Pattern
 from slide.utils import checks
@@ -30,25 +28,20 @@ from slide.utils.tensor_folder import check_same_settings
 
 # Tables, and rows of a bucket on average: K follows from it.
 NUM_TABLES, _IN_BUCKET = 8, 16
-# Directions of a sketch, which then fit into one line of the cache; codes hash the first 32.
-_NUMBERS, _HASHED = 52, 32
+# Directions that codes hash, of those of a sketch.
+_HASHED = 32
 # Rows that each input scans beside its buckets: a 64th of all, at most 4096.
 _HEAD, _MOST_HEAD = 1 / 64, 4096
 # It is chosen anew when it has fewer or more rows than these parts of that.
 _FEWEST, _MOST = 0.8, 1.5
 # Rows that a bucket keeps: the ones that were hashed last.
 _CAPACITY = 128
-# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
-# its score over recent inputs.
-_DEVIATIONS = 3.0
 # Steps whose rows move at a time: one step's rows cost nearly as much, and teach no more. Rows
 # change less and less, so it is an eighth of all steps so far, within these bounds.
 _STEPS, _MOST_STEPS = 8, 64
-# Rows that are projected at a time.
-_BLOCK = 16_384
 
 
-class LSHProposer(RankedProposer):
+class LSHProposer(SketchedProposer):
     """Proposes the rows with the largest scores in the hash buckets of an input (SLIDE).
 
     Rows and inputs are projected on the principal directions of recent inputs
@@ -95,7 +88,7 @@ class LSHProposer(RankedProposer):
         True
     """
 
-    scored = 2
+    scored, width = 2, LINE
 
     def __init__(
         self,
@@ -118,7 +111,6 @@ class LSHProposer(RankedProposer):
             checks.whole_within("probes", probes, 0, MOST_PROBES)
         self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
         self.family, self.rebuilds, self.steps = family, 0, 0
-        self.projection = Projection(in_features, seed)
         self._size()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,64 +135,52 @@ class LSHProposer(RankedProposer):
         self.hash = self.family(width, hashes_per_table=hashes, num_tables=tables, seed=self.seed)
         codes = self.hash.num_buckets
         buckets = bucket_count(codes, rows)
-        options = {"bucket_capacity": _CAPACITY, "bucket_policy": "fifo", "growing": True}
-        self.tables = HashTables(tables, buckets, num_codes=codes, **options)
+        self.tables = HashTables(
+            tables,
+            buckets,
+            bucket_capacity=_CAPACITY,
+            bucket_policy="fifo",
+            num_codes=codes,
+            growing=True,
+        )
         self._sizes = {"hashes_per_table": hashes, "num_tables": tables}
-        self.sketches = torch.zeros(0, LINE, dtype=torch.int8)
+        super()._size()
         self.codes: Any = np.zeros((tables, 0), np.int32)
         self._most = max(1, min(round(_HEAD * rows), _MOST_HEAD))
         self._head, self._bound = Head(np.empty(0, np.int32), self.sketches), -np.inf
-        self.changed.forget()
-        self.rows_scanned = 0.0
-
-    def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; directions stay, and tables and sketches are new."""
-        super().resize(out_features)
-        self._size()
-
-    @property
-    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return len(self.sketches) == self.out_features
-
-    @profiled("observe")
-    def observe(self, inputs: Queries) -> None:
-        """Keep the inputs of a step."""
-        self.projection.observe(dense(inputs, type(self).__name__))
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Find the directions of recent inputs, draw hash functions, and hash all rows."""
         self._rows = weight, bias
-        self.projection.renew(weight, bias, _NUMBERS)
-        if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
-            self.sketches = torch.empty(len(weight), LINE, dtype=torch.int8, device=weight.device)
-        rows = np.arange(len(weight), dtype=np.int32)
-        for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+        self.projection.renew(weight, bias, self.numbers)
+        self._make_room(weight)
+        for some in blocks(np.arange(len(weight), dtype=np.int32)):
             self._sketch(weight, bias, some)
         self.rebuilds += 1
         self.changed.settle(weight, bias)
-        self._build()
-
-    def _sketch(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
-        """Sketch some rows anew."""
-        projected = self.projection.rows(weight, bias, rows, _NUMBERS)
-        sketches = sketches_of(projected, self.projection.offset, LINE)
-        self.sketches[on_device(rows, sketches.device).long()] = sketches
-        return sketches
-
-    def _build(self) -> None:
-        """Hash all sketches into new tables: other hash functions may find what these miss."""
-        self.hash.redraw(int(random_key(self.seed, self.rebuilds)))
-        if not len(self.sketches):
-            return
-        # In parts, whose vectors stay in the cache.
-        codes = [on_host(self._codes(some)) for some in self.sketches.split(_BLOCK)]
-        self.codes, scores = np.concatenate(codes, 1), self._largest_scores(self.sketches)
+        scores = self._hash()
         placed = on_device(self.codes, self.sketches.device)
         placed = placed if uses_reference(self.sketches) else self.codes
         # Of a full bucket the rows stay that came last.
         self.tables.build(placed, _ascending(scores))
         self._choose_head(scores)
+
+    def _sketch(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
+        """Sketch some rows anew."""
+        sketches = self._sketched(weight, bias, rows)
+        self.sketches[on_device(rows, sketches.device).long()] = sketches
+        return sketches
+
+    def _hash(self) -> np.ndarray:
+        """Draw hash functions, as others may find what the last ones missed, and hash all sketches.
+
+        Returns their largest scores ``(N,)``.
+        """
+        self.hash.redraw(int(random_key(self.seed, self.rebuilds)))
+        codes = [on_host(self._codes(some)) for some in self.sketches.split(BLOCK)]
+        self.codes = np.concatenate(codes, 1)
+        return self._largest_scores(self.sketches)
 
     def _choose_head(self, scores: np.ndarray) -> None:
         """Let each input scan the rows that may have the largest scores ``(N,)``."""
@@ -210,12 +190,6 @@ class LSHProposer(RankedProposer):
     def _take_head(self, scores: np.ndarray) -> None:
         rows = np.flatnonzero(scores > self._bound).astype(np.int32)
         self._head = Head(rows, self.sketches.cpu())
-
-    def _largest_scores(self, sketches: Tensor) -> np.ndarray:
-        """``(n,)`` float32: the score that each row may have for one of few inputs."""
-        variances = F.pad(self.projection.variances[:_NUMBERS], (FIRST, 0))
-        variances = F.pad(variances, (0, LINE - len(variances)))
-        return largest_scores(sketches, variances, _DEVIATIONS)
 
     def _codes(self, sketches: Tensor) -> Any:
         """The codes ``(L, n)`` int32 of rows, which depend on their sketches alone."""
@@ -249,7 +223,7 @@ class LSHProposer(RankedProposer):
 
     def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
         """See `RankedProposer.find`: the rows in the buckets of the inputs."""
-        z = self.projection.inputs(queries, _NUMBERS)
+        z = self.projection.inputs(queries, self.numbers)
         vectors = _mixed(z[:, :_HASHED])
         probe: Any = getattr(self.hash, "probe_codes", None)
         codes = probe(vectors, self.probes) if probe and self.probes else self.hash.codes(vectors)
@@ -303,19 +277,18 @@ class LSHProposer(RankedProposer):
         check_arrays(what, state, index_arrays(state, self.out_features, LINE))
         rebuilds = check_counter(what, "rebuilds", state["rebuilds"])
         self.steps = check_counter(what, "steps", state["steps"])
-        numbers = min(_NUMBERS, self.projection.directions.shape[1])
-        self.projection.load(what, state, numbers)
+        self.projection.load(what, state, self.numbers)
         self.rebuilds, self.sketches = rebuilds, torch.from_numpy(state["sketches"].copy())
         steps = check_counter(what, "noted_steps", state["noted_steps"])
         self.changed.restore(state["noted"], steps)
-        self._build()
         if len(self.sketches):  # Rows are in the buckets that they have left, too.
+            scores = self._hash()
             check_arrays(what, state, {"bound": Expected((1,), "float32", finite=False)})
             self.tables.load_state_dict(state["tables"])
             if int(self.tables.arrays().pool.max(initial=0)) >= self.out_features:
                 raise ValueError(f"{what} is damaged: its tables hold rows that there are not")
             self._bound = state["bound"][0]
-            self._take_head(self._largest_scores(self.sketches))
+            self._take_head(scores)
 
 
 def _ascending(scores: np.ndarray) -> np.ndarray:
@@ -332,6 +305,7 @@ def _mixed(vectors: Tensor) -> Tensor:
     return vectors @ _hadamard(1 << (known - 1).bit_length()).to(vectors.device)[:known]
 
 
+@cache
 def _hadamard(width: int) -> Tensor:
     """The Hadamard matrix ``(width, width)`` of Sylvester."""
     out = torch.ones(1, 1, dtype=torch.float32)

@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, uses_reference
+from slide.hashing.projection import Projection
 from slide.ops.active_sets import RankedIds
+from slide.ops.sketches import FIRST, largest_scores, sketches_of
 from slide.sampling.protocol import (
     Proposer,
     Queries,
@@ -25,6 +28,11 @@ from slide.utils.profiling import profiled
 # Candidates of an input for prediction.
 _ANSWERS = 128
 
+# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
+# its score over recent inputs.
+DEVIATIONS = 3.0
+# Rows that are projected at a time: their vectors stay in the cache.
+BLOCK = 16_384
 _NONE = np.empty(0, np.int32)
 
 
@@ -119,7 +127,7 @@ class RankedProposer(Proposer):
         Returns ``(B, most)`` int32, the best first, -1 after the last one; on the device of the
         index.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define find")
 
     def forget(self) -> None:
         """See `Proposer.forget`."""
@@ -180,3 +188,68 @@ class RankedProposer(Proposer):
     def statistics(self) -> dict[str, float]:
         """See `Proposer.statistics`."""
         return {"look_up/rows_seen": self.rows_scanned}
+
+
+class SketchedProposer(RankedProposer):
+    """A ranked proposer with a sketch of each row, in the principal directions of recent inputs.
+
+    A subclass sets ``width``, the bytes of a sketch, and defines `_size`, which a constructor calls
+    last.
+
+    Attributes:
+        projection: the directions.
+        sketches: ``(N, width)`` int8; no rows before the first rebuild. See `slide.ops.sketches`.
+    """
+
+    width: int
+
+    def __init__(self, in_features: int, out_features: int, *, best: int, seed: int = 0):
+        super().__init__(in_features, out_features, best=best, seed=seed)
+        self.projection = Projection(in_features, seed)
+
+    def _size(self) -> None:
+        """Empty sketches for the number of outputs."""
+        self.sketches = torch.zeros(0, self.width, dtype=torch.int8)
+        self.changed.forget()
+        self.rows_scanned = 0.0
+
+    def resize(self, out_features: int) -> None:
+        """See `Proposer.resize`; directions stay, and all else is new."""
+        super().resize(out_features)
+        self._size()
+
+    @property
+    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.sketches) == self.out_features
+
+    @property
+    def numbers(self) -> int:
+        """The number of directions of a sketch."""
+        return min(self.width - FIRST, self.projection.directions.shape[1])
+
+    @profiled("observe")
+    def observe(self, inputs: Queries) -> None:
+        """Keep the inputs of a step."""
+        self.projection.observe(dense(inputs, type(self).__name__))
+
+    def _make_room(self, weight: Tensor) -> None:
+        """Sketches for all rows of a weight, on its device; their contents are those of before."""
+        if len(self.sketches) != len(weight) or self.sketches.device != weight.device:
+            shape = len(weight), self.width
+            self.sketches = torch.empty(shape, dtype=torch.int8, device=weight.device)
+
+    def _sketched(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
+        """The sketches of some rows ``(n,)`` int32."""
+        projected = self.projection.rows(weight, bias, rows, self.numbers)
+        return sketches_of(projected, self.projection.offset, self.width)
+
+    def _largest_scores(self, sketches: Tensor) -> np.ndarray:
+        """``(n,)`` float32: the score that each row may have for one of few inputs."""
+        room = self.width - FIRST - self.numbers
+        variances = F.pad(self.projection.variances[: self.numbers], (FIRST, room))
+        return largest_scores(sketches, variances, DEVIATIONS)
+
+
+def blocks(rows: np.ndarray) -> list[np.ndarray]:
+    """Rows ``(n,)`` in parts that are projected at a time."""
+    return np.split(rows, range(BLOCK, len(rows), BLOCK))

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -311,7 +312,7 @@ class ActiveSampler(Sampler):
         last = self._chosen
         found, sets = float(on_host(last.known).sum()) - last.filled, max(last.sets, 1)
         if last.drawn is not None:
-            found -= _only_drawn(*last.drawn)
+            found -= last.drawn()
         return {
             "selection/candidates": (found - last.labels) / sets,
             "selection/filled": (last.outputs - found) / sets,
@@ -417,7 +418,8 @@ class ActiveSampler(Sampler):
         chosen, drawn = proposed, None
         if self.weighting == "none":
             more = _drawn_labels(labels, _LABEL_DRAWS * (sizes - needed), key)
-            chosen, drawn = _side_by_side(proposed, more), (labels, division, proposed, more)
+            chosen = _side_by_side(proposed, more)
+            drawn = partial(_only_drawn, labels, division, proposed, more)
         made = self._sets(queries, labels, division, chosen, sizes, key)
         self._chosen = _Chosen(made.known, int(distinct.sum()), filled, len(made.ids), sets, drawn)
         bounds_of_sets, set_of = row_bounds(sizes), np.empty(len(order), np.int64)
@@ -556,8 +558,8 @@ class _Chosen(NamedTuple):
     """Counts of the ids of some sets, for the log.
 
     known: of each set, ids that are labels, proposed or drawn labels of the batch; labels, filled:
-    how many of these are labels, and how many were drawn at random; outputs: all ids; drawn: of
-    which the number of drawn labels follows.
+    how many of these are labels, and how many were drawn at random; outputs: all ids; drawn:
+    counts those that are drawn labels alone, which takes a while.
     """
 
     known: Any
@@ -565,7 +567,7 @@ class _Chosen(NamedTuple):
     filled: int
     outputs: int
     sets: int
-    drawn: tuple[Pattern, "_Division", Any, np.ndarray] | None = None
+    drawn: Callable[[], int] | None = None
 
 
 def _only_drawn(labels: Pattern, division: "_Division", proposed: Any, drawn: np.ndarray) -> int:

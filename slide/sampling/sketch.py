@@ -9,22 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slide.backend import on_device, on_host, uses_reference
-from slide.hashing.projection import Projection
 from slide.ops.sketches import (
     CODES,
-    FIRST,
     PRIOR,
     WIDTH,
-    largest_scores,
     no_keys,
     rounded_queries,
     rows_of,
-    sketches_of,
     torch_rank_all,
 )
 from slide.sampling.head import Head, bound_of, records
-from slide.sampling.protocol import Queries, dense
-from slide.sampling.ranked import RankedProposer
+from slide.sampling.ranked import BLOCK, DEVIATIONS, SketchedProposer, blocks
 from slide.sparse import Pattern
 from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.profiling import profiled
@@ -35,24 +30,19 @@ from slide.utils.tensor_folder import check_same_settings
 HEAD = 65_536
 # With more rows than this the head grows with the root of N: of 4 million, twice as many find more.
 GROWS = 2**20
-# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
-# its score over recent inputs.
-_DEVIATIONS = 3.0
 # The head is chosen anew when it has less or more rows than these parts of what it shall have: a
 # smaller head loses recall, and a larger one takes time.
 _FEWEST, _MOST = 0.9, 1.15
 # Rows are first projected on these directions alone. These times the rows of the head are projected
 # on the others, too: they have nearly all rows of the head.
 _FEW, _LIKELY = 32, 1.25
-# Rows that are projected at a time.
-_BLOCK = 16_384
 _NO_ROWS, _NO_SKETCHES = np.empty(0, np.int32), torch.zeros(0, WIDTH, dtype=torch.int8)
 # The sketch of a row that no input scans.
 _SCORELESS = torch.zeros(1, WIDTH, dtype=torch.int8)
 _SCORELESS.view(torch.float32)[:, PRIOR] = -math.inf
 
 
-class SketchProposer(RankedProposer):
+class SketchProposer(SketchedProposer):
     """Proposes the rows with the largest scores among those that each input scans.
 
     A sketch is the projection of a row on the principal directions of recent inputs
@@ -89,11 +79,10 @@ class SketchProposer(RankedProposer):
 
     # Dropout turns an input away from the directions: if two thirds as many were scored exactly, a
     # twentieth of the ten best rows would be left out.
-    scored = 6
+    scored, width = 6, WIDTH
 
     def __init__(self, in_features: int, out_features: int, *, best: int = 16, seed: int = 0):
         super().__init__(in_features, out_features, best=best, seed=seed)
-        self.projection = Projection(in_features, seed)
         self._size()
 
     def _size(self) -> None:
@@ -102,37 +91,20 @@ class SketchProposer(RankedProposer):
         self._most = head if head < self.out_features else None
         # The head has the rows that may have larger scores than this.
         self.bound = torch.full((0 if self._most is None else 1,), 0.0)
-        self.sketches, self._head = _NO_SKETCHES, Head(_NO_ROWS, _NO_SKETCHES)
-        self._numbers = min(CODES, self.projection.directions.shape[1])
-        self.changed.forget()
-        self.rows_scanned = 0.0
-
-    def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; directions stay, and sketches are new."""
-        super().resize(out_features)
-        self._size()
-
-    @property
-    def has_index(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return len(self.sketches) == self.out_features
-
-    @profiled("observe")
-    def observe(self, inputs: Queries) -> None:
-        """Keep the inputs of a step."""
-        self.projection.observe(dense(inputs, type(self).__name__))
+        super()._size()
+        self._head = Head(_NO_ROWS, _NO_SKETCHES)
 
     @profiled("rebuild")
     def rebuild(self, weight: Tensor, bias: Tensor | None) -> None:
         """Find the directions of recent inputs, and sketch all rows that may be in the head."""
         self._rows = weight, bias
-        self.projection.renew(weight, bias, self._numbers)
+        self.projection.renew(weight, bias, self.numbers)
         rows = np.arange(len(weight), dtype=np.int32)
-        if self.sketches.shape[0] != len(weight) or self.sketches.device != weight.device:
-            self.sketches = torch.empty(len(weight), WIDTH, dtype=torch.int8, device=weight.device)
+        self._make_room(weight)
         if self._most is not None and not uses_reference(weight):
             rows = self._likely(weight, bias, round(_LIKELY * self._most))
             self.sketches.copy_(_SCORELESS)
-        for some in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
+        for some in blocks(rows):
             self._store(some, self._sketched(weight, bias, some))
         self.changed.settle(weight, bias)
         self._choose_head()
@@ -142,30 +114,20 @@ class SketchProposer(RankedProposer):
         every, scores, projection = np.arange(len(weight), dtype=np.int32), [], self.projection
         if most >= len(every):
             return every
-        for rows in np.split(every, range(_BLOCK, len(every), _BLOCK)):
+        for rows in blocks(every):
             found = projection.rows(weight, bias, rows, _FEW)
             projected, priors = found[:, :-1], found[:, -1]
             known = projected.shape[1]
             spread = (projected - projection.offset[:known]).square() @ projection.variances[:known]
-            scores.append(priors + _DEVIATIONS * spread.sqrt())
+            scores.append(priors + DEVIATIONS * spread.sqrt())
         scores = torch.cat(scores).nan_to_num_(-torch.inf, -torch.inf, -torch.inf).numpy()
         return np.sort(np.argpartition(scores, -most)[-most:]).astype(np.int32)
-
-    def _sketched(self, weight: Tensor, bias: Tensor | None, rows: np.ndarray) -> Tensor:
-        projected = self.projection.rows(weight, bias, rows, CODES)
-        return sketches_of(projected, self.projection.offset)
 
     def _store(self, rows: np.ndarray, sketches: Tensor) -> None:
         if uses_reference(sketches):
             self.sketches[on_device(rows, sketches.device).long()] = sketches
         else:
             records(self.sketches)[rows] = records(sketches)
-
-    def _largest_scores(self, sketches: Tensor) -> np.ndarray:
-        """``(n,)`` float32: the score that a row may have for one of few inputs."""
-        variances = F.pad(self.projection.variances[:CODES], (FIRST, 0))
-        variances = F.pad(variances, (0, WIDTH - len(variances)))
-        return largest_scores(sketches, variances, _DEVIATIONS)
 
     def _inside(self, sketches: Tensor) -> np.ndarray:
         """``(n,)`` bools: which rows belong to the head."""
@@ -184,7 +146,7 @@ class SketchProposer(RankedProposer):
         self._take_head()
 
     def _take_head(self) -> None:
-        inside = [self._inside(some) for some in self.sketches.split(_BLOCK) if len(some)]
+        inside = [self._inside(some) for some in self.sketches.split(BLOCK) if len(some)]
         rows = np.flatnonzero(np.concatenate([np.zeros(0, bool), *inside])).astype(np.int32)
         self._head = Head(rows, self.sketches)
 
@@ -237,12 +199,12 @@ class SketchProposer(RankedProposer):
 
     def sizes(self) -> dict[str, int]:
         """See `Proposer.sizes`."""
-        return {"directions": self._numbers}
+        return {"directions": self.numbers}
 
     def _settings(self) -> dict[str, Any]:
         """What sketches depend on."""
         directions = self.projection.directions.shape[1]
-        return {"directions": directions, "numbers": self._numbers, "seed": self.seed}
+        return {"directions": directions, "numbers": self.numbers, "seed": self.seed}
 
     def state_dict(self) -> dict[str, Any]:
         """Settings, projection, sketches, recent inputs, rows to sketch again."""
@@ -260,7 +222,7 @@ class SketchProposer(RankedProposer):
         what = "the state of a SketchProposer"
         bound = Expected((len(self.bound),), "float32", finite=False)
         check_arrays(what, state, {"bound": bound} | index_arrays(state, self.out_features, WIDTH))
-        self.projection.load(what, state, self._numbers)
+        self.projection.load(what, state, self.numbers)
         self.changed.restore(state["noted"])
         self.bound, self.sketches = (
             torch.from_numpy(state[name].copy()) for name in ("bound", "sketches")

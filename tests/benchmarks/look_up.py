@@ -77,7 +77,7 @@ SETS = {
 MARGINS = (0.0, 0.1, 0.3)
 # Sets with few outputs, all of which a step can compute.
 FULL = ["debian", "gowalla"]
-SETS_ON, MAP_ON = ["files"], ["debian", "files"]
+SETS_ON = MAP_ON = ["debian", "files"]
 EPOCHS = (0.3, 1, 3)
 SECTIONS = ("samplers", "sets", "map")
 # The sizes of tables on the map.
@@ -124,8 +124,10 @@ def figures(root: Path, case: Row) -> Row:
     start_biases(network, loss, train.labels, config.network.prior_margin)
     training, schedule = instantiate(config.trainer, holdout=0.0), instantiate(config.lr_schedule)
     with tempfile.TemporaryDirectory() as folder:
-        of_run = network, optimizer, loss, data, training, Path(folder)
-        found = Trainer(*of_run, lr_schedule=schedule).fit()
+        trainer = Trainer(
+            network, optimizer, loss, data, training, Path(folder), lr_schedule=schedule
+        )
+        found = trainer.fit()
     kept = {name: found[name] for name in (*FIGURES, *COUNTS) if name in found}
     return kept | {"rows": len(train), "labels": data.num_labels}
 

@@ -9,7 +9,7 @@ from helpers.buckets import as_codes, contents, draw_codes
 from helpers.grids import pairs
 from helpers.matrices import chi_square_p, make_pattern, rows_of
 
-from slide.backend import backend, uses_reference
+from slide.backend import backend
 from slide.hashing import hash_tables
 from slide.hashing.hash_tables import HashTables
 from slide.ops.buckets import SPARE
@@ -45,15 +45,6 @@ class Dictionaries:
             at = int(random_below(random_key(self.like.seed), counter, offered + 1))
         if at < self.like.capacity:
             kept[at] = i
-
-    def remove(self, i, table, code):
-        kept = self.kept[table].get(code, [])
-        if i in kept:
-            kept[kept.index(i)] = kept[-1]
-            kept.pop()
-            self.seen[table][code] = len(kept)
-        elif self.seen[table][code] > self.like.capacity:
-            self.seen[table][code] -= 1
 
     def contents(self):
         return [[table.get(c, []) for c in range(self.like.num_buckets)] for table in self.kept]
@@ -108,31 +99,6 @@ class TestContents:
             tables.insert(ids, new[:, ids], new[:, ids])
             assert contents(tables) == now, "no code has changed"
 
-    def test_move(self, policy, capacity, seed, growing):
-        old, new = (as_codes(draw_codes(seed + i)) for i in (0, 20))
-        tables = HashTables(3, 5, capacity, policy, seed, growing=growing)
-        tables.build(old)
-        twin = Dictionaries(tables, old)
-        ids = np.random.default_rng(seed).permutation(40)[:17].astype(np.int32)
-        tables.move(ids, old[:, ids], new[:, ids])
-        for table in range(3):
-            changed = [i for i in ids.tolist() if old[table, i] != new[table, i]]
-            for change, codes in ((twin.remove, old), (twin.insert, new)):
-                for i in changed:
-                    change(i, table, int(codes[table, i]))
-        found, expected = contents(tables), twin.contents()
-        if uses_reference():
-            # Without kernels the ids that stay keep their order, so others are replaced.
-            kind = sorted if capacity in (100, None) else len
-            found, expected = ([list(map(kind, t)) for t in each] for each in (found, expected))
-        assert found == expected
-        if capacity in (100, None):  # Nothing was ever left out.
-            moved = old.copy()
-            moved[:, ids] = new[:, ids]
-            tables_then = [[sorted(bucket) for bucket in table] for table in contents(tables)]
-            tables.build(moved)
-            assert tables_then == contents(tables)
-
 
 def test_tensors_are_as_good_as_arrays():
     old, new, ids = (as_codes(each) for each in (draw_codes(0), draw_codes(1), [50, 60]))
@@ -141,7 +107,7 @@ def test_tensors_are_as_good_as_arrays():
         tables = HashTables(3, 5, 8)
         tables.build(kind(old))
         tables.insert(kind(ids), kind(new[:, :2]))
-        tables.move(kind(ids), kind(new[:, :2]), kind(old[:, :2]))
+        tables.insert(kind(ids), kind(old[:, :2]), kind(new[:, :2]))
         found.append((contents(tables), tables.query(kind(new)).indices.tolist()))
     assert found[0] == found[1]
 
@@ -272,11 +238,13 @@ class TestFolding:
         folded = hash_tables.fold(codes, 20)
         ids, asked = np.arange(60, 70, dtype=np.int32), codes[:, 5:25]
         moved = np.roll(codes, 7, axis=1)
-        for each, (now, then) in ((tables, (codes, moved)), (twin, (folded, None))):
-            then = hash_tables.fold(moved, 20) if then is None else then
+        for each, now, then in (
+            (tables, codes, moved),
+            (twin, folded, hash_tables.fold(moved, 20)),
+        ):
             each.build(now)
             each.insert(ids, now[:, :10])
-            each.move(np.arange(60, dtype=np.int32), now, then)
+            each.insert(np.arange(60, dtype=np.int32), then)
         assert contents(tables) == contents(twin)
         found, expected = tables.query(asked), twin.query(folded[:, 5:25])
         assert found.indices.tolist() == expected.indices.tolist()
@@ -308,22 +276,6 @@ class TestFolding:
             tables.build(as_codes([[9]]))
         with pytest.raises(ValueError, match="num_codes must be a whole number of at least 4"):
             HashTables(1, 4, num_codes=3)
-
-
-def test_room_does_not_grow_with_the_number_of_moves():
-    rng = np.random.default_rng(0)
-    now = rng.integers(0, 100, (2, 300), dtype=np.int32)
-    tables, ids = HashTables(2, 100, None), np.arange(300, dtype=np.int32)
-    tables.build(now)
-    for _ in range(40):
-        then = rng.integers(0, 100, (2, 300), dtype=np.int32)
-        tables.move(ids, now, then)
-        now = then
-    # Twice the ids, and room for the largest bucket twice.
-    assert tables.buckets.pool.shape[1] <= 2 * 300 + 2 * 20
-    assert sorted(tables.query(now).indices) == sorted(
-        i for c in now.T for l in (0, 1) for i in np.flatnonzero(now[l] == c[l])
-    )
 
 
 class TestState:
@@ -373,9 +325,8 @@ class TestErrors:
     )
     def test_ids_that_do_not_fit(self, ids, message):
         codes = np.zeros((1, 3), np.int32)
-        for change in (HashTables.insert, lambda tables, *own: tables.move(*own, codes)):
-            with pytest.raises(ValueError, match=message):
-                change(HashTables(1, 5), ids, codes)
+        with pytest.raises(ValueError, match=message):
+            HashTables(1, 5).insert(ids, codes)
 
 
 def test_equal_tables_have_equal_states():

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.inner_products import COMPILED
-from helpers.layers import draw_layer, draw_queries
-from helpers.samplers import all_modes, sketch_sampler
+from helpers.samplers import all_modes, assert_goes_on, sketch_sampler
 from torch.nn import functional as F
 
 import slide
 from slide.backend import backend, uses_reference
 from slide.hashing.projection import DIRECTIONS
 from slide.ops.sketches import FIRST, PRIOR, SCALE, WIDTH
-from slide.sampling import SketchProposer, head, sketch
+from slide.sampling import SketchProposer, head, ranked, sketch
 from slide.search import exact_top_k
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -219,7 +218,7 @@ def test_the_head_of_a_large_layer_grows_with_the_root_of_its_rows(outputs, rows
 def test_few_directions_find_the_head(directions, monkeypatch):
     """Few rows get a sketch, and nearly all of the head are among them."""
     monkeypatch.setattr(sketch, "HEAD", 2048)
-    monkeypatch.setattr(sketch, "Projection", partial(sketch.Projection, directions=directions))
+    monkeypatch.setattr(ranked, "Projection", partial(ranked.Projection, directions=directions))
     weight, bias, _, proposer = ready()
     assert proposer.projection.directions.shape[1] == min(D, directions)
     sketched = proposer.sketches.view(torch.float32)[:, PRIOR].isfinite()
@@ -327,23 +326,5 @@ class TestState:
 def test_a_run_goes_on_bit_for_bit(mode):
     """In the middle of an interval between rebuilds, while the weights change."""
     make = partial(sketch_sampler, 16, 400, active=40, mode=mode, best=3)
-    sampler, other = make(), make()
-    weight, bias = draw_layer()
-
-    def step(each, number):
-        queries = draw_queries(20, number)
-        each.update(weight, bias, queries)
-        labels = np.random.default_rng(number).integers(0, 400, (20, 1)).tolist()
-        return each.select(queries, slide.Pattern.from_lists(labels)).ids
-
-    def move(number):
-        weight.add_(torch.randn(400, 16, generator=torch.Generator().manual_seed(number)))
-
-    for number in range(13):
-        step(sampler, number)
-        move(number)
-    other.load_state_dict(sampler.state_dict())
-    for number in range(13, 40):
-        np.testing.assert_array_equal(step(sampler, number), step(other, number))
-        move(number)
+    sampler, other = assert_goes_on(make, pause=13, end=40)
     assert other.rebuilds == sampler.rebuilds >= 2
