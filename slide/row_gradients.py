@@ -115,7 +115,13 @@ def hand_over(
     None. With ``ctx.sparse_grad``, ``torch.autograd.grad`` or hooks it is a sparse tensor. A
     parameter that is not among the ``inputs`` of the backward pass gets none, nor does one in
     ``eval()`` (``ctx.predicts``) that no `slide.RowSparseAdam` has, if the inputs get one.
+
+    A weight that is computed from other tensors, as by ``torch.nn.utils.parametrize``, hands a
+    dense gradient on to them: most operations of PyTorch take no sparse one, and each step
+    computes the whole weight anyway.
     """
+    if not (parameter.is_leaf or ctx.sparse_grad):
+        return to_sparse(parameter, gradient).to_dense() * (1 if factor is None else factor)
     if ctx.sparse_grad:
         return to_sparse(parameter, gradient if factor is None else gradient.scaled(factor, True))
     gradient = gradient if factor is None else gradient.scaled(factor)

@@ -210,20 +210,13 @@ def _remember(module: nn.Module, *_: Any) -> None:
 register_module_module_registration_hook(_remember)
 
 
-def check_takes_rows(sparse_grad: bool, *parameters: Tensor | None, draws: bool = False) -> None:
+def check_takes_rows(*parameters: Tensor | None, draws: bool = False) -> None:
     """Raise unless row gradients of parameters reach an optimizer; under a microsecond.
 
     ``draws``: a set will be drawn, which must not happen again in a backward pass.
 
-    Without ``sparse_grad`` they are left on the parameter, so it must be a leaf; and wrappers of
-    PyTorch, which average dense gradients, must not have it.
+    Wrappers of PyTorch, which average dense gradients, must not have a parameter.
     """
-    for parameter in parameters:
-        if not (sparse_grad or parameter is None or parameter.is_leaf):
-            raise ValueError(
-                "this weight is computed from other tensors. Row gradients are left on the weight "
-                "and would not reach the other tensors: use sparse_grad=True"
-            )
     if draws and _in_reentrant_checkpoint():
         raise RuntimeError(
             "a backward pass runs this layer again, as torch.utils.checkpoint does with "

@@ -177,8 +177,7 @@ def active_conv2d(
         ``(B, A_out, H', W')`` in the order of ``out_channels``, channels-last in memory.
 
     Raises:
-        ValueError: for shapes or channels that do not fit, tensors on different devices, or a
-            parameter that is not a leaf while ``sparse_grad`` is false.
+        ValueError: for shapes or channels that do not fit, or tensors on different devices.
         TypeError: if types differ, or are neither float32 nor float64.
 
     Example:
@@ -189,7 +188,7 @@ def active_conv2d(
     """
     x, _, outside = outside_autocast(x, weight)
     check_convolution(x, weight, bias, groups)
-    check_takes_rows(sparse_grad, weight, bias)
+    check_takes_rows(weight, bias)
     sides = as_pair("stride", stride, 1), as_pair("padding", padding, 0)
     geometry = *sides, as_pair("dilation", dilation, 1)
     selection = select_kernels(x, weight, groups, in_channels, out_channels)

@@ -87,8 +87,7 @@ def active_linear(
         ``(B, A)`` for a shared set, else ``(nnz,)`` in the order of ``active.ids``.
 
     Raises:
-        ValueError: if shapes or devices do not fit, or weight or bias is not a leaf while
-            ``sparse_grad`` is false.
+        ValueError: if shapes or devices do not fit.
         TypeError: if types differ or are not supported.
 
     Example:
@@ -101,7 +100,7 @@ def active_linear(
     x, precision, outside = outside_autocast(x, weight, precision)
     check_linear(x, weight, bias)
     check_active(active, len(x), len(weight))
-    check_takes_rows(sparse_grad, weight, bias)
+    check_takes_rows(weight, bias)
     with outside:
         return linear_on_set(x, weight, bias, active, precision, sparse_grad)
 
@@ -328,7 +327,7 @@ def active_linear_loss(
     x, precision, outside = outside_autocast(x, weight, precision)
     check_linear(x, weight, bias)
     check_active(active, len(x), len(weight), targets=True)
-    check_takes_rows(sparse_grad, weight, bias)
+    check_takes_rows(weight, bias)
     record, weights = find_loss(loss), checks.row_weights("weights", weights, len(x))
     with outside:
         return linear_loss_on_set(

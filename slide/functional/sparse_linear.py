@@ -30,8 +30,7 @@ def sparse_linear(x: Any, weight: Tensor, bias: Tensor | None, sparse_grad: bool
         sparse_grad: whether the weight's gradient goes through autograd as a sparse tensor.
 
     Raises:
-        ValueError: for a column out of range, a malformed matrix, or a weight that is not a leaf
-            while ``sparse_grad`` is false.
+        ValueError: for a column out of range, or a malformed matrix.
         TypeError: for a weight that is neither float32 nor float64, or wrong types of ``x``.
 
     Example:
@@ -46,7 +45,7 @@ def sparse_linear(x: Any, weight: Tensor, bias: Tensor | None, sparse_grad: bool
     check_memory(weight)
     x = as_csr(x, len(weight))
     check_pattern("features", x, None, len(weight))
-    check_takes_rows(sparse_grad, weight)  # The bias has an ordinary gradient.
+    check_takes_rows(weight)  # The bias has an ordinary gradient.
     return _SparseLinear.apply(x, weight, bias, sparse_grad)  # type: ignore[return-value]
 
 

@@ -228,9 +228,7 @@ class SampledLayer(nn.Module):
             raise TypeError("a sampled layer cannot be exported: export what its to_linear() gives")
         training, sampler = learns(self), self.sampler
         draws = training and torch.is_grad_enabled() and isinstance(sampler, ActiveSampler)
-        check_takes_rows(
-            self.sparse_grad, *[getattr(self, name) for name in self._of_rows], draws=draws
-        )
+        check_takes_rows(*[getattr(self, name) for name in self._of_rows], draws=draws)
         if not training and labels is None:
             return FullSampler(rows.shape[1], rows.shape[0]).select(x, None)
         if labels is not None:

@@ -22,6 +22,7 @@ from helpers.sparse_layers import (
     make_layer,
 )
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
 from slide import row_gradients
@@ -29,6 +30,7 @@ from slide.backend import uses_reference
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
+from slide.nn.sampled_linear import SampledLinear
 from slide.optim.row_sparse_adam import RowSparseAdam
 from slide.row_gradients import dense_gradient
 from slide.sampling import ActiveSampler
@@ -87,6 +89,23 @@ class TestOptimizers:
             torch.testing.assert_close(embedding.weight, dense)
 
 
+def half_of(module, name):
+    parametrize.register_parametrization(module, name, Half())
+
+
+class Half(nn.Module):
+    def forward(self, weight):
+        return weight / 2
+
+
+COMPUTED = {
+    "weight_norm": parametrizations.weight_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "prune": lambda module: prune.l1_unstructured(module, "weight", 0.5),
+    "bias": lambda module: [half_of(module, "bias"), half_of(module, "weight")],
+}
+
+
 class TestComputedWeights:
     @every_mode
     def test_get_a_gradient_through_autograd(self, mode):
@@ -97,13 +116,23 @@ class TestComputedWeights:
         (x @ (2 * weight).T).square().sum().backward()
         torch.testing.assert_close(found, weight.grad)
 
-    def test_are_refused_otherwise(self):
-        weight, bias = torch.randn(N, D, requires_grad=True), torch.randn(N, requires_grad=True)
-        for w, b in ((2 * weight, bias), (weight, 2 * bias)):
-            with pytest.raises(ValueError, match=r"other tensors.* sparse_grad=True"):
-                active_linear(torch.randn(B, D), w, b, every_output("shared"))
-        with torch.no_grad():
-            active_linear(torch.randn(B, D), 2 * weight, bias, every_output("shared"))
+    @pytest.mark.parametrize("computed", COMPUTED.values(), ids=COMPUTED)
+    def test_of_modules_train_as_those_of_a_linear_layer(self, computed):
+        torch.manual_seed(0)
+        linear = nn.Linear(D, N)
+        layer, draws = SampledLinear.from_linear(linear), torch.get_rng_state()
+        for module in (linear, layer):
+            torch.set_rng_state(draws)
+            computed(module)
+        optimizers = [RowSparseAdam(each.parameters(), lr=0.1) for each in (linear, layer)]
+        for _ in range(2):
+            x = torch.randn(B, D)
+            linear(x).square().mean().backward()
+            layer(x).values.square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        torch.testing.assert_close(dict(layer.named_parameters()), dict(linear.named_parameters()))
 
 
 def test_a_weight_that_no_optimizer_takes(monkeypatch):
