@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import (
     check_consistent_length,
@@ -187,6 +188,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     mode: str = DEFAULTS["sampler.mode"]
     settings: Any = None
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SlideClassifier":
         """Train anew.
 
@@ -237,6 +240,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 write_model(folder, self.model_)
         return self
 
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> "SlideClassifier":

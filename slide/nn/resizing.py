@@ -25,8 +25,13 @@ _LOOK_UP = Lock()
 
 @contextmanager
 def changing(*layers: torch.nn.Module) -> Iterator[None]:
-    """A block that trains or resizes layers; RuntimeError while another thread does so."""
+    """A block that trains or resizes layers; RuntimeError while another thread does so.
+
+    Weights that it makes can be trained, and gradients are computed, wherever it is entered.
+    """
     with ExitStack() as held:
+        held.enter_context(torch.inference_mode(False))
+        held.enter_context(torch.enable_grad())
         for layer in layers:
             with _LOOK_UP:
                 alone = _CHANGED.setdefault(

@@ -222,6 +222,23 @@ def test_learning_in_parts(rows):
     assert not torch.equal(after.model_.network.output.weight, ranked)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_it_learns_where_a_program_computes_no_gradients(rows, mode, tmp_path):
+    """What is fitted, opened or resized there goes on learning elsewhere."""
+    X, Y = rows
+    with mode():
+        model = SlideClassifier(**FEW).fit(X, Y)
+        SlideClassifier(**FEW).partial_fit(X, Y).save(tmp_path)
+        opened = slide.load(tmp_path)
+    expected = SlideClassifier(**FEW).fit(X, Y)
+    assert_same(model.predict_top_k(X), expected.predict_top_k(X))
+    for network in (model.model_, opened):
+        with mode():
+            network.add_features(2)
+            network.predict(np.ones((1, 62)))
+        network.partial_fit(np.ones((1, 62)), [[3]])
+
+
 def test_a_first_part_that_fails_leaves_it_unfitted(rows):
     X, Y = rows
     model = SlideClassifier(**{**FEW, "lr": 1e25})
