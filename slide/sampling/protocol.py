@@ -285,7 +285,8 @@ class Proposer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs, as numbers, arrays and dicts of them.
 
-        If it is empty, the index is rebuilt from the weights when a run is resumed.
+        If it is empty, the index is rebuilt from the weights when a run is resumed; so it is where
+        this raises an error before the first `rebuild`, which may make what there is to save.
         """
         return {}
 

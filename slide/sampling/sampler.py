@@ -518,7 +518,12 @@ class ActiveSampler(Sampler):
     def state_dict(self) -> dict[str, Any]:
         """The state of the proposer, and counters, which with the seed determine all draws."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
-        known = self.proposer.state_dict() if self.proposer else {}
+        try:
+            known = self.proposer.state_dict() if self.proposer else {}
+        except Exception:  # One may have nothing to save yet, as its first rebuild makes it.
+            if self.rebuilds:
+                raise
+            known = {}
         kind = {"proposer_kind": self._proposer_kind(), "built": self._built}
         return counters | kind | {"proposer": known}
 

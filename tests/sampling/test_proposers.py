@@ -236,6 +236,29 @@ class TestOwnProposer:
         optimizer.step()
         assert not torch.equal(layer.weight, before)
 
+    def test_is_saved_before_its_first_rebuild_and_after(self):
+        """It may have nothing to save before; later its errors are its own."""
+
+        class Kept(Largest):
+            def state_dict(self):
+                return {"weight": self.weight.numpy()}
+
+            def load_state_dict(self, state):
+                self.weight, self.bias = torch.from_numpy(state["weight"]), None
+
+        def make():
+            return SampledLinear(D, N, ActiveSampler(D, N, Kept, active=20), bias=False)
+
+        layer, x = make(), draw_queries(2)
+        for _ in range(2):
+            other, copied = make(), copy.deepcopy(layer)
+            other.load_state_dict(layer.state_dict())
+            sets = [each(x).active.ids.tolist() for each in (layer, other, copied)]
+            assert sets == [sets[0]] * 3
+        del layer.sampler.proposer.weight
+        with pytest.raises(AttributeError, match="weight"):
+            layer.state_dict()
+
     @all_modes
     def test_ids_out_of_range(self, mode):
         class Wrong(Largest):
