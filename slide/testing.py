@@ -9,6 +9,7 @@ import torch
 
 from slide.active_set import ActiveSet, check_active
 from slide.hashing import HashFamily
+from slide.hashing.families import check_codes, check_family
 from slide.sampling import Sampler
 from slide.sparse import CSR, Pattern, row_bounds
 
@@ -77,10 +78,7 @@ def _check_set(active: ActiveSet, n: int, num_samples: int, labels: Pattern | No
     _demand(weights is None or np.isfinite(weights).all(), "log_weights must be finite")
     if labels is not None and targets is None:
         raise AssertionError("labels were given, but the set has no targets")
-    try:
-        check_active(active, num_samples, n, targets=targets is not None)
-    except (TypeError, ValueError) as error:
-        raise AssertionError(str(error)) from error
+    _follow(check_active, active, num_samples, n, targets is not None)
     for b in range(num_samples if active.indptr is not None else 1):
         own = active.row(b)
         _demand(len(np.unique(own)) == len(own), "ids must be distinct within a set")
@@ -115,6 +113,7 @@ def check_hash_family(
         >>> check_hash_family(lambda: slide.SimHash(16, hashes_per_table=4, num_tables=16))
     """
     one, other = make(), make()
+    _follow(check_family, one)
     rng, width = np.random.default_rng(0), one.in_features
     vectors = _normal(rng, 64, width)
     for dtype in (torch.float32, torch.float64):
@@ -151,11 +150,7 @@ def check_hash_family(
 
 
 def _check_codes(codes: np.ndarray, family: HashFamily, count: int) -> None:
-    shape = family.num_tables, count
-    _demand(codes.shape == shape, f"codes must be {shape}, not {codes.shape}")
-    _demand(codes.dtype == np.int32, f"codes must be int32, not {codes.dtype}")
-    within = ((codes >= 0) & (codes < family.num_buckets)).all()
-    _demand(within, f"codes must lie in [0, {family.num_buckets})")
+    _follow(check_codes, codes, [family.num_tables], count, family.num_buckets)
 
 
 def _check_probes(family: Any, vectors: torch.Tensor, codes: np.ndarray) -> None:
@@ -171,6 +166,14 @@ def _check_probes(family: Any, vectors: torch.Tensor, codes: np.ndarray) -> None
     _demand(within, f"codes must lie in [0, {family.num_buckets})")
     by_table = np.sort(probed.reshape(shape), 0)
     _demand((np.diff(by_table, axis=0) > 0).all(), "probe_codes gives a bucket of a table twice")
+
+
+def _follow(check: Callable[..., None], *arguments: Any) -> None:
+    """Raise AssertionError where a check of the library raises an error."""
+    try:
+        check(*arguments)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(str(error)) from error
 
 
 def _demand(holds: Any, reason: str) -> None:

@@ -1,6 +1,7 @@
 """The checks for samplers and hash families of one's own: ours pass, and broken ones do not."""
 
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from helpers.samplers import (
 from slide.active_set import ActiveSet
 from slide.hashing.families import DWTA, SimHash
 from slide.nn.sampled_linear import SampledLinear
-from slide.sampling import ActiveSampler, FullSampler, Proposer, Sampler
+from slide.sampling import (
+    ActiveSampler,
+    FullSampler,
+    LSHProposer,
+    Proposer,
+    PublishedLSHProposer,
+    Sampler,
+)
 from slide.sampling.schedules import fixed
 from slide.sparse import Pattern
 from slide.testing import check_hash_family, check_sampler
@@ -173,11 +181,30 @@ def test_broken_samplers(reason):
         check_sampler(BROKEN[reason], D)
 
 
+# Codes and members that are wrong; also a proposer says what is, in the same words.
+CODES = {
+    r"codes must be \(16, \d+\) int32, not \(16, \d+\) int64": lambda c: c.astype(np.int64),
+    r"codes must be \(16, \d+\) int32, not \(\d+, 16\) int32": lambda codes: codes.T,
+    r"codes must be \(16, (\d+)\) int32, not \(16, (?!\1)\d+\) int32": lambda codes: codes[:, 1:],
+    r"codes must lie in \[0, 16\), not in \[5, 20\]": lambda codes: codes + np.int32(5),
+    "codes must be an array or a tensor, not list": lambda codes: codes.tolist(),
+}
+MEMBERS = {
+    "a Broken is no slide.HashFamily: it has no codes": {"codes": 3},
+    "a Broken is no slide.HashFamily: it has no num_tables": {
+        "num_tables": property(lambda family: None, Mock())
+    },
+    r"num_buckets of a Broken must be in \[2, 2147483648\], not 1": {
+        "num_buckets": property(lambda family: 1, Mock())
+    },
+}
+
+
 class Family(SimHash):
     """A family to break."""
 
-    def __init__(self):
-        super().__init__(D, 4, 16)
+    def __init__(self, in_features=D, hashes_per_table=4, num_tables=16, seed=0):
+        super().__init__(in_features, hashes_per_table, num_tables, seed)
 
 
 def family(**members):
@@ -197,8 +224,8 @@ FAULTS = {
     "gives a bucket of a table twice": probes(lambda f, x, n: np.tile(f.codes(x), (1 + n, 1))),
     "must begin with the codes": probes(lambda f, x, n: SimHash.probe_codes(f, x, n)[::-1]),
     "probe_codes must give": probes(lambda f, x, n: f.codes(x)),
-    "must be int32, not int64": other_codes(lambda codes: codes.astype(np.int64)),
-    r"lie in \[0, 16\)": other_codes(lambda codes: codes + np.int32(5)),
+    **{reason: other_codes(change) for reason, change in CODES.items()},
+    **{reason: family(**members) for reason, members in MEMBERS.items()},
     "change between calls": other_codes(np.random.default_rng().permuted),
     "depend on the other rows": family(
         codes=lambda f, x: SimHash.codes(f, x - x.mean(0) if len(x) else x)
@@ -214,6 +241,26 @@ FAULTS = {
 def test_broken_families(reason):
     with pytest.raises(AssertionError, match=reason):
         check_hash_family(FAULTS[reason])
+
+
+@pytest.mark.parametrize("proposer", [LSHProposer, PublishedLSHProposer])
+@pytest.mark.parametrize("reason", [*CODES, *MEMBERS])
+def test_a_proposer_says_what_is_wrong_with_its_family(reason, proposer):
+    with pytest.raises((TypeError, ValueError), match=reason):
+        proposer(D, N, family=FAULTS[reason], hashes_per_table=4, num_tables=16).rebuild(
+            torch.randn(N, D, generator=torch.Generator().manual_seed(0)), None
+        )
+
+
+@pytest.mark.parametrize("proposer", [LSHProposer, PublishedLSHProposer])
+def test_what_makes_no_family(proposer):
+    for wrong in (None, "simhash", Family()):
+        with pytest.raises(TypeError, match="family must be a class or function such as slide"):
+            proposer(D, N, family=wrong)
+    with pytest.raises(TypeError, match=r"made by family\(in_features, .*unexpected keyword arg"):
+        proposer(D, N, family=lambda in_features: Family())
+    with pytest.raises(ValueError, match=r"num_tables of a Family must be 8, which .*, not 16"):
+        proposer(D, N, family=lambda *_, **__: Family(), num_tables=8, hashes_per_table=4)
 
 
 def test_a_family_without_locality():

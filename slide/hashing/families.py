@@ -4,7 +4,10 @@ A family draws L = ``num_tables`` hash functions, each of K = ``hashes_per_table
 hashes.
 """
 
+import inspect
 import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, Protocol
 
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor
 
 from slide import ops
-from slide.backend import CPU, has_bfloat16, native, on_device, uses_reference
+from slide.backend import CPU, device_of, has_bfloat16, native, on_device, uses_reference
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.random_keys import random_key
@@ -80,6 +83,89 @@ class HashFamily(Protocol):
     def sparse_codes(self, vectors: CSR) -> Any:
         """Codes ``(L, n)`` int32 of the rows of a CSR matrix with ``in_features`` columns."""
         ...
+
+
+def new_family(
+    make: Callable[..., HashFamily],
+    in_features: int,
+    hashes_per_table: int,
+    num_tables: int,
+    seed: int,
+) -> HashFamily:
+    """The hash family that a class or function makes; TypeError or ValueError if it is none."""
+    sizes = {"hashes_per_table": hashes_per_table, "num_tables": num_tables, "seed": seed}
+    check_maker(make)
+    with suppress(ValueError):  # Some builtins have no signature.
+        arguments = inspect.signature(make)
+        try:
+            arguments.bind(in_features, **sizes)
+        except TypeError as error:
+            raise TypeError(
+                "a hash family is made by family(in_features, hashes_per_table=K, num_tables=L, "
+                f"seed=seed), and {make!r} does not take these arguments: {error}"
+            ) from error
+    family = make(in_features, **sizes)
+    check_family(family)
+    if family.num_tables != num_tables:
+        raise ValueError(
+            f"num_tables of a {type(family).__name__} must be {num_tables}, which it was made "
+            f"with, not {family.num_tables}"
+        )
+    return family
+
+
+def check_maker(make: Any) -> None:
+    """Raise TypeError unless a value is a class or function, as one that makes a family is."""
+    if not callable(make):
+        raise TypeError(f"family must be a class or function such as slide.SimHash, not {make!r}")
+
+
+def check_family(family: Any) -> None:
+    """Raise TypeError or ValueError unless an object has the members of a `HashFamily`."""
+    name = type(family).__name__
+    for member in ("num_tables", "num_buckets", "redraw", "codes"):
+        found = getattr(family, member, None)
+        if found is None or (member in ("redraw", "codes") and not callable(found)):
+            raise TypeError(f"a {name} is no slide.HashFamily: it has no {member}")
+    checks.whole_within(f"num_buckets of a {name}", family.num_buckets, 2, 2**MOST_BITS)
+
+
+def codes_of(family: HashFamily, vectors: Tensor | CSR, probes: int = 0) -> Any:
+    """The codes of inputs, and with ``probes`` those of further buckets, if the family has them.
+
+    Their shape and type are checked; `slide.hashing.HashTables` checks their range.
+    """
+    rows = [family.num_tables]
+    if isinstance(vectors, CSR):
+        codes, count = family.sparse_codes(vectors), vectors.num_rows
+    elif probes and hasattr(family, "probe_codes"):
+        codes, count = family.probe_codes(vectors, probes), len(vectors)  # type: ignore[attr-defined]
+        rows = [family.num_tables * (1 + more) for more in range(1 + probes)]
+    else:
+        codes, count = family.codes(vectors), len(vectors)
+    check_codes(codes, rows, count)
+    return codes
+
+
+def check_codes(
+    codes: Any, rows: Sequence[int], count: int | None = None, num_buckets: int | None = None
+) -> None:
+    """Raise TypeError or ValueError unless codes are int32 of one of some numbers of rows.
+
+    count: their columns, one for each vector; num_buckets: they lie in ``[0, num_buckets)``, which
+    is not looked at on other devices than the CPU. None: any.
+    """
+    if not isinstance(codes, np.ndarray | Tensor):
+        raise TypeError(f"codes must be an array or a tensor, not {type(codes).__name__}")
+    shape, columns = tuple(codes.shape), "n" if count is None else count
+    fits = len(shape) == 2 and shape[0] in rows and count in (None, shape[1])
+    if not fits or codes.dtype not in (np.int32, torch.int32):
+        raise ValueError(f"codes must be ({rows[-1]}, {columns}) int32, not {shape} {codes.dtype}")
+    if num_buckets is None or 0 in shape or device_of(codes).type != "cpu":
+        return
+    least, most = (int(each) for each in (codes.min(), codes.max()))
+    if least < 0 or most >= num_buckets:
+        raise ValueError(f"codes must lie in [0, {num_buckets}), not in [{least}, {most}]")
 
 
 class _Sized:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from slide.backend import array_view, device_of, on_device, on_host, uses_reference
+from slide.hashing.families import check_codes
 from slide.ops import buckets as kernels
 from slide.ops import fold as fold
 from slide.ops.buckets import Buckets, torch_build, torch_insert, torch_look_up
@@ -220,18 +221,7 @@ class HashTables:
 
         codes (P * L, n) int32 in [0, num_codes); probes: P, number of buckets in each table.
         """
-        num_rows = max(1, probes) * self.num_tables
-        if codes.ndim != 2 or len(codes) != num_rows or codes.dtype not in _INT32:
-            raise ValueError(
-                f"codes must be ({num_rows}, n) int32, not {tuple(codes.shape)} {codes.dtype}"
-            )
-        if device_of(codes).type != "cpu":
-            return
-        codes = on_host(codes)
-        if codes.size and not (codes.min() >= 0 and codes.max() < self.num_codes):
-            raise ValueError(
-                f"codes must lie in [0, {self.num_codes}), not in [{codes.min()}, {codes.max()}]"
-            )
+        check_codes(codes, [max(1, probes) * self.num_tables], num_buckets=self.num_codes)
 
     def _check_ids(self, ids: Any, codes: Any) -> None:
         """Raise ValueError unless codes fit the tables, and ids ``(n,)`` int32 fit the codes."""

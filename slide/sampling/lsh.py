@@ -12,7 +12,7 @@ from torch import Tensor
 from slide.active_set import ActiveSet
 from slide.backend import on_device, on_host, uses_reference
 from slide.hashing import HashFamily, HashTables, SimHash
-from slide.hashing.families import MOST_PROBES, MOST_TABLES
+from slide.hashing.families import MOST_PROBES, MOST_TABLES, check_maker, codes_of, new_family
 from slide.hashing.hash_tables import bucket_count
 from slide.ops.buckets import SPARE
 from slide.ops.sketches import FIRST, LINE
@@ -109,6 +109,7 @@ class LSHProposer(SketchedProposer):
             num_tables = checks.whole_within("num_tables", num_tables, 1, MOST_TABLES)
         if probes is not None:
             checks.whole_within("probes", probes, 0, MOST_PROBES)
+        check_maker(family)
         self.hashes_per_table, self.num_tables, self.probes = hashes_per_table, num_tables, probes
         self.family, self.rebuilds, self.steps = family, 0, 0
         self._size()
@@ -129,10 +130,10 @@ class LSHProposer(SketchedProposer):
         width = 1 << (min(_HASHED, directions) - 1).bit_length()  # Of what is hashed.
         hashes = self.hashes_per_table
         if hashes is None:
-            values = self.family(width, hashes_per_table=1, num_tables=1, seed=0).num_buckets
+            values = new_family(self.family, width, 1, 1, seed=0).num_buckets
             hashes = max(1, round(math.log2(max(2, rows / _IN_BUCKET)) / math.log2(values)))
         tables = NUM_TABLES if self.num_tables is None else self.num_tables
-        self.hash = self.family(width, hashes_per_table=hashes, num_tables=tables, seed=self.seed)
+        self.hash = new_family(self.family, width, hashes, tables, self.seed)
         codes = self.hash.num_buckets
         buckets = bucket_count(codes, rows)
         self.tables = HashTables(
@@ -194,7 +195,7 @@ class LSHProposer(SketchedProposer):
     def _codes(self, sketches: Tensor) -> Any:
         """The codes ``(L, n)`` int32 of rows, which depend on their sketches alone."""
         known = min(_HASHED, self.projection.directions.shape[1])
-        return self.hash.codes(_mixed(sketches[:, FIRST : FIRST + known].float()))
+        return codes_of(self.hash, _mixed(sketches[:, FIRST : FIRST + known].float()))
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
@@ -225,8 +226,7 @@ class LSHProposer(SketchedProposer):
         """See `RankedProposer.find`: the rows in the buckets of the inputs."""
         z = self.projection.inputs(queries, self.numbers)
         vectors = _mixed(z[:, :_HASHED])
-        probe: Any = getattr(self.hash, "probe_codes", None)
-        codes = probe(vectors, self.probes) if probe and self.probes else self.hash.codes(vectors)
+        codes = codes_of(self.hash, vectors, self.probes or 0)
         first = self._head.best(z.cpu(), labels, most)
         ids, scanned = self.tables.best(codes, z, self.sketches, labels, first)
         self.rows_scanned = len(self._head) + scanned

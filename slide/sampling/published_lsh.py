@@ -10,7 +10,7 @@ from torch import Tensor
 
 from slide.backend import on_host, uses_reference
 from slide.hashing import DWTA, HashFamily, HashTables
-from slide.hashing.families import MOST_TABLES
+from slide.hashing.families import MOST_TABLES, codes_of, new_family
 from slide.hashing.hash_tables import bucket_count
 from slide.ops.active_sets import RankedIds, vote_per_sample
 from slide.ops.scratch import Scratch
@@ -98,8 +98,8 @@ class PublishedLSHProposer(Proposer):
     def _make_tables(self) -> None:
         """Hash functions and empty tables for the number of outputs."""
         n, width = self.out_features, self.in_features
-        sizes = {"hashes_per_table": self.hashes_per_table, "num_tables": self.num_tables}
-        self.hash = self._family(width, seed=self.seed, **sizes)
+        sizes = self.hashes_per_table, self.num_tables
+        self.hash = new_family(self._family, width, *sizes, self.seed)
         codes, buckets = self.hash.num_buckets, bucket_count(self.hash.num_buckets, n)
         self.tables = HashTables(
             self.hash.num_tables,
@@ -130,7 +130,7 @@ class PublishedLSHProposer(Proposer):
         draw = self.redraw_due(self.samples)
         if draw != self.draw:
             self._redraw(draw)
-        self.codes = self.hash.codes(weight)
+        self.codes = codes_of(self.hash, weight)
         self.rebuilds += 1
         self._build()
 
@@ -144,14 +144,14 @@ class PublishedLSHProposer(Proposer):
 
     def _query_codes(self, queries: Queries) -> Any:
         if isinstance(queries, CSR):
-            return self.hash.sparse_codes(queries)
+            return codes_of(self.hash, queries)
         if getattr(self.hash, "packing", None) != "released":
-            return self.hash.codes(queries.detach())
+            return codes_of(self.hash, queries.detach())
         # Most coordinates are 0 after a ReLU. Of equal ones in a bin the released program takes the
         # first in the order of the coordinates, so its position there, the digit, is as if drawn.
         falling = torch.arange(1, self.in_features + 1, device=queries.device) * -_TINY
         queries = queries.detach()
-        return self.hash.codes(torch.where(queries == 0, falling.to(queries.dtype), queries))
+        return codes_of(self.hash, torch.where(queries == 0, falling.to(queries.dtype), queries))
 
     def candidates(self, queries: Queries) -> Pattern:
         """All ids in the buckets of each input; an id may be in several of them."""
