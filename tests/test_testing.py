@@ -191,8 +191,8 @@ CODES = {
 }
 MEMBERS = {
     "a Broken is no slide.HashFamily: it has no codes": {"codes": 3},
-    "a Broken is no slide.HashFamily: it has no num_tables": {
-        "num_tables": property(lambda family: None, Mock())
+    "a Broken is no slide.HashFamily: it has no num_buckets": {
+        "num_buckets": property(lambda family: None, Mock())
     },
     r"num_buckets of a Broken must be in \[2, 2147483648\], not 1": {
         "num_buckets": property(lambda family: 1, Mock())
