@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from slide.utils.checks import FLOAT32_MOST
 from slide.utils.resources import check_room
 
 _FEATURES = "a slide.CSR, a SciPy sparse matrix, a torch tensor or an array of 2 dimensions"
 _LABELS = "lists of label numbers, one number for each row, or a matrix with a column for each"
 _MOST = 2**31 - 1
-# What becomes of values, and what they are, for messages.
-_Cast = Callable[[Any, str], np.ndarray]
+# What becomes of values; what they are and where, for messages.
+_Cast = Callable[[Any, str, "Pattern"], np.ndarray]
 _Rows = TypeVar("_Rows", bound="Pattern | CSR")
 
 
@@ -299,7 +300,7 @@ def as_csr(x: Any, num_columns: int | None = None, name: str = "features") -> CS
         dtype=float32))
     """
     if isinstance(x, CSR):
-        return x if _is_exact(x) else CSR(*_indexes(x, name), _values(x.values, name))
+        return x if _is_exact(x) else _cast_csr(_indexes(x, name), x.values, name, _values)
     found = _csr_or_array(x, num_columns, name, _values)
     return found if isinstance(found, CSR) else _from_dense(found, num_columns, name)
 
@@ -329,11 +330,11 @@ def as_pattern(labels: Any, num_columns: int, name: str = "labels") -> Pattern:
         array([0, 1], dtype=int32)
     """
     if isinstance(labels, Pattern):
-        return labels if _is_exact(labels) else Pattern(*_indexes(labels, name))
+        return labels if _is_exact(labels) else _indexes(labels, name)
     if not isinstance(labels, CSR):
         labels = _csr_or_array(labels, num_columns, name, _finite)
     elif not _is_exact(labels):
-        labels = CSR(*_indexes(labels, name), _finite(labels.values, name))
+        labels = _cast_csr(_indexes(labels, name), labels.values, name, _finite)
     if isinstance(labels, CSR):
         return marked(labels, name)
     if isinstance(labels, np.ndarray) and labels.dtype != object:
@@ -377,7 +378,7 @@ def _is_exact(x: CSR | Pattern) -> bool:
     return floats and values.ndim == 1
 
 
-def _indexes(x: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _indexes(x: Any, name: str) -> Pattern:
     """Bounds of rows and column numbers, of the types that kernels read."""
     arrays = {part: _as_array(getattr(x, part), name) for part in ("indptr", "indices")}
     for part, array in arrays.items():
@@ -386,7 +387,12 @@ def _indexes(x: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
                 f"{part} of {name} has the shape {array.shape}, not (n,): rows that were stacked "
                 "one by one are no matrix; collate them with slide.as_csr and slide.as_pattern"
             )
-    return _whole(arrays["indptr"], np.int64, name), _whole(arrays["indices"], np.int32, name)
+    bounds, columns = arrays.values()
+    return Pattern(_whole(bounds, np.int64, name), _whole(columns, np.int32, name))
+
+
+def _cast_csr(entries: Pattern, values: Any, name: str, cast: _Cast) -> CSR:
+    return CSR(*entries, cast(values, name, entries))
 
 
 def _whole(numbers: Any, dtype: type, name: str) -> np.ndarray:
@@ -408,7 +414,7 @@ def _as_array(values: Any, name: str) -> np.ndarray:
     return np.asarray(_on_host(values, name) if isinstance(values, torch.Tensor) else values)
 
 
-def _values(values: Any, name: str) -> np.ndarray:
+def _values(values: Any, name: str, entries: Pattern) -> np.ndarray:
     """Values as finite float32."""
     array = _as_array(values, name)
     if array.ndim != 1:
@@ -417,15 +423,26 @@ def _values(values: Any, name: str) -> np.ndarray:
         raise TypeError(f"{name} must be real numbers, not {array.dtype}")
     with np.errstate(over="ignore"):
         found = array.astype(np.float32, copy=False)
-    if not np.isfinite(found).all():
-        bad = array[~np.isfinite(found)][0]
-        raise ValueError(f"{name} must be finite float32 values, not {bad}")
+    check_float32(name, CSR(*entries, found), array)
     return found
 
 
-def _finite(values: Any, name: str) -> np.ndarray:
+def check_float32(name: str, x: CSR, values: np.ndarray | None = None) -> None:
+    """Raise ValueError for an entry that is not finite; ``values`` are those before a cast."""
+    finite = np.isfinite(x.values)
+    if finite.all():
+        return
+    at = int(finite.argmin())
+    bad, place = (x.values if values is None else values)[at], ""
+    if at < len(x.indices):
+        row = int(np.searchsorted(x.indptr, at, side="right")) - 1
+        place = f"row {row}, column {x.indices[at]}; "
+    raise ValueError(f"{name} must be finite float32 values, not {bad} ({place}{FLOAT32_MOST})")
+
+
+def _finite(values: Any, name: str, entries: Pattern) -> np.ndarray:
     """The same values, if `_values` takes them: in float32 one near 0 or 1 would be 0 or 1."""
-    _values(values, name)
+    _values(values, name, entries)
     return np.asarray(values)
 
 
@@ -452,7 +469,7 @@ def _from_scipy(matrix: Any, name: str, cast: _Cast) -> CSR:
         summed = matrix.astype(np.float64) if _is_short(matrix.dtype) else matrix.copy()
         summed.sum_duplicates()  # It sorts; without duplicates the order of the columns stays.
         matrix = summed if summed.nnz < matrix.nnz else matrix
-    return CSR(*_indexes(matrix, name), cast(matrix.data, name)).without_zeros()
+    return _cast_csr(_indexes(matrix, name), matrix.data, name, cast).without_zeros()
 
 
 def check_scipy(matrix: Any, name: str) -> None:
@@ -535,7 +552,7 @@ def _from_dense(x: Any, num_columns: int | None, name: str, cast: _Cast = _value
         check_room(16 * np.count_nonzero(array), what)  # A row and a column of each.
     rows, columns = np.nonzero(array)
     bounds = row_bounds(np.bincount(rows, minlength=len(array)))
-    found = CSR(bounds, columns.astype(np.int32), cast(array[rows, columns], name))
+    found = _cast_csr(Pattern(bounds, columns.astype(np.int32)), array[rows, columns], name, cast)
     return found.without_zeros()  # Of numbers that are zero in float32.
 
 

@@ -91,6 +91,14 @@ def number_of(cell: Any, comma: bool = False) -> float | None:
         return None
 
 
+def is_marked(cell: Any) -> bool:
+    """Whether a cell is 1 or true, not 0, false or empty; ValueError for another one."""
+    found = number_of(_FLAGS.get(cell.strip().lower(), cell) if isinstance(cell, str) else cell)
+    if found is None or (found not in (0, 1) and not math.isnan(found)):
+        raise ValueError(f"neither 0 nor 1, but {cell!r:.60}")
+    return found == 1
+
+
 def decimal_sign(cell: Any) -> str:
     """The decimal sign of a text that is a number by one sign only; else empty."""
     if not isinstance(cell, str) or ("." not in cell and "," not in cell):

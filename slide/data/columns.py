@@ -1,6 +1,5 @@
 """The columns of a table: which hold texts, numbers and labels, and what rows they make."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from slide.data.bins import MOST_BINNED, bin_edges, bin_features, bin_names, num_bins
 from slide.data.cells import (
     decimal_sign,
+    is_marked,
     is_missing,
     is_plain,
     label_separator,
@@ -66,7 +66,7 @@ class Columns:
     """What the columns of a table are, and how they become rows.
 
     Attributes:
-        labels: name of the column of labels.
+        labels: name of the column of labels, or names of columns of zeros and ones, each a label.
         separator: parts the labels in a cell; None: a cell has one, or is a list.
         text: names of the columns of texts, which are read as one text.
         numbers: names of the columns of numbers, whose features come after the words.
@@ -80,7 +80,7 @@ class Columns:
         notes: further sentences about the table, for people.
     """
 
-    labels: str
+    labels: str | tuple[str, ...]
     separator: str | None = None
     text: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
@@ -96,17 +96,35 @@ class Columns:
         """The columns of features."""
         return (*self.text, *self.numbers)
 
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns of labels."""
+        return (self.labels,) if isinstance(self.labels, str) else self.labels
+
     def row(self, cells: Mapping[str, Any]) -> Row:
         """The row of some cells, by the names of their columns."""
         numbers = []
         for name in self.numbers:
             found = number_of(cells.get(name), name in self.commas)
-            if found is None or math.isinf(found):
-                raise ValueError(f"the column {name} must hold numbers, not {cells[name]!r:.60}")
+            if found is None or abs(found) >= checks.FLOAT32_LIMIT:
+                bound = "" if found is None else f" ({checks.FLOAT32_MOST})"
+                raise ValueError(
+                    f"the column {name} must hold numbers, not {cells[name]!r:.60}{bound}"
+                )
             numbers.append(found)
         texts = [_text(cells.get(name)) for name in self.text]
-        names = labels_of(cells.get(self.labels), self.separator)
-        return Row("\n".join(filter(None, texts)), names, numbers).encodable()
+        return Row("\n".join(filter(None, texts)), self._labels(cells), numbers).encodable()
+
+    def _labels(self, cells: Mapping[str, Any]) -> list[str]:
+        if isinstance(self.labels, str):
+            return labels_of(cells.get(self.labels), self.separator)
+        found = []
+        for name in self.labels:
+            try:
+                found += [name] if is_marked(cells.get(name)) else []
+            except ValueError as error:
+                raise ValueError(f"the column {name}, a label, is {error}") from error
+        return found
 
     def found_in(self, cells: Mapping[str, Any], complete: bool = False) -> Mapping[str, Any]:
         """The cells of a row to answer, in which ``text`` may stand for all columns of texts.
@@ -117,6 +135,10 @@ class Columns:
             cells = {**cells, **dict.fromkeys(self.text), self.text[0]: cells["text"]}
         known = set(self.names)
         missing = [name for name in self.names if name not in cells]
+        if missing:  # Blanks around a name do not count.
+            trimmed = {name.strip(): name for name in missing}
+            cells = {trimmed.get(name.strip(), name): cell for name, cell in cells.items()}
+            missing = [name for name in missing if name not in cells]
         others = [name for name in cells if name not in known]
         near = next((n for n in others if checks.near_word(n, missing, cutoff=0.75)), None)
         if missing and (complete or near is not None or len(missing) == len(self.names)):
@@ -160,7 +182,7 @@ class Columns:
 
         if self.scales:
             found = (numbers - np.array(self.means)) / np.array(self.scales)
-            return sparse.csr_array(np.nan_to_num(found, nan=0.0).astype(np.float32))
+            return sparse.csr_array(np.nan_to_num(found, nan=0.0))
         bins = bin_features(numbers, self.edges, _BIN_VALUE)
         return sparse.csr_array(bins[::-1], (len(numbers), num_bins(self.edges)))
 
@@ -182,6 +204,7 @@ class Columns:
         whole = {name: list(v) if isinstance(v, tuple) else v for name, v in whole.items()}
         kept = Stored(whole, {}, file)
         numbers, separator = kept.texts("numbers"), whole["separator"]
+        several = isinstance(whole["labels"], list)
         lists = [Stored({"edges": list(each)}, {}, file) for each in kept.lists("edges")]
         edges = tuple(tuple(each.list_of("edges")) for each in lists)
         scaled = len(numbers) if whole["scales"] else 0
@@ -191,7 +214,7 @@ class Columns:
         if len(edges) != len(numbers) - scaled or not all(map(_ascend, edges)):
             kept.refuse("have ascending edges for each column of numbers")
         return cls(
-            labels=kept.text("labels"),
+            labels=tuple(kept.texts("labels")) if several else kept.text("labels"),
             separator=None if separator is None else kept.text("separator"),
             text=tuple(kept.texts("text")),
             numbers=tuple(numbers),
@@ -208,7 +231,9 @@ class Columns:
         parted = "one in a cell, or a list"
         if self.separator is not None:
             parted = f"separated by {self.separator!r}"
-        said = [("labels", f"{self.labels} ({parted})")]
+        if not isinstance(self.labels, str):
+            parted = f"{len(self.labels):,} columns of zeros and ones, each a label"
+        said = [("labels", f"{_listed(self.label_columns)} ({parted})")]
         if self.text:
             said.append(("texts", _listed(self.text)))
         if self.numbers:
@@ -307,7 +332,7 @@ class _Seen:
 def understood(
     rows: Iterable[tuple[str, Mapping[str, Any]]],
     *,
-    labels: str | None = None,
+    labels: str | Sequence[str] | None = None,
     separator: str | None = "auto",
     text: Sequence[str] | None = None,
     numbers: Sequence[str] | None = None,
@@ -326,7 +351,6 @@ def understood(
         for name, cell in row.items():
             own = seen.get(name)
             if own is None:
-                _check_text(name)
                 own = seen[name] = _Seen()
             if not own.is_settled:
                 own.add(cell, place)
@@ -344,11 +368,16 @@ def understood(
         lower = {name.lower(): name for name in reversed(list(kinds))}
         labels = next((lower[name] for name in _LABELS if name in lower), None)
         if labels is None:
-            raise ValueError(f"labels must name the column of labels, one of {listed}")
-    for name in (labels, *(text or ()), *(numbers or ()), *without):
+            raise ValueError(
+                "labels must name the column of labels, or, as in dataset.labels=[a,b], columns of "
+                f"zeros and ones, each a label; the columns are {listed}"
+            )
+    labels = labels if isinstance(labels, str) else tuple(labels)
+    label_columns = (labels,) if isinstance(labels, str) else labels
+    for name in (*label_columns, *(text or ()), *(numbers or ()), *without):
         if name not in kinds:
             raise ValueError(f"there is no column {name!r}; the columns are {listed}")
-    out = {labels, *without}
+    out = {*label_columns, *without}
     asked = {*out, *(text or ()), *(numbers or ())}
     of_frame = [name for name in kinds if name not in asked and (name in index or is_index(name))]
     ids = [n for n in kinds if n not in asked and _is_id(n) and n not in of_frame]
@@ -368,7 +397,7 @@ def understood(
     if not (text or numbers):
         raise ValueError(f"no column of texts or numbers is left; the columns are {listed}")
     if separator == "auto":
-        separator = label_separator(cells.get(labels, ()))
+        separator = label_separator(cells.get(labels, ())) if isinstance(labels, str) else None
     found = Columns(
         labels,
         separator,
@@ -384,15 +413,6 @@ def understood(
 def is_index(name: str) -> bool:
     """Whether a name is that of the index of a frame which has none."""
     return _INDEX.fullmatch(name) is not None
-
-
-def _check_text(name: Any) -> None:
-    """Raise ValueError for the name of a column that is no text, as frames may have numbers."""
-    if not isinstance(name, str):
-        raise ValueError(
-            f"names of columns must be texts, not {name!r}: for a frame of pandas, "
-            "frame.rename(columns=str)"
-        )
 
 
 def _kind(cell: Any) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from slide.data.archives import Pieces
 from slide.data.dataset import Block, Split
 from slide.data.errors import DataError, check_line_length, check_not_compressed, out_of_range
-from slide.data.table_files import open_text
+from slide.data.table_files import lines_of, open_text
 from slide.ops import text_rows as kernel
 from slide.sparse import CSR, Pattern, check_scipy
 from slide.utils import checks
@@ -30,6 +30,8 @@ SHOWN_CHARACTERS = 40
 _EMPTY = b"\n", b"\r\n", b"\r"
 # A line of a file without a header begins with labels and a pair, or with a comment.
 _SVMLIGHT_LINE = re.compile(rb"#|[-+\d.,]*\s+\w+:[-+.\d]")
+# The value of a label in a file of its own.
+_MARK = re.compile(rb":\+?1(\.0*)?\Z")
 # Compression makes zeros at most a thousand times shorter. Without this bound a small file could
 # ask for memory for billions of rows.
 _ROWS_PER_BYTE = 1024
@@ -69,37 +71,131 @@ def text_variant(format: str, first_feature: int | None, first_label: int | None
     return variant
 
 
-def read_header(path: Path) -> Sizes:
-    """Reads the first line of a file that has a header."""
+class JoinedText:
+    """A file of features, and perhaps one of labels, as one file of the format xmc.
+
+    Each begins with a line ``rows columns``. Further lines are ``column:value column:value ...``,
+    with the value 1 for labels, or none, as in ``column column``. Files are lines by path.
+    """
+
+    def __init__(self, files: Mapping[str, Iterable[bytes]]):
+        self._files = {path: iter(lines) for path, lines in files.items()}
+        self._row, (features, *labels) = 0, files
+        found = [self._sizes(path) for path in self._files]
+        self._rows, sizes = found[0][0], [each[1] for each in found]
+        for path in labels:
+            if found[1][0] != self._rows:
+                told = f"header has {checks.counted(found[1][0], 'row')}"
+                raise DataError(f"{path}:1: {told}, but that of {features} has {self._rows}")
+        self._header = " ".join(map(str, [self._rows, *sizes, 0][:3])).encode() + b"\n"
+
+    def _sizes(self, path: str) -> list[int]:
+        return _parse_sizes(next(self._files[path], b""), path, 2, "rows columns")
+
+    def readline(self) -> bytes:
+        """The header."""
+        return self._header
+
+    def read(self, size: int) -> bytes:
+        """Rows of about ``size`` bytes; none only at the end."""
+        found, length = list[bytes](), 0
+        while length < size and self._row < self._rows:
+            found.append(self._line())
+            length += len(found[-1])
+        if not found:
+            for path, lines in self._files.items():
+                if any(line.strip() for line in lines):
+                    raise DataError(
+                        f"{path}: row {self._rows + 1}, but the header has {self._rows}"
+                    )
+        return b"".join(found)
+
+    def _line(self) -> bytes:
+        lines = []
+        for path, file in self._files.items():
+            lines.append(next(file, b""))
+            if not lines[-1]:
+                told = f"header has {checks.counted(self._rows, 'row')}"
+                raise DataError(f"{path}:1: {told}, but the file has {self._row}")
+        self._row += 1
+        features, *labels = lines
+        # Another value than 1 is malformed where labels stand.
+        marks = (_MARK.sub(b"", word) for line in labels for word in line.split())
+        return b",".join(marks) + b" " + features.rstrip(b"\r\n") + b"\n"
+
+
+def read_header(path: Path, labels: Path | None = None) -> Sizes:
+    """Reads the first line of a file that has a header, and of a file of labels beside it."""
+    with _opened_text(path, labels) as (file, name):
+        return parse_header(file.readline(), name)
+
+
+@contextmanager
+def _opened_text(path: Path, labels: Path | None) -> Iterator[tuple[IO[bytes], str]]:
+    """A file of text, or two as one, and what messages call it."""
     with open_text(path) as file:
-        return parse_header(file.readline(), str(path))
+        if labels is None:
+            yield file, str(path)
+            return
+        with open_text(labels) as beside:
+            names = str(path), str(labels)
+            lines = map(lines_of, (file, beside), names)
+            joined: Any = JoinedText(dict(zip(names, lines, strict=True)))
+            yield joined, f"{path} and {labels.name}"
 
 
 def parse_header(line: bytes, path: str) -> Sizes:
     """Parses the first line of a file that has a header."""
+    return Sizes(*_parse_sizes(line, path, 3, "rows features labels"))
+
+
+def _parse_sizes(line: bytes, path: str, count: int, wanted: str) -> list[int]:
     if not line.strip():
         what = "no header" if line else "the file is empty"
-        raise DataError(f"{path}:1: {what}, 'rows features labels' was expected")
+        raise DataError(f"{path}:1: {what}, '{wanted}' was expected")
     check_not_compressed(line, path)
     fields = line.split()
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        alike = "; it looks like svmlight, which has no header: dataset.format=svmlight reads it"
-        told = f"header '{_shown_text(line)}' is not 'rows features labels'"
-        raise DataError(f"{path}:1: {told}{alike if _SVMLIGHT_LINE.match(line) else ''}")
+    numbers = all(field.isdigit() for field in fields)
+    if len(fields) != count or not numbers:
+        alike = ""
+        if numbers and len(fields) == 2:
+            alike = (
+                "; of two files, of features and of labels, dataset.train_labels_file and "
+                "dataset.test_labels_file name the second one"
+            )
+        elif numbers and len(fields) == 3:
+            alike = "; it looks like a file that has the labels in its rows"
+        elif _SVMLIGHT_LINE.match(line):
+            alike = (
+                "; it looks like svmlight, which has no header: dataset.format=svmlight reads it"
+            )
+        elif b":" not in line:
+            alike = (
+                '; texts are read from lines {"text": ..., "labels": [...]} by dataset=documents'
+            )
+        raise DataError(f"{path}:1: header '{_shown_text(line)}' is not '{wanted}'{alike}")
     # Python converts no number of thousands of digits. The first digits exceed the limit as well.
     counts = [int(field.lstrip(b"0")[:SHOWN_CHARACTERS] or b"0") for field in fields]
-    for name, count in zip(Sizes._fields, counts, strict=True):
+    for name, count in zip(wanted.split(), counts, strict=True):
         if count > MAX_INDEX:
             raise DataError(f"{path}:1: header has {count} {name}, more than {MAX_INDEX}")
-    return Sizes(*counts)
+    return counts
 
 
 def read_text_blocks(
-    path: Path, variant: Variant = XMC, sizes: Sizes | None = None, **options: Any
+    path: Path,
+    variant: Variant = XMC,
+    sizes: Sizes | None = None,
+    labels: Path | None = None,
+    **options: Any,
 ) -> Iterator[Block]:
-    """Parses a text file; see `parse_text`, also for the ``options``."""
-    with open_text(path) as file:
-        yield from parse_text(file, str(path), variant, sizes, path.stat().st_size, **options)
+    """Parses a text file, or one of features and one of ``labels`` (`JoinedText`).
+
+    `parse_text` has the ``options``.
+    """
+    size = sum(each.stat().st_size for each in (path, labels) if each is not None)
+    with _opened_text(path, labels) as (file, name):
+        yield from parse_text(file, name, variant, sizes, size, **options)
 
 
 def parse_text(
@@ -220,8 +316,7 @@ def _raise_bad_line(
         kernel.MALFORMED_FEATURE: f"malformed feature '{word}', 'feature:value' was expected",
         kernel.LABEL_RANGE: out_of_range("label", label, first_label, num_labels),
         kernel.FEATURE_RANGE: out_of_range("feature", feature, first_feature, num_features),
-        kernel.NOT_FINITE: f"value {value} of feature {feature} is not a finite float32"
-        f" (at most {np.finfo(np.float32).max:.7e})",
+        kernel.NOT_FINITE: f"value {value} of feature {feature} {checks.NO_FLOAT32}",
         kernel.DUPLICATE_LABEL: f"label {label} occurs more than once in the row",
         kernel.DUPLICATE_FEATURE: f"feature {feature} occurs more than once in the row",
     }
@@ -315,7 +410,7 @@ def _read_matrix(path: Path, marks: bool = False) -> CSR:
         values = matrix.data.astype(np.float32, copy=False)
     for at in np.flatnonzero(~np.isfinite(values)):
         value, entry = matrix.data[at], _entry(matrix, at)
-        raise DataError(f"{path}: value {value} at {entry} is not a finite float32")
+        raise DataError(f"{path}: value {value} at {entry} {checks.NO_FLOAT32}")
     if marks:
         for at in np.flatnonzero((matrix.data != 0) & (matrix.data != 1)):
             value, entry = matrix.data[at], _entry(matrix, at)

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,11 @@ _PARQUET_ROWS = 256
 # About 16 MiB of them become Python objects at a time, which take several times as much.
 _CONVERTED = 16 << 20
 _DELIMITERS = ",\t;|"
+# Excel's own first line of CSV, which names the delimiter.
+_SEP = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+# Lines and characters of CSV by which its delimiter is chosen.
+_SCANNED, _SCANNED_SIZE = 20, 1 << 16
+_RECORDS = "DataFrame.to_json(path, orient='records', lines=True) of pandas writes rows"
 
 Cells = Mapping[str, Any]
 
@@ -116,24 +121,58 @@ def read_lines(
     first, before = blank_lines(lines, path)
     lines = itertools.chain(before, lines)
     check_not_compressed(first, path)
-    if first.lstrip()[:1] == b"{":
+    if first.lstrip()[:1] in (b"{", b"["):
         return json_rows(lines, path)
-    if first.lstrip()[:1] == b"[":
-        return _json_list(b"".join(lines), path)
     return _csv_rows(lines, path, encoding)
 
 
-def json_rows(lines: Iterable[bytes], path: str) -> Iterator[tuple[str, Cells]]:
-    """The objects of JSON in lines, each with its position for messages."""
-    for number, line in enumerate(lines, 1):
-        if number == 1:
-            check_not_compressed(line, path)
-        if not line.strip():
-            continue
-        row = _parsed(line, f"{path}:{number}")
+def json_rows(
+    lines: Iterable[bytes],
+    path: str,
+    hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    wanted: str = "",
+) -> Iterator[tuple[str, Cells]]:
+    """The objects of JSON, in lines or in one list, each with its position for messages.
+
+    ``hook`` makes objects, by default `names_once`; ``wanted`` says what they must be.
+    """
+    lines, hook = iter(lines), hook or names_once
+    first, before = blank_lines(lines, path)
+    check_not_compressed(first, path)
+    lines = itertools.chain(before, lines)
+    if first.lstrip()[:1] == b"[":
+        found = _parsed(b"".join(lines), path, hook, wanted)
+        rows = ((f"{path}: item {number}", "an item", row) for number, row in enumerate(found))
+    else:
+        places = ((f"{path}:{number}", line) for number, line in enumerate(lines, 1))
+        rows = (
+            (at, "a line", _parsed(line, at, hook, wanted)) for at, line in places if line.strip()
+        )
+    begun = False
+    for position, what, row in rows:
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: a line must be an object {{...}}, not {row!r:.40}")
-        yield f"{path}:{number}", row
+            told = f"{what} must be {wanted or 'an object {...}'}, not {row!r:.40}"
+            told += f"; {_RECORDS}" if isinstance(row, list) and not begun else ""
+            raise DataError(f"{position}: {told}")
+        if not begun and (form := _whole_table(row)):
+            raise DataError(f"{position}: this is {form}, not a row; {_RECORDS}")
+        begun = True
+        yield position, row
+
+
+def _whole_table(row: dict[str, Any]) -> str:
+    """How an object writes a whole table; empty: it is a row."""
+    if {"columns", "data"} <= row.keys() <= {"columns", "index", "data"}:
+        return "a table of orient='split'"
+    if row.keys() == {"schema", "data"}:
+        return "a table of orient='table'"
+    if row and "features" not in row and all(isinstance(each, dict) for each in row.values()):
+        return "a table of orient='columns' or 'index'"
+    return "an object with a list of rows" if len(row) == 1 and _holds_rows(*row.values()) else ""
+
+
+def _holds_rows(cell: Any) -> bool:
+    return isinstance(cell, list) and bool(cell) and all(isinstance(each, dict) for each in cell)
 
 
 class NameTwice(ValueError):
@@ -157,20 +196,18 @@ def _twice(names: list[Any]) -> Any:
     return next(name for name in names if counts[name] > 1)
 
 
-def _parsed(text: bytes, position: str) -> Any:
+def _parsed(text: bytes, position: str, hook: Callable[..., Any], wanted: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=names_once)
+        return json.loads(text, object_pairs_hook=hook)
     except RecursionError as error:
         raise DataError(f"{position}: lists or objects are nested too deeply") from error
     except ValueError as error:
-        raise DataError(f"{position}: {str(error).partition('; use sys.')[0]}") from error
-
-
-def _json_list(text: bytes, path: str) -> Iterator[tuple[str, Cells]]:
-    for number, row in enumerate(_parsed(text, path)):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}: item {number} must be an object {{...}}, not {row!r:.40}")
-        yield f"{path}: item {number}", row
+        told = str(error).partition("; use sys.")[0]
+        if text.strip()[:1] != b"{" and wanted:
+            told = f"a line must be {wanted} ({told})"
+        elif isinstance(error, json.JSONDecodeError) and text.strip()[-1:] in b"{[,":
+            told += f"; each object must end in its line: {_RECORDS}"
+        raise DataError(f"{position}: {told}") from error
 
 
 def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tuple[str, Cells]]:
@@ -186,25 +223,53 @@ def _csv_rows(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[tupl
             yield line
 
     header = next(decoded, "")
-    # The header tells: cells of texts hold commas and semicolons.
-    delimiter = max(_DELIMITERS, key=header.count)
-    reader = csv.reader(itertools.chain([header], bounded()), delimiter=delimiter, strict=True)
-    names: list[str] = []
+    told = _SEP.fullmatch(header)
+    before = 1 if told else 0
+    scanned = [next(decoded, "") if told else header]
+    while len(scanned) < _SCANNED and sum(map(len, scanned)) < _SCANNED_SIZE:
+        if not (line := next(decoded, "")):
+            break
+        scanned.append(line)
+    delimiter = told[1] if told else _delimiter(scanned)
+    # Programs write "a,b", people also "a, b".
+    gaps = any(name.startswith(" ") for name in _cells(scanned[:1], delimiter)[0])
+    every = itertools.chain(scanned, bounded())
+    reader = csv.reader(every, delimiter=delimiter, skipinitialspace=gaps, strict=True)
     try:
-        names = next(reader, [])
+        names = [name.strip() for name in next(reader, [])]
         if len(set(names)) < len(names):
-            raise DataError(f"{path}:1: two columns are called {_twice(names)!r:.60}")
+            raise DataError(f"{path}:{before + 1}: two columns are called {_twice(names)!r:.60}")
         for cells in reader:
             size = 0
             if cells and len(cells) != len(names):
                 raise DataError(
-                    f"{path}:{reader.line_num}: {counted(len(cells), 'cell')}, but the first "
-                    f"line has {counted(len(names), 'column')}"
+                    f"{path}:{before + reader.line_num}: {counted(len(cells), 'cell')}, but the "
+                    f"first line has {counted(len(names), 'column')}"
                 )
             if cells:
-                yield f"{path}:{reader.line_num}", dict(zip(names, cells, strict=True))
+                yield f"{path}:{before + reader.line_num}", dict(zip(names, cells, strict=True))
     except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: {error}") from error
+        raise DataError(f"{path}:{before + reader.line_num}: {error}") from error
+
+
+def _delimiter(lines: list[str]) -> str:
+    """What parts the first lines of CSV: rows as long as the header, or else most of its cells."""
+
+    def fits(delimiter: str) -> tuple[bool, int]:
+        header, *rows = _cells(lines, delimiter)
+        # The last row may go on in later lines.
+        same = all(len(row) == len(header) for row in rows[:-1] or rows if row)
+        return same and len(header) > 1, len(header)
+
+    return max(_DELIMITERS, key=fits)
+
+
+def _cells(lines: list[str], delimiter: str) -> list[list[str]]:
+    """The cells of some lines of CSV, of an empty one if they are malformed."""
+    try:
+        return [*csv.reader(lines, delimiter=delimiter)] or [[]]
+    except csv.Error:  # The reader of all rows says so.
+        return [[]]
 
 
 def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
@@ -271,10 +336,12 @@ def _check_distinct(names: Iterable[Any]) -> None:
 
 
 def _memory_rows(source: Any) -> Iterator[Cells]:
-    if hasattr(source, "iloc"):  # pandas
-        _check_distinct(source.columns)
+    if hasattr(source, "iloc"):  # pandas, whose names of columns may be numbers
+        names = [str(name) for name in source.columns]
+        _check_distinct(names)
         for start in range(0, len(source), _ROWS):
-            yield from source.iloc[start : start + _ROWS].to_dict("records")
+            part = source.iloc[start : start + _ROWS].set_axis(names, axis=1)
+            yield from part.to_dict("records")
         return
     if hasattr(source, "iter_rows"):  # polars
         yield from source.iter_rows(named=True)
@@ -305,7 +372,17 @@ def _memory_rows(source: Any) -> Iterator[Cells]:
                 f"a row of a table must be a dict of cells, not {row!r:.60}; a frame of pandas or "
                 "polars, a table of pyarrow and a data set of Hugging Face are tables, too"
             )
-        yield {n: _class_name(c, named[n]) if n in named else c for n, c in row.items()}
+        yield {
+            n: _class_name(c, named[n]) if n in named else c for n, c in named_by_text(row).items()
+        }
+
+
+def named_by_text(row: Mapping[Any, Any]) -> Cells:
+    """The same cells by names that are texts; ValueError where two names then are the same."""
+    if all(isinstance(name, str) for name in row):
+        return row
+    _check_distinct(map(str, row))
+    return {str(name): cell for name, cell in row.items()}
 
 
 def _class_name(cell: Any, names: list[str]) -> Any:

@@ -14,7 +14,7 @@ from slide.data import Batches, RowTransform, Split, TextVectorizer
 from slide.data.columns import Columns
 from slide.data.row_transform import old_label_ids
 from slide.data.sources.table import features_of
-from slide.data.table_files import read_table
+from slide.data.table_files import named_by_text, read_table
 from slide.functional.losses import LOSSES
 from slide.model.folder import (
     MODEL_FILE,
@@ -38,7 +38,15 @@ from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
 from slide.sampling import ActiveSampler
-from slide.sparse import CSR, Pattern, as_csr, as_pattern, check_labels, check_pattern
+from slide.sparse import (
+    CSR,
+    Pattern,
+    as_csr,
+    as_pattern,
+    check_float32,
+    check_labels,
+    check_pattern,
+)
 from slide.utils import checks
 from slide.utils.names import Names, check_columns
 from slide.utils.resources import check_room
@@ -225,7 +233,9 @@ class Model:
         """
         columns, rows = self.columns, rows if isinstance(rows, str) else list(rows)
         if columns is not None and any(isinstance(row, Mapping) for row in rows):
-            cells = (row if isinstance(row, Mapping) else {"text": row} for row in rows)
+            cells = (
+                named_by_text(row) if isinstance(row, Mapping) else {"text": row} for row in rows
+            )
             given = [columns.row(columns.found_in(each)) for each in cells]
             return features_of(given, self.vectorizer, columns)
         if self.vectorizer is None:
@@ -243,9 +253,7 @@ class Model:
             rows = self.rows_of(rows)
         x = as_csr(rows, self.num_features)
         check_pattern("features", x, None, self.num_features)
-        if not np.isfinite(x.values).all():  # `as_csr` does not look into a CSR.
-            bad = x.values[~np.isfinite(x.values)][0]
-            raise ValueError(f"features must be finite float32 values, not {bad}")
+        check_float32("features", x)  # `as_csr` does not look into a CSR.
         return x.without_zeros()
 
     def _answer(self, x: CSR, k: int, search: str) -> tuple[np.ndarray, np.ndarray]:
@@ -584,6 +592,7 @@ def _identities(folder: Path) -> dict[Path, tuple[int, ...]]:
     return found
 
 
+@torch.inference_mode(False)  # Its weights may be trained later.
 def load(path: str | Path, verify: bool = True) -> Model:
     """Open a model: what `Model.save` wrote, or the folder of a run of ``train.py``.
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slide.ops.compile import helper, serial
+from slide.utils.checks import FLOAT32_LIMIT
 
 TAB, LF, CR, SPACE = 9, 10, 13, 32
 HASH, PLUS, COMMA, MINUS, DOT, COLON = 35, 43, 44, 45, 46, 58
@@ -105,9 +106,6 @@ DUPLICATE_LABEL = 6
 DUPLICATE_FEATURE = 7
 TABLE_FULL = 8  # never returned
 
-# Halfway between the largest float32 and the next power of two: float32 rounds larger numbers to
-# infinity.
-FLOAT32_LIMIT = 3.4028235677973366e38
 # 4,096 positions for the columns of a row, to find a column that occurs twice; long rows get more.
 TABLE_SIZE = 1 << 12
 # The multiplicative hash of Knuth, The Art of Computer Programming 3, section 6.4.

@@ -35,12 +35,13 @@ ABOUT = """\
 Predicts labels for rows with a trained model: the folder of a run, or what Model.save wrote.
 
 INPUT is a file, or - for standard input:
-  xmc       label,label feature:value feature:value ..., after a line rows features labels
+  xmc       label,label feature:value feature:value ..., after a line rows features labels; or
+            feature:value ... after a line rows features, with --labels FILE for the labels, or none
   svmlight  the same without that line, features from 1
   npz       a SciPy matrix of features; --labels names that of the labels
   jsonl     {"features": {"name or number": value, ...}, "labels": [...]} in each line, or
             {"text": "...", "labels": [...]}, if the model was trained on texts, or the columns of
-            the table that it was trained on
+            the table that it was trained on; or a list of such objects
   csv       a table with these columns, whose names are in its first line; parquet: such a file
 Labels may be missing: a row without any begins with a space. If rows have labels, the precision is
 printed at the end. Text and lines of JSON are read and answered in pieces, in constant memory.
@@ -194,7 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ids", action="store_true", help="numbers of labels, where the model has their names")
     add("--restrict", metavar="FILE", help="answer only labels of this file, one in each line")
     add("--format", choices=ROW_FORMATS, help="of the input; by its name, or its first line")
-    add("--labels", metavar="FILE", help="npz: file of the labels of the rows")
+    add("--labels", metavar="FILE", help="npz, or xmc in two files: file of the labels")
     add(
         "-o",
         "--output",

@@ -1,9 +1,8 @@
 """Rows to predict, from files and pipes, and how a model's training files number their columns."""
 
-import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +16,9 @@ from slide.data.dataset import Block
 from slide.data.errors import check_not_compressed
 from slide.data.row_files import (
     VARIANTS,
+    JoinedText,
     Sizes,
+    Variant,
     parse_header,
     parse_text,
     read_npz_blocks,
@@ -29,8 +30,10 @@ from slide.data.table_files import (
     BYTE_ORDER_MARK,
     NameTwice,
     blank_lines,
+    json_rows,
     lines_of,
     names_once,
+    open_text,
     read_lines,
     read_table,
 )
@@ -49,6 +52,11 @@ SUFFIXES = {
 _CHUNK = 1 << 20
 # Lines of JSON in a block.
 _LINES = 1024
+
+_LABELS_ELSEWHERE = (
+    "--labels is for npz, and for text that begins with 'rows features'; others have the labels in "
+    "their rows"
+)
 
 # Features by number, texts with numbers, and numbers of labels.
 _Row = tuple[dict[int, float] | Row, list[int]]
@@ -96,6 +104,11 @@ class Numbering(NamedTuple):
         variant = text_variant(format, files.get("first_feature"), files.get("first_label"))
         return cls(format, variant.first_feature, variant.first_label)
 
+    def variant(self, format: str) -> Variant:
+        """How rows of a text format are read: as those of the training files, if it is theirs."""
+        own = (self.first_feature, self.first_label) if format == self.format else (None, None)
+        return text_variant(format, *own)
+
 
 def shown_labels(ids: np.ndarray, model: Model, as_numbers: bool) -> np.ndarray:
     """The names of labels, or their numbers in the training files, as people write them."""
@@ -133,8 +146,8 @@ def each_row(rows: CSR | None) -> Iterator[CSR]:
 
 
 def _check_finite(value: Any, feature: Any) -> None:
-    if not isinstance(value, int | float) or not abs(value) < 3.4e38:
-        raise ValueError(f"value {value!r} of feature {feature!r} is not a finite float32")
+    if not isinstance(value, int | float) or not abs(value) < checks.FLOAT32_LIMIT:
+        raise ValueError(f"value {value!r:.60} of feature {feature!r} {checks.NO_FLOAT32}")
 
 
 def _column_of(name: Any, names: Names | None, first: int) -> Any:
@@ -173,8 +186,8 @@ def read_rows(
     if not piped and (path.is_dir() or not path.exists()):  # A pipe is no file, either.
         raise FileNotFoundError(f"there is no file {source}")
     given, format, reader = format, format or SUFFIXES.get(path.suffix), _RowReader(model)
-    if labels is not None and format != "npz":
-        raise ValueError("--labels is for npz; other formats have the labels in their rows")
+    if labels is not None and format not in ("npz", "xmc", None):
+        raise ValueError(_LABELS_ELSEWHERE)
     if format in ("npz", "parquet"):
         if piped:
             raise ValueError(f"{format} is read from a file, not from standard input")
@@ -189,23 +202,25 @@ def read_rows(
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
         check_not_compressed(file.first, name, advice)
-        if format is None and reader.columns is not None:
-            format = "jsonl" if file.telling.lstrip()[:1] in (b"{", b"") else "csv"
+        if format is None and reader.columns is not None and labels is None:
+            format = "jsonl" if file.telling.lstrip()[:1] in (b"{", b"[", b"") else "csv"
         if format == "csv":
             yield from reader.table(read_lines(file, name))
             return
+        sizes = Sizes(features=model.num_features)
+        if format in ("xmc", None) and _is_header(file.first, 2):
+            yield from _joined(file, name, labels, model)
+            return
+        if labels is not None:
+            raise ValueError(_LABELS_ELSEWHERE)
         format = format or _guessed(file.telling, counted, name)
         if format == "jsonl":
             yield from reader.json(file, name, size)
             return
-        variant = VARIANTS[format]
-        if format == counted.format:
-            first_feature, first_label = counted.first_feature, counted.first_label
-            variant = variant._replace(first_feature=first_feature, first_label=first_label)
+        variant = counted.variant(format)
         cut = variant.header and given is None and not _is_header(file.first)
         if variant.header and not cut and file.first.endswith(b"\n"):
             _check_header(parse_header(file.first, name), model, name)
-        sizes = Sizes(features=model.num_features)
         text = cast(IO[bytes], file)  # It has what is called of it.
         yield from parse_text(text, name, variant, sizes, size, cut=cut, chunk_bytes=_CHUNK)
 
@@ -235,45 +250,44 @@ class _RowReader:
 
     def json(self, file: Beginning, name: str, size: int | None) -> Iterator[Block]:
         """Rows of ``{"features": {feature: value}, "labels": [label]}``, or with a ``text``."""
-
         hook = object_hook("columns" in self.model.settings)
 
         def read() -> Iterator[_Row]:
             with ProgressBar(total=size, unit="B", unit_scale=True, desc=name) as bar:
-                for number, line in enumerate(file, 1):
-                    bar.update(len(line))
-                    if not line.strip():
-                        continue
+
+                def lines() -> Iterator[bytes]:
+                    for line in file:
+                        bar.update(len(line))
+                        yield line
+
+                for position, row in json_rows(lines(), name, hook, self._wanted):
                     try:
-                        yield self._line(json.loads(line, object_pairs_hook=hook))
-                    except (ValueError, TypeError, RecursionError) as error:
-                        told = str(error)
-                        if isinstance(error, json.JSONDecodeError) and self.model.vectorizer:
-                            told = (
-                                f'the model reads texts; a line must be {{"text": "..."}} ({told})'
-                            )
-                        raise DataError(f"{name}:{number}: {told}") from error
+                        yield self._line(row)
+                    except (ValueError, TypeError) as error:
+                        raise DataError(f"{position}: {error}") from error
 
         return self._blocks(read())
+
+    @property
+    def _wanted(self) -> str:
+        known = "" if self.model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
+        return '{"features": {feature: value, ...}, "labels": [...]}' + known
 
     def _cells(self, cells: Any, complete: bool) -> _Row:
         assert self.columns is not None
         row = self.columns.row(self.columns.found_in(cells, complete))
         return row, self._labels(row.labels)
 
-    def _line(self, row: Any) -> _Row:
+    def _line(self, row: Mapping[str, Any]) -> _Row:
         model = self.model
-        if isinstance(row, dict):
-            if isinstance(row.get("features"), dict | list):
-                labels = self._labels(row.get("labels"))
-                return number_features(row["features"], model, self.counted), labels
-            if "columns" in model.settings:
-                return self._cells(row, complete=False)
-            if isinstance(row.get("text"), str) and model.vectorizer is not None:
-                return Row(row["text"], []), self._labels(row.get("labels"))
-        known = "" if model.vectorizer is None else ' or {"text": "...", "labels": [...]}'
-        wanted = '{"features": {feature: value, ...}, "labels": [...]}'
-        raise ValueError(f"a line must be {wanted}{known}")
+        if isinstance(row.get("features"), dict | list):
+            labels = self._labels(row.get("labels"))
+            return number_features(row["features"], model, self.counted), labels
+        if "columns" in model.settings:
+            return self._cells(row, complete=False)
+        if isinstance(row.get("text"), str) and model.vectorizer is not None:
+            return Row(row["text"], []), self._labels(row.get("labels"))
+        raise ValueError(f"a line must be {self._wanted}")
 
     def _labels(self, given: Any) -> list[int]:
         """Columns of labels, each once."""
@@ -298,7 +312,7 @@ class _RowReader:
 
 def _guessed(line: bytes, counted: Numbering, name: str) -> str:
     """The format of text: by its first line, or else that of the training files."""
-    if line.lstrip().startswith(b"{"):
+    if line.lstrip().startswith((b"{", b"[")):
         return "jsonl"
     if _is_header(line):
         return "xmc"
@@ -307,17 +321,29 @@ def _guessed(line: bytes, counted: Numbering, name: str) -> str:
     return counted.format or "svmlight"
 
 
-def _is_header(line: bytes) -> bool:
+def _is_header(line: bytes, count: int = 3) -> bool:
     words = line.split()
-    return len(words) == 3 and all(word.isdigit() for word in words)
+    return len(words) == count and all(word.isdigit() for word in words)
 
 
-def _check_header(header: Sizes, model: Model, name: str) -> None:
+def _joined(file: Beginning, name: str, labels: str | None, model: Model) -> Iterator[Block]:
+    """The rows of a file of features, whose ``labels`` are in another file, or unknown."""
+    with nullcontext() if labels is None else open_text(Path(labels)) as beside:
+        files: dict[str, Iterable[bytes]] = {name: file}
+        if labels is not None and beside is not None:
+            files[labels] = lines_of(beside, labels)
+        text: Any = JoinedText(files)
+        _check_header(parse_header(text.readline(), name), model, name, labels is not None)
+        variant = Numbering.of(model).variant("xmc")
+        yield from parse_text(text, name, variant, chunk_bytes=_CHUNK)
+
+
+def _check_header(header: Sizes, model: Model, name: str, labelled: bool = True) -> None:
     """Say if the header of rows is not that of the model's data, which may be a mistake."""
     own, found = (model.num_features, model.num_labels), (header.features, header.labels)
     if header.features is not None and header.features > own[0]:
         raise DataError(f"{name}: rows of {found[0]} features, but the model has {own[0]}")
-    if found != own:
+    if found[: 1 + labelled] != own[: 1 + labelled]:
         log(
             f"warning: {name} has {found[0]:,} features and {found[1]:,} labels, and the model "
             f"{own[0]:,} and {own[1]:,}: are they of the same data?"

@@ -15,6 +15,11 @@ import numpy as np
 _LONGEST = 200
 # Python has larger integers, which become no floats.
 LARGEST_FLOAT = sys.float_info.max
+# Halfway between the largest float32 and the next power of two: float32 rounds larger numbers to
+# infinity.
+FLOAT32_LIMIT = 3.4028235677973366e38
+FLOAT32_MOST = f"at most {np.finfo(np.float32).max:.7e}"
+NO_FLOAT32 = f"is not a finite float32 ({FLOAT32_MOST})"
 # What Python's reader of literals raises for a text that is none, or is nested too deeply.
 NO_LITERAL = (ValueError, SyntaxError, RecursionError, MemoryError)
 # Keys that users may call by the letters of the papers.

@@ -165,7 +165,7 @@ def test_texts_after_a_blank_line(tmp_path, reader):
 
 def test_a_line_that_is_no_text_in_json(tmp_path, reader):
     (tmp_path / "rows.txt").write_text('{"text": "red"}\nred sky\n')
-    with pytest.raises(DataError, match=r'rows\.txt:2: the model reads texts; a line must be {"te'):
+    with pytest.raises(DataError, match=r'rows\.txt:2: a line must be .* or {"text": ".*Expecting'):
         read(tmp_path / "rows.txt", reader)
 
 
@@ -241,6 +241,31 @@ def test_lines_of_json(folder, data, tmp_path):
         predict(folder / "ones", tmp_path / "b.jsonl")
 
 
+def test_a_list_of_json_is_read_as_its_lines(folder, tmp_path):
+    rows = [{"features": {"1": 0.5}, "labels": [2]}, {"features": [60]}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    expected = predict(folder / "ones", tmp_path / "a.jsonl")
+    for name in ("a.json", "a.rows"):
+        (tmp_path / name).write_text(json.dumps(rows, indent=1))
+        labels, said = predict(folder / "ones", tmp_path / name)
+        assert (labels.tolist(), said) == (expected[0].tolist(), expected[1])
+
+
+def test_features_and_labels_in_two_files(folder, tmp_path):
+    expected, said = predict(folder / "xmc", folder / "rows.txt")
+    header, *lines = (folder / "rows.txt").read_text().splitlines()
+    rows, features, labels = header.split()
+    parts = [line.partition(" ")[::2] for line in lines]
+    text = "".join(f"{features}\n" for _, features in parts)
+    (tmp_path / "X").write_text(f"{rows} {features}\n{text}")
+    text = "".join(f"{re.sub(r'(,|$)', ':1 ', labels)}\n" for labels, _ in parts)
+    (tmp_path / "Y").write_text(f"{rows} {labels}\n{text}")
+    found = predict(folder / "xmc", tmp_path / "X", "--labels", tmp_path / "Y")
+    assert (found[0].tolist(), found[1]) == (expected.tolist(), said)
+    found = predict(folder / "xmc", tmp_path / "X")
+    assert (found[0].tolist(), found[1]) == (expected.tolist(), "")
+
+
 def test_only_some_labels(folder, data, tmp_path):
     (tmp_path / "some").write_text("1\n80\n")
     found = predict(folder / "ones", folder / "ones.txt", "-k", 2, "--restrict", tmp_path / "some")
@@ -292,6 +317,10 @@ def read_damaged(path, texts_or_rows):
 def agree(path, data, texts_or_rows):
     """Whether the reader takes the file; a file that fails is kept if this is a longer run."""
     path.write_bytes(data)
+    if data.lstrip()[:1] == b"[":  # A list of rows, which are no lines.
+        with contextlib.suppress(DataError):
+            read_damaged(path, texts_or_rows)
+        return False
     try:
         try:
             expected = naive_json.parsed(data, naive_json.prediction_row(FEATURES, LABELS))

@@ -52,7 +52,7 @@ def table(
     test_path: Any = None,
     name: str = "table",
     cache: str | Path | None = None,
-    labels: str | None = None,
+    labels: str | Sequence[str] | None = None,
     separator: str | None = "auto",
     text: str | Sequence[str] | None = None,
     numbers: str | Sequence[str] | None = None,
@@ -78,7 +78,8 @@ def table(
             frame, a table of pyarrow, a data set of Hugging Face, or a list of dicts.
         test_path: the same for the test rows; None: they are among the rows of ``path``.
         cache: folder for the arrays; None: they are in memory only.
-        labels: column of labels; None: the first that is called labels, tags, categories or so.
+        labels: column of labels; or several of zeros and ones, each of which is a label; None: the
+            first that is called labels, tags, categories or so.
         separator: parts the labels in a cell; ``"auto"``: one of ``| ; ,`` where it parts cells
             into fewer names than there are cells; None: a cell has one label, or is a list.
         text: columns of texts, or one; None: all that hold anything else than numbers.
@@ -123,10 +124,13 @@ def table(
             "separator must be auto, null or text that parts labels, not empty; for a shell quote "
             "it: 'dataset.separator=\";\"'"
         )
-    text, numbers = ([each] if isinstance(each, str) else each for each in (text, numbers))
-    for key, column in (("labels", labels), ("split", split)):
-        if not isinstance(column, str | None):
-            raise ValueError(f"{key} must be the name of a column, a text, not {column!r}")
+    labels = labels if labels is None else _names_of("labels", labels)
+    labels = labels[0] if labels is not None and len(labels) == 1 else labels
+    split = split if split is None else _names_of("split", [split])[0]
+    text, numbers = (
+        each if each is None else _names_of(key, each)
+        for key, each in (("text", text), ("numbers", numbers))
+    )
     files = [each for each in (path, test_path) if isinstance(each, str | Path)]
     for each in map(Path, files):
         checks.encodable("path", each)
@@ -157,7 +161,10 @@ def table(
         columns, chosen = found()
         apart = part == "test" and test_path is not None
         given = read_table(test_path if apart else path, encoding)
-        lacking = {*columns.names, columns.labels}  # Lines of JSON may leave empty cells out.
+        lacking = {
+            *columns.names,
+            *columns.label_columns,
+        }  # Lines of JSON may leave empty cells out.
         for number, (position, cells) in enumerate(given):
             lacking.difference_update(cells)
             if chosen is not None:
@@ -208,6 +215,15 @@ def table(
         raise
     _log(data.columns)
     return data
+
+
+def _names_of(key: str, given: Any) -> list[str]:
+    """Names of columns, or one; whole numbers mean the texts of CSV that write them."""
+    names = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    for name in names:
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise ValueError(f"{key} must name a column, or be a list of names, not {name!r}")
+    return [str(name) for name in names]
 
 
 def _log(columns: Columns | None) -> None:
@@ -432,7 +448,7 @@ def _count(rows: Rows, options: TextOptions, columns: Columns | None, source: st
         labels.update(row.labels)
         test_rows += [row.name] if row.name else []
     if not labels:
-        where = "" if columns is None else f" in the column {columns.labels}"
+        where = "" if columns is None else f" in the column {', '.join(columns.label_columns)}"
         raise DataError(f"{source}: no row has a label{where}")
     if columns is not None:
         numbers = np.array(sample).reshape(len(sample), width)

@@ -3,7 +3,9 @@
 * xmc: text, as of http://manikvarma.org/downloads/XC/XMLRepository.html (Bhatia et al. 2016). The
   first line is ``rows features labels``; each further line is a row
   ``label,label feature:value feature:value ...`` with columns from 0. A row without labels begins
-  with a space.
+  with a space. Labels may be in a file of their own, as in ``trn_X_Xf.txt`` and ``trn_X_Y.txt``:
+  then both begin with ``rows columns``, and have lines ``column:value ...``, with the value 1 for
+  labels.
 * svmlight: such rows without the first line, and with features from 1. The text after a ``#`` is a
   comment. A line that is empty, or a comment, is not a row; one of white space alone is a row
   without labels and features. Unless the numbers of columns are given, the largest numbers in both
@@ -72,7 +74,7 @@ def xmc(
         root, cache: folders of the files, and for the arrays that were read.
         train_file, test_file: names of the files in ``root``; without a test file, None, a tenth of
             the training rows is drawn and set aside.
-        train_labels_file, test_labels_file: npz: names of the files of the labels.
+        train_labels_file, test_labels_file: names of the files of the labels; npz must have them.
         first_feature, first_label: text: number of the first column; None: that of the format.
         train_samples, test_samples: expected rows of the two files, if known.
         num_features, num_labels: expected columns of both files, if known.
@@ -207,7 +209,8 @@ class _Files:
         first, *others = self.paths(folder)
         if self.variant is None:
             return read_npz_blocks(first, *others)
-        return read_text_blocks(first, self.variant, self.expected, lenient=self.lenient)
+        options: dict[str, Any] = {"lenient": self.lenient}
+        return read_text_blocks(first, self.variant, self.expected, *others, **options)
 
     def try_beginning(self, folder: Path) -> None:
         """Raises DataError if the files begin with other content, such as a web page."""
@@ -241,8 +244,10 @@ def _variant(
 
 def _file_names(format: str, **names: str | None) -> tuple[str, ...]:
     rows, labels = names
-    if format != "npz" and names.pop(labels) is not None:
-        raise ValueError(f"{labels} is for format=npz; format={format} has labels in {rows}")
+    if format != "npz" and names[labels] is None:
+        names.pop(labels)
+    elif format == "svmlight":
+        raise ValueError(f"{labels} is for format=npz and xmc; svmlight has labels in {rows}")
     for option, value in names.items():
         if not isinstance(value, str) or not value:
             raise ValueError(f"{option} must be the name of a file, not {value!r}")

@@ -25,6 +25,7 @@ import slide
 from slide.data import documents, errors, table, transform, xmc
 from slide.data.cells import labels_of, likely_separator, number_of
 from slide.data.columns import Columns, understood
+from slide.data.dataset import draw_rows
 from slide.data.describe import describe
 from slide.data.errors import DataError
 from slide.data.table_files import read_lines, read_table
@@ -186,7 +187,10 @@ def test_what_is_no_file(name, message, tmp_path):
         ({"seed": -1}, "seed must be a whole number"),
         ({"min_rows": 99}, "no word is in 99 training rows"),
         ({"split": "part", "test_value": "train", "path": ROWS[1:5]}, "the table: there are no ro"),
-        ({"path": [{"a": 1, "b": 2}]}, "labels must name the column of labels, one of a, b"),
+        (
+            {"path": [{"a": 1, "b": 2}]},
+            "labels must name the column of labels, or, .* the columns are a, b",
+        ),
         ({"path": None}, "path must name the file of the table"),
         ({"encoding": "zlib"}, "encoding must name an encoding of texts, such as cp1252 or"),
         ({"encoding": "nosuch"}, "encoding must name an encoding of texts.* not .nosuch."),
@@ -232,7 +236,7 @@ def test_what_is_no_table(source, message):
         (b'{"text": "a", "label": "b", "text": "c"}\n', ":1: 'text' stands twice in an object"),
         (b'{"text": "a", "label": {"b": 1}}\n', ":1: {'b': 1} is no name of a label"),
         (b'{"text": "a\\ud800", "label": "b"}\n', ":1: .* can't encode"),
-        (b"[1]", "item 0 must be an object"),
+        (b"[1]", "item 0: an item must be an object"),
         (b"PK\x03\x04", " is a zip archive: save a workbook of Excel as CSV"),
         (b"text,label\n", "the table has no rows"),
     ],
@@ -258,7 +262,7 @@ def test_very_many_columns_take_time_in_proportion_and_a_short_sentence():
     """Each was looked for in a list of the others, and all of them were named."""
     cells = {f"{kind}{number}": kind for number in range(5000) for kind in "1a"}
     cells |= {f"{number}_id": "1" for number in range(5000)}
-    with pytest.raises(ValueError, match=r"one of 10, a0, 11, .* and 14,900 more$") as caught:
+    with pytest.raises(ValueError, match=r"columns are 10, a0, 11, .* and 14,900 more$") as caught:
         understood([("row 0", cells)])
     assert len(str(caught.value)) < 1000
     columns, count = understood([("row 0", {**cells, "label": "x"})])
@@ -596,12 +600,100 @@ def test_numbers_of_a_cell(cell, sign, number):
     assert number_of(cell, sign == ",") == number
 
 
-def test_names_of_columns_that_are_numbers_are_refused_by_name():
-    rows = [{0: "a red car", "label": "ab"[n % 2]} for n in range(9)]
-    with pytest.raises(ValueError, match="names of columns must be texts, not 0: for a frame"):
+@pytest.mark.parametrize("form", [list, lambda rows: frame(None, rows)])
+def test_names_of_columns_that_are_numbers_are_read_as_texts(form):
+    rows = [{0: f"a {WORDS[n % 4]} car", 1: "ab"[n % 2]} for n in range(9)]
+    data = table(path=form(rows), labels=1, text=[0])
+    assert (data.columns.labels, data.columns.text) == ("1", ("0",))
+    network = slide.SlideNetwork(data.num_features, [2], data.num_labels, slide.FullSampler)
+    settings = {"columns": data.columns.settings()}
+    model = slide.Model(network, vectorizer=data.vectorizer, settings=settings)
+    assert model.predict(form(rows), 1)[0].shape == (9, 1)
+    for wrong in ({"labels": 1.5}, {"labels": [1, None]}, {"split": True}, {"text": {}}):
+        with pytest.raises(ValueError, match=r"must name a column, or be a list of names, not"):
+            table(path=form(rows), **wrong)
+    with pytest.raises(ValueError, match="two columns are called '1'"):
+        table(path=[{1: "a", "1": "b"}])
+
+
+def test_columns_of_zeros_and_ones_are_labels(tmp_path):
+    marks = ("0", "1"), ("False", "TRUE"), (0, 1.0), (None, True)
+    rows = [
+        {"text": f"a {WORDS[n % 4]} car", **{w: marks[n % 4][w == WORDS[n % 4]] for w in WORDS}}
+        for n in range(40)
+    ]
+    data = table(path=rows, labels=WORDS)
+    assert list(data.label_names) == sorted(WORDS)
+    lists = to_lists(data.train.features, data.train.labels)
+    words = [[list(data.label_names)[label] for label in labels] for labels, _ in lists]
+    kept = [row for row, test in zip(rows, draw_rows(40, 0.1, 0), strict=True) if not test]
+    assert words == [[row["text"].split()[1]] for row in kept]
+    assert Columns.restored(json.loads(json.dumps(data.columns.settings()))) == data.columns
+    assert "red, old, fast, cheap (4 columns of zeros and ones, each a label)" in describe(data)
+    with pytest.raises(DataError, match="row 3: the column old, a label, is neither 0 nor 1, but"):
+        table(path=[*rows[:3], {**rows[3], "old": "yes"}, *rows[4:]], labels=WORDS)
+
+
+CSV_ROWS = [{"a text": f"one, two; {n}", "price": str(n), "label": "xy"[n % 2]} for n in range(30)]
+CSV_CELLS = [tuple(row.values()) for row in CSV_ROWS]
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        ('"a text", price, label\n', '"{}", {}, {}\n'),
+        ("a text ; price;label\n", '"{}";{}; {}\n'),
+        ("sep=;\r\na text;price;label\r\n", '"{}";{};{}\r\n'),
+        ('"SEP=\t"\na text\tprice\tlabel\n', "{}\t{}\t{}\n"),
+        ("a text|price|label\n", "{}|{}|{}\n"),
+    ],
+)
+def test_csv_as_people_and_spreadsheets_write_it(header, line):
+    lines = [header, *(line.format(*cells) for cells in CSV_CELLS)]
+    pieces = "".join(lines).encode().splitlines(keepends=True)
+    found = list(read_lines(pieces, "a.csv"))
+    assert [{k: v.strip() for k, v in row.items()} for _, row in found] == CSV_ROWS
+    assert found[0][0] == f"a.csv:{1 + len(header.splitlines())}"
+
+
+def test_names_with_commas_in_a_header_of_semicolons():
+    pieces = [b"a, b, c, d;label\n", b"one;x\n", b"two, three;y\n"]
+    rows = [row for _, row in read_lines(pieces, "a.csv")]
+    assert rows == [{"a, b, c, d": "one", "label": "x"}, {"a, b, c, d": "two, three", "label": "y"}]
+
+
+def test_blanks_around_the_name_of_a_column_do_not_count():
+    """As models of before have them."""
+    columns = Columns("label", text=(" title",), numbers=("price ",))
+    assert columns.found_in({"title": "a", "price": 3, "x": 1}) == {
+        " title": "a",
+        "price ": 3,
+        "x": 1,
+    }
+
+
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "table", "values", "list"])
+def test_other_forms_of_json_say_how_to_write_rows(orient, tmp_path):
+    rows = frame(None, flat())
+    if orient == "list":
+        (tmp_path / "a.json").write_text(json.dumps({"data": rows.to_dict("records")}))
+    else:
+        rows.to_json(tmp_path / "a.json", orient=orient)
+    with pytest.raises(DataError, match=r"to_json\(path, orient='records', lines=True\)"):
+        table(path=tmp_path / "a.json")
+    rows.to_json(tmp_path / "a.json", orient=orient, indent=1) if orient != "list" else None
+    with pytest.raises(DataError, match=r"to_json\(path, orient='records', lines=True\)"):
+        table(path=tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("width", [3, 40])
+def test_numbers_beyond_float32_are_named(width):
+    rows = [{**{f"c{i}": n + i for i in range(width)}, "label": "ab"[n % 2]} for n in range(20)]
+    rows[7]["c2"] = 1e300
+    with pytest.raises(DataError, match=r"row 7: the column c2 must .* 1e\+300 \(at most 3.40282"):
         table(path=rows)
-    with pytest.raises(ValueError, match="labels must be the name of a column, a text, not 1"):
-        table(path=rows, labels=1)
+    rows[7]["c2"] = 3e38
+    assert np.isfinite(table(path=rows).train.features.values).all()
 
 
 def test_separators_are_guessed_where_parts_repeat():

@@ -72,8 +72,8 @@ def test_missing_files_are_fetched_and_checked(tmp_path, data, format):
         ({"num_labels": -1}, "num_labels must be a whole number of at least 0, not -1"),
         ({"num_features": 2**31}, "num_features must be in [0, 2147483647], not 2147483648"),
         (
-            {"train_labels_file": "y"},
-            "train_labels_file is for format=npz; format=xmc has labels in train_file",
+            {"train_labels_file": "y", "format": "svmlight"},
+            "train_labels_file is for format=npz and xmc; svmlight has labels in train_file",
         ),
     ],
 )
@@ -116,3 +116,51 @@ def test_lenient_set_keeps_the_number_of_lines_left_out(open_set, root, tmp_path
     (meta,) = (tmp_path / "cache").glob("*/meta.json")
     assert json.loads(meta.read_text())["train"]["skipped"] == 1
     assert "train rows: malformed lines were left out: 1" in capsys.readouterr().err
+
+
+FEATURES, LABELS = "3 5\n0:0.5 4:2\n2:1\n1:1\n", "3 4\n1:1.0 3:1\n\n2\n"
+
+
+def test_features_and_labels_in_two_files(open_set, root):
+    (root / "train_X.txt").write_text(FEATURES)
+    (root / "train_Y.txt").write_text(LABELS)
+    names = {"train_file": "train_X.txt", "train_labels_file": "train_Y.txt"}
+    assert_same_rows(open_set(**names), open_set())
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (FEATURES, LABELS.replace("3:1", "3:2"), "X.txt and Y.txt:2: malformed labels '1,3:2'"),
+        (FEATURES, LABELS.replace("2\n", "4\n"), "X.txt and Y.txt:4: label 4 is not in [0, 4)"),
+        (
+            FEATURES.replace("0.5", "1e300"),
+            LABELS,
+            "X.txt and Y.txt:2: value 1e300 of feature 0 is",
+        ),
+        (FEATURES, "2 4\n1\n2\n", "Y.txt:1: header has 2 rows, but that of {root}/X.txt has 3"),
+        (FEATURES, "3 4\n1\n2\n", "Y.txt:1: header has 3 rows, but the file has 2"),
+        (FEATURES + "1:1\n", LABELS, "X.txt: row 4, but the header has 3"),
+        (
+            "a red fox\nan old car\n",
+            LABELS,
+            "X.txt:1: header 'a red fox' is not 'rows columns'; te",
+        ),
+        (
+            TRAIN,
+            LABELS,
+            "header '3 5 4' is not 'rows columns'; it looks like a file that has the l",
+        ),
+        (
+            FEATURES,
+            None,
+            "header '3 5' is not 'rows features labels'; of two files, of features an",
+        ),
+    ],
+)
+def test_two_files_that_do_not_fit(open_set, root, features, labels, message):
+    (root / "X.txt").write_text(features)
+    (root / "Y.txt").write_text(labels or "")
+    names = {"train_file": "X.txt", "train_labels_file": labels and "Y.txt"}
+    with pytest.raises(DataError, match=re.escape(message.format(root=root))):
+        open_set(**names)
