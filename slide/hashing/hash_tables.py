@@ -248,6 +248,7 @@ class HashTables:
         lost = (seen - self.capacity).clip(0)
         return {
             "tables/non_empty_share": float(np.mean(seen > 0)),
+            "tables/mean_bucket": float(seen.sum() / max(1, np.count_nonzero(seen))),
             "tables/largest_bucket": min(int(seen.max()), self.capacity),
             "tables/left_out_share": float(lost.sum() / max(1, seen.sum())),
         }

@@ -117,9 +117,14 @@ class Training:
         count = len(self.held)
         return self.held.take(np.linspace(0, count - 1, min(_TRIAL_ROWS, count)).astype(np.int64))
 
+    @cached_property
+    def cut_offs(self) -> list[int]:
+        """The k of the P@k whose mean is `precision`."""
+        return validation_cutoffs(self.train.num_labels)
+
     def precision(self, best: Callable[[CSR, int, Pattern | None], np.ndarray]) -> float:
         """The mean of P@1, P@3 and P@5, in points, of the ids that are best for held-out rows."""
-        rows, cut_offs = self.trial.features, validation_cutoffs(self.train.num_labels)
+        rows, cut_offs = self.trial.features, self.cut_offs
         seen = None if self.seen is None else self.seen.of(rows)
         right = hits(best(rows, cut_offs[-1], seen), self.trial.labels)
         return 100 * float(np.mean([right[:, :k].mean() for k in cut_offs]))

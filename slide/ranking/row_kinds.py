@@ -8,7 +8,7 @@ from slide.data import Split, find_seen, labels_and_items, row_keys
 from slide.data.kind import Proposal, propose_kinds, usual_kind
 from slide.ranking.scorers.cooccurrence import Cooccurrence
 from slide.sparse import hits
-from slide.utils.sizes import validation_cutoffs
+from slide.utils.sizes import mean_name, validation_cutoffs
 
 # 2,000 rows tell precisions apart that differ by a point; a fifth of the rows at most.
 _HELD, _LARGEST_SHARE = 2000, 5
@@ -95,8 +95,9 @@ def _weigh(train: Split, proposal: Proposal) -> tuple[str, bool]:
     learnt, asked = train.take(others), train.take(held)
     own, other = (_precisions(learnt, asked, each) for each in (kind, "other"))
     gap, error = (own - other).mean(), (own - other).std() / len(held) ** 0.5
+    measure = mean_name(validation_cutoffs(train.num_labels))
     said = (
-        f"{kind} or not: {proposal.why}; precision without {KIND_NAMES[kind][1]} "
+        f"{kind} or not: {proposal.why}; {measure} without {KIND_NAMES[kind][1]} "
         f"{own.mean():.3f}, with them {other.mean():.3f} on {len(held):,} held-out rows"
     )
     return said, bool(gap >= -error if proposal.likely else gap > error)

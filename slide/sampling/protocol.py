@@ -264,6 +264,7 @@ class Proposer:
 
         * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
         * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,
+        * ``tables/mean_bucket``: mean number of ids that were put into a bucket that is not empty,
         * ``tables/largest_bucket``: number of ids that the fullest bucket holds,
         * ``tables/left_out_share``: share of the entries of tables that no look-up sees, because
           too many ids are in their bucket.

@@ -10,6 +10,7 @@ from slide.data import Batches, SparseDataset, Split, divide
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SEARCHES
 from slide.ranking import EnsembleRanker, Ranked
+from slide.ranking.scorers.frequency import most_frequent
 from slide.sparse import Pattern, hits
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
@@ -20,6 +21,7 @@ _BATCH = 1024
 # Largest cut-off k of the metrics of all rows, and of metrics of graphs and of recommenders.
 TOP, _FURTHER = 5, 20
 _BINS = 10  # Of the calibration error.
+_FEWEST_ROWS = 10  # Fewer do not tell what was learnt from chance.
 
 
 def precision_at_k(predicted: np.ndarray, labels: Pattern, k: int) -> float:
@@ -340,6 +342,26 @@ def log_lines(scores: dict[str, float], reranked: bool) -> list[dict[str, float]
     if reranked:
         lines.append({f"reranked/{n}": x for n, x in scores.items() if n not in alone})
     return lines
+
+
+def frequent_labels(train: Split, num_rows: int, known: Pattern | None, count: int) -> np.ndarray:
+    """The most frequent labels as answers ``(num_rows, count)``, without known ones; -1: none."""
+    counts = np.bincount(train.labels.indices, minlength=train.num_labels)
+    return most_frequent(np.argsort(-counts, kind="stable"), known, num_rows, count)
+
+
+def learnt_nothing(ids: np.ndarray, frequent: np.ndarray, labels: Pattern) -> bool:
+    """Whether answers ``(n, k)`` are right no more often than the most frequent labels.
+
+    The first ones are compared, and all: gains of two standard errors may be chance, which passes
+    them in one of forty runs. Fewer than ten rows tell nothing.
+    """
+    right, others = hits(ids, labels), hits(frequent, labels)
+    gains = [right[:, :k].sum(1) - others[:, :k].sum(1) for k in (1, frequent.shape[1])]
+    bounds = [2 * gain.std() / len(ids) ** 0.5 for gain in gains]
+    return len(ids) >= _FEWEST_ROWS and all(
+        gain.mean() <= bound for gain, bound in zip(gains, bounds, strict=True)
+    )
 
 
 def majority_precision(train: Split, evaluated: Split) -> float:

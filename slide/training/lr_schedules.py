@@ -198,8 +198,8 @@ class AutoSchedule:
         self.decay_from = step
         self.total = min(step + max(round(DECAY_SHARE * step), 1), max(self.most_steps, step))
 
-    def waiting(self) -> str:
-        """How long the rate stays up, as the format of a bar of tqdm."""
+    def waiting(self, measure: str = "precision") -> str:
+        """How long the rate stays up, as the format of a bar of tqdm; measure: what scores are."""
         minutes = f" or {self.most_seconds / 60:g} min" if self.most_seconds else ""
         # What narrow terminals cut off comes last.
         said = "step {n:,}, at most " + f"{self.most_steps:,}{minutes}"
@@ -207,15 +207,15 @@ class AutoSchedule:
         if (self.steps or [0])[-1] < self.least_steps:
             return f"{said}, at least {self.least_steps:,}"
         score = f" {self.scores[-1]:.3f}" if self.scores else ""
-        return f"{said} until precision{score} levels off"
+        return f"{said} until {measure}{score} levels off"
 
-    def falling(self) -> str:
+    def falling(self, measure: str = "precision") -> str:
         """A sentence for the step from which the rate falls."""
-        precision = ""
+        found = ""
         if self.scores:
             best = max(self.scores)
-            precision = f"held-out precision {self.scores[-1]:.3f}, best {best:.3f}; "
-        return f"{precision}the rate falls until step {self.total}"
+            found = f"{measure} of held-out rows {self.scores[-1]:.3f}, best {best:.3f}; "
+        return f"{found}the rate falls until step {self.total}"
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

@@ -48,6 +48,7 @@ _FEWEST = 5
 # Tables warn if an input looks at more than this share of all outputs, or if their buckets have
 # passed over more than this share of the outputs.
 _MANY, _LOST = 0.5, 0.5
+_HELPS = "raise hash.hashes_per_table (K)"
 
 
 class Recall(NamedTuple):
@@ -133,6 +134,26 @@ def _proposer(network: SlideNetwork) -> Any:
     return getattr(layer.sampler, "proposer", None)
 
 
+def _sizes_given(proposer: Any) -> bool:
+    """Whether somebody gave K or L; few outputs need no tables, and have them by default."""
+    sizes = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables"))
+    return any(each is not None for each in sizes)
+
+
+def buckets_line(network: SlideNetwork) -> str:
+    """What the buckets hold after the first build, if K or L was given; ``""``: nothing to say."""
+    proposer = _proposer(network)
+    found = proposer.statistics() if _sizes_given(proposer) else {}
+    names = (f"tables/{name}" for name in ("mean_bucket", "largest_bucket", "left_out_share"))
+    held, largest, lost = (found.get(name, 0) for name in names)
+    if not held:
+        return ""
+    said = f"{held:,.1f} outputs in a bucket on average, {largest:,} in the largest"
+    if lost:
+        said += f"; {lost:.1%} of the entries do not fit"
+    return f"{said}: {_HELPS}" if lost > _LOST else said
+
+
 def selection_line(summary: Mapping[str, Any]) -> str:
     """The figures of a summary in one line."""
     known = {
@@ -150,16 +171,13 @@ def selection_line(summary: Mapping[str, Any]) -> str:
 def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork) -> list[str]:
     """Sentences on look-ups that are of no use, and on the keys that help."""
     found, late = [], _second_half(log)
-    proposer = _proposer(network)
-    # Few outputs need no tables, and have them by default.
-    given = (getattr(proposer, name, None) for name in ("hashes_per_table", "num_tables"))
-    if any(each is not None for each in given):
+    if _sizes_given(_proposer(network)):
         shares = (_values(late, name) for name in (_SEEN, "tables/left_out_share"))
         seen, lost = (mean(each) if each else 0.0 for each in shares)
         if lost > _LOST:
             found.append(
                 f"{lost:.1%} of the entries of hash tables are in buckets with too many outputs, "
-                "which look-ups leave out: raise hash.hashes_per_table (K)"
+                f"which look-ups leave out: {_HELPS}"
             )
         elif seen > _MANY:
             found.append(

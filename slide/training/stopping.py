@@ -9,7 +9,6 @@ from slide.backend import on_host
 from slide.data import Batches, Split, find_seen
 from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
-from slide.ranking.scorers.frequency import most_frequent
 from slide.ranking.scorers.network import best_unknown
 from slide.sparse import Pattern, hits
 from slide.training.checkpoint import (
@@ -27,13 +26,14 @@ from slide.training.checkpoint import (
     step_of,
 )
 from slide.training.coordination import Coordinator
+from slide.training.evaluation import frequent_labels
 from slide.training.lr_schedules import AutoSchedule, evaluation_interval
 from slide.training.monitor import Counters, Monitor
 from slide.utils.array_checks import Stored
 from slide.utils.checks import error_message, shortened
 from slide.utils.profiling import clock
 from slide.utils.progress_bar import ProgressBar, log
-from slide.utils.sizes import validation_cutoffs
+from slide.utils.sizes import mean_name, validation_cutoffs
 from slide.utils.tensor_folder import FolderKind, read_folder
 
 # The name in the log of precision on held-out samples.
@@ -56,7 +56,9 @@ class HeldOutSamples:
         if kind in ("graph", "items"):
             self.known = find_seen(train, kind).of(self.split.features)
         self.cutoffs = validation_cutoffs(train.num_labels)
-        self.baseline = self._mean_precision(self._frequent(train))
+        self.measure = mean_name(self.cutoffs)
+        most = len(self.split), self.known, self.cutoffs[-1]
+        self.baseline = self._mean_precision(frequent_labels(train, *most))
 
     def part(self, count: int) -> "HeldOutSamples":
         """Some of these samples."""
@@ -90,12 +92,6 @@ class HeldOutSamples:
         found = hits(ids, self.split.labels)
         return float(np.mean([found[:, :k].sum(1).mean() / k for k in self.cutoffs]))
 
-    def _frequent(self, train: Split) -> np.ndarray:
-        """The most frequent labels that are not known, as answers for each sample."""
-        counts = np.bincount(train.labels.indices, minlength=train.num_labels)
-        order = np.argsort(-counts, kind="stable")
-        return most_frequent(order, self.known, len(self.split), self.cutoffs[-1])
-
 
 class AutoValidation:
     """Evaluates a network for its `AutoSchedule`, and tells what the run is waiting for."""
@@ -120,14 +116,15 @@ class AutoValidation:
         schedule.check_limits(step, self.coordinator.seconds(counters.network_seconds))
         if schedule.decay_from:
             self.show(bar)
-            log(f"step {step}: {schedule.falling()}")
+            log(f"step {step}: {schedule.falling(self.held.measure)}")
         return score
 
     def show(self, bar: ProgressBar) -> None:
         """Let a bar show how long the run goes on, as far as that is known."""
         bar.total, bar.bar_format = self.schedule.total or None, None
         if not bar.total:
-            bar.bar_format = self.schedule.waiting() + "{postfix}"
+            assert self.held is not None, "the rate falls"
+            bar.bar_format = self.schedule.waiting(self.held.measure) + "{postfix}"
         else:
             bar.set_description_str("the rate falls")
 
@@ -183,9 +180,10 @@ class EarlyStopping:
         if step % self.interval:
             return None
         score = self._evaluate(network, counters, monitor)
-        bar.set_description_str(f"precision {score:.3f}, best {self.score:.3f}")
+        measure = self.held.measure
+        bar.set_description_str(f"{measure} {score:.3f}, best {self.score:.3f}")
         if self.ended(step):
-            log(f"step {step}: precision has not risen since step {self.best_step}: the run ends")
+            log(f"step {step}: {measure} has not risen since step {self.best_step}: the run ends")
         return score
 
     def _evaluate(self, network: SlideNetwork, counters: Counters, monitor: Monitor) -> float:

@@ -25,7 +25,9 @@ from slide.training.evaluation import (
     TOP,
     check_search,
     choose_samples,
+    frequent_labels,
     inverse_propensities,
+    learnt_nothing,
     log_lines,
     majority_precision,
     predict_split,
@@ -41,7 +43,7 @@ from slide.training.lr_schedules import (
     scheduler_at,
 )
 from slide.training.monitor import Counters, Monitor, log_scalars, write_summary
-from slide.training.selection import selection_figures, selection_warnings
+from slide.training.selection import buckets_line, selection_figures, selection_warnings
 from slide.training.stopping import (
     HELD,
     HELD_SAMPLES,
@@ -53,7 +55,7 @@ from slide.utils import checks
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.resources import peak_memory_mb
-from slide.utils.sizes import DEFAULTS
+from slide.utils.sizes import DEFAULTS, validation_cutoffs
 
 # Measurements for a curve take at most this share of the multiplications of the steps, or as many
 # multiplications, which take some tenths of a second.
@@ -337,8 +339,8 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Train to the end, evaluate, write checkpoint and summary.
 
-        It returns the summary, as in ``summary.json``. After Ctrl-C or SIGTERM the run completes
-        its step and writes a checkpoint; then KeyboardInterrupt is raised.
+        It returns the summary, as in ``summary.json``. After Ctrl-C, SIGTERM or SIGHUP the run
+        completes its step and writes a checkpoint; then KeyboardInterrupt is raised.
 
         Raises:
             RuntimeError: if it was called before, or while another thread trains the network.
@@ -396,15 +398,27 @@ class Trainer:
             found["exchange_seconds"] = round(counters.exchange_seconds, 3)
         found |= selection_figures(measured, self.network)
         found["warnings"] = selection_warnings(measured, self.network)
-        if found["p_at_1"] < found["majority_p_at_1"]:
+        if found["p_at_1"] < found["majority_p_at_1"] or self._learnt_nothing():
             found["warnings"].append(
-                f"P@1 is below {majority:.4f}, that of always naming the most frequent label: is "
-                "the learning rate too large, or training too short?"
+                "the answers are no better than always the most frequent labels (P@1 "
+                f"{found['p_at_1']:.4f}, theirs {majority:.4f}), within the noise of "
+                f"{len(self.eval_split):,} rows: is the learning rate too large, or training too "
+                "short?"
             )
         found["kind"] = self.train_split.kind
         rows = [f"rows: {self.kind_choice}"] if self.kind_choice else []
         found["choices"] = [*rows, *getattr(self.ranker, "notes", [])]
         return found
+
+    def _learnt_nothing(self) -> bool:
+        """Whether the last answers are no better than the most frequent labels."""
+        if self.answers is None:
+            return False
+        rows, seen = self.eval_split, getattr(self.ranker, "seen", None)
+        known = None if seen is None else seen.of(rows.features)
+        most = validation_cutoffs(self.data.num_labels)[-1]
+        frequent = frequent_labels(self.train_split, len(rows), known, most)
+        return learnt_nothing(self.answers.ids, frequent, rows.labels)
 
     def _train(self, bar: ProgressBar, interrupt: Interrupt, cores: CoreShare) -> None:
         options, counters, scores = self.options, self.counters, {}
@@ -415,6 +429,8 @@ class Trainer:
             if measured:
                 self.monitor.write(self.step, measured)
             bar.update()
+            if self.step == 1 and (buckets := buckets_line(self.network)):
+                log(f"buckets   {buckets}")
             if is_due(self.step, self.log_every):
                 self.loop.settle()
                 scalars = log_scalars(counters, logged, self.loop.rate, len(self.batches))

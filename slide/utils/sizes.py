@@ -1,6 +1,6 @@
 """The default recipe: the values in ``conf/``, and sizes that follow from rows and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,3 +87,9 @@ def default_search(num_labels: int, ranked: bool) -> str:
 def validation_cutoffs(num_labels: int) -> list[int]:
     """The cut-offs 1, 3, 5 below the number of labels: with all of them any answer is right."""
     return [k for k in (1, 3, 5) if k == 1 or k < num_labels]
+
+
+def mean_name(cutoffs: Sequence[int]) -> str:
+    """What the mean of precisions is called: ``mean of P@1, P@3 and P@5``, or ``P@1`` alone."""
+    *others, last = [f"P@{k}" for k in cutoffs]
+    return f"mean of {', '.join(others)} and {last}" if others else last

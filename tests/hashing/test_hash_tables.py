@@ -125,10 +125,10 @@ def test_empty_tables():
 
 def test_statistics():
     """Full buckets leave ids out."""
-    for capacity, expected in ((2, (5 / 8, 2, 3 / 10)), (None, (5 / 8, 4, 0))):
+    for capacity, expected in ((2, (5 / 8, 2, 2, 3 / 10)), (None, (5 / 8, 2, 4, 0))):
         tables = HashTables(2, 4, bucket_capacity=capacity)
         tables.build(as_codes([[0, 0, 0, 0, 3], [1, 1, 1, 2, 3]]))
-        names = "non_empty_share", "largest_bucket", "left_out_share"
+        names = "non_empty_share", "mean_bucket", "largest_bucket", "left_out_share"
         wanted = {f"tables/{name}": n for name, n in zip(names, expected, strict=True)}
         assert tables.statistics() == wanted
 

@@ -37,7 +37,7 @@ def proposed(train):
 
 def figures(why):
     """The two precisions that were compared."""
-    rest = why.partition("; precision without ")[2]
+    rest = why.partition("; mean of P@1, P@3 and P@5 without ")[2]
     words = rest.partition(" on ")[0].replace(",", "").split()
     return [float(word) for word in words if word[0].isdigit()]
 

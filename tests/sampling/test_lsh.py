@@ -441,7 +441,7 @@ class TestSizes:
 
     def test_names_of_the_log(self):
         *_, proposer = ready(outputs=300)
-        names = ("non_empty_share", "largest_bucket", "left_out_share")
+        names = ("non_empty_share", "mean_bucket", "largest_bucket", "left_out_share")
         expected = {f"tables/{name}" for name in names} | {"look_up/rows_seen"}
         assert set(proposer.statistics()) == expected
 

@@ -327,7 +327,8 @@ def test_kinds_of_samplers(kind, saved, message):
         second.load_state_dict(first.state_dict())
 
 
-TABLES = {f"tables/{name}" for name in ("non_empty_share", "largest_bucket", "left_out_share")}
+_NAMES = "non_empty_share", "mean_bucket", "largest_bucket", "left_out_share"
+TABLES = {f"tables/{name}" for name in _NAMES}
 
 
 @pytest.mark.parametrize(

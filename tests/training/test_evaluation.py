@@ -22,6 +22,7 @@ from slide.training.evaluation import (
     choose_samples,
     evaluate,
     inverse_propensities,
+    learnt_nothing,
     majority_precision,
     ndcg_at_k,
     precision_at_k,
@@ -250,6 +251,31 @@ def test_majority_precision(data):
     hits = [counts.argmax() in labels for labels in label_sets(data.test)]
     assert majority_precision(data.train, data.test) == pytest.approx(np.mean(hits))
     assert 0 < np.mean(hits) < 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "others", "expected"),
+    [
+        (100, 0, 0, True),  # They are the most frequent labels.
+        (100, 1, 0, True),  # So few may be chance.
+        (100, 8, 0, False),
+        (100, 0, 8, False),  # The further answers are better.
+        (100, -8, 0, True),
+        (9, 0, 0, True),
+        (8, 0, 0, False),  # They tell nothing.
+    ],
+)
+def test_answers_no_better_than_the_most_frequent_labels(rows, first, others, expected):
+    """``first`` more rows have a right first answer, ``others`` more a right second one."""
+    rows += 1
+    frequent, ids = np.tile([1, 2, 3], (rows, 1)), np.tile([1, 2, 3], (rows, 1))
+    truth = [[1 + (b % 2)] for b in range(rows)]
+    for at, more, label in ((0, abs(first), 4), (1, others, 5)):
+        for b in range(10, 10 + 2 * more, 2):
+            truth[b + (at == 1)] = [label]
+            ids[b + (at == 1), at] = label if first >= 0 else 9
+    found = learnt_nothing(ids, frequent, Pattern.from_lists(truth))
+    assert found == expected
 
 
 def test_search_by_index_needs_an_index(data):

@@ -18,6 +18,7 @@ from slide.training.lr_schedules import (
     least_steps,
     scheduler_at,
 )
+from slide.utils.sizes import mean_name
 
 STEPS, EPOCH = 20, 100
 
@@ -256,8 +257,10 @@ def test_it_says_what_it_waits_for():
     said = "step 1,234, at most 9,000 or 1.5 min [00:09, 137.1 steps/s] until precision levels off"
     assert shown == said
     assert played([0.4, 0.7]).waiting().endswith(" until precision 0.700 levels off")
-    said = played([0.7123, 0.7]).falling()
-    assert said == "held-out precision 0.700, best 0.712; the rate falls until step 300"
+    assert played([0.4, 0.7]).waiting("P@1").endswith(" until P@1 0.700 levels off")
+    said = played([0.7123, 0.7]).falling(mean_name([1, 3, 5]))
+    what = "mean of P@1, P@3 and P@5 of held-out rows"
+    assert said == f"{what} 0.700, best 0.712; the rate falls until step 300"
     assert AutoSchedule(EPOCH, 9, total=9).falling() == "the rate falls until step 9"
 
 

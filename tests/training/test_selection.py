@@ -16,6 +16,7 @@ from slide.report import read_run
 from slide.sparse import Pattern
 from slide.training.selection import (
     Recall,
+    buckets_line,
     inspect_selection,
     selection_figures,
     selection_line,
@@ -282,6 +283,28 @@ def test_warnings_of_tables_whose_sizes_were_given(seen, lost, said, given):
         assert [sentence.startswith(said) for sentence in found] == [True]
 
 
+@pytest.mark.parametrize(
+    ("made", "sizes", "said"),
+    [
+        (lsh_sampler, {"hashes_per_table": 6}, r"6\.\d outputs in a bucket on average, \d+ in .*"),
+        (
+            *(published_sampler, {"hashes_per_table": 1, "num_tables": 2, "bucket_capacity": 8}),
+            r"\d+\.\d outputs .*, 8 in the largest; \d\d\.\d% of the entries do not fit: raise .*",
+        ),
+        (lsh_sampler, {}, ""),
+        (sketch_sampler, {}, ""),
+        (uniform_sampler, {}, ""),
+    ],
+)
+def test_what_buckets_hold_where_their_sizes_were_given(made, sizes, said):
+    torch.manual_seed(0)
+    layer = slide.SampledLinear(16, 400, made(16, 400, active=40, **sizes))
+    network = SimpleNamespace(output=layer)
+    assert buckets_line(network) == "", "there are none before the first step"
+    layer(torch.randn(4, 16))
+    assert re.fullmatch(said, buckets_line(network))
+
+
 def test_tables_that_nobody_has_read_are_neither_full_nor_empty():
     """The labels of a batch leave no places of a shared set."""
     layer = slide.SampledLinear(32, 12_000, lsh_sampler(32, 12_000, active=2, num_tables=4))
@@ -310,7 +333,7 @@ def test_a_run_says_it(tmp_path, capsys):
     run = tmp_path / "run"
     summary, (_, last) = read_run(run).summary, job.lines(run, "selection/chance")
     said = capsys.readouterr().err
-    assert said.count("look-ups save little") == 1
+    assert said.count("look-ups save little") == said.count("\nbuckets   ") == 1
     assert any("look-ups save little" in sentence for sentence in summary["warnings"])
     assert f"\nsets      {selection_line(summary)}\n" in said
     for name, scalar in (

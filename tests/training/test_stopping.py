@@ -250,7 +250,7 @@ def test_it_ends_and_keeps_the_best(tmp_path, data, monkeypatch, scripted, capsy
     assert torch.equal(kept["network"]["output.weight"], seen[200]["output.weight"])
     assert job.steps(tmp_path / "run", "held/precision") == [50, 100, 150, 200]
     said = capsys.readouterr().err
-    assert "step 200: precision has not risen since step 100: the run ends" in said
+    assert "step 200: mean of P@1, P@3 and P@5 has not risen since step 100: the run ends" in said
     assert "the weights of step 100 are kept" in said
 
 
@@ -382,6 +382,7 @@ def work(group):
     HeldOutSamples.precision = lambda *_: scores.pop(0)
     checkpoint = Checkpoint(FOLDER, network, RowSparseAdam(network.parameters()), group=group)
     held = object.__new__(HeldOutSamples)
+    held.measure = "P@1"
     stopping = EarlyStopping(checkpoint, 3, 50, held, 100 * group.size)
     before, found = stopping.best_step, []
     if before:

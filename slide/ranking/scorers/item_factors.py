@@ -16,6 +16,7 @@ from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import mean_name
 
 # 3 steps of conjugate gradients from the factors of the pass before; a query, which has none, 16.
 _STEPS, _QUERY_STEPS = 3, 16
@@ -156,8 +157,8 @@ class ItemFactors(base.BaseScorer):
             self.unobserved = max(found, key=lambda each: found[each])
             figures = ", ".join(f"{value / 100:.3f} with {each:g}" for each, value in found.items())
             training.notes.append(
-                f"factors of items: all items count as {self.unobserved:g} of a row; precision "
-                f"{figures} on {len(training.trial):,} held-out rows"
+                f"factors of items: all items count as {self.unobserved:g} of a row; "
+                f"{mean_name(training.cut_offs)} {figures} on {len(training.trial):,} held-out rows"
             )
         self.fit(*learnt, more=held is None)
 

@@ -21,6 +21,7 @@ from slide.sparse import CSR, Pattern, check_pattern, stacked
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.progress_bar import ProgressBar
+from slide.utils.sizes import mean_name
 
 # 10,000 labels or more with fewer than 10 training rows on average: only the nearest rows have such
 # labels. Of fewer labels or rows, all neighbours are needed for enough candidates.
@@ -417,7 +418,7 @@ class Neighbours(base.BaseScorer):
         how = self.fitted().weighting if self.weighted else "as they are"
         training.notes.append(
             f"features of the nearest rows: {how}, "
-            f"precision {better / 100:.3f} against {worse / 100:.3f} on "
+            f"{mean_name(training.cut_offs)} {better / 100:.3f} against {worse / 100:.3f} on "
             f"{len(training.trial):,} held-out rows"
         )
 
