@@ -64,6 +64,21 @@ def home(wheel, tmp_path_factory):
     return folder
 
 
+def test_a_copy_that_is_named_as_the_package_can_be_imported_beside_it(tmp_path):
+    """An editable install wins against the folder, which is a namespace package to Python."""
+    copy, packages = tmp_path / "slide", tmp_path / "packages"
+    (copy / "slide").mkdir(parents=True)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "slide/runtime.py"):
+        shutil.copy(job.ROOT / name, copy / name)
+    (copy / "slide/__init__.py").write_text("here = True\n")
+    build = "from setuptools import build_meta; build_meta.build_editable('..')"
+    run(sys.executable, "-c", build, cwd=copy)
+    (path,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(path).extractall(packages)
+    found = f"import site; site.addsitedir({str(packages)!r}); import slide; print(slide.here)"
+    assert run(sys.executable, "-S", "-c", found, cwd=tmp_path) == "True\n"
+
+
 def test_a_wheel_holds_code_and_configurations_and_nothing_else(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"slide/{path.relative_to(job.ROOT)}" for path in job.CONF.rglob("*.yaml")}
