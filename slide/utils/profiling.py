@@ -10,30 +10,44 @@ from typing import Any, TypeVar
 import torch
 from numba.core import event
 
+from slide.utils.progress_bar import log
+
 _F = TypeVar("_F", bound=Callable)
 _NOTHING = nullcontext()
+_LONG = 3.0  # Seconds of compilation after which a program is told why nothing seems to happen.
+
+
+def _note() -> None:
+    log("slide compiles its kernels, for up to a minute; later programs read them from the disk")
 
 
 class _Watch(event.Listener):
-    """Adds up the seconds of compilations; one inside of another counts once."""
+    """Adds up the seconds of compilations; one inside of another counts once.
+
+    It calls ``tell`` at the first one; without it, a note follows where they take long.
+    """
 
     def __init__(self) -> None:
         self.seconds, self.told = 0.0, False
         self.tell: Callable[[], object] | None = None
-        self._depth, self._begun = 0, 0.0
+        self._depth, self._begun, self._own = 0, 0.0, 0.0
 
     def on_start(self, event: event.Event) -> None:
         if not self._depth:
             self._begun = time.perf_counter()
-            if self.tell is not None and not self.told:
+            if not self.told and (self.tell is not None or self._own > _LONG):
                 self.told = True
-                self.tell()
+                (self.tell or _note)()
         self._depth += 1
 
     def on_end(self, event: event.Event) -> None:
         self._depth -= 1
         if not self._depth:
-            self.seconds += time.perf_counter() - self._begun
+            spent = time.perf_counter() - self._begun
+            self.seconds += spent
+            function = getattr((event.data or {}).get("dispatcher"), "py_func", None)
+            if getattr(function, "__module__", "").startswith("slide."):  # None of the program's.
+                self._own += spent
 
 
 # numba holds a lock while it compiles, so the events of threads do not mix. A kernel that is read
@@ -53,7 +67,7 @@ def clock() -> float:
 
 
 def tell_first(tell: Callable[[], object] | None) -> None:
-    """Call ``tell`` when this process first compiles a kernel; None: nobody is told."""
+    """Call ``tell`` when this process first compiles a kernel; None: only a note if it is long."""
     _WATCH.tell = tell
 
 

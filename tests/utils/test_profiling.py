@@ -36,3 +36,23 @@ def test_compilation_is_no_time(request):
     total(np.ones(3, np.int64))
     assert profiling.compile_seconds() - before > compiled
     assert told == [True], "the sentence comes once"
+
+
+@pytest.mark.skipif(bool(config.DISABLE_JIT), reason="nothing is compiled")
+def test_long_compilations_are_noted_once_in_any_program(monkeypatch, capsys):
+    monkeypatch.setattr(profiling, "_LONG", 0.0)
+    watch = profiling._WATCH
+    for name, value in (("told", False), ("_own", 0.0)):
+        monkeypatch.setattr(watch, name, value)
+
+    def one(x):
+        return x
+
+    for module, said in (("mine", ""), ("slide.ops.mine", ""), ("slide", "compiles its kernels")):
+        kernel = njit(one)
+        one.__module__ = module
+        kernel(1)
+        assert said in (found := capsys.readouterr().err)
+        assert bool(found) == bool(said)
+    njit(one)(1.0)
+    assert capsys.readouterr().err == "", "it comes once"
